@@ -1,0 +1,53 @@
+package escache
+
+import "fmt"
+
+// ProblemContentType is the media type of every error body (RFC 9457).
+const ProblemContentType = "application/problem+json"
+
+// Code is the stable name of an error. Callers decide by it, never by the text.
+type Code string
+
+// Codes of the API's errors, with the HTTP status each comes with.
+const (
+	CodeInvalidRequest   Code = "invalid_request"   // 400: the body or a parameter is wrong
+	CodeUnauthorized     Code = "unauthorized"      // 401: no client certificate, or one of another authority
+	CodeNotFound         Code = "not_found"         // 404: no replica of this volume here
+	CodeImageNotFound    Code = "image_not_found"   // 404: Ceph has no such image
+	CodeBusy             Code = "busy"              // 409: another operation on this volume is running; detail names it and its age
+	CodeReplicaMismatch  Code = "replica_mismatch"  // 409: a replica with other parameters is here
+	CodePortInUse        Code = "port_in_use"       // 409: port or minor belongs to another volume
+	CodeConnected        Code = "connected"         // 409: refused while the device is connected here
+	CodeNotConnected     Code = "not_connected"     // 409: the volume is not connected here
+	CodeDirty            Code = "dirty"             // 409: refused while the cache holds data that Ceph has not
+	CodeDirtyUnknown     Code = "dirty_unknown"     // 409: refused because nobody can say that the cache is clean
+	CodeDeviceOpen       Code = "device_open"       // 409: refused while the device is open
+	CodeStaleEpoch       Code = "stale_epoch"       // 409: a newer epoch has been seen here
+	CodeOutdated         Code = "outdated"          // 409: this replica is not current
+	CodeIdentityMismatch Code = "identity_mismatch" // 409: image or cache belongs to another volume
+	CodeCacheCorrupt     Code = "cache_corrupt"     // 409: the cache's superblock is not what was written
+	CodeImageInUse       Code = "image_in_use"      // 409: another client holds the image's exclusive lock
+	CodeFencingRefused   Code = "fencing_refused"   // 409: the arbiter did not allow going on without the peer
+	CodeHeld             Code = "held"              // 409: refused while the volume is held
+	CodeInternal         Code = "internal"          // 500: a bug, or an error nobody foresaw
+	CodeCephUnavailable  Code = "ceph_unavailable"  // 503: Ceph does not answer
+	CodePeerUnavailable  Code = "peer_unavailable"  // 503: the peer does not answer and is needed for this
+	CodeCacheError       Code = "cache_error"       // 503: dm-writecache reports an error
+	CodeStuck            Code = "stuck"             // 503: an earlier command of this volume is stuck in the kernel
+	CodeTimeout          Code = "timeout"           // 504: the deadline passed first
+	CodeNoRoom           Code = "no_room"           // 507: the cache space, ports or minors are used up
+)
+
+// Problem is the body of every error answer.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Code   Code   `json:"code"`
+}
+
+// Error tells the operator what happened and what to do.
+func (p *Problem) Error() string {
+	return fmt.Sprintf("%s (%s)", p.Detail, p.Code)
+}
