@@ -1,0 +1,47 @@
+# Everything here works on a fresh Debian 12 as root with nothing but Go and make: each target installs what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CEPH_TAGS  = $(shell hack/ceph-tags.sh)
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS    = -s -w -X main.version=$(VERSION)
+STATIC     = csi-node escached kubectl-escache
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install the Debian packages that building needs
+	hack/setup.sh build
+
+.PHONY: build
+build: setup ## build all binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(foreach c,$(STATIC),$(if $(wildcard cmd/$(c)),./cmd/$(c)))
+	go build -trimpath -tags '$(CEPH_TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/csi-controller
+	CGO_ENABLED=0 go build -o bin/lab ./hack/lab
+
+.PHONY: test
+test: ## set up everything and run every test
+	hack/test.sh
+
+.PHONY: demo
+demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it running)
+	hack/demo.sh
+
+.PHONY: bench
+bench: ## print the performance tables, each ratio from one run
+	hack/bench.sh
+
+.PHONY: lint
+lint: setup ## golangci-lint and shellcheck
+	hack/lint.sh
+
+.PHONY: generate
+generate: ## deepcopy functions and CRDs from api/v1alpha1
+	go generate ./api/...
+
+.PHONY: lab
+lab: ## start a lab: real Ceph and three hosts (go run ./hack/lab --help)
+	hack/setup.sh lab
+	go run ./hack/lab up

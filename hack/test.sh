@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Sets up all it needs on a fresh Debian 12, then runs every test: of packages first, then in the lab on real Ceph, kernels and Kubernetes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/step.sh
+
+export LAB_NAME=${LAB_NAME:-test-$$}
+lab() { bin/lab "$@"; }
+
+finish() {
+  local status=$?
+  trap - EXIT INT TERM
+  [ -x bin/lab ] && lab down || true
+  steps_summary
+  exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
+  CGO_ENABLED=0 go test -c -tags e2e -o "bin/$1.test" "./internal/e2e/$1"
+  lab run -- bin/"$1".test -test.v -test.timeout 40m
+}
+
+step "install packages" hack/setup.sh build lab kubernetes
+tags=$(hack/ceph-tags.sh)
+step "build" make --no-print-directory build
+step "tests of packages" go test -tags "$tags" ./...
