@@ -1,0 +1,203 @@
+package escached
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is what an escached is told about its host. Load reads it from a YAML file; unknown keys are errors.
+type Config struct {
+	// Node is this host's name, as replica requests name it.
+	Node string `yaml:"node"`
+	// Address is the IP address of the replication link on this host, without a port.
+	Address string `yaml:"address"`
+	// VolumeGroup is the LVM volume group on local NVMe that holds the caches. It must exist.
+	VolumeGroup string `yaml:"volumeGroup"`
+	// Listen is the TCP address "IP:PORT" of the API with mutual TLS. Empty: only the unix socket is served.
+	Listen string `yaml:"listen"`
+	// TLS names the files for Listen and for an https arbiter. They are read again when they change.
+	TLS TLSFiles `yaml:"tls"`
+	// Socket is the path of the API's unix socket, made with mode 0600.
+	Socket string `yaml:"socket"`
+	// Arbiter is asked before a replica goes on without its peer: unix:///PATH, http://HOST:PORT or https://HOST:PORT.
+	Arbiter string `yaml:"arbiter"`
+	// ArbiterTimeout bounds one question to the arbiter.
+	ArbiterTimeout time.Duration `yaml:"arbiterTimeout"`
+	// Ceph is how krbd reaches the cluster.
+	Ceph CephConfig `yaml:"ceph"`
+	// DRBD is how replicas are connected.
+	DRBD DRBDConfig `yaml:"drbd"`
+	// RunDir holds what must not survive a reboot: holds and the log of the fence-peer handler.
+	RunDir string `yaml:"runDir"`
+	// DeviceDir is where links POOL/IMAGE to the devices are made.
+	DeviceDir string `yaml:"deviceDir"`
+	// MaxVolumes bounds the number of replicas here; 0 means as many as there are minors.
+	MaxVolumes int `yaml:"maxVolumes"`
+}
+
+// TLSFiles are PEM files. ClientCA is the authority whose clients may call.
+type TLSFiles struct {
+	Cert     string `yaml:"cert"`
+	Key      string `yaml:"key"`
+	ClientCA string `yaml:"clientCA"`
+}
+
+// CephConfig names the files and the user for krbd maps.
+type CephConfig struct {
+	Conf    string `yaml:"conf"`
+	Keyring string `yaml:"keyring"`
+	// User is the Ceph user without "client.".
+	User string `yaml:"user"`
+}
+
+// DRBDConfig bounds ports and minors and tunes the link.
+type DRBDConfig struct {
+	// ResourceDir is where one file per resource is written. The host's drbd.conf must include ResourceDir/*.res.
+	ResourceDir string `yaml:"resourceDir"`
+	Ports       Range  `yaml:"ports"`
+	Minors      Range  `yaml:"minors"`
+	// ResyncRate is DRBD's fixed resync rate, in its own notation, e.g. "100M" for 100 MiB/s.
+	ResyncRate string `yaml:"resyncRate"`
+}
+
+// Range is inclusive on both ends.
+type Range struct {
+	First int `yaml:"first"`
+	Last  int `yaml:"last"`
+}
+
+// Contains reports whether n lies in the range.
+func (r Range) Contains(n int) bool { return n >= r.First && n <= r.Last }
+
+// Size is how many numbers the range has.
+func (r Range) Size() int { return r.Last - r.First + 1 }
+
+// DefaultConfigPath is where the service and its fence-peer handler look for their configuration.
+const DefaultConfigPath = "/etc/escache/escached.yaml"
+
+// DefaultConfig holds the value of every key that a file may leave out.
+func DefaultConfig() Config {
+	return Config{
+		VolumeGroup:    "escache",
+		Socket:         "/run/escache/escached.sock",
+		Arbiter:        "unix:///run/escache/arbiter.sock",
+		ArbiterTimeout: 5 * time.Second,
+		Ceph: CephConfig{
+			Conf: "/etc/ceph/ceph.conf", Keyring: "/etc/ceph/ceph.client.admin.keyring", User: "admin",
+		},
+		DRBD: DRBDConfig{
+			ResourceDir: "/etc/drbd.d",
+			Ports:       Range{First: 7800, Last: 8799},
+			Minors:      Range{First: 100, Last: 1099},
+			ResyncRate:  "100M",
+		},
+		RunDir:    "/run/escache",
+		DeviceDir: "/dev/escache",
+	}
+}
+
+// LoadConfig reads a file over the defaults. The result is not validated yet, because flags may still change it.
+func LoadConfig(path string) (Config, error) {
+	cfg := DefaultConfig()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return cfg, fmt.Errorf("read the configuration (name another file with --config): %w", err)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(&cfg); err != nil {
+		return cfg, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+var (
+	nodeName   = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`)
+	vgName     = regexp.MustCompile(`^[a-zA-Z0-9_.+][a-zA-Z0-9_.+-]{0,62}$`)
+	cephUser   = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
+	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
+)
+
+// Validate reports everything that is wrong at once, each with the key to change.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !nodeName.MatchString(c.Node) {
+		bad("node: %q is not a host name; set it to this host's name in replica requests", c.Node)
+	}
+	if net.ParseIP(c.Address) == nil {
+		bad("address: %q is not an IP address; set it to this host's address on the replication network", c.Address)
+	}
+	if !vgName.MatchString(c.VolumeGroup) {
+		bad("volumeGroup: %q is not a name LVM takes", c.VolumeGroup)
+	}
+	if !cephUser.MatchString(c.Ceph.User) {
+		bad("ceph.user: %q is not a Ceph user; leave out the \"client.\"", c.Ceph.User)
+	}
+	for key, path := range map[string]string{
+		"socket": c.Socket, "ceph.conf": c.Ceph.Conf, "ceph.keyring": c.Ceph.Keyring,
+		"drbd.resourceDir": c.DRBD.ResourceDir, "runDir": c.RunDir, "deviceDir": c.DeviceDir,
+	} {
+		if !filepath.IsAbs(path) {
+			bad("%s: %q is not an absolute path", key, path)
+		}
+	}
+	errs = append(errs, c.validateNumbers(), c.validateListen(), c.validateArbiter())
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateNumbers() error {
+	var errs []error
+	if p := c.DRBD.Ports; p.First < 1024 || p.Last > 65535 || p.Size() < 1 {
+		errs = append(errs, fmt.Errorf("drbd.ports: %d-%d is not a range within 1024-65535", p.First, p.Last))
+	}
+	if m := c.DRBD.Minors; m.First < 0 || m.Last >= 1<<20 || m.Size() < 1 {
+		errs = append(errs, fmt.Errorf("drbd.minors: %d-%d is not a range within 0-1048575", m.First, m.Last))
+	}
+	if !resyncRate.MatchString(c.DRBD.ResyncRate) {
+		errs = append(errs, fmt.Errorf("drbd.resyncRate: %q is not a rate such as 100M", c.DRBD.ResyncRate))
+	}
+	if c.ArbiterTimeout < 100*time.Millisecond || c.ArbiterTimeout > time.Minute {
+		errs = append(errs, fmt.Errorf("arbiterTimeout: %s is not between 100ms and 1m", c.ArbiterTimeout))
+	}
+	if c.MaxVolumes < 0 {
+		errs = append(errs, fmt.Errorf("maxVolumes: %d is negative", c.MaxVolumes))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateListen() error {
+	if c.Listen == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("listen: %q is not IP:PORT: %w", c.Listen, err)
+	}
+	if c.TLS.Cert == "" || c.TLS.Key == "" || c.TLS.ClientCA == "" {
+		return errors.New("tls: cert, key and clientCA are needed with listen; the API is never served over TCP without client certificates")
+	}
+	return nil
+}
+
+func (c *Config) validateArbiter() error {
+	u, err := url.Parse(c.Arbiter)
+	if err != nil {
+		return fmt.Errorf("arbiter: %w", err)
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+	default:
+		return fmt.Errorf("arbiter: %q is neither unix:///PATH nor http(s)://HOST:PORT", c.Arbiter)
+	}
+	return nil
+}
