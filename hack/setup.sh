@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a group of work needs: setup.sh [build|lab|kubernetes|lint]…  (default: build lab kubernetes)
+# Does nothing when they are there; says what it installs; asks for a new package list only when something is missing.
+set -euo pipefail
+
+packages() {
+  case $1 in
+    build) echo ca-certificates git gcc libc6-dev librbd-dev librados-dev ;;
+    lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod nftables procps \
+      qemu-system-x86 util-linux ;;
+    kubernetes) echo ca-certificates git ;;
+    lint) echo git shellcheck ;;
+    *)
+      echo "setup.sh: unknown group '$1' (one of: build lab kubernetes lint)" >&2
+      return 2
+      ;;
+  esac
+}
+
+missing=()
+for group in "${@:-build lab kubernetes}"; do
+  for name in $group; do
+    wanted=$(packages "$name")
+    for package in $wanted; do
+      state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+      [ "$state" = installed ] || missing+=("$package")
+    done
+  done
+done
+[ ${#missing[@]} = 0 ] && exit 0
+
+if [ "$(id -u)" != 0 ]; then
+  echo "setup.sh: these packages are missing, and installing them needs root: ${missing[*]}" >&2
+  exit 1
+fi
+echo "setup.sh: installing $(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
+export DEBIAN_FRONTEND=noninteractive
+# Another apt may run at the same time: wait for it instead of failing.
+options=(-q -y -o DPkg::Lock::Timeout=600)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { flock /var/lib/apt/lists apt-get "${options[@]}" update &&
+  apt-get "${options[@]}" install --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+  tail -n 40 "$log" >&2
+  echo "setup.sh: apt-get failed; see above" >&2
+  exit 1
+fi
+echo "setup.sh: done"
