@@ -1,0 +1,149 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// CacheFlush asks for caches to be written back to Ceph.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,path=cacheflushes,shortName=cf
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.percent`
+// +kubebuilder:printcolumn:name="Left",type=string,JSONPath=`.status.summary.left`
+// +kubebuilder:printcolumn:name="Volumes",type=string,JSONPath=`.status.summary.volumes`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Complete")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type CacheFlush struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheFlush cannot be changed: delete it and make another"
+	Spec   CacheFlushSpec   `json:"spec"`
+	Status CacheFlushStatus `json:"status,omitempty"`
+}
+
+// FlushMode says what happens to new writes.
+//
+// +kubebuilder:validation:Enum=Flush;Drain
+type FlushMode string
+
+// Modes of a CacheFlush.
+const (
+	// FlushModeFlush writes back what is dirty now.
+	FlushModeFlush FlushMode = "Flush"
+	// FlushModeDrain also turns new writes through to Ceph, until the volume moves or the CacheFlush is deleted.
+	FlushModeDrain FlushMode = "Drain"
+)
+
+// CacheFlushSpec names what to flush: exactly one of volume, persistentVolumeClaim, node and nodeGroup.
+//
+// +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
+type CacheFlushSpec struct {
+	// Volume is the name of a CacheVolume.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume,omitempty"`
+
+	PersistentVolumeClaim *ClaimReference `json:"persistentVolumeClaim,omitempty"`
+
+	// Node stands for every volume attached there.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+
+	// NodeGroup stands for every attached volume of that group.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeGroup string `json:"nodeGroup,omitempty"`
+
+	// +kubebuilder:default=Flush
+	Mode FlushMode `json:"mode,omitempty"`
+
+	// TTLSecondsAfterFinished is when a finished Flush is removed. A Drain stays until it is deleted.
+	//
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=0
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// ClaimReference names a PersistentVolumeClaim.
+type ClaimReference struct {
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// FlushPhase is how far a CacheFlush is.
+type FlushPhase string
+
+// Phases of a CacheFlush.
+const (
+	FlushPending  FlushPhase = "Pending"
+	FlushRunning  FlushPhase = "Running"
+	FlushDrained  FlushPhase = "Drained"  // clean, and kept so
+	FlushComplete FlushPhase = "Complete" // everything that was dirty is in Ceph
+	FlushFailed   FlushPhase = "Failed"   // some volumes could not be flushed; they are named
+)
+
+// FlushConditionComplete is true once everything named is clean; until then its message says what is waited for.
+const FlushConditionComplete = "Complete"
+
+// CacheFlushStatus is the progress of a CacheFlush.
+type CacheFlushStatus struct {
+	Phase FlushPhase `json:"phase,omitempty"`
+	// TotalBytes were dirty at the start, LeftBytes still are.
+	TotalBytes int64 `json:"totalBytes,omitempty"`
+	LeftBytes  int64 `json:"leftBytes,omitempty"`
+	Percent    int32 `json:"percent,omitempty"`
+
+	// +listType=map
+	// +listMapKey=name
+	Volumes []FlushedVolume `json:"volumes,omitempty"`
+
+	StartTime      *metav1.Time `json:"startTime,omitempty"`
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	Summary CacheFlushSummary `json:"summary,omitempty"`
+}
+
+// FlushedVolume is one volume's progress.
+type FlushedVolume struct {
+	// +required
+	Name       string     `json:"name"`
+	Node       string     `json:"node,omitempty"`
+	Phase      FlushPhase `json:"phase,omitempty"`
+	TotalBytes int64      `json:"totalBytes,omitempty"`
+	LeftBytes  int64      `json:"leftBytes,omitempty"`
+	// Message says why a volume could not be flushed.
+	Message string `json:"message,omitempty"`
+}
+
+// CacheFlushSummary is for people who read `kubectl get`; nothing decides by it.
+type CacheFlushSummary struct {
+	Left    string `json:"left,omitempty"`
+	Volumes string `json:"volumes,omitempty"`
+}
+
+// CacheFlushList is a list of CacheFlushes.
+//
+// +kubebuilder:object:root=true
+type CacheFlushList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CacheFlush `json:"items"`
+}

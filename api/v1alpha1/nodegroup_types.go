@@ -1,0 +1,126 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NodeGroup is three NVMe hosts among which volumes have their two replicas.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=ng
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.summary.ready`
+// +kubebuilder:printcolumn:name="Degraded",type=string,JSONPath=`.status.conditions[?(@.type=="Degraded")].status`
+// +kubebuilder:printcolumn:name="Cordoned",type=boolean,JSONPath=`.spec.cordoned`
+// +kubebuilder:printcolumn:name="Volumes",type=integer,JSONPath=`.status.volumes`
+// +kubebuilder:printcolumn:name="Cache",type=string,JSONPath=`.status.summary.cache`
+// +kubebuilder:printcolumn:name="Dirty",type=string,JSONPath=`.status.summary.dirty`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.spec.nodes`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeGroup struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec   NodeGroupSpec   `json:"spec"`
+	Status NodeGroupStatus `json:"status,omitempty"`
+}
+
+// NodeGroupSpec says which nodes belong together.
+type NodeGroupSpec struct {
+	// Nodes are the Kubernetes names of exactly three different nodes. A node belongs to the oldest group that names it.
+	// To replace a host, change one name at a time.
+	//
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=3
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="a group is three different nodes"
+	// +kubebuilder:validation:XValidation:rule="self.filter(x, x in oldSelf).size() >= 2",message="replace one node at a time"
+	Nodes []string `json:"nodes"`
+
+	// Cordoned keeps new volumes off this group. Volumes that are there stay and work.
+	Cordoned bool `json:"cordoned,omitempty"`
+}
+
+// NodeGroupStatus is what the controller last saw of the group.
+type NodeGroupStatus struct {
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// +listType=map
+	// +listMapKey=name
+	Members []NodeGroupMember `json:"members,omitempty"`
+
+	// StaleReplicas are replicas that belong to no volume any more, on nodes that could not be reached when they were
+	// given up. They are removed when the node is back; until then their port, minor and space stay taken.
+	//
+	// +listType=atomic
+	StaleReplicas []StaleReplica `json:"staleReplicas,omitempty"`
+
+	// Volumes is how many CacheVolumes are placed in this group.
+	Volumes int32 `json:"volumes,omitempty"`
+
+	Summary NodeGroupSummary `json:"summary,omitempty"`
+}
+
+// NodeGroupMember is one node of the group as its escached last reported it.
+type NodeGroupMember struct {
+	// +required
+	Name string `json:"name"`
+	// Ready is true while new replicas can be placed here.
+	Ready bool `json:"ready"`
+	// Message says why the member is not ready.
+	Message string `json:"message,omitempty"`
+	// Version of escached.
+	Version             string `json:"version,omitempty"`
+	CacheCapacityBytes  int64  `json:"cacheCapacityBytes,omitempty"`
+	CacheAllocatedBytes int64  `json:"cacheAllocatedBytes,omitempty"`
+	// DirtyBytes is written at most once in 10 s; the metrics have it live.
+	DirtyBytes int64 `json:"dirtyBytes,omitempty"`
+	// Volumes is the number of replicas on the node, Primaries how many of them are connected there.
+	Volumes   int32 `json:"volumes,omitempty"`
+	Primaries int32 `json:"primaries,omitempty"`
+	// LastSeen is when escached last answered. It is written when something else changes, and every minute.
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+}
+
+// StaleReplica is a replica that no volume needs any more.
+type StaleReplica struct {
+	Node  string `json:"node"`
+	Pool  string `json:"pool"`
+	Image string `json:"image"`
+	// CacheBytes, Port and Minor stay reserved until the replica is gone.
+	CacheBytes int64 `json:"cacheBytes"`
+	Port       int32 `json:"port"`
+	Minor      int32 `json:"minor"`
+	// Since is when the replica was given up.
+	Since metav1.Time `json:"since"`
+}
+
+// NodeGroupSummary is for people who read `kubectl get`; nothing decides by it.
+type NodeGroupSummary struct {
+	Ready string `json:"ready,omitempty"`
+	Cache string `json:"cache,omitempty"`
+	Dirty string `json:"dirty,omitempty"`
+}
+
+// Condition types of a NodeGroup.
+const (
+	// GroupReady is true while volumes can be placed: at least two members are ready and the group is not cordoned.
+	GroupReady = "Ready"
+	// GroupDegraded is true while any member is not ready; its message names each and why.
+	GroupDegraded = "Degraded"
+)
+
+// NodeGroupList is a list of NodeGroups.
+//
+// +kubebuilder:object:root=true
+type NodeGroupList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeGroup `json:"items"`
+}
