@@ -1,0 +1,17 @@
+package v1alpha1
+
+// What csi-controller and csi-node tell each other through the container orchestrator and through a CacheVolume.
+const (
+	// PublishContextEpoch is the key in ControllerPublish's publish_context that holds the attachment's epoch, in decimal.
+	// NodeStage refuses when the CacheVolume has another one by then.
+	PublishContextEpoch = "escache.io/epoch"
+
+	// VolumeContextMkfsOptions is the key in a volume's volume_context that holds more options for mkfs, separated by blanks.
+	// It is the StorageClass parameter of the same name.
+	VolumeContextMkfsOptions = "mkfsOptions"
+
+	// AnnotationFilesystem on a CacheVolume is csi-node's record of the filesystem it makes, as JSON. It is written before mkfs
+	// begins and again after mkfs has ended: so a half-written filesystem is known to be the driver's own, and a volume that
+	// was formatted once and reads blank now is never formatted again.
+	AnnotationFilesystem = "escache.io/filesystem"
+)
