@@ -1,6 +1,11 @@
 package escache
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+)
 
 // ProblemContentType is the media type of every error body (RFC 9457).
 const ProblemContentType = "application/problem+json"
@@ -10,32 +15,34 @@ type Code string
 
 // Codes of the API's errors, with the HTTP status each comes with.
 const (
-	CodeInvalidRequest   Code = "invalid_request"   // 400: the body or a parameter is wrong
-	CodeUnauthorized     Code = "unauthorized"      // 401: no client certificate, or one of another authority
-	CodeNotFound         Code = "not_found"         // 404: no replica of this volume here
-	CodeImageNotFound    Code = "image_not_found"   // 404: Ceph has no such image
-	CodeBusy             Code = "busy"              // 409: another operation on this volume is running; detail names it and its age
-	CodeReplicaMismatch  Code = "replica_mismatch"  // 409: a replica with other parameters is here
-	CodePortInUse        Code = "port_in_use"       // 409: port or minor belongs to another volume
-	CodeConnected        Code = "connected"         // 409: refused while the device is connected here
-	CodeNotConnected     Code = "not_connected"     // 409: the volume is not connected here
-	CodeDirty            Code = "dirty"             // 409: refused while the cache holds data that Ceph has not
-	CodeDirtyUnknown     Code = "dirty_unknown"     // 409: refused because nobody can say that the cache is clean
-	CodeDeviceOpen       Code = "device_open"       // 409: refused while the device is open
-	CodeStaleEpoch       Code = "stale_epoch"       // 409: a newer epoch has been seen here
-	CodeOutdated         Code = "outdated"          // 409: this replica is not current
-	CodeIdentityMismatch Code = "identity_mismatch" // 409: image or cache belongs to another volume
-	CodeCacheCorrupt     Code = "cache_corrupt"     // 409: the cache's superblock is not what was written
-	CodeImageInUse       Code = "image_in_use"      // 409: another client holds the image's exclusive lock
-	CodeFencingRefused   Code = "fencing_refused"   // 409: the arbiter did not allow going on without the peer
-	CodeHeld             Code = "held"              // 409: refused while the volume is held
-	CodeInternal         Code = "internal"          // 500: a bug, or an error nobody foresaw
-	CodeCephUnavailable  Code = "ceph_unavailable"  // 503: Ceph does not answer
-	CodePeerUnavailable  Code = "peer_unavailable"  // 503: the peer does not answer and is needed for this
-	CodeCacheError       Code = "cache_error"       // 503: dm-writecache reports an error
-	CodeStuck            Code = "stuck"             // 503: an earlier command of this volume is stuck in the kernel
-	CodeTimeout          Code = "timeout"           // 504: the deadline passed first
-	CodeNoRoom           Code = "no_room"           // 507: the cache space, ports or minors are used up
+	CodeInvalidRequest   Code = "invalid_request"    // 400: the body or a parameter is wrong
+	CodeUnauthorized     Code = "unauthorized"       // 401: no client certificate, or one of another authority
+	CodeUnknownPath      Code = "unknown_path"       // 404: the API has no such path
+	CodeMethodNotAllowed Code = "method_not_allowed" // 405: the path has no such method
+	CodeNotFound         Code = "not_found"          // 404: no replica of this volume here
+	CodeImageNotFound    Code = "image_not_found"    // 404: Ceph has no such image
+	CodeBusy             Code = "busy"               // 409: another operation on this volume is running; detail names it and its age
+	CodeReplicaMismatch  Code = "replica_mismatch"   // 409: a replica with other parameters is here
+	CodePortInUse        Code = "port_in_use"        // 409: port or minor belongs to another volume
+	CodeConnected        Code = "connected"          // 409: refused while the device is connected here
+	CodeNotConnected     Code = "not_connected"      // 409: the volume is not connected here
+	CodeDirty            Code = "dirty"              // 409: refused while the cache holds data that Ceph has not
+	CodeDirtyUnknown     Code = "dirty_unknown"      // 409: refused because nobody can say that the cache is clean
+	CodeDeviceOpen       Code = "device_open"        // 409: refused while the device is open
+	CodeStaleEpoch       Code = "stale_epoch"        // 409: a newer epoch has been seen here
+	CodeOutdated         Code = "outdated"           // 409: this replica is not current
+	CodeIdentityMismatch Code = "identity_mismatch"  // 409: image or cache belongs to another volume
+	CodeCacheCorrupt     Code = "cache_corrupt"      // 409: the cache's superblock is not what was written
+	CodeImageInUse       Code = "image_in_use"       // 409: another client holds the image's exclusive lock
+	CodeFencingRefused   Code = "fencing_refused"    // 409: the arbiter did not allow going on without the peer
+	CodeHeld             Code = "held"               // 409: refused while the volume is held
+	CodeInternal         Code = "internal"           // 500: a bug, or an error nobody foresaw
+	CodeCephUnavailable  Code = "ceph_unavailable"   // 503: Ceph does not answer
+	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer does not answer and is needed for this
+	CodeCacheError       Code = "cache_error"        // 503: dm-writecache reports an error
+	CodeStuck            Code = "stuck"              // 503: an earlier command of this volume is stuck in the kernel
+	CodeTimeout          Code = "timeout"            // 504: the deadline passed first
+	CodeNoRoom           Code = "no_room"            // 507: the cache space, ports or minors are used up
 )
 
 // Problem is the body of every error answer.
@@ -50,4 +57,49 @@ type Problem struct {
 // Error tells the operator what happened and what to do.
 func (p *Problem) Error() string {
 	return fmt.Sprintf("%s (%s)", p.Detail, p.Code)
+}
+
+// statuses is the one table of every code's HTTP status; openapi.yaml repeats it in x-code-status and a test compares the two.
+var statuses = map[Code]int{
+	CodeInvalidRequest:   http.StatusBadRequest,
+	CodeUnauthorized:     http.StatusUnauthorized,
+	CodeUnknownPath:      http.StatusNotFound,
+	CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	CodeNotFound:         http.StatusNotFound,
+	CodeImageNotFound:    http.StatusNotFound,
+	CodeBusy:             http.StatusConflict,
+	CodeReplicaMismatch:  http.StatusConflict,
+	CodePortInUse:        http.StatusConflict,
+	CodeConnected:        http.StatusConflict,
+	CodeNotConnected:     http.StatusConflict,
+	CodeDirty:            http.StatusConflict,
+	CodeDirtyUnknown:     http.StatusConflict,
+	CodeDeviceOpen:       http.StatusConflict,
+	CodeStaleEpoch:       http.StatusConflict,
+	CodeOutdated:         http.StatusConflict,
+	CodeIdentityMismatch: http.StatusConflict,
+	CodeCacheCorrupt:     http.StatusConflict,
+	CodeImageInUse:       http.StatusConflict,
+	CodeFencingRefused:   http.StatusConflict,
+	CodeHeld:             http.StatusConflict,
+	CodeInternal:         http.StatusInternalServerError,
+	CodeCephUnavailable:  http.StatusServiceUnavailable,
+	CodePeerUnavailable:  http.StatusServiceUnavailable,
+	CodeCacheError:       http.StatusServiceUnavailable,
+	CodeStuck:            http.StatusServiceUnavailable,
+	CodeTimeout:          http.StatusGatewayTimeout,
+	CodeNoRoom:           http.StatusInsufficientStorage,
+}
+
+// StatusOf returns the HTTP status an error with this code is answered with; 500 for a code the API does not have.
+func StatusOf(code Code) int {
+	if status, ok := statuses[code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// Codes returns every code of the API, sorted.
+func Codes() []Code {
+	return slices.Sorted(maps.Keys(statuses))
 }
