@@ -1,0 +1,165 @@
+package placement
+
+import "slices"
+
+// Decide says where a volume goes, and changes nothing: SetVolume records it. A volume that is already placed is decided
+// anew as if it were not there. The error is a *NoFitError, which is ErrNoFit.
+//
+// Between groups: the lowest allocated share after placing, then fewest volumes, then rendezvous hash of the volume name.
+// Within the group see choosePair.
+func (s *State) Decide(r Request) (Placement, error) {
+	if old, ok := s.volumes[r.Volume]; ok {
+		s.RemoveVolume(r.Volume)
+		defer s.SetVolume(old)
+	}
+	seed := hash(r.Volume)
+	g := s.chooseGroup(r, seed)
+	if g == nil {
+		return Placement{}, s.explain(r)
+	}
+	primary, partner := choosePair(g.members, r, seed)
+	return Placement{Group: g.name, Primary: primary.Name, Partner: partner.Name}, nil
+}
+
+func (s *State) chooseGroup(r Request, seed uint64) *group {
+	if r.CacheBytes <= 0 {
+		return nil
+	}
+	if r.Primary != "" {
+		return s.groupOfPrimary(r)
+	}
+	var best *score
+	if len(r.Groups) == 0 {
+		for i := range s.scores {
+			if sc := &s.scores[i]; sc.room >= r.CacheBytes && (best == nil || sc.better(best, r.CacheBytes, seed)) {
+				best = sc
+			}
+		}
+	}
+	for _, name := range r.Groups {
+		g := s.groups[name]
+		if g == nil {
+			continue
+		}
+		if sc := &s.scores[g.slot]; sc.room >= r.CacheBytes && (best == nil || sc.better(best, r.CacheBytes, seed)) {
+			best = sc
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return best.group
+}
+
+// groupOfPrimary returns the group of the node the scheduler chose, if that node and one more member have room.
+func (s *State) groupOfPrimary(r Request) *group {
+	n := s.nodes[r.Primary]
+	if n == nil || n.group == nil || n.room() < r.CacheBytes || s.scores[n.group.slot].room < r.CacheBytes {
+		return nil
+	}
+	if len(r.Groups) > 0 && !slices.Contains(r.Groups, n.group.name) {
+		return nil
+	}
+	return n.group
+}
+
+// better is a total order, so the order in which groups are looked at does not matter.
+func (a *score) better(b *score, size int64, seed uint64) bool {
+	if x, y := share(a.allocated+2*size, a.capacity), share(b.allocated+2*size, b.capacity); x != y {
+		return x < y
+	}
+	if a.volumes != b.volumes {
+		return a.volumes < b.volumes
+	}
+	if x, y := mix(a.hash^seed), mix(b.hash^seed); x != y {
+		return x > y
+	}
+	return a.group.name < b.group.name
+}
+
+// pair is a candidate: what it would cost, in the order of importance.
+type pair struct {
+	primary, partner *node
+	share            float64 // sum of both nodes' allocated shares after placing
+	primaries        int     // of the primary
+	debt             int     // how much more the partner owes replicas without being primary than the primary does
+}
+
+// choosePair looks at all ordered pairs of members with room. Equal volumes must stay within one both in replicas and in
+// primaries. Choosing the primary first by fewest primaries and then the partner by share does not do that: with
+// replicas 1,1,0 and primaries 1,0,0 it may take the third as primary and the second as partner, and then the second is
+// due as primary, but has too many replicas. So the two lowest shares are the pair; of equal pairs and of the two in it, the
+// primary is the one with the fewest primaries; what is still equal is decided so that nodes which were partner more often
+// than primary become primary, and the others partner. The tests walk through every state this can reach.
+func choosePair(members []*node, r Request, seed uint64) (primary, partner *node) {
+	var best pair
+	for _, a := range members {
+		if a.room() < r.CacheBytes || (r.Primary != "" && a.Name != r.Primary) {
+			continue
+		}
+		for _, b := range members {
+			if a == b || b.room() < r.CacheBytes {
+				continue
+			}
+			p := newPair(a, b, r.CacheBytes)
+			if best.primary == nil || p.cheaper(best) || (!best.cheaper(p) && p.before(best, seed)) {
+				best = p
+			}
+		}
+	}
+	return best.primary, best.partner
+}
+
+func newPair(primary, partner *node, size int64) pair {
+	owed := func(n *node) int { return n.replicas - 2*n.primaries }
+	return pair{
+		primary: primary, partner: partner,
+		share:     share(primary.allocated+size, primary.usable()) + share(partner.allocated+size, partner.usable()),
+		primaries: primary.primaries,
+		debt:      owed(partner) - owed(primary),
+	}
+}
+
+func (p pair) cheaper(q pair) bool {
+	if p.share != q.share {
+		return p.share < q.share
+	}
+	if p.primaries != q.primaries {
+		return p.primaries < q.primaries
+	}
+	return p.debt < q.debt
+}
+
+// before orders pairs of equal cost by rendezvous hash: a total order, as names differ within a group.
+func (p pair) before(q pair, seed uint64) bool {
+	if p.primary != q.primary {
+		return p.primary.ahead(q.primary, seed)
+	}
+	return p.partner.ahead(q.partner, seed)
+}
+
+func (n *node) ahead(m *node, seed uint64) bool {
+	if x, y := mix(n.hash^seed), mix(m.hash^seed); x != y {
+		return x > y
+	}
+	return n.Name < m.Name
+}
+
+// share is exact enough: equal allocations on equal capacities give equal shares. Without capacity it is +Inf.
+func share(allocated, capacity int64) float64 { return float64(allocated) / float64(capacity) }
+
+// hash is FNV-1a: the same in every process, unlike hash/maphash.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// mix is the finalizer of splitmix64: it spreads what the two xored hashes have in common over all bits.
+func mix(x uint64) uint64 {
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
+	x = (x ^ (x >> 27)) * 0x94d049bb133111eb
+	return x ^ (x >> 31)
+}

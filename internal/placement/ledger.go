@@ -1,0 +1,82 @@
+package placement
+
+import "sync"
+
+// Ledger is a State that many goroutines can use: deciding and recording is one step, so calls in flight count as placed.
+// Once its groups and volumes are set from the API, it is what creations ask.
+type Ledger struct {
+	mu    sync.Mutex
+	state *State
+}
+
+// NewLedger wraps a State, which must not be used directly any more.
+func NewLedger(s *State) *Ledger { return &Ledger{state: s} }
+
+// Reserve decides where a volume goes and records it. A volume that is already recorded keeps its place: the repeated call
+// gets the first one's answer, also when the request differs. Release drops the record of a call that failed.
+func (l *Ledger) Reserve(r Request) (Placement, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if v, ok := l.state.Volume(r.Volume); ok {
+		return Placement{Group: v.Group, Primary: v.Primary, Partner: v.Partner}, nil
+	}
+	return l.place(r)
+}
+
+// Move decides anew where a recorded volume goes, as if it were not placed, and records that. On an error the old place stays.
+func (l *Ledger) Move(r Request) (Placement, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.place(r)
+}
+
+func (l *Ledger) place(r Request) (Placement, error) {
+	p, err := l.state.Decide(r)
+	if err != nil {
+		return Placement{}, err
+	}
+	l.state.SetVolume(Volume{Name: r.Volume, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: r.CacheBytes})
+	return p, nil
+}
+
+// Release is State.RemoveVolume.
+func (l *Ledger) Release(volume string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.RemoveVolume(volume)
+}
+
+// SetVolume is State.SetVolume.
+func (l *Ledger) SetVolume(v Volume) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.SetVolume(v)
+}
+
+// Volume is State.Volume.
+func (l *Ledger) Volume(name string) (Volume, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Volume(name)
+}
+
+// SetGroup is State.SetGroup.
+func (l *Ledger) SetGroup(g Group) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.SetGroup(g)
+}
+
+// RemoveGroup is State.RemoveGroup.
+func (l *Ledger) RemoveGroup(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.RemoveGroup(name)
+}
+
+// Usage is State.Usage.
+func (l *Ledger) Usage() []Usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Usage()
+}

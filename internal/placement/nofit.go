@@ -1,0 +1,157 @@
+package placement
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// ErrNoFit says that no allowed group has two ready members with room.
+var ErrNoFit = errors.New("no fit")
+
+// maxShortfalls bounds the error message: with hundreds of groups, those nearest to a fit are the ones worth reading.
+const maxShortfalls = 5
+
+// NoFitError says what was short where. It is ErrNoFit.
+type NoFitError struct {
+	Request Request
+	// Shortfalls are the allowed groups nearest to a fit, at most five.
+	Shortfalls []Shortfall
+	// Omitted is how many more allowed groups did not fit either.
+	Omitted int
+}
+
+// Shortfall says why one group was ruled out.
+type Shortfall struct {
+	Group  string
+	Reason string
+	ready  int
+	room   int64
+}
+
+// Is makes errors.Is(err, ErrNoFit) true.
+func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
+
+func (e *NoFitError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "no group has two ready nodes with %s of cache free", formatBytes(e.Request.CacheBytes))
+	if e.Request.Primary != "" {
+		fmt.Fprintf(&b, ", one of them %s, which the scheduler chose", e.Request.Primary)
+	}
+	for i, s := range e.Shortfalls {
+		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		fmt.Fprintf(&b, "%s: %s", s.Group, s.Reason)
+	}
+	if e.Omitted > 0 {
+		fmt.Fprintf(&b, "; and %d more", e.Omitted)
+	}
+	return b.String()
+}
+
+func (s *State) explain(r Request) *NoFitError {
+	e := &NoFitError{Request: r}
+	if r.CacheBytes <= 0 {
+		e.Shortfalls = []Shortfall{{Group: "request", Reason: "the cache size must be above zero"}}
+		return e
+	}
+	for _, name := range s.candidates(r) {
+		e.Shortfalls = append(e.Shortfalls, s.shortfall(name, r))
+	}
+	if len(e.Shortfalls) == 0 {
+		e.Shortfalls = []Shortfall{{Group: "cluster", Reason: "there is no NodeGroup"}}
+	}
+	slices.SortFunc(e.Shortfalls, func(a, b Shortfall) int {
+		return cmp.Or(cmp.Compare(b.ready, a.ready), cmp.Compare(b.room, a.room), cmp.Compare(a.Group, b.Group))
+	})
+	if more := len(e.Shortfalls) - maxShortfalls; more > 0 {
+		e.Shortfalls, e.Omitted = slices.Clip(e.Shortfalls[:maxShortfalls]), more
+	}
+	return e
+}
+
+// candidates are the groups worth a word: with a node given, only its own.
+func (s *State) candidates(r Request) []string {
+	if r.Primary != "" {
+		if n := s.nodes[r.Primary]; n != nil && n.group != nil {
+			return []string{n.group.name}
+		}
+		return []string{""}
+	}
+	if len(r.Groups) > 0 {
+		return slices.Compact(slices.Sorted(slices.Values(r.Groups)))
+	}
+	var names []string
+	for name, g := range s.groups {
+		if g.known {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (s *State) shortfall(name string, r Request) Shortfall {
+	g := s.groups[name]
+	switch {
+	case name == "":
+		return Shortfall{Group: r.Primary, Reason: "the node is in no NodeGroup"}
+	case g == nil || !g.known:
+		return Shortfall{Group: name, Reason: "there is no such NodeGroup"}
+	case r.Primary != "" && len(r.Groups) > 0 && !slices.Contains(r.Groups, name):
+		return Shortfall{Group: name, Reason: "not among the allowed groups " + bounded(r.Groups)}
+	case g.cordoned:
+		return Shortfall{Group: name, Reason: "cordoned", room: noRoom}
+	}
+	out := Shortfall{Group: name, room: noRoom}
+	var parts []string
+	for _, n := range g.members {
+		state, room := n.state(), n.room()
+		if room > noRoom {
+			out.ready++
+			out.room += room
+		}
+		parts = append(parts, n.Name+" "+state)
+	}
+	out.Reason = bounded(parts)
+	if len(parts) == 0 {
+		out.Reason = "has no nodes"
+	}
+	return out
+}
+
+func (n *node) state() string {
+	switch {
+	case !n.Ready:
+		return "not ready"
+	case n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes:
+		return fmt.Sprintf("at its limit of %d replicas", n.MaxVolumes)
+	default:
+		return formatBytes(max(0, n.room())) + " free"
+	}
+}
+
+func bounded(parts []string) string {
+	const most = 5
+	if more := len(parts) - most; more > 0 {
+		return strings.Join(parts[:most], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// formatBytes rounds down, so that a free figure never looks as if it were enough.
+func formatBytes(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}} {
+		if n >= u.size {
+			if n%u.size == 0 {
+				return fmt.Sprintf("%d %s", n/u.size, u.name)
+			}
+			return fmt.Sprintf("%.2f %s", math.Floor(float64(n)/float64(u.size)*100)/100, u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,210 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNodeTaken is returned for a group that claims a node of another group.
+var ErrNodeTaken = errors.New("node is already in another group")
+
+// State holds groups and placed volumes, with all sums that a decision needs kept up to date at each change.
+// A call in flight is a volume that was added and may be removed again. State must not be used by two goroutines at
+// once: Ledger is the type that locks.
+type State struct {
+	volumes map[string]Volume
+	nodes   map[string]*node
+	groups  map[string]*group
+	// scores has one entry a group, side by side in memory: a decision looks at nothing else until it knows the group.
+	scores []score
+	free   []int // slots of scores that no group uses
+}
+
+// node outlives its membership while volumes name it: they may arrive before their group does.
+type node struct {
+	Member
+	hash      uint64
+	group     *group
+	allocated int64
+	replicas  int
+	primaries int
+}
+
+type group struct {
+	name     string
+	known    bool // false: only volumes name it so far
+	cordoned bool
+	slot     int
+	members  []*node
+}
+
+// score is what the choice between groups compares. Members that are not ready count in allocated and capacity.
+type score struct {
+	allocated int64
+	capacity  int64
+	room      int64 // the largest replica that two members can still take; -1: none at all
+	volumes   int
+	hash      uint64
+	group     *group // nil: the slot is unused
+}
+
+// New returns a State without groups and volumes.
+func New() *State {
+	return &State{volumes: map[string]Volume{}, nodes: map[string]*node{}, groups: map[string]*group{}}
+}
+
+// SetGroup adds a group or replaces what is known of it. Volumes placed in it stay.
+// A node of another group is refused with ErrNodeTaken, and nothing is changed.
+func (s *State) SetGroup(in Group) error {
+	for i, m := range in.Members {
+		if n := s.nodes[m.Name]; n != nil && n.group != nil && n.group.name != in.Name {
+			return fmt.Errorf("group %s claims node %s of group %s: %w", in.Name, m.Name, n.group.name, ErrNodeTaken)
+		}
+		for _, other := range in.Members[:i] {
+			if other.Name == m.Name {
+				return fmt.Errorf("group %s names node %s twice: %w", in.Name, m.Name, ErrNodeTaken)
+			}
+		}
+	}
+	g := s.group(in.Name)
+	g.known, g.cordoned = true, in.Cordoned
+	s.unlinkMembers(g)
+	for _, m := range in.Members {
+		n := s.node(m.Name)
+		n.Member, n.group = m, g
+		g.members = append(g.members, n)
+	}
+	s.rescore(g)
+	return nil
+}
+
+// RemoveGroup forgets a group. Its volumes stay known, and count again when the group or its nodes come back.
+func (s *State) RemoveGroup(name string) {
+	g := s.groups[name]
+	if g == nil {
+		return
+	}
+	g.known = false
+	s.unlinkMembers(g)
+	s.rescore(g)
+	s.dropUnused(g)
+}
+
+// SetVolume adds a volume or replaces what is known of it.
+func (s *State) SetVolume(v Volume) {
+	s.RemoveVolume(v.Name)
+	s.volumes[v.Name] = v
+	s.count(v, 1)
+}
+
+// RemoveVolume forgets a volume; one that is not known is no error.
+func (s *State) RemoveVolume(name string) {
+	v, ok := s.volumes[name]
+	if !ok {
+		return
+	}
+	delete(s.volumes, name)
+	s.count(v, -1)
+	s.dropUnused(s.groups[v.Group])
+}
+
+// Volume returns a volume that was set.
+func (s *State) Volume(name string) (Volume, bool) {
+	v, ok := s.volumes[name]
+	return v, ok
+}
+
+func (s *State) count(v Volume, sign int) {
+	g := s.group(v.Group)
+	s.scores[g.slot].volumes += sign
+	primary, partner := s.node(v.Primary), s.node(v.Partner)
+	primary.primaries += sign
+	for _, n := range [2]*node{primary, partner} {
+		n.allocated += int64(sign) * v.CacheBytes
+		n.replicas += sign
+		if n.group != nil {
+			s.rescore(n.group)
+		}
+		if n.group == nil && n.replicas == 0 {
+			delete(s.nodes, n.Name)
+		}
+	}
+}
+
+func (s *State) unlinkMembers(g *group) {
+	for _, n := range g.members {
+		n.group = nil
+		if n.replicas == 0 {
+			delete(s.nodes, n.Name)
+		}
+	}
+	g.members = nil
+}
+
+func (s *State) node(name string) *node {
+	n := s.nodes[name]
+	if n == nil {
+		n = &node{Member: Member{Name: name}, hash: hash(name)}
+		s.nodes[name] = n
+	}
+	return n
+}
+
+func (s *State) group(name string) *group {
+	g := s.groups[name]
+	if g != nil {
+		return g
+	}
+	g = &group{name: name}
+	if last := len(s.free) - 1; last >= 0 {
+		g.slot, s.free = s.free[last], s.free[:last]
+	} else {
+		g.slot = len(s.scores)
+		s.scores = append(s.scores, score{})
+	}
+	s.scores[g.slot] = score{hash: hash(name), room: noRoom, group: g}
+	s.groups[name] = g
+	return g
+}
+
+func (s *State) dropUnused(g *group) {
+	if g == nil || g.known || s.scores[g.slot].volumes > 0 {
+		return
+	}
+	delete(s.groups, g.name)
+	s.scores[g.slot] = score{room: noRoom}
+	s.free = append(s.free, g.slot)
+}
+
+// rescore computes the sums of a group anew: groups have three members, so this costs less than keeping deltas right.
+func (s *State) rescore(g *group) {
+	sc := &s.scores[g.slot]
+	sc.allocated, sc.capacity, sc.room = 0, 0, noRoom
+	largest := int64(noRoom)
+	for _, n := range g.members {
+		sc.allocated += n.allocated
+		sc.capacity += n.usable()
+		switch room := n.room(); {
+		case room > largest:
+			largest, sc.room = room, largest
+		case room > sc.room:
+			sc.room = room
+		}
+	}
+	if g.cordoned || !g.known {
+		sc.room = noRoom
+	}
+}
+
+const noRoom = -1
+
+// usable is the capacity that volumes of the state can have at all.
+func (n *node) usable() int64 { return max(0, n.CapacityBytes-n.OtherBytes) }
+
+// room is the largest replica the node can still take, noRoom if none.
+func (n *node) room() int64 {
+	if !n.Ready || (n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes) {
+		return noRoom
+	}
+	return max(noRoom, n.usable()-n.allocated)
+}

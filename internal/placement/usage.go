@@ -1,0 +1,64 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Usage is what a group has and what still fits, as decisions count it: calls in flight included.
+type Usage struct {
+	Group          string
+	Cordoned       bool
+	Volumes        int
+	CapacityBytes  int64 // of all members
+	AllocatedBytes int64 // replicas on all members, so two for each volume
+	// LargestBytes is the largest cache that still fits; 0 if none.
+	LargestBytes int64
+	// RoomBytes is how much cache still fits in all if it comes in small volumes, each counted once. 0 if none.
+	RoomBytes int64
+	Members   []MemberUsage
+}
+
+// MemberUsage is the share of one member.
+type MemberUsage struct {
+	Name           string
+	Ready          bool
+	CapacityBytes  int64
+	AllocatedBytes int64
+	Replicas       int
+	Primaries      int
+}
+
+// Usage returns all groups that were set, by name.
+func (s *State) Usage() []Usage {
+	var out []Usage
+	for _, g := range s.groups {
+		if g.known {
+			out = append(out, s.usage(g))
+		}
+	}
+	slices.SortFunc(out, func(a, b Usage) int { return cmp.Compare(a.Group, b.Group) })
+	return out
+}
+
+func (s *State) usage(g *group) Usage {
+	sc := s.scores[g.slot]
+	u := Usage{
+		Group: g.name, Cordoned: g.cordoned, Volumes: sc.volumes,
+		CapacityBytes: sc.capacity, AllocatedBytes: sc.allocated, LargestBytes: max(0, sc.room),
+	}
+	var sum, largest int64
+	for _, n := range g.members {
+		u.Members = append(u.Members, MemberUsage{
+			Name: n.Name, Ready: n.Ready, CapacityBytes: n.usable(),
+			AllocatedBytes: n.allocated, Replicas: n.replicas, Primaries: n.primaries,
+		})
+		room := max(0, n.room())
+		sum, largest = sum+room, max(largest, room)
+	}
+	if !g.cordoned {
+		// Each volume needs two different members: what the largest has above all others together is of no use.
+		u.RoomBytes = min(sum/2, sum-largest)
+	}
+	return u
+}
