@@ -74,6 +74,23 @@ func TestSchedulersNodeIsThePrimary(t *testing.T) {
 	}
 }
 
+func TestANodeThatReturnsEmptyTakesTheNextPrimaries(t *testing.T) {
+	s := New()
+	g := equalGroup(0, 100*gib)
+	g.Members[2].Ready = false
+	mustSet(t, s, g)
+	for i := range 10 {
+		place(t, s, Request{Volume: fmt.Sprint("before", i), CacheBytes: gib})
+	}
+	g.Members[2].Ready = true
+	mustSet(t, s, g)
+	for i := range 5 {
+		if p := place(t, s, Request{Volume: fmt.Sprint("after", i), CacheBytes: gib}); p.Primary != "g000-n2" {
+			t.Fatalf("volume %d went to %+v", i, p)
+		}
+	}
+}
+
 func TestANodeBelongsToOneGroup(t *testing.T) {
 	s := New()
 	mustSet(t, s, equalGroup(0, gib))

@@ -105,7 +105,8 @@ func TestGroupsOfDifferentSizeFillInProportion(t *testing.T) {
 			p := place(t, s, Request{Volume: fmt.Sprint(i), CacheBytes: size})
 			chosen := before[slices.IndexFunc(before, func(u Usage) bool { return u.Group == p.Group })]
 			for _, u := range before {
-				if u.LargestBytes >= size && share(u.AllocatedBytes+2*size, u.CapacityBytes) < share(chosen.AllocatedBytes+2*size, chosen.CapacityBytes) {
+				after := func(u Usage) float64 { return share(u.AllocatedBytes+2*size, u.CapacityBytes) }
+				if u.LargestBytes >= size && after(u) < after(chosen) {
 					t.Fatalf("volume %d went to %+v, not to %+v", i, chosen, u)
 				}
 			}
