@@ -1,0 +1,184 @@
+// Package command runs other programs: with a deadline, captured output and no shell, and without ever waiting for a
+// process that the kernel does not let go of.
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Command is one run of a program. Nothing secret may be in Args: every user of the host can read them.
+type Command struct {
+	// Volume is the breaker's key: while a child of this volume is stuck in the kernel, only queries run for it.
+	Volume string
+	Name   string
+	Args   []string
+	Stdin  []byte
+	// Timeout bounds the run; zero means DefaultTimeout.
+	Timeout time.Duration
+	// Query marks a command that changes nothing and is worth trying on a stuck volume.
+	Query bool
+}
+
+// DefaultTimeout bounds commands that do not say otherwise. Generous: a loaded host is slow, not broken.
+const DefaultTimeout = 30 * time.Second
+
+// killGrace is how long a killed child may take to vanish before it counts as stuck in the kernel.
+const killGrace = 2 * time.Second
+
+// maxOutput bounds what is kept of a child's output.
+const maxOutput = 8 << 20
+
+// Result is what a finished program left.
+type Result struct {
+	Stdout []byte
+	Stderr []byte
+}
+
+// Runner runs commands. Exec is the real one.
+type Runner interface {
+	// Run returns *ExitError for a non-zero exit, *TimeoutError if the deadline passed, *StuckError if the child could
+	// not be killed or an earlier one of the same volume could not.
+	Run(ctx context.Context, c Command) (Result, error)
+}
+
+// ExitError is a program's non-zero exit.
+type ExitError struct {
+	Command string
+	Code    int
+	Output  string
+}
+
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("%s: exit %d: %s", e.Command, e.Code, e.Output)
+}
+
+// TimeoutError is a program that was killed because its time was up.
+type TimeoutError struct {
+	Command string
+	After   time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, e.After.Round(time.Millisecond))
+}
+
+// Unwrap makes it a context.DeadlineExceeded for callers that only care about that.
+func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
+
+// StuckError is a child that not even SIGKILL ends, because the kernel does not return to it.
+type StuckError struct {
+	Command string
+	Pid     int
+	Since   time.Time
+}
+
+func (e *StuckError) Error() string {
+	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; what it waits for (Ceph, the DRBD peer, a disk) must return first",
+		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
+}
+
+// Exec runs programs for real.
+type Exec struct {
+	breaker *Breaker
+	now     func() time.Time
+}
+
+// NewExec returns a runner with a breaker of its own.
+func NewExec() *Exec { return &Exec{breaker: NewBreaker(), now: time.Now} }
+
+// Stuck lists the children that are stuck right now, by volume.
+func (x *Exec) Stuck() map[string]*StuckError { return x.breaker.Stuck() }
+
+// Run implements Runner.
+func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
+	if err := x.breaker.Allow(c.Volume, c.Query); err != nil {
+		return Result{}, err
+	}
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	var stdout, stderr limited
+	// Not CommandContext: its Wait would wait for a child in D state for ever.
+	cmd := exec.Command(c.Name, c.Args...) //nolint:noctx // see above
+	cmd.Stdin = bytes.NewReader(c.Stdin)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = killGrace
+	start := x.now()
+	if err := cmd.Start(); err != nil {
+		return Result{}, fmt.Errorf("start %s (is its package installed?): %w", c.Name, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+
+	select {
+	case err := <-done:
+		return finish(c, &stdout, &stderr, err)
+	case <-ctx.Done():
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	select {
+	case err := <-done:
+		if err == nil { // it finished while it was being killed
+			return finish(c, &stdout, &stderr, nil)
+		}
+		return Result{}, &TimeoutError{Command: c.label(), After: x.now().Sub(start)}
+	case <-time.After(killGrace + time.Second):
+	}
+	stuck := &StuckError{Command: c.label(), Pid: cmd.Process.Pid, Since: start}
+	x.breaker.Trip(c.Volume, c.Query, stuck, done)
+	return Result{}, stuck
+}
+
+func finish(c Command, stdout, stderr *limited, err error) (Result, error) {
+	res := Result{Stdout: stdout.bytes(), Stderr: stderr.bytes()}
+	var exit *exec.ExitError
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+		return res, nil
+	case errors.As(err, &exit):
+		out := strings.TrimSpace(string(res.Stderr))
+		if out == "" {
+			out = strings.TrimSpace(string(res.Stdout))
+		}
+		return res, &ExitError{Command: c.label(), Code: exit.ExitCode(), Output: lastLines(out, 6)}
+	}
+	return res, fmt.Errorf("%s: %w", c.label(), err)
+}
+
+// label names a command for people: the program and as many arguments as tell it from others.
+func (c Command) label() string {
+	words := append([]string{c.Name[strings.LastIndexByte(c.Name, '/')+1:]}, c.Args...)
+	if len(words) > 6 {
+		words = append(words[:6:6], "…")
+	}
+	return strings.Join(words, " ")
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(s, "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "; ")
+}
+
+// ExitCode returns the exit code in err, or -1.
+func ExitCode(err error) int {
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return -1
+}

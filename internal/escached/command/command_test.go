@@ -1,0 +1,60 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRunReportsExitOutputAndTimeouts(t *testing.T) {
+	x := NewExec()
+	res, err := x.Run(t.Context(), Command{Name: "cat", Stdin: []byte("in")})
+	if err != nil || string(res.Stdout) != "in" {
+		t.Fatalf("stdin must reach the child: %q, %v", res.Stdout, err)
+	}
+	_, err = x.Run(t.Context(), Command{Name: "sh", Args: []string{"-c", "echo why >&2; exit 11"}})
+	if ExitCode(err) != 11 || !strings.Contains(err.Error(), "why") {
+		t.Fatalf("want exit 11 with its reason, got %v", err)
+	}
+	start := time.Now()
+	_, err = x.Run(t.Context(), Command{Name: "sh", Args: []string{"-c", "sleep 60 & wait"}, Timeout: 50 * time.Millisecond})
+	var timeout *TimeoutError
+	if !errors.As(err, &timeout) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("want a timeout, got %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatalf("grandchildren must die with the group, took %s", took)
+	}
+}
+
+func TestBreakerRefusesChangesUntilTheChildIsGone(t *testing.T) {
+	b := NewBreaker()
+	done := make(chan error)
+	b.Trip("v1", false, &StuckError{Command: "dmsetup message", Pid: 7, Since: time.Now()}, done)
+	var stuck *StuckError
+	if err := b.Allow("v1", false); !errors.As(err, &stuck) || stuck.Pid != 7 {
+		t.Fatalf("a change must be refused with the stuck child, got %v", err)
+	}
+	if err := b.Allow("v1", true); err != nil {
+		t.Fatalf("status must still answer: %v", err)
+	}
+	if err := b.Allow("v2", false); err != nil {
+		t.Fatalf("other volumes must not suffer: %v", err)
+	}
+	done <- nil
+	for end := time.Now().Add(time.Second); b.Allow("v1", false) != nil; {
+		if time.Now().After(end) {
+			t.Fatal("the breaker must close when the child is gone")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestLabelIsShort(t *testing.T) {
+	c := Command{Name: "/sbin/dmsetup", Args: strings.Fields("create a b c d e f")}
+	if got := c.label(); got != "dmsetup create a b c d …" {
+		t.Fatal(got)
+	}
+}
