@@ -1,0 +1,25 @@
+// Blockcheck writes numbered blocks to a device, tells on standard output which of them the device has acknowledged, and later says which of those are
+// missing, stale or corrupt. It also times writes. It is static and goes into the hosts of the lab.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	// SIGINT and SIGTERM end a writer between two writes, so that its list is complete.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := &cobra.Command{Use: "blockcheck", Short: "write, verify and time blocks on a device", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(writeCommand(), verifyCommand(), benchCommand())
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "blockcheck:", err)
+		os.Exit(1)
+	}
+}
