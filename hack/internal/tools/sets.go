@@ -1,0 +1,95 @@
+package tools
+
+import (
+	"fmt"
+	"strings"
+)
+
+// set is one program of one module under hack/tools, and the names it answers to.
+type set struct {
+	module   string   // directory under hack/tools
+	pkg      string   // package to build, as the module's go.mod names it
+	requires string   // module whose version is the program's version
+	names    []string // the program; more than one name: links to it, and it looks at the name it is called by
+	// variables gives the linker variables (package path, dot, name) that tell the program its version. Nil: it needs none.
+	variables func(version string) map[string]string
+}
+
+// versionIn sets one variable to the version.
+func versionIn(variable string) func(string) map[string]string {
+	return func(version string) map[string]string { return map[string]string{variable: version} }
+}
+
+// kubernetesVersion is what Kubernetes' own build sets; without it the parts call themselves v0.0.0 and refuse to compare versions.
+func kubernetesVersion(version string) map[string]string {
+	number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	variables := map[string]string{}
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		variables[pkg+".gitVersion"] = version
+		variables[pkg+".gitMajor"] = number[0]
+		variables[pkg+".gitMinor"] = number[1]
+		variables[pkg+".gitTreeState"] = "clean"
+	}
+	return variables
+}
+
+// all is what can be built, cheap and often needed first.
+func all() []set {
+	kubernetes := set{
+		module: "kubernetes", pkg: ".", requires: "k8s.io/kubernetes",
+		names:     []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"},
+		variables: kubernetesVersion,
+	}
+	sets := []set{
+		{
+			module: "controller-gen", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen", requires: "sigs.k8s.io/controller-tools",
+			variables: versionIn("sigs.k8s.io/controller-tools/pkg/version.version"), names: []string{"controller-gen"},
+		},
+		{
+			module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
+			requires: "github.com/golangci/golangci-lint/v2", variables: versionIn("main.version"), names: []string{"golangci-lint"},
+		},
+		kubernetes,
+		{module: "etcd", pkg: "go.etcd.io/etcd/server/v3", requires: "go.etcd.io/etcd/server/v3", names: []string{"etcd"}},
+	}
+	for _, sidecar := range [][2]string{
+		{"csi-provisioner", "external-provisioner/v6"},
+		{"csi-attacher", "external-attacher/v4"},
+		{"csi-resizer", "external-resizer/v2"},
+		{"csi-sanity", "csi-test/v5"},
+	} {
+		name, module := sidecar[0], "github.com/kubernetes-csi/"+sidecar[1]
+		sets = append(sets, set{module: "csi", pkg: module + "/cmd/" + name, requires: module, variables: versionIn("main.version"), names: []string{name}})
+	}
+	const containerd = "github.com/containerd/containerd/v2"
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		sets = append(sets, set{
+			module: "containerd", pkg: containerd + "/cmd/" + name, requires: containerd,
+			variables: versionIn(containerd + "/version.Version"), names: []string{name},
+		})
+	}
+	return append(sets,
+		set{
+			module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", requires: "helm.sh/helm/v4",
+			variables: versionIn("helm.sh/helm/v4/internal/version.version"), names: []string{"helm"},
+		},
+		set{
+			module: "promtool", pkg: "github.com/prometheus/prometheus/cmd/promtool", requires: "github.com/prometheus/prometheus",
+			variables: versionIn("github.com/prometheus/common/version.Version"), names: []string{"promtool"},
+		},
+	)
+}
+
+// find returns the set that holds a program.
+func find(name string) (set, error) {
+	var known []string
+	for _, s := range all() {
+		for _, n := range s.names {
+			if n == name {
+				return s, nil
+			}
+		}
+		known = append(known, s.names...)
+	}
+	return set{}, fmt.Errorf("no tool %q; there are %v", name, known)
+}
