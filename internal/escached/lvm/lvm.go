@@ -1,0 +1,203 @@
+// Package lvm keeps the caches' logical volumes: space, creation and removal, and the tags that say what each one is.
+package lvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+// ErrNoRoom says that the volume group has not enough free extents.
+var ErrNoRoom = errors.New("the volume group has not enough free space")
+
+// ErrNoGroup says that the volume group is not there.
+var ErrNoGroup = errors.New("the volume group does not exist")
+
+// LVM never looks at what escached builds: reading a frozen or suspended device would hang every LVM command.
+const config = `devices { global_filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|","r|/dev/escache/|"] }` +
+	` activation { auto_set_activation_skip=0 } report { time_format="" }`
+
+// Group is one volume group driven through LVM's own tools.
+type Group struct {
+	name string
+	run  command.Runner
+	// LVM serialises changes by a lock of its own, and waiters time out on a busy host: queue here instead.
+	mu sync.Mutex
+}
+
+// New returns the group of that name.
+func New(name string, run command.Runner) *Group { return &Group{name: name, run: run} }
+
+// Space is the group's room, in bytes.
+type Space struct {
+	Capacity int64
+	Free     int64
+	Extent   int64
+}
+
+// Volume is one logical volume.
+type Volume struct {
+	Name   string
+	Bytes  int64
+	Active bool
+	// Tags are the decoded pairs; tags of others are left out.
+	Tags map[string]string
+}
+
+// Path is where the kernel shows a volume of this group.
+func (g *Group) Path(name string) string { return "/dev/" + g.name + "/" + name }
+
+// Space reports the group's room.
+func (g *Group) Space(ctx context.Context) (Space, error) {
+	res, err := g.lvm(ctx, true, "", "vgs", "--reportformat", "json", "--units", "b", "--nosuffix",
+		"-o", "vg_size,vg_free,vg_extent_size", g.name)
+	if err != nil {
+		if strings.Contains(err.Error(), "not found") {
+			return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
+		}
+		return Space{}, err
+	}
+	var report struct {
+		Report []struct {
+			VG []struct {
+				Size   string `json:"vg_size"`
+				Free   string `json:"vg_free"`
+				Extent string `json:"vg_extent_size"`
+			} `json:"vg"`
+		} `json:"report"`
+	}
+	if err := json.Unmarshal(res.Stdout, &report); err != nil {
+		return Space{}, fmt.Errorf("vgs answered no JSON: %w", err)
+	}
+	if len(report.Report) != 1 || len(report.Report[0].VG) != 1 {
+		return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
+	}
+	vg := report.Report[0].VG[0]
+	var s Space
+	var errs [3]error
+	s.Capacity, errs[0] = strconv.ParseInt(vg.Size, 10, 64)
+	s.Free, errs[1] = strconv.ParseInt(vg.Free, 10, 64)
+	s.Extent, errs[2] = strconv.ParseInt(vg.Extent, 10, 64)
+	return s, errors.Join(errs[:]...)
+}
+
+// Volumes lists the group's volumes that carry tags of ours. readOnly takes no lock, for callers that must not wait.
+func (g *Group) Volumes(ctx context.Context, readOnly bool) ([]Volume, error) {
+	args := []string{
+		"lvs", "--reportformat", "json", "--units", "b", "--nosuffix",
+		"-o", "lv_name,lv_size,lv_active,lv_tags", g.name,
+	}
+	if readOnly {
+		args = slices.Insert(args, 1, "--readonly")
+	}
+	res, err := g.lvm(ctx, true, "", args...)
+	if err != nil {
+		return nil, err
+	}
+	return parseVolumes(res.Stdout)
+}
+
+func parseVolumes(data []byte) ([]Volume, error) {
+	var report struct {
+		Report []struct {
+			LV []struct {
+				Name   string `json:"lv_name"`
+				Size   string `json:"lv_size"`
+				Active string `json:"lv_active"`
+				Tags   string `json:"lv_tags"`
+			} `json:"lv"`
+		} `json:"report"`
+	}
+	if err := json.Unmarshal(data, &report); err != nil {
+		return nil, fmt.Errorf("lvs answered no JSON: %w", err)
+	}
+	var out []Volume
+	for _, r := range report.Report {
+		for _, lv := range r.LV {
+			v := Volume{Name: lv.Name, Active: lv.Active == "active", Tags: map[string]string{}}
+			for tag := range strings.SplitSeq(lv.Tags, ",") {
+				if key, value, ok := DecodeTag(tag); ok {
+					v.Tags[key] = value
+				}
+			}
+			if len(v.Tags) == 0 {
+				continue
+			}
+			var err error
+			if v.Bytes, err = strconv.ParseInt(lv.Size, 10, 64); err != nil {
+				return nil, fmt.Errorf("lvs: size of %s: %w", lv.Name, err)
+			}
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
+// Create makes an active volume of at least size bytes, tagged from its first moment. ErrNoRoom if it does not fit.
+func (g *Group) Create(ctx context.Context, name string, size int64, tags map[string]string) error {
+	args := []string{
+		"lvcreate", "--yes", "--wipesignatures", "n", "--zero", "n",
+		"--size", strconv.FormatInt(size, 10) + "b", "--name", name,
+	}
+	for _, tag := range slices.Sorted(maps.Keys(encodeTags(tags))) {
+		args = append(args, "--addtag", tag)
+	}
+	_, err := g.lvm(ctx, false, name, append(args, g.name)...)
+	if err != nil && strings.Contains(err.Error(), "insufficient free space") {
+		return fmt.Errorf("%w: %d bytes in %s", ErrNoRoom, size, g.name)
+	}
+	return err
+}
+
+// Remove deletes a volume. Removing what is not there succeeds.
+func (g *Group) Remove(ctx context.Context, name string) error {
+	_, err := g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
+	if err != nil && strings.Contains(err.Error(), "Failed to find logical volume") {
+		return nil
+	}
+	return err
+}
+
+// Activate makes the kernel show a volume.
+func (g *Group) Activate(ctx context.Context, name string) error {
+	_, err := g.lvm(ctx, false, name, "lvchange", "--activate", "y", g.name+"/"+name)
+	return err
+}
+
+// Retag changes a volume's tags from one set of pairs to another in one commit of LVM's metadata.
+func (g *Group) Retag(ctx context.Context, name string, from, to map[string]string) error {
+	old, want := encodeTags(from), encodeTags(to)
+	args := []string{"lvchange"}
+	for _, tag := range slices.Sorted(maps.Keys(old)) {
+		if !want[tag] {
+			args = append(args, "--deltag", tag)
+		}
+	}
+	for _, tag := range slices.Sorted(maps.Keys(want)) {
+		if !old[tag] {
+			args = append(args, "--addtag", tag)
+		}
+	}
+	if len(args) == 1 {
+		return nil
+	}
+	_, err := g.lvm(ctx, false, name, append(args, g.name+"/"+name)...)
+	return err
+}
+
+func (g *Group) lvm(ctx context.Context, query bool, volume string, args ...string) (command.Result, error) {
+	if !query {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+	}
+	args = slices.Insert(args, 1, "--config", config)
+	return g.run.Run(ctx, command.Command{Volume: volume, Name: "lvm", Args: args, Query: query})
+}

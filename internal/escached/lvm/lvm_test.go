@@ -1,0 +1,85 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+type fakeRunner struct {
+	calls [][]string
+	out   string
+	err   error
+}
+
+func (f *fakeRunner) Run(_ context.Context, c command.Command) (command.Result, error) {
+	f.calls = append(f.calls, append([]string{c.Name}, c.Args...))
+	return command.Result{Stdout: []byte(f.out)}, f.err
+}
+
+func TestTagsCarryAnyName(t *testing.T) {
+	for _, value := range []string{"", "plain", "-x", "mit Leerzeichen", "a,b", "größe", "a+b=c", "100%", "x/y", "\x01\xff"} {
+		tag := EncodeTag("image", value)
+		if strings.ContainsFunc(tag, func(r rune) bool { return r > 126 || r < 33 || strings.ContainsRune(`,"'%\`, r) }) {
+			t.Errorf("%q: LVM would refuse %q", value, tag)
+		}
+		if key, got, ok := DecodeTag(tag); !ok || key != "image" || got != value {
+			t.Errorf("%q came back as %q, %q, %v", value, key, got, ok)
+		}
+	}
+	for _, tag := range []string{"", "other", "escache.", "escache.x", "escache.x=+", "escache.x=+4", "escache.x=+zz", "escache.=v"} {
+		if _, _, ok := DecodeTag(tag); ok {
+			t.Errorf("%q is not a tag of ours", tag)
+		}
+	}
+}
+
+func TestVolumesListsOnlyTaggedOnes(t *testing.T) {
+	f := &fakeRunner{out: `{"report":[{"lv":[
+		{"lv_name":"root","lv_size":"104857600","lv_active":"active","lv_tags":"mine"},
+		{"lv_name":"escache-1","lv_size":"67108864","lv_active":"","lv_tags":"escache.pool=rbd,other,escache.image=a+20b"}]}]}`}
+	got, err := New("vg", f).Volumes(t.Context(), true)
+	want := []Volume{{Name: "escache-1", Bytes: 67108864, Tags: map[string]string{"pool": "rbd", "image": "a b"}}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if !slices.Contains(f.calls[0], "--readonly") {
+		t.Fatalf("a read-only listing must not take LVM's lock: %q", f.calls[0])
+	}
+}
+
+func TestRetagChangesOnlyTheDifference(t *testing.T) {
+	f := &fakeRunner{}
+	g := New("vg", f)
+	from := map[string]string{"epoch": "1", "pool": "rbd"}
+	if err := g.Retag(t.Context(), "lv", from, from); err != nil || len(f.calls) != 0 {
+		t.Fatalf("nothing to change must run nothing: %q, %v", f.calls, err)
+	}
+	if err := g.Retag(t.Context(), "lv", from, map[string]string{"epoch": "2", "pool": "rbd"}); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(f.calls[0], " ")
+	if !strings.HasSuffix(got, "--deltag escache.epoch=1 --addtag escache.epoch=2 vg/lv") {
+		t.Fatal(got)
+	}
+}
+
+func TestErrorsThatCallersDecideBy(t *testing.T) {
+	f := &fakeRunner{err: &command.ExitError{Command: "lvm", Code: 5, Output: `Volume group "vg" has insufficient free space (1 extents): 2 required.`}}
+	if err := New("vg", f).Create(t.Context(), "a", 1, nil); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("want ErrNoRoom, got %v", err)
+	}
+	f.err = &command.ExitError{Command: "lvm", Code: 5, Output: `Failed to find logical volume "vg/a"`}
+	if err := New("vg", f).Remove(t.Context(), "a"); err != nil {
+		t.Errorf("removing what is not there must succeed, got %v", err)
+	}
+	f.err = &command.ExitError{Command: "lvm", Code: 5, Output: `Volume group "vg" not found`}
+	if _, err := New("vg", f).Space(t.Context()); !errors.Is(err, ErrNoGroup) {
+		t.Errorf("want ErrNoGroup, got %v", err)
+	}
+}
