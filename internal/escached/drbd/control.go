@@ -1,0 +1,101 @@
+// Package drbd drives DRBD 8.4, the one every stock kernel has: resource files, drbdadm, and /proc/drbd for status.
+//
+// Nothing here can force a promotion: `primary --force` ignores the fence-peer handler and ends in split brain.
+package drbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+// Why a promotion or a demotion was refused.
+var (
+	// ErrPeerNotFenced: the peer is lost and nobody has allowed going on without it, yet. Asking again may help.
+	ErrPeerNotFenced = errors.New("the peer is not known to be outdated")
+	// ErrPeerPrimary: the peer holds the device as Primary.
+	ErrPeerPrimary = errors.New("the peer is Primary")
+	// ErrNoCurrentData: neither this replica nor a connected one is known to be current.
+	ErrNoCurrentData = errors.New("no current data within reach")
+	// ErrOpen: the device is open.
+	ErrOpen = errors.New("the DRBD device is open")
+)
+
+// Control changes the kernel's devices through drbdadm.
+type Control struct{ run command.Runner }
+
+// NewControl returns a Control that runs its commands with run.
+func NewControl(run command.Runner) *Control { return &Control{run: run} }
+
+// Device is the path of a minor's block device.
+func Device(minor int) string { return "/dev/drbd" + strconv.Itoa(minor) }
+
+// CreateMetadata writes fresh metadata. Whatever the device held before counts as nothing afterwards.
+func (c *Control) CreateMetadata(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "create-md", "--force", name)
+}
+
+// Up attaches the disk and starts connecting to the peer.
+func (c *Control) Up(ctx context.Context, name string) error { return c.adm(ctx, name, "up", name) }
+
+// Adjust makes the kernel's configuration equal to the resource's file.
+func (c *Control) Adjust(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "adjust", name)
+}
+
+// Down takes the device away from the kernel. It fails while the device is Primary.
+func (c *Control) Down(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "down", name)
+}
+
+// Disconnect drops the link to the peer. A Primary asks its arbiter about it and is frozen until that has answered.
+func (c *Control) Disconnect(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "disconnect", name)
+}
+
+// Connect starts connecting to the peer again.
+func (c *Control) Connect(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "connect", name)
+}
+
+// SkipFirstSync declares two connected, freshly created replicas equal. Their content must be.
+func (c *Control) SkipFirstSync(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "new-current-uuid", "--clear-bitmap", name)
+}
+
+// Promote makes the device Primary. The kernel asks the fence-peer handler if the peer is lost, so this takes as long as
+// the arbiter does.
+func (c *Control) Promote(ctx context.Context, name string) error {
+	return refusal(c.adm(ctx, name, "primary", name))
+}
+
+// Demote makes the device Secondary.
+func (c *Control) Demote(ctx context.Context, name string) error {
+	return refusal(c.adm(ctx, name, "secondary", name))
+}
+
+func (c *Control) adm(ctx context.Context, name string, args ...string) error {
+	_, err := c.run.Run(ctx, command.Command{Volume: name, Name: "drbdadm", Args: args, Timeout: time.Minute})
+	return err
+}
+
+// refusal names the kernel's reasons. drbdsetup's exit codes alone (11, 17) do not tell them apart; the number it prints
+// in brackets does.
+func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	for number, reason := range map[string]error{
+		"(-7)": ErrPeerNotFenced, "(-1)": ErrPeerPrimary, "(-2)": ErrNoCurrentData, "(-12)": ErrOpen,
+	} {
+		if strings.Contains(err.Error(), number) {
+			return fmt.Errorf("%w: %w", reason, err)
+		}
+	}
+	return err
+}

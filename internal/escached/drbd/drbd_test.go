@@ -1,0 +1,99 @@
+package drbd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+const proc = `version: 8.4.11 (api:1/proto:86-101)
+srcversion: 2A5DFCD31AE4EBF93C0E357
+ 0: cs:Unconfigured
+ 1: cs:Connected ro:Secondary/Primary ds:UpToDate/UpToDate C r-----
+    ns:0 nr:4 dw:4 dr:0 al:0 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:0
+ 2: cs:WFConnection ro:Primary/Unknown ds:UpToDate/DUnknown C s-----
+    ns:0 nr:0 dw:72 dr:0 al:0 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:68
+
+ 3: cs:SyncTarget ro:Secondary/Primary ds:Inconsistent/UpToDate C r-----
+    ns:0 nr:127924 dw:127924 dr:0 al:0 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:1000
+	[=====>..............] sync'ed: 31.5% (87468/127924)K
+	finish: 0:00:02 speed: 36,000 (36,000) want: 102,400 K/sec
+`
+
+func TestParseProc(t *testing.T) {
+	got, err := parse(strings.NewReader(proc))
+	want := Table{Version: "8.4.11", Devices: map[int]Status{
+		1: {Connection: "Connected", Role: "Secondary", PeerRole: "Primary", Disk: "UpToDate", PeerDisk: "UpToDate", SyncedPercent: 100, DiskWrittenKiB: 4},
+		2: {
+			Connection: "WFConnection", Role: "Primary", PeerRole: "Unknown", Disk: "UpToDate", PeerDisk: "DUnknown",
+			Suspended: true, SyncedPercent: 100, DiskWrittenKiB: 72, OutOfSyncKiB: 68,
+		},
+		3: {
+			Connection: "SyncTarget", Role: "Secondary", PeerRole: "Primary", Disk: "Inconsistent", PeerDisk: "UpToDate",
+			SyncedPercent: 31.5, DiskWrittenKiB: 127924, OutOfSyncKiB: 1000,
+		},
+	}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for minor, current := range map[int]bool{1: true, 2: false, 3: false} {
+		if got.Devices[minor].Current() != current {
+			t.Errorf("minor %d: current must be %v", minor, current)
+		}
+	}
+}
+
+func TestProcWithoutModuleIsEmpty(t *testing.T) {
+	got, err := Proc{Path: filepath.Join(t.TempDir(), "drbd")}.Read()
+	if err != nil || got.Version != "" {
+		t.Fatal(got, err)
+	}
+}
+
+func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
+	f := Files{Dir: filepath.Join(t.TempDir(), "drbd.d")}
+	r := Resource{
+		Name: "escache-1", Minor: 101, Port: 7801, Disk: "/dev/vg/escache-1", LocalHost: "n1", LocalAddress: "10.0.0.1",
+		PeerHost: "n2", PeerAddress: "fd00::2", ResyncRate: "100M", FencePeer: "/usr/bin/escached fence-peer",
+	}
+	for i, want := range []bool{true, false} {
+		if changed, err := f.Write(r); err != nil || changed != want {
+			t.Fatalf("write %d: changed %v, %v", i, changed, err)
+		}
+	}
+	text, _ := os.ReadFile(filepath.Join(f.Dir, "escache-1.res"))
+	for _, part := range []string{
+		"fencing resource-and-stonith;", `fence-peer "/usr/bin/escached fence-peer";`, "device /dev/drbd101 minor 101;",
+		`on "n1" { address 10.0.0.1:7801; }`, `on "n2" { address ipv6 [fd00::2]:7801; }`, "c-plan-ahead 0; resync-rate 100M;",
+	} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("%q is missing in\n%s", part, text)
+		}
+	}
+	if names, err := f.List("escache-"); err != nil || !reflect.DeepEqual(names, []string{"escache-1"}) {
+		t.Fatal(names, err)
+	}
+	for range 2 {
+		if err := f.Forget("escache-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRefusalsAreToldApart(t *testing.T) {
+	for text, want := range map[string]error{
+		"1: State change failed: (-7) Refusing to be Primary while peer is not outdated": ErrPeerNotFenced,
+		"1: State change failed: (-1) Multiple primaries not allowed by config":          ErrPeerPrimary,
+		"1: State change failed: (-2) Need access to UpToDate data":                      ErrNoCurrentData,
+		"1: State change failed: (-12) Device is held open by someone":                   ErrOpen,
+	} {
+		if err := refusal(&command.ExitError{Command: "drbdadm", Code: 11, Output: text}); !errors.Is(err, want) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package drbd
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// States as /proc/drbd spells them. The connection states of a resync are SyncSource, SyncTarget and some before them.
+const (
+	Connected  = "Connected"
+	StandAlone = "StandAlone"
+
+	UpToDate     = "UpToDate"
+	Consistent   = "Consistent"
+	Outdated     = "Outdated"
+	Inconsistent = "Inconsistent"
+	Diskless     = "Diskless"
+
+	Primary   = "Primary"
+	Secondary = "Secondary"
+)
+
+// Status is one device as the kernel sees it.
+type Status struct {
+	Connection string
+	Role       string
+	PeerRole   string
+	Disk       string
+	PeerDisk   string
+	// Suspended is true while the kernel keeps I/O frozen.
+	Suspended bool
+	// SyncedPercent is 100 unless a resync runs.
+	SyncedPercent float64
+	// OutOfSyncKiB is what the two copies differ by.
+	OutOfSyncKiB int64
+	// DiskWrittenKiB counts what was written to the local disk: two equal readings mean that nothing changed.
+	DiskWrittenKiB int64
+}
+
+// Linked reports whether the peers talk to each other.
+func (s Status) Linked() bool {
+	switch s.Connection {
+	case "StandAlone", "Disconnecting", "Unconnected", "Timeout", "BrokenPipe", "NetworkFailure", "ProtocolError",
+		"TearDown", "WFConnection", "WFReportParams", "":
+		return false
+	}
+	return true
+}
+
+// Current reports whether the local disk certainly holds all that was acknowledged: both copies agree on it.
+func (s Status) Current() bool { return s.Disk == UpToDate && s.Linked() }
+
+// Table is all of /proc/drbd, by minor.
+type Table struct {
+	Version string
+	Devices map[int]Status
+}
+
+// Proc reads /proc/drbd: one read answers for all devices, needs no child and cannot block, whatever a device does.
+type Proc struct{ Path string }
+
+// Read parses the file. A kernel without DRBD gives an empty Version.
+func (p Proc) Read() (Table, error) {
+	f, err := os.Open(p.Path)
+	if os.IsNotExist(err) {
+		return Table{}, nil
+	}
+	if err != nil {
+		return Table{}, fmt.Errorf("DRBD status: %w", err)
+	}
+	defer f.Close()
+	return parse(f)
+}
+
+var (
+	deviceLine = regexp.MustCompile(`^\s*(\d+): cs:(\w+)(?: ro:(\w+)/(\w+) ds:(\w+)/(\w+) \S+ (\S+))?`)
+	counters   = regexp.MustCompile(`\b(dw|oos):(\d+)`)
+	synced     = regexp.MustCompile(`sync'ed:\s*([0-9.]+)%`)
+)
+
+func parse(r io.Reader) (Table, error) {
+	t := Table{Devices: map[int]Status{}}
+	minor := -1
+	scan := bufio.NewScanner(r)
+	for scan.Scan() {
+		line := scan.Text()
+		if v, ok := strings.CutPrefix(line, "version: "); ok {
+			t.Version, _, _ = strings.Cut(v, " ")
+			continue
+		}
+		if m := deviceLine.FindStringSubmatch(line); m != nil {
+			minor, _ = strconv.Atoi(m[1])
+			if m[2] == "Unconfigured" {
+				minor = -1
+				continue
+			}
+			t.Devices[minor] = Status{
+				Connection: m[2], Role: m[3], PeerRole: m[4], Disk: m[5], PeerDisk: m[6],
+				Suspended: strings.HasPrefix(m[7], "s"), SyncedPercent: 100,
+			}
+			continue
+		}
+		if s, ok := t.Devices[minor]; ok {
+			t.Devices[minor] = s.with(line)
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return Table{}, fmt.Errorf("DRBD status: %w", err)
+	}
+	return t, nil
+}
+
+func (s Status) with(line string) Status {
+	for _, m := range counters.FindAllStringSubmatch(line, -1) {
+		n, _ := strconv.ParseInt(m[2], 10, 64)
+		if m[1] == "dw" {
+			s.DiskWrittenKiB = n
+		} else {
+			s.OutOfSyncKiB = n
+		}
+	}
+	if m := synced.FindStringSubmatch(line); m != nil {
+		s.SyncedPercent, _ = strconv.ParseFloat(m[1], 64)
+	}
+	return s
+}

@@ -1,0 +1,105 @@
+package drbd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Resource is one replicated device with its two ends. All strings are checked by the caller: names are host names,
+// addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
+type Resource struct {
+	Name  string
+	Minor int
+	Port  int
+	// Disk is the local backing device; the peer's is not used here.
+	Disk string
+	// LocalHost is this host's name as uname gives it: drbdadm finds its own section by that.
+	LocalHost    string
+	LocalAddress string
+	PeerHost     string
+	PeerAddress  string
+	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times slower.
+	ResyncRate string
+	// FencePeer is the command line the kernel asks before it goes on without the peer.
+	FencePeer string
+}
+
+// Text is the resource in drbd.conf's language.
+func (r Resource) Text() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
+	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 5; timeout 20; connect-int 1; }\n")
+	fmt.Fprintf(&b, "  disk { on-io-error detach; c-plan-ahead 0; resync-rate %s; fencing resource-and-stonith; }\n", r.ResyncRate)
+	fmt.Fprintf(&b, "  handlers { fence-peer %q; }\n", r.FencePeer)
+	fmt.Fprintf(&b, "  device /dev/drbd%d minor %d;\n  disk %q;\n  meta-disk internal;\n", r.Minor, r.Minor, r.Disk)
+	fmt.Fprintf(&b, "  on %q { address %s; }\n", r.LocalHost, endpoint(r.LocalAddress, r.Port))
+	fmt.Fprintf(&b, "  on %q { address %s; }\n}\n", r.PeerHost, endpoint(r.PeerAddress, r.Port))
+	return b.Bytes()
+}
+
+func endpoint(address string, port int) string {
+	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
+		return fmt.Sprintf("ipv6 [%s]:%d", address, port)
+	}
+	return fmt.Sprintf("%s:%d", address, port)
+}
+
+// Files keeps one file per resource in a directory that drbd.conf includes.
+type Files struct{ Dir string }
+
+func (f Files) path(name string) string { return filepath.Join(f.Dir, name+".res") }
+
+// Write puts a resource's file in place atomically, and reports whether it differs from what was there.
+func (f Files) Write(r Resource) (changed bool, err error) {
+	text := r.Text()
+	if old, err := os.ReadFile(f.path(r.Name)); err == nil && bytes.Equal(old, text) {
+		return false, nil
+	}
+	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
+		return false, fmt.Errorf("directory of DRBD resources: %w", err)
+	}
+	// A name that drbd.conf's *.res does not match, so a half-written file is never parsed.
+	tmp, err := os.CreateTemp(f.Dir, ".escache-*.new")
+	if err != nil {
+		return false, fmt.Errorf("write DRBD resource: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), f.path(r.Name))
+	}
+	if err != nil {
+		return false, fmt.Errorf("write DRBD resource: %w", err)
+	}
+	return true, nil
+}
+
+// Forget removes a resource's file. Removing what is not there succeeds.
+func (f Files) Forget(name string) error {
+	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove DRBD resource: %w", err)
+	}
+	return nil
+}
+
+// List names the resources whose files start with the prefix.
+func (f Files) List(prefix string) ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(f.Dir, prefix+"*.res"))
+	if err != nil {
+		return nil, fmt.Errorf("list DRBD resources: %w", err)
+	}
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, strings.TrimSuffix(filepath.Base(p), ".res"))
+	}
+	slices.Sort(names)
+	return names, nil
+}
