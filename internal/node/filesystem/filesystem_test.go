@@ -1,0 +1,50 @@
+package filesystem
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+func TestMountOptions(t *testing.T) {
+	rows := []struct {
+		fsType   string
+		options  []string
+		readOnly bool
+		want     []string
+	}{
+		{Ext4, nil, false, []string{"errors=remount-ro"}},
+		{Ext4, []string{"errors=panic", "noatime"}, true, []string{"errors=panic", "noatime", "ro"}},
+		{XFS, []string{"noatime"}, false, []string{"noatime", "nouuid"}},
+		{XFS, []string{"nouuid", "ro"}, true, []string{"nouuid", "ro"}},
+		{Ext4, []string{`context="system_u:object_r:container_file_t:s0:c1,c2"`}, false,
+			[]string{`context="system_u:object_r:container_file_t:s0:c1,c2"`, "errors=remount-ro"}},
+	}
+	for _, row := range rows {
+		if got := MountOptions(row.fsType, row.options, row.readOnly); !slices.Equal(got, row.want) {
+			t.Errorf("%s %q ro=%v: got %q, want %q", row.fsType, row.options, row.readOnly, got, row.want)
+		}
+	}
+}
+
+func TestParseOptions(t *testing.T) {
+	rows := []struct {
+		fsType, options string
+		ok              bool
+	}{
+		{Ext4, "", true},
+		{Ext4, " -i 8192  -O ^has_journal ", true},
+		{XFS, "-m reflink=1 -i size=512", true},
+		{Ext4, "-S", false},
+		{Ext4, "-U random", false},
+		{Ext4, "/dev/sda", false},
+		{Ext4, "-J device=/dev/sda", false},
+		{XFS, "-m uuid=5f6a0c5e-8a43-4b4f-9d53-0c7c5b0d0001", false},
+		{XFS, "-f", false},
+	}
+	for _, row := range rows {
+		if _, err := ParseOptions(row.fsType, row.options); (err == nil) != row.ok || (err != nil && !errors.Is(err, ErrOptions)) {
+			t.Errorf("%s %q: %v", row.fsType, row.options, err)
+		}
+	}
+}
