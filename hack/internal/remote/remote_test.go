@@ -1,0 +1,123 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// connect starts a server for one command and returns the client's end.
+func connect(t *testing.T) net.Conn {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = Serve(server) // what it met is seen at the client's end
+	}()
+	t.Cleanup(func() {
+		client.Close()
+		<-done
+	})
+	return client
+}
+
+func TestACommandGivesBackWhatItPrintedAndHowItEnded(t *testing.T) {
+	large := strings.Repeat("0123456789abcdef", 64<<10)
+	tests := map[string]struct {
+		args        []string
+		env         []string
+		in          string
+		out, errors string
+		code        int
+		fails       bool
+	}{
+		"output":              {args: []string{"echo", "a b", "c"}, out: "a b c\n"},
+		"both streams":        {args: []string{"sh", "-c", "echo out; echo err >&2"}, out: "out\n", errors: "err\n"},
+		"status":              {args: []string{"sh", "-c", "exit 7"}, code: 7},
+		"signal":              {args: []string{"sh", "-c", "kill -9 $$"}, code: 137},
+		"input":               {args: []string{"cat"}, in: "hello", out: "hello"},
+		"much input":          {args: []string{"cat"}, in: large, out: large},
+		"input not read":      {args: []string{"true"}, in: large},
+		"environment":         {args: []string{"sh", "-c", "echo $LAB_X"}, env: []string{"LAB_X=1"}, out: "1\n"},
+		"child left behind":   {args: []string{"sh", "-c", "sleep 2 & echo done"}, out: "done\n"},
+		"no such program":     {args: []string{"/no/such/program"}, code: 127, fails: true},
+		"no shell in between": {args: []string{"echo", "$HOME;*"}, out: "$HOME;*\n"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			code, err := Run(t.Context(), connect(t), Command{Args: test.args, Env: test.env},
+				Streams{In: strings.NewReader(test.in), Out: &out, Err: &errs})
+			if (err != nil) != test.fails || code != test.code {
+				t.Errorf("status %d, error %v", code, err)
+			}
+			if out.String() != test.out || errs.String() != test.errors {
+				t.Errorf("printed %.100q and %.100q", out.String(), errs.String())
+			}
+		})
+	}
+}
+
+func TestWhenTimeIsUpTheCommandAndItsChildrenAreGone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := Run(ctx, connect(t), Command{Args: []string{"sh", "-c", "sleep 100 & echo $! >" + file + "; wait"}}, Streams{})
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+		t.Errorf("error %v after %s", err, time.Since(began))
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if gone(child) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("child %d still runs", child)
+}
+
+// gone is also true for a zombie: who reaps it is not this package's matter.
+func gone(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err != nil || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
+}
+
+func TestALostConnectionIsAnError(t *testing.T) {
+	ours, theirs := net.Pipe()
+	go func() {
+		_, _, _ = readFrame(theirs)
+		theirs.Close()
+	}()
+	if _, err := Run(t.Context(), ours, Command{Args: []string{"true"}}, Streams{}); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,93 @@
+package remote
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// lateOutput is how long output is waited for after a command has ended: a child left in the background may keep the pipes open for ever.
+const lateOutput = 300 * time.Millisecond
+
+// Serve runs the command that a connection asks for, and returns when it has ended.
+func Serve(conn net.Conn) error {
+	defer conn.Close()
+	from := bufio.NewReaderSize(conn, maxFrame)
+	kind, data, err := readFrame(from)
+	if err != nil {
+		return err
+	}
+	var command Command
+	if err := json.Unmarshal(data, &command); kind != kindCommand || err != nil || len(command.Args) == 0 {
+		return errFrame
+	}
+	w := &writer{to: conn}
+	cmd := exec.Command(command.Args[0], command.Args[1:]...)
+	cmd.Env = append(os.Environ(), command.Env...)
+	cmd.Dir = command.Dir
+	cmd.Stdout, cmd.Stderr = stream{w, kindOutput}, stream{w, kindErrors}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that one kill reaches its children too
+	cmd.WaitDelay = lateOutput
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return w.message(kindEnd, end{Code: 127, Error: err.Error()})
+	}
+	var once sync.Once
+	var group processGroup
+	group.id = cmd.Process.Pid
+	go func() {
+		receiveInput(from, input)
+		once.Do(group.kill) // the caller has gone
+	}()
+	err = cmd.Wait()
+	once.Do(func() {}) // from here on the process id may belong to another
+	return w.message(kindEnd, howItEnded(cmd, err))
+}
+
+type processGroup struct{ id int }
+
+func (g processGroup) kill() { _ = syscall.Kill(-g.id, syscall.SIGKILL) } // it may have ended meanwhile
+
+// receiveInput feeds the command's input until the connection ends.
+func receiveInput(from io.Reader, input io.WriteCloser) {
+	defer input.Close()
+	for {
+		kind, data, err := readFrame(from)
+		if err != nil {
+			return
+		}
+		switch kind {
+		case kindInput:
+			_, _ = input.Write(data) // a command need not read its input
+		case kindInputEnd:
+			input.Close()
+		default:
+			return
+		}
+	}
+}
+
+func howItEnded(cmd *exec.Cmd, err error) end {
+	var exit *exec.ExitError
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return end{}
+	case !errors.As(err, &exit):
+		return end{Code: 126, Error: fmt.Sprintf("%s: %v", cmd.Args[0], err)}
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return end{Code: 128 + int(status.Signal())}
+	}
+	return end{Code: exit.ExitCode()}
+}

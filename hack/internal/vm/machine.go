@@ -1,0 +1,141 @@
+// Package vm runs QEMU machines: real kernels where the building machine has no modules of its own. Power is real too: power off is SIGKILL.
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/escache/escache-csi/hack/internal/process"
+)
+
+// Config is what a machine is built from. It does not change while the machine exists.
+type Config struct {
+	Name      string
+	Kernel    string
+	Initrd    string
+	MemoryMiB int
+	Disks     []Disk // become vda, vdb, … in this order
+	NICs      []NIC  // become eth0, eth1, …
+	Console   string // file that the serial console is appended to
+	Log       string // file for what QEMU itself says
+}
+
+// Disk is a raw file.
+type Disk struct {
+	Path     string
+	ReadOnly bool
+}
+
+// NIC is a network card on a tap device that exists already.
+type NIC struct {
+	Tap string
+	MAC string
+}
+
+// Machine is off or runs. Its methods may be called from several goroutines.
+type Machine struct {
+	config Config
+
+	mu   sync.Mutex
+	qemu *process.Process
+}
+
+// New describes a machine that is off.
+func New(config Config) *Machine { return &Machine{config: config} }
+
+// PowerOn starts the machine and returns as soon as QEMU runs; when the guest is ready is the caller's to find out.
+func (m *Machine) PowerOn() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running() {
+		return fmt.Errorf("machine %s is on already", m.config.Name)
+	}
+	qemu, err := process.Start(process.Spec{
+		Name: m.config.Name, Path: "qemu-system-x86_64", Args: arguments(m.config), Log: m.config.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("power on: %w", err)
+	}
+	m.qemu = qemu
+	return nil
+}
+
+// PowerOff takes the power away: what the guest has not written to its disks is lost. It does nothing when the machine is off.
+func (m *Machine) PowerOff() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.running() {
+		return nil
+	}
+	return m.qemu.Kill()
+}
+
+// Running reports whether the machine has power. A guest whose kernel panicked has none: QEMU ends then.
+func (m *Machine) Running() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.running()
+}
+
+func (m *Machine) running() bool { return m.qemu != nil && m.qemu.Err() == nil }
+
+// Wait returns when ctx is done, or, with an error, when the machine has lost its power.
+func (m *Machine) Wait(ctx context.Context) error {
+	m.mu.Lock()
+	qemu := m.qemu
+	m.mu.Unlock()
+	if qemu == nil {
+		return errors.New("the machine is off")
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-qemu.Done():
+		return qemu.Err()
+	}
+}
+
+// arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is itself virtual often cannot nest.
+func arguments(config Config) []string {
+	args := []string{
+		"-name", config.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
+		"-kernel", config.Kernel, "-initrd", config.Initrd,
+		"-append", "console=ttyS0 panic=-1 mitigations=off quiet loglevel=5 systemd.show_status=false",
+		"-chardev", "file,id=console,append=on,path=" + config.Console, "-serial", "chardev:console",
+		"-device", "virtio-rng-pci",
+	}
+	for i, disk := range config.Disks {
+		id := fmt.Sprintf("disk%d", i)
+		drive := "if=none,format=raw,id=" + id + ",file=" + disk.Path
+		if disk.ReadOnly {
+			drive += ",readonly=on"
+		} else {
+			// "unsafe" leaves completed writes in this machine's page cache, which a killed QEMU does not take with it.
+			drive += ",cache=unsafe,discard=unmap"
+		}
+		args = append(args, "-drive", drive, "-device", "virtio-blk-pci,drive="+id)
+	}
+	for i, nic := range config.NICs {
+		id := fmt.Sprintf("nic%d", i)
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=%s,ifname=%s,script=no,downscript=no", id, nic.Tap),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=%s,romfile=", id, nic.MAC))
+	}
+	return args
+}
+
+// MakeDisk makes an empty disk that takes room only for what is written to it.
+func MakeDisk(path string, sizeMiB int) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make a disk: %w", err)
+	}
+	if err := errors.Join(file.Truncate(int64(sizeMiB)<<20), file.Close()); err != nil {
+		return fmt.Errorf("make a disk: %w", err)
+	}
+	return nil
+}
