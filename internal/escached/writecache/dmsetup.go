@@ -1,0 +1,165 @@
+// Package writecache drives dm-writecache through dmsetup, and knows what lies on a cache's disk: escached's header and
+// the kernel's superblock and entries.
+package writecache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+// ErrOpen says that the device cannot be removed because somebody has it open.
+var ErrOpen = errors.New("the device is open")
+
+// Device is one assembled cache.
+type Device struct {
+	Table
+	Counters
+
+	Open      int
+	Suspended bool
+}
+
+// Mapper drives the kernel's device-mapper.
+type Mapper struct{ run command.Runner }
+
+// NewMapper returns a Mapper that runs dmsetup with run.
+func NewMapper(run command.Runner) *Mapper { return &Mapper{run: run} }
+
+// Path is where the kernel shows a device.
+func (m *Mapper) Path(name string) string { return "/dev/mapper/" + name }
+
+// Devices lists every writecache device whose name has the prefix. It answers also while a flush is stuck or I/O frozen.
+func (m *Mapper) Devices(ctx context.Context, prefix string) (map[string]Device, error) {
+	info, err := m.query(ctx, "info", "--columns", "--noheadings", "--separator", " ", "-o", "name,open,attr")
+	if err != nil {
+		return nil, err
+	}
+	table, err := m.query(ctx, "table", "--target", "writecache")
+	if err != nil {
+		return nil, err
+	}
+	status, err := m.query(ctx, "status", "--noflush", "--target", "writecache")
+	if err != nil {
+		return nil, err
+	}
+	return parseDevices(prefix, info, table, status)
+}
+
+func parseDevices(prefix, info, table, status string) (map[string]Device, error) {
+	out := map[string]Device{}
+	for name, line := range named(prefix, table) {
+		t, err := ParseTable(line)
+		if err != nil {
+			return nil, fmt.Errorf("dmsetup table %s: %w", name, err)
+		}
+		out[name] = Device{Table: t}
+	}
+	for name, line := range named(prefix, status) {
+		f := strings.Fields(line)
+		d, ok := out[name]
+		if !ok || len(f) < 4 {
+			continue // it came or went between the commands
+		}
+		var err error
+		if d.Counters, err = parseCounters(f[3:]); err != nil {
+			return nil, fmt.Errorf("dmsetup status %s: %q: %w", name, line, err)
+		}
+		out[name] = d
+	}
+	for line := range strings.Lines(info) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue
+		}
+		d, ok := out[f[0]]
+		if !ok {
+			continue
+		}
+		d.Open, _ = strconv.Atoi(f[1])
+		d.Suspended = strings.Contains(f[2], "s")
+		out[f[0]] = d
+	}
+	return out, nil
+}
+
+// named yields "NAME: REST" lines.
+func named(prefix, text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if ok && strings.HasPrefix(name, prefix) {
+			out[name] = rest
+		}
+	}
+	return out
+}
+
+// Create assembles a cache. The caller has checked what is on the cache device.
+func (m *Mapper) Create(ctx context.Context, name string, t Table) error {
+	return m.change(ctx, name, "create", name, "--table", t.String())
+}
+
+// Remove takes a device away. ErrOpen if somebody has it open; removing what is not there succeeds.
+func (m *Mapper) Remove(ctx context.Context, name string) error {
+	err := m.change(ctx, name, "remove", name)
+	switch {
+	case err == nil, strings.Contains(err.Error(), "No such device"):
+		return nil
+	case strings.Contains(err.Error(), "resource busy"), strings.Contains(err.Error(), "in use"):
+		return fmt.Errorf("%w: %w", ErrOpen, err)
+	}
+	return err
+}
+
+// Reload puts a table in place of the running one under open files. It is also what clears a sticky error.
+//
+// The suspension freezes no file system and flushes nothing, and a table is always loaded before the device resumes:
+// with an error set, a plain suspend aborts ext4's journal, and a resume without a load makes the cache look empty.
+func (m *Mapper) Reload(ctx context.Context, name string, t Table) error {
+	if err := m.change(ctx, name, "suspend", "--noflush", "--nolockfs", name); err != nil {
+		return err
+	}
+	return m.LoadAndResume(ctx, name, t)
+}
+
+// LoadAndResume ends a suspension of any kind.
+func (m *Mapper) LoadAndResume(ctx context.Context, name string, t Table) error {
+	if err := m.change(ctx, name, "load", name, "--table", t.String()); err != nil {
+		return err
+	}
+	return m.change(ctx, name, "resume", name)
+}
+
+// FlushOnce asks the kernel to write back what is dirty now and returns when that is done, which takes as long as the
+// origin needs: timeout bounds only when the child is killed. Success does not mean clean.
+func (m *Mapper) FlushOnce(ctx context.Context, name string, timeout time.Duration) error {
+	_, err := m.run.Run(ctx, command.Command{
+		Volume: name, Name: "dmsetup", Args: []string{"message", name, "0", "flush"}, Timeout: timeout,
+	})
+	return err
+}
+
+// Quiesce flushes once more and suspends with the file system frozen: the image is then complete and consistent. The
+// caller must see error and dirty counters of the suspended device: a failing origin does not make it fail.
+func (m *Mapper) Quiesce(ctx context.Context, name string) error {
+	if err := m.change(ctx, name, "message", name, "0", "flush_on_suspend"); err != nil {
+		return err
+	}
+	return m.change(ctx, name, "suspend", name)
+}
+
+func (m *Mapper) query(ctx context.Context, args ...string) (string, error) {
+	res, err := m.run.Run(ctx, command.Command{Name: "dmsetup", Args: args, Timeout: 10 * time.Second, Query: true})
+	return string(res.Stdout), err
+}
+
+func (m *Mapper) change(ctx context.Context, name string, args ...string) error {
+	_, err := m.run.Run(ctx, command.Command{Volume: name, Name: "dmsetup", Args: args})
+	return err
+}
