@@ -1,0 +1,211 @@
+// Package kubernetes runs a real Kubernetes control plane (etcd, API server, controller manager, scheduler) and CSI's sidecars as children of the
+// calling process, and knows what a node needs to join it. Nothing of it survives that process.
+package kubernetes
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/escache/escache-csi/hack/internal/process"
+)
+
+// ServiceAddress is where pods find the API server: the first address of the range of Services.
+const ServiceAddress = "10.96.0.1"
+
+const serviceRange = "10.96.0.0/16"
+
+// Programs are the tools that Config.Programs has to hold.
+func Programs() []string {
+	return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+}
+
+// Config says where a control plane lives. Dir, Address and Programs are needed.
+type Config struct {
+	Dir      string            // holds everything: keys, kubeconfigs, etcd's data, logs
+	Address  string            // an IP address of this machine or namespace, under which nodes reach the API server
+	Port     int               // of the API server. 0: 443, which pods want (see ServiceAddress); on loopback a free one
+	Programs map[string]string // paths by name
+
+	// NodeGrace is after how long without a sign of life a node is NotReady. 0: 10 s, Kubernetes' own 50 s would make tests wait.
+	NodeGrace time.Duration
+	// APIServerArgs and ControllerManagerArgs are added as they are, e.g. for feature gates.
+	APIServerArgs, ControllerManagerArgs []string
+	// Log is told what is being done. Nil: nobody is.
+	Log func(step string)
+}
+
+// ControlPlane is a running one. Its methods may be called from several goroutines, but not during Stop or StopAPIServer.
+type ControlPlane struct {
+	cfg       Config
+	authority *authority
+	client    *http.Client // as admin
+	ports     ports
+	processes map[string]*process.Process
+}
+
+type ports struct{ apiServer, etcdClient, etcdPeer, controllerManager, scheduler int }
+
+// Start makes a control plane from nothing and returns when it serves: etcd healthy, API server ready, controllers and scheduler healthy, and
+// the default service account there, without which no pod can be created. An error names the part and the end of its log; nothing is left running then.
+func Start(ctx context.Context, cfg Config) (*ControlPlane, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &ControlPlane{cfg: cfg, processes: map[string]*process.Process{}}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("start Kubernetes in %s: %w", cfg.Dir, err), c.Stop(context.WithoutCancel(ctx)))
+	}
+	return c, nil
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	ip := net.ParseIP(cfg.Address)
+	if cfg.Dir == "" || ip == nil {
+		return cfg, fmt.Errorf("a control plane needs a directory and an IP address, not %q and %q", cfg.Dir, cfg.Address)
+	}
+	for _, name := range Programs() {
+		if cfg.Programs[name] == "" {
+			return cfg, fmt.Errorf("no path of %s given", name)
+		}
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Dir = dir
+	if cfg.Port == 0 && !ip.IsLoopback() {
+		cfg.Port = 443
+	}
+	if cfg.NodeGrace == 0 {
+		cfg.NodeGrace = 10 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = func(string) {}
+	}
+	return cfg, nil
+}
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (c *ControlPlane) Kubeconfig() string { return c.path("admin.kubeconfig") }
+
+// Server is the URL of the API server.
+func (c *ControlPlane) Server() string {
+	return "https://" + net.JoinHostPort(c.cfg.Address, fmt.Sprint(c.ports.apiServer))
+}
+
+// Logs gives the log file of each part by its name.
+func (c *ControlPlane) Logs() map[string]string {
+	logs := map[string]string{}
+	for name, p := range c.processes {
+		logs[name] = p.Log()
+	}
+	return logs
+}
+
+// Failed is nil while all parts run, and otherwise says which one has ended and why. An API server that was stopped on purpose counts as ended.
+func (c *ControlPlane) Failed() error {
+	var failed []error
+	for _, p := range c.processes {
+		failed = append(failed, p.Err())
+	}
+	return errors.Join(failed...)
+}
+
+// StopAPIServer ends the API server at once, as a crash would; the other parts go on and keep asking for it.
+func (c *ControlPlane) StopAPIServer(context.Context) error { return c.processes[apiServer].Kill() }
+
+// StartAPIServer starts it again and returns when it is ready.
+func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
+	if c.processes[apiServer].Err() == nil {
+		return nil
+	}
+	return c.startAPIServer(ctx)
+}
+
+// Stop ends all parts at once: nothing of what they hold is kept. Logs stay in Dir.
+func (c *ControlPlane) Stop(context.Context) error {
+	var failed []error
+	for _, name := range []string{scheduler, controllerManager, apiServer, etcd} {
+		if p := c.processes[name]; p != nil {
+			failed = append(failed, p.Kill())
+		}
+	}
+	if c.client != nil {
+		c.client.CloseIdleConnections()
+	}
+	return errors.Join(failed...)
+}
+
+func (c *ControlPlane) path(parts ...string) string {
+	return filepath.Join(append([]string{c.cfg.Dir}, parts...)...)
+}
+
+// preparePKI makes the authority and all that it signs for the control plane itself.
+func (c *ControlPlane) preparePKI() error {
+	dir := c.path("pki")
+	// etcd refuses a data directory that others can read.
+	for path, mode := range map[string]os.FileMode{dir: 0o755, c.path("log"): 0o755, c.path("etcd"): 0o700} {
+		if err := os.MkdirAll(path, mode); err != nil {
+			return err
+		}
+	}
+	var err error
+	if c.authority, err = newAuthority(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.authority.pem, 0o644); err != nil {
+		return err
+	}
+	serving, err := c.authority.server("kube-apiserver", c.cfg.Address, "127.0.0.1", ServiceAddress, "localhost",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc")
+	if err != nil {
+		return err
+	}
+	kubeletClient, err := c.authority.client("kube-apiserver", "system:masters")
+	if err != nil {
+		return err
+	}
+	private, public, err := serviceAccountKey()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		serving.write(dir, "apiserver"),
+		kubeletClient.write(dir, "apiserver-kubelet"),
+		os.WriteFile(filepath.Join(dir, "sa.key"), private, 0o600),
+		os.WriteFile(filepath.Join(dir, "sa.pub"), public, 0o644),
+		c.writeKubeconfig(c.Kubeconfig(), "admin", "system:masters"),
+		c.writeKubeconfig(c.path(controllerManager+".kubeconfig"), "system:kube-controller-manager"),
+		c.writeKubeconfig(c.path(scheduler+".kubeconfig"), "system:kube-scheduler"),
+	)
+}
+
+// prepareClient makes the client that asks for readiness, as admin.
+func (c *ControlPlane) prepareClient() error {
+	admin, err := c.authority.client("admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	certificate, err := tls.X509KeyPair(admin.cert, admin.key)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(c.authority.cert)
+	c.client = &http.Client{
+		Timeout: 2 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
+		}},
+	}
+	return nil
+}
