@@ -1,0 +1,208 @@
+// Package krbd maps RBD images with the kernel's client, each as a client of its own that holds the image's exclusive
+// lock: putting that one client on Ceph's blocklist stops this map and no other.
+package krbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/command"
+)
+
+// Why an image could not be mapped.
+var (
+	ErrInUse       = errors.New("another client holds the image's exclusive lock")
+	ErrNotFound    = errors.New("no such image")
+	ErrUnavailable = errors.New("Ceph does not answer")  //nolint:staticcheck // a name
+	ErrRefused     = errors.New("Ceph refuses the user") //nolint:staticcheck // a name
+	ErrBusy        = errors.New("the mapped image is in use")
+)
+
+const (
+	// options makes each map a client of its own that must get the lock. A dead holder's lock is broken by krbd itself
+	// after 30 s; giving up earlier leaves that decision to those who keep the blocklist.
+	options = "exclusive,noshare,lock_timeout=20,mount_timeout=15"
+	// mapTimeout is longer than the kernel's own limits together.
+	mapTimeout   = 50 * time.Second
+	unmapTimeout = 30 * time.Second
+)
+
+// SysfsWriter writes to sysfs in a way that can be given up. Refusals are syscall.Errno.
+type SysfsWriter interface {
+	WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error
+}
+
+// Config says how to reach the cluster. The files are read at each map.
+type Config struct {
+	Conf    string
+	Keyring string
+	User    string
+	// Sys is where sysfs is, "/sys".
+	Sys string
+}
+
+// Client maps and unmaps.
+type Client struct {
+	cfg   Config
+	write SysfsWriter
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// New returns a client of one cluster.
+func New(cfg Config, write SysfsWriter) *Client {
+	return &Client{cfg: cfg, write: write, dial: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}
+}
+
+// Device is one mapped image.
+type Device struct {
+	ID      int
+	Pool    string
+	Image   string
+	ImageID string
+	Bytes   int64
+	// ClientAddress is this map's Ceph client, "IP:0/NONCE", as `ceph osd blocklist` takes it.
+	ClientAddress string
+}
+
+// Path is the device's node.
+func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
+
+// Map maps an image exclusively and returns its device. What an earlier, unfinished call left must be unmapped first.
+func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
+	mons, err := monitors(ctx, c.cfg.Conf, c.cfg.User)
+	if err != nil {
+		return Device{}, err
+	}
+	key, err := secret(c.cfg.Keyring, c.cfg.User)
+	if err != nil {
+		return Device{}, err
+	}
+	line := fmt.Sprintf("%s name=%s,secret=%s,%s %s %s -", strings.Join(mons, ","), c.cfg.User, key, options, pool, image)
+	if err := c.write.WriteSysfs(ctx, volume, c.bus("add_single_major"), []byte(line), mapTimeout); err != nil {
+		return Device{}, fmt.Errorf("map %s/%s: %w", pool, image, c.explain(ctx, mons, err))
+	}
+	devices, err := c.Find(pool, image)
+	if err != nil {
+		return Device{}, err
+	}
+	if len(devices) == 0 {
+		return Device{}, fmt.Errorf("map %s/%s: the kernel says it is mapped, but shows no device", pool, image)
+	}
+	return devices[len(devices)-1], nil
+}
+
+// explain turns the kernel's errno into what it means here.
+func (c *Client) explain(ctx context.Context, mons []string, err error) error {
+	var errno syscall.Errno
+	var timeout *command.TimeoutError
+	switch {
+	case errors.As(err, &timeout):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case !errors.As(err, &errno):
+		return err
+	}
+	switch errno {
+	case syscall.EROFS, syscall.EBUSY:
+		return fmt.Errorf("%w and does not release it: %w", ErrInUse, err)
+	case syscall.ENOENT:
+		return fmt.Errorf("%w (pool and image were looked up as given): %w", ErrNotFound, err)
+	case syscall.EPERM, syscall.EACCES:
+		return fmt.Errorf("%w client.%s: check its key and caps: %w", ErrRefused, c.cfg.User, err)
+	case syscall.ETIMEDOUT:
+		// Either no monitor answered, or all did and the lock's holder did not.
+		if c.reachable(ctx, mons) {
+			return fmt.Errorf("%w and does not answer: put it on Ceph's blocklist if it must go: %w", ErrInUse, err)
+		}
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case syscall.EIO, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EINTR, syscall.ESHUTDOWN:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+func (c *Client) reachable(ctx context.Context, mons []string) bool {
+	return slices.ContainsFunc(mons, func(mon string) bool {
+		conn, err := c.dial(ctx, "tcp", mon)
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	})
+}
+
+// Unmap removes a mapped device. ErrBusy while something holds it open; removing what is not there succeeds.
+func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
+	err := c.write.WriteSysfs(ctx, volume, c.bus("remove_single_major"), []byte(strconv.Itoa(id)), unmapTimeout)
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return nil
+	case errors.Is(err, syscall.EBUSY):
+		return fmt.Errorf("unmap rbd%d: %w", id, ErrBusy)
+	case err != nil:
+		return fmt.Errorf("unmap rbd%d: %w", id, err)
+	}
+	return nil
+}
+
+// Find lists escached's maps of an image, oldest first; empty names stand for any. Maps made by others, without a client
+// of their own, are not touched and not listed.
+func (c *Client) Find(pool, image string) ([]Device, error) {
+	dirs, err := filepath.Glob(c.bus("devices/[0-9]*"))
+	if err != nil {
+		return nil, fmt.Errorf("list rbd devices: %w", err)
+	}
+	var out []Device
+	for _, dir := range dirs {
+		d, ours, err := readDevice(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // unmapped meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list rbd devices: %w", err)
+		}
+		if ours && (pool == "" || d.Pool == pool) && (image == "" || d.Image == image) {
+			out = append(out, d)
+		}
+	}
+	slices.SortFunc(out, func(a, b Device) int { return a.ID - b.ID })
+	return out, nil
+}
+
+func readDevice(dir string) (d Device, ours bool, err error) {
+	var errs []error
+	get := func(name string) string {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		errs = append(errs, err)
+		return strings.TrimSpace(string(data))
+	}
+	number := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		errs = append(errs, err)
+		return n
+	}
+	d = Device{
+		ID: int(number(filepath.Base(dir))), Pool: get("pool"), Image: get("name"), ImageID: get("image_id"),
+		Bytes: number(get("size")), ClientAddress: get("client_addr"),
+	}
+	config := get("config_info")
+	ours = strings.Contains(config, "exclusive") && strings.Contains(config, "noshare") && get("current_snap") == "-"
+	return d, ours, errors.Join(errs...)
+}
+
+// Available reports whether the running kernel has krbd.
+func (c *Client) Available() bool {
+	_, err := os.Stat(c.bus("add_single_major"))
+	return err == nil
+}
+
+func (c *Client) bus(name string) string { return filepath.Join(c.cfg.Sys, "bus/rbd", name) }
