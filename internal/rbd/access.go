@@ -1,0 +1,119 @@
+package rbd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// Watcher is a client that has an image open for writing, or mapped.
+type Watcher struct {
+	Address string // IP:PORT/NONCE, as the blocklist takes it
+	Client  int64  // the number of client.N
+	Cookie  uint64
+}
+
+// Watchers returns who has an image open for writing. This package's own looks are not among them.
+func (c *Cluster) Watchers(ctx context.Context, ref ImageRef) ([]Watcher, error) {
+	return onImage(ctx, c, "watchers", ref.String(), ref, readOnly, func(image *librbd.Image) ([]Watcher, error) {
+		all, err := image.ListWatchers()
+		if err != nil {
+			return nil, err
+		}
+		out := make([]Watcher, 0, len(all))
+		for _, w := range all {
+			out = append(out, Watcher{Address: w.Addr, Client: w.Id, Cookie: w.Cookie})
+		}
+		return out, nil
+	})
+}
+
+// LockOwner is who holds an image's exclusive lock.
+type LockOwner struct {
+	Address string // IP:PORT/NONCE, as the blocklist takes it
+	Client  string // client.N
+	Cookie  string
+}
+
+// LockOwner returns who holds an image's exclusive lock, alive or dead; nil if nobody does.
+func (c *Cluster) LockOwner(ctx context.Context, ref ImageRef) (*LockOwner, error) {
+	return onImage(ctx, c, "lock_owner", ref.String(), ref, readOnly, func(image *librbd.Image) (*LockOwner, error) {
+		_, lockers, err := image.ListLockers()
+		if err != nil || len(lockers) == 0 {
+			return nil, err
+		}
+		return &LockOwner{Address: lockers[0].Addr, Client: lockers[0].Client, Cookie: lockers[0].Cookie}, nil
+	})
+}
+
+// BlocklistEntry is a client that Ceph refuses.
+type BlocklistEntry struct {
+	Address string
+	Until   time.Time
+}
+
+// BlocklistForGood is the life to give an entry that must not end by itself: when it ends, a client that is still there writes again.
+const BlocklistForGood = 10 * 365 * 24 * time.Hour
+
+// BlocklistAdd makes Ceph refuse a client, for a while or, if it is on the list already, for that long from now.
+// address is IP:PORT/NONCE. On return no OSD takes a write of it any more that was not taken before.
+func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
+	if err := checkClientAddress(address); err != nil {
+		return err
+	}
+	if life <= 0 {
+		return fmt.Errorf("blocklist %s for %s: the time must be positive: %w", address, life, ErrInvalid)
+	}
+	return c.blocklist(ctx, "blocklist_add", map[string]any{"blocklistop": "add", "addr": address, "expire": life.Seconds()})
+}
+
+// BlocklistRemove takes a client off the list. If it still exists, it can write again at once. One that is not listed is no error.
+func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
+	if err := checkClientAddress(address); err != nil {
+		return err
+	}
+	return c.blocklist(ctx, "blocklist_remove", map[string]any{"blocklistop": "rm", "addr": address})
+}
+
+func (c *Cluster) blocklist(ctx context.Context, op string, command map[string]any) error {
+	command["prefix"] = "osd blocklist"
+	_, err := call(ctx, c, op, fmt.Sprintf("client %s", command["addr"]), func(conn *rados.Conn) (struct{}, error) {
+		_, err := tell(conn, command)
+		return struct{}{}, err
+	})
+	return err
+}
+
+// Blocklist returns all entries.
+func (c *Cluster) Blocklist(ctx context.Context) ([]BlocklistEntry, error) {
+	type answer []struct {
+		Address string `json:"addr"`
+		Until   string `json:"until"`
+	}
+	entries, err := monCommand[answer](ctx, c, "blocklist_list", map[string]any{"prefix": "osd blocklist ls"})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]BlocklistEntry, 0, len(entries))
+	for _, e := range entries {
+		until, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Until)
+		if err != nil {
+			return nil, fmt.Errorf("blocklist: %w: %v", ErrCeph, err)
+		}
+		out = append(out, BlocklistEntry{Address: e.Address, Until: until})
+	}
+	return out, nil
+}
+
+// checkClientAddress refuses what would hit more than one client: Ceph takes an address without a nonce as the whole host.
+func checkClientAddress(address string) error {
+	_, nonce, ok := strings.Cut(address, "/")
+	if !ok || nonce == "" || nonce == "0" {
+		return fmt.Errorf("client address %q: must be IP:PORT/NONCE of one client: %w", address, ErrInvalid)
+	}
+	return nil
+}

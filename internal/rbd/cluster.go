@@ -1,0 +1,237 @@
+// Package rbd is the driver's way to Ceph: pools, images, snapshots, watchers, locks and the blocklist, over go-ceph.
+// It is the only package that needs cgo.
+//
+// librbd knows no contexts: a call can hang for as long as Ceph does. Every call here returns when its context ends, with
+// ErrUnavailable that says what hangs; see gate. A call that was given up may still take effect later, so callers repeat it:
+// all are idempotent, or say with ErrExists and ErrNotFound that the work is done.
+package rbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+)
+
+// Options configure Clusters. The zero value of everything but Dir is a good choice.
+type Options struct {
+	// Dir has one directory for each cluster ID, with ceph.conf and keyring (the first [client.NAME] of it is used).
+	Dir string
+	// Connections is how many connections to a cluster are kept; 0: 2.
+	Connections int
+	// Calls is how many calls to a cluster run at once; 0: 28. With the four that empty the trash that makes 32: more of them
+	// are slower, not faster.
+	Calls int
+	// MaxStuck is how many calls may hang before new ones are refused; 0: 8.
+	MaxStuck int
+	// CallTimeout bounds calls whose context has no earlier deadline; 0: 30 s.
+	CallTimeout time.Duration
+	// OpTimeout is when librados ends an operation by itself; 0: 60 s. Shorter ones break operations that are only slow.
+	OpTimeout time.Duration
+	// ConnectTimeout bounds a dial; 0: 10 s.
+	ConnectTimeout time.Duration
+	// Recheck is how often the files in Dir are looked at; 0: 5 s.
+	Recheck time.Duration
+	// OwnsTrash says which images in a pool's trash may be purged. Those that this process moved there always may; nil: only those.
+	OwnsTrash func(image string) bool
+	// Observe is told of each call: its name, "ok" or a word for the error, and how long it took. nil: nobody is.
+	Observe func(op, result string, took time.Duration)
+}
+
+func (o Options) withDefaults() Options {
+	setInt := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	setInt(&o.Connections, 2)
+	setInt(&o.Calls, 28)
+	setInt(&o.MaxStuck, 8)
+	set(&o.CallTimeout, 30*time.Second)
+	set(&o.OpTimeout, 60*time.Second)
+	set(&o.ConnectTimeout, 10*time.Second)
+	set(&o.Recheck, 5*time.Second)
+	if o.OwnsTrash == nil {
+		o.OwnsTrash = func(string) bool { return false }
+	}
+	if o.Observe == nil {
+		o.Observe = func(string, string, time.Duration) {}
+	}
+	return o
+}
+
+// Clusters are the configured Ceph clusters. It is safe for concurrent use.
+type Clusters struct {
+	options Options
+
+	mu       sync.Mutex
+	clusters map[string]*Cluster
+	kicked   chan struct{}
+}
+
+// NewClusters returns the clusters under options.Dir. Nothing is read or dialled until it is needed.
+func NewClusters(options Options) *Clusters {
+	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, kicked: make(chan struct{}, 1)}
+}
+
+// Get returns a cluster. Errors are ErrClusterNotFound and ErrConfig.
+func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := cs.clusters[clusterID]; c != nil {
+		return c, nil
+	}
+	s, err := readSettings(cs.options.Dir, clusterID)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		id: clusterID, options: cs.options, kick: cs.kick,
+		gate:     newGate(clusterID, cs.options.Calls, cs.options.MaxStuck, cs.options.CallTimeout),
+		links:    make([]*link, cs.options.Connections),
+		trash:    newTrash(clusterID),
+		settings: s, checked: time.Now(),
+	}
+	for i := range c.links {
+		c.links[i] = &link{}
+	}
+	cs.clusters[clusterID] = c
+	return c, nil
+}
+
+// Close ends all connections; calls that are running end first, in the background.
+func (cs *Clusters) Close() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range cs.clusters {
+		for _, l := range c.links {
+			l.close()
+		}
+	}
+}
+
+// Cluster is one Ceph cluster. It is safe for concurrent use.
+type Cluster struct {
+	id      string
+	options Options
+	gate    *gate
+	links   []*link
+	next    atomic.Uint32
+	trash   *trash
+	kick    func()
+
+	mu       sync.Mutex
+	settings settings
+	checked  time.Time
+}
+
+// ID is the name of the cluster's directory.
+func (c *Cluster) ID() string { return c.id }
+
+// Health is what the calls of late tell of a cluster.
+type Health struct {
+	Cluster     string
+	Connections int // that are up, of those configured
+	Running     int // calls now, the stuck ones included
+	Stuck       int // calls that nobody waits for any more
+	// Oldest names the longest running call; "" if none runs.
+	Oldest string
+	Since  time.Time
+	// Refusing is true while new calls are refused because too many hang.
+	Refusing bool
+}
+
+// Health asks nobody and never blocks; Ping asks Ceph.
+func (c *Cluster) Health() Health {
+	h := Health{Cluster: c.id}
+	for _, l := range c.links {
+		if l.connected() {
+			h.Connections++
+		}
+	}
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	h.Running, h.Stuck, h.Refusing = len(c.gate.running), c.gate.stuck, c.gate.stuck >= c.gate.maxStuck
+	if f := c.gate.oldestFlight(); f != nil {
+		h.Oldest, h.Since = f.op, f.since
+	}
+	return h
+}
+
+// Ping returns nil if a monitor answers this user.
+func (c *Cluster) Ping(ctx context.Context) error {
+	_, err := c.FSID(ctx)
+	return err
+}
+
+// FSID asks a monitor for the cluster's own ID.
+func (c *Cluster) FSID(ctx context.Context) (string, error) {
+	type answer struct {
+		FSID string `json:"fsid"`
+	}
+	a, err := monCommand[answer](ctx, c, "fsid", map[string]any{"prefix": "fsid"})
+	return a.FSID, err
+}
+
+// call runs fn on a connection, bounded and observed. what names the object of the call in errors.
+func call[T any](ctx context.Context, c *Cluster, op, what string, fn func(*rados.Conn) (T, error)) (T, error) {
+	return callThrough(ctx, c, c.gate, op, what, fn)
+}
+
+func callThrough[T any](ctx context.Context, c *Cluster, g *gate, op, what string, fn func(*rados.Conn) (T, error)) (T, error) {
+	began := time.Now()
+	value, err := pass(ctx, g, op, func() (T, error) { return attempt(c, fn) })
+	if errors.Is(err, ErrPermission) && c.reread(0) {
+		value, err = pass(ctx, g, op, func() (T, error) { return attempt(c, fn) })
+	}
+	if err != nil && what != "" {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	c.options.Observe(op, result(err), time.Since(began))
+	return value, err
+}
+
+func attempt[T any](c *Cluster, fn func(*rados.Conn) (T, error)) (T, error) {
+	var none T
+	c.reread(c.options.Recheck)
+	c.mu.Lock()
+	want := c.settings
+	c.mu.Unlock()
+	l := c.links[int(c.next.Add(1))%len(c.links)]
+	client, err := l.use(want, timeouts{connect: c.options.ConnectTimeout, op: c.options.OpTimeout})
+	if err != nil {
+		return none, err
+	}
+	value, err := fn(client.conn)
+	client.done(err)
+	return value, translate(err)
+}
+
+// reread looks at the files if that was not done within age, and says whether they changed. Files that cannot be read (they are
+// just being replaced, or are gone) leave the settings as they are: what works goes on working.
+func (c *Cluster) reread(age time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.checked) < age {
+		return false
+	}
+	c.checked = time.Now()
+	s, err := readSettings(c.options.Dir, c.id)
+	if err != nil || s.sum == c.settings.sum {
+		return false
+	}
+	c.settings = s
+	for _, l := range c.links {
+		l.forgetFailure()
+	}
+	return true
+}

@@ -1,0 +1,41 @@
+package rbd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ceph/go-ceph/rados"
+)
+
+// monCommand asks a monitor and decodes its answer.
+func monCommand[T any](ctx context.Context, c *Cluster, op string, command map[string]any) (T, error) {
+	return call(ctx, c, op, "", func(conn *rados.Conn) (T, error) { return ask[T](conn, command) })
+}
+
+// ask is monCommand within a call.
+func ask[T any](conn *rados.Conn, command map[string]any) (T, error) {
+	var answer T
+	out, err := tell(conn, command)
+	if err != nil {
+		return answer, err
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return answer, fmt.Errorf("%w: answer to %q: %v", ErrCeph, command["prefix"], err)
+	}
+	return answer, nil
+}
+
+// tell sends a command whose answer is text for people, or nothing.
+func tell(conn *rados.Conn, command map[string]any) ([]byte, error) {
+	command["format"] = "json"
+	text, err := json.Marshal(command)
+	if err != nil {
+		return nil, err
+	}
+	out, status, err := conn.MonCommand(text)
+	if err != nil {
+		return nil, fmt.Errorf("ceph %s: %w: %s", command["prefix"], err, status)
+	}
+	return out, nil
+}

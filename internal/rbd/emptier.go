@@ -1,0 +1,51 @@
+package rbd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// emptyEvery is how often trash is looked at without a reason: for images that could not be removed before.
+const emptyEvery = time.Minute
+
+// Run empties the trash of all pools that DeleteImage or WatchTrash named, whenever there is something in it, until ctx ends.
+func (cs *Clusters) Run(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(emptyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-cs.kicked:
+		case <-tick.C:
+		}
+		for _, c := range cs.all() {
+			for _, pool := range c.trash.watched() {
+				left, err := c.EmptyTrash(ctx, pool)
+				if err != nil && !errors.Is(err, ErrPoolNotFound) && ctx.Err() == nil {
+					log.Warn("trash not emptied, trying again", "cluster", c.id, "pool", pool, "left", left, "error", err)
+				}
+			}
+		}
+	}
+}
+
+// kick wakes Run. It never blocks.
+func (cs *Clusters) kick() {
+	select {
+	case cs.kicked <- struct{}{}:
+	default:
+	}
+}
+
+func (cs *Clusters) all() []*Cluster {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	out := make([]*Cluster, 0, len(cs.clusters))
+	for _, c := range cs.clusters {
+		out = append(out, c)
+	}
+	return out
+}

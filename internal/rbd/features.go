@@ -1,0 +1,93 @@
+package rbd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// Features is a set of RBD image features.
+type Features uint64
+
+// The features that a caller can choose. Linux maps all of them since 5.3; the nodes' kernels are newer.
+const (
+	Layering      = Features(librbd.FeatureLayering)
+	ExclusiveLock = Features(librbd.FeatureExclusiveLock)
+	ObjectMap     = Features(librbd.FeatureObjectMap)
+	FastDiff      = Features(librbd.FeatureFastDiff)
+	DeepFlatten   = Features(librbd.FeatureDeepFlatten)
+
+	// DefaultFeatures contain object-map: with it a blank image is deleted 2.5 times faster.
+	DefaultFeatures = Layering | ExclusiveLock | ObjectMap | FastDiff | DeepFlatten
+)
+
+type feature struct {
+	bit   Features
+	name  string
+	needs Features
+}
+
+var chosen = []feature{
+	{Layering, "layering", 0},
+	{ExclusiveLock, "exclusive-lock", 0},
+	{ObjectMap, "object-map", ExclusiveLock},
+	{FastDiff, "fast-diff", ObjectMap},
+	{DeepFlatten, "deep-flatten", 0},
+}
+
+// refused are the names that Ceph knows and a caller cannot choose.
+var refused = map[string]string{
+	"journaling":  "the kernel cannot map an image with it",
+	"striping":    "it follows from the stripe unit and count",
+	"data-pool":   "it follows from the data pool",
+	"operations":  "Ceph sets it by itself",
+	"migrating":   "Ceph sets it by itself",
+	"non-primary": "Ceph sets it by itself",
+	"dirty-cache": "Ceph sets it by itself",
+}
+
+// FeatureNames are the names that ParseFeatures takes.
+func FeatureNames() []string { return DefaultFeatures.Names() }
+
+// ParseFeatures makes a set of names that the nodes' kernels can map; no names give DefaultFeatures. Errors are ErrInvalid
+// and say why a name or a combination is not taken.
+func ParseFeatures(names []string) (Features, error) {
+	if len(names) == 0 {
+		return DefaultFeatures, nil
+	}
+	var set Features
+	for _, name := range names {
+		i := slices.IndexFunc(chosen, func(f feature) bool { return f.name == name })
+		if i < 0 {
+			why, known := refused[name]
+			if !known {
+				why = "there is no such feature"
+			}
+			return 0, fmt.Errorf("image feature %q: %s; allowed are %s: %w", name, why, strings.Join(FeatureNames(), ", "), ErrInvalid)
+		}
+		set |= chosen[i].bit
+	}
+	for _, f := range chosen {
+		if set&f.bit != 0 && set&f.needs != f.needs {
+			return 0, fmt.Errorf("image feature %s needs %s: %w", f.name, strings.Join(f.needs.Names(), ", "), ErrInvalid)
+		}
+	}
+	if set&ExclusiveLock == 0 {
+		return 0, fmt.Errorf("image features without exclusive-lock, which keeps a second host from writing: %w", ErrInvalid)
+	}
+	return set, nil
+}
+
+// Names returns the features' names as Ceph spells them, those that Ceph sets by itself included.
+func (f Features) Names() []string {
+	set := librbd.FeatureSet(f)
+	names := set.Names()
+	slices.SortFunc(names, func(a, b string) int { return int(bit(a) - bit(b)) })
+	return names
+}
+
+func (f Features) String() string { return strings.Join(f.Names(), ",") }
+
+func bit(name string) int64 { return int64(librbd.FeatureSetFromNames([]string{name})) }

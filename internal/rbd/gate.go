@@ -1,0 +1,160 @@
+package rbd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// gate bounds calls into a library that knows no contexts. Each call runs on a goroutine of its own and holds one slot until it
+// really ends; the caller leaves when its context does, and the call counts as stuck from then on. With too many stuck,
+// new calls are refused at once instead of piling up behind them. Stuck calls end at last, because the client library has
+// time limits of its own: then the gate is open again, with nobody's help.
+type gate struct {
+	cluster  string
+	timeout  time.Duration // for callers without a deadline of their own
+	maxStuck int
+	slots    chan struct{}
+
+	mu      sync.Mutex
+	running map[*flight]struct{}
+	stuck   int
+}
+
+type flight struct {
+	op        string
+	since     time.Time
+	abandoned bool
+	ended     bool
+}
+
+func newGate(cluster string, slots, maxStuck int, timeout time.Duration) *gate {
+	return &gate{
+		cluster: cluster, timeout: timeout, maxStuck: maxStuck,
+		slots: make(chan struct{}, slots), running: map[*flight]struct{}{},
+	}
+}
+
+// pass runs fn within the gate. fn must not touch what the caller can see: it may outlive the call.
+func pass[T any](ctx context.Context, g *gate, op string, fn func() (T, error)) (T, error) {
+	var none T
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	if err := g.enter(ctx, op); err != nil {
+		return none, err
+	}
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	f := g.start(op)
+	go func() {
+		value, err := fn()
+		g.end(f)
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		select {
+		case a := <-answers: // both at once: the answer is worth more
+			return a.value, a.err
+		default:
+		}
+		g.abandon(f)
+		return none, g.unavailable(ctx, op, fmt.Sprintf("no answer for %s", ago(time.Now(), f.since)))
+	}
+}
+
+// enter takes a slot.
+func (g *gate) enter(ctx context.Context, op string) error {
+	if reason := g.tooManyStuck(); reason != "" {
+		return g.unavailable(ctx, op, reason)
+	}
+	if ctx.Err() != nil {
+		return g.unavailable(ctx, op, "no time left to start it")
+	}
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return g.unavailable(ctx, op, fmt.Sprintf("%d calls are ahead of it; %s", cap(g.slots), g.oldest()))
+	}
+}
+
+func (g *gate) start(op string) *flight {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f := &flight{op: op, since: time.Now()}
+	g.running[f] = struct{}{}
+	return f
+}
+
+func (g *gate) end(f *flight) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.running, f)
+	f.ended = true
+	if f.abandoned {
+		g.stuck--
+	}
+	<-g.slots
+}
+
+func (g *gate) abandon(f *flight) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !f.ended && !f.abandoned {
+		f.abandoned = true
+		g.stuck++
+	}
+}
+
+func (g *gate) tooManyStuck() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stuck < g.maxStuck {
+		return ""
+	}
+	return fmt.Sprintf("%d calls hang, no new ones until one ends; %s", g.stuck, g.oldestLocked())
+}
+
+func (g *gate) oldest() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.oldestLocked()
+}
+
+func (g *gate) oldestLocked() string {
+	f := g.oldestFlight()
+	if f == nil {
+		return "none is running now"
+	}
+	return fmt.Sprintf("the oldest is %s, for %s", f.op, ago(time.Now(), f.since))
+}
+
+func (g *gate) oldestFlight() *flight {
+	var oldest *flight
+	for f := range g.running {
+		if oldest == nil || f.since.Before(oldest.since) {
+			oldest = f
+		}
+	}
+	return oldest
+}
+
+func (g *gate) unavailable(ctx context.Context, op, reason string) error {
+	e := &UnavailableError{Cluster: g.cluster, Op: op, Reason: reason}
+	if cause := context.Cause(ctx); cause != nil && ctx.Err() == context.Canceled {
+		e.Cause = cause
+	}
+	return e
+}

@@ -1,0 +1,262 @@
+package rbd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// ImageRef names an image.
+type ImageRef struct {
+	Pool string
+	Name string
+}
+
+func (r ImageRef) String() string { return "image " + r.Pool + "/" + r.Name }
+
+// ImageSpec says what image to make.
+type ImageSpec struct {
+	ImageRef
+	SizeBytes int64 // a multiple of 512
+	// Features are what ParseFeatures gave; 0: DefaultFeatures.
+	Features Features
+	// DataPool takes the data, Pool only the metadata; "": Pool takes both.
+	DataPool string
+	// ObjectSizeBytes is a power of two from 4 KiB to 32 MiB; 0: Ceph's default, 4 MiB.
+	ObjectSizeBytes int64
+	// StripeUnitBytes and StripeCount come together; 0: no striping over objects.
+	StripeUnitBytes int64
+	StripeCount     int64
+}
+
+// ImageInfo is what Ceph has.
+type ImageInfo struct {
+	ImageRef
+	ID              string
+	SizeBytes       int64
+	Features        Features
+	DataPool        string // "" if it is the image's pool
+	ObjectSizeBytes int64
+	StripeUnitBytes int64
+	StripeCount     int64
+	Created         time.Time
+	// Parent is the snapshot the image is a clone of, nil if none.
+	Parent *SnapshotRef
+}
+
+// Limits of an image's layout: those of librbd.
+const (
+	minObjectSize = 4 << 10
+	maxObjectSize = 32 << 20
+	minStripeUnit = 4 << 10
+	sectorSize    = 512
+)
+
+// Validate returns ErrInvalid with the reason for a layout that Ceph or the nodes' kernels do not take.
+func (s ImageSpec) Validate() error {
+	powerOfTwo := func(n int64) bool { return n > 0 && bits.OnesCount64(uint64(n)) == 1 }
+	object := s.ObjectSizeBytes
+	if object == 0 {
+		object = 4 << 20
+	}
+	switch {
+	case s.Pool == "" || s.Name == "":
+		return fmt.Errorf("an image needs a pool and a name: %w", ErrInvalid)
+	case s.SizeBytes <= 0 || s.SizeBytes%sectorSize != 0:
+		return fmt.Errorf("size %d: must be a positive multiple of %d bytes: %w", s.SizeBytes, sectorSize, ErrInvalid)
+	case !powerOfTwo(object) || object < minObjectSize || object > maxObjectSize:
+		return fmt.Errorf("object size %d: must be a power of two from 4 KiB to 32 MiB: %w", s.ObjectSizeBytes, ErrInvalid)
+	case (s.StripeUnitBytes == 0) != (s.StripeCount == 0):
+		return fmt.Errorf("stripe unit and stripe count come together: %w", ErrInvalid)
+	case s.StripeUnitBytes != 0 && (!powerOfTwo(s.StripeUnitBytes) || s.StripeUnitBytes < minStripeUnit || s.StripeUnitBytes > object):
+		return fmt.Errorf("stripe unit %d: must be a power of two from 4 KiB to the object size %d: %w", s.StripeUnitBytes, object, ErrInvalid)
+	case s.StripeCount < 0:
+		return fmt.Errorf("stripe count %d: must be positive: %w", s.StripeCount, ErrInvalid)
+	}
+	_, err := ParseFeatures(s.Features.Names())
+	return err
+}
+
+// CreateImage makes an image. If there is one of that name, the error is an *ExistsError with what it is like: the caller knows
+// whether that is its own from before. Other errors: ErrInvalid, ErrPoolNotFound, ErrFull.
+func (c *Cluster) CreateImage(ctx context.Context, s ImageSpec) error {
+	if err := s.Validate(); err != nil {
+		return fmt.Errorf("create %s: %w", s.ImageRef, err)
+	}
+	_, err := call(ctx, c, "image_create", "create "+s.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, s.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, createImage(conn, io, s) })
+	})
+	return err
+}
+
+func createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
+	if s.DataPool != "" {
+		if _, err := conn.GetPoolByName(s.DataPool); errors.Is(err, rados.ErrNotFound) {
+			return fmt.Errorf("data pool %s: %w", s.DataPool, ErrPoolNotFound)
+		}
+	}
+	options, err := s.options()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	err = librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options)
+	if errors.Is(translate(err), ErrExists) {
+		return existing(conn, io, s.ImageRef)
+	}
+	return err
+}
+
+// existing returns ExistsError, or why it is not known what exists.
+func existing(conn *rados.Conn, io *rados.IOContext, ref ImageRef) error {
+	info, err := imageInfo(conn, io, ref)
+	if err != nil {
+		return fmt.Errorf("it exists, but cannot be looked at: %w", err)
+	}
+	return &ExistsError{Image: info}
+}
+
+func (s ImageSpec) options() (*librbd.ImageOptions, error) {
+	o := librbd.NewRbdImageOptions()
+	var failed error
+	set := func(option librbd.ImageOption, value uint64) {
+		if value != 0 {
+			failed = errors.Join(failed, o.SetUint64(option, value))
+		}
+	}
+	features := s.Features
+	if features == 0 {
+		features = DefaultFeatures
+	}
+	set(librbd.ImageOptionFeatures, uint64(features))
+	if s.ObjectSizeBytes != 0 {
+		set(librbd.ImageOptionOrder, uint64(bits.TrailingZeros64(uint64(s.ObjectSizeBytes))))
+	}
+	set(librbd.ImageOptionStripeUnit, uint64(s.StripeUnitBytes))
+	set(librbd.ImageOptionStripeCount, uint64(s.StripeCount))
+	if s.DataPool != "" {
+		failed = errors.Join(failed, o.SetString(librbd.ImageOptionDataPool, s.DataPool))
+	}
+	if failed != nil {
+		o.Destroy()
+		return nil, failed
+	}
+	return o, nil
+}
+
+// ImageInfo opens an image to look at it, which costs Ceph a dozen messages. Errors: ErrNotFound, ErrPoolNotFound.
+func (c *Cluster) ImageInfo(ctx context.Context, ref ImageRef) (ImageInfo, error) {
+	return call(ctx, c, "image_info", ref.String(), func(conn *rados.Conn) (ImageInfo, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (ImageInfo, error) { return imageInfo(conn, io, ref) })
+	})
+}
+
+func imageInfo(conn *rados.Conn, io *rados.IOContext, ref ImageRef) (ImageInfo, error) {
+	return withImage(io, ref.Name, readOnly, func(image *librbd.Image) (ImageInfo, error) {
+		info := ImageInfo{ImageRef: ref}
+		var errs [7]error
+		var stat *librbd.ImageInfo
+		var features, stripeUnit, stripeCount uint64
+		var created librbd.Timespec
+		var dataPool int64
+		stat, errs[0] = image.Stat()
+		info.ID, errs[1] = image.GetId()
+		features, errs[2] = image.GetFeatures()
+		stripeUnit, errs[3] = image.GetStripeUnit()
+		stripeCount, errs[4] = image.GetStripeCount()
+		created, errs[5] = image.GetCreateTimestamp()
+		dataPool, errs[6] = image.GetDataPoolID()
+		if err := errors.Join(errs[:]...); err != nil {
+			return ImageInfo{}, err
+		}
+		info.SizeBytes, info.ObjectSizeBytes, info.Features = int64(stat.Size), int64(stat.Obj_size), Features(features)
+		info.StripeUnitBytes, info.StripeCount = int64(stripeUnit), int64(stripeCount)
+		info.Created = time.Unix(created.Sec, created.Nsec)
+		var err error
+		if dataPool != io.GetPoolID() {
+			if info.DataPool, err = conn.GetPoolByID(dataPool); err != nil {
+				return ImageInfo{}, err
+			}
+		}
+		info.Parent, err = parentOf(image)
+		return info, err
+	})
+}
+
+// ImageID reads an image's internal ID in one message, without opening it. Errors: ErrNotFound, ErrPoolNotFound.
+func (c *Cluster) ImageID(ctx context.Context, ref ImageRef) (string, error) {
+	return call(ctx, c, "image_id", ref.String(), func(conn *rados.Conn) (string, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) { return imageID(io, ref.Name) })
+	})
+}
+
+// imageID decodes the object rbd_id.NAME: a string with its length in front, as krbd reads it.
+func imageID(io *rados.IOContext, name string) (string, error) {
+	var object [256]byte
+	n, err := io.Read("rbd_id."+name, object[:], 0)
+	if err != nil {
+		return "", err
+	}
+	const header = 4
+	if n < header || int(binary.LittleEndian.Uint32(object[:]))+header > n {
+		return "", fmt.Errorf("%w: object rbd_id.%s has %d bytes and no ID", ErrCeph, name, n)
+	}
+	return string(object[header : header+binary.LittleEndian.Uint32(object[:])]), nil
+}
+
+// ListImages returns the names of all images of a pool. Errors: ErrPoolNotFound.
+func (c *Cluster) ListImages(ctx context.Context, pool string) ([]string, error) {
+	return call(ctx, c, "image_list", "pool "+pool, func(conn *rados.Conn) ([]string, error) {
+		names, err := withPool(conn, pool, librbd.GetImageNames)
+		slices.Sort(names)
+		return names, err
+	})
+}
+
+// GrowImage makes an image at least that large, and returns the size it has then. A larger image stays as it is.
+func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) (int64, error) {
+	if sizeBytes <= 0 || sizeBytes%sectorSize != 0 {
+		return 0, fmt.Errorf("%s: size %d: must be a positive multiple of %d bytes: %w", ref, sizeBytes, sectorSize, ErrInvalid)
+	}
+	return call(ctx, c, "image_resize", ref.String(), func(conn *rados.Conn) (int64, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (int64, error) {
+			return withImage(io, ref.Name, readWrite, func(image *librbd.Image) (int64, error) {
+				has, err := image.GetSize()
+				if err != nil || int64(has) >= sizeBytes {
+					return int64(has), err
+				}
+				return sizeBytes, image.Resize(uint64(sizeBytes))
+			})
+		})
+	})
+}
+
+const (
+	readOnly  = true
+	readWrite = false
+)
+
+// withImage opens an image for fn. Opened read-only it leaves no watcher, so that looking never makes an image look used.
+func withImage[T any](io *rados.IOContext, name string, lookOnly bool, fn func(*librbd.Image) (T, error)) (T, error) {
+	var none T
+	open := librbd.OpenImage
+	if lookOnly {
+		open = librbd.OpenImageReadOnly
+	}
+	image, err := open(io, name, librbd.NoSnapshot)
+	if err != nil {
+		return none, err
+	}
+	value, err := fn(image)
+	if closed := image.Close(); err == nil && closed != nil {
+		return none, closed
+	}
+	return value, err
+}

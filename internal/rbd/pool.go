@@ -1,0 +1,160 @@
+package rbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+const application = "rbd"
+
+// PoolInfo is what CheckPool finds.
+type PoolInfo struct {
+	Name string
+	// Applications the pool is tagged for; RBD needs to be among them.
+	Applications []string
+	// Initialised means `rbd pool init` was done.
+	Initialised bool
+}
+
+// Ready says whether images can be made in the pool.
+func (p PoolInfo) Ready() bool { return p.Initialised && slices.Contains(p.Applications, application) }
+
+// Pool looks at a pool. Errors: ErrPoolNotFound.
+func (c *Cluster) Pool(ctx context.Context, name string) (PoolInfo, error) {
+	return call(ctx, c, "pool_check", "pool "+name, func(conn *rados.Conn) (PoolInfo, error) { return lookAtPool(conn, name) })
+}
+
+// CheckPool returns nil for a pool in which images can be made, ErrPoolNotFound, or ErrPoolNotReady with what to do.
+func (c *Cluster) CheckPool(ctx context.Context, name string) error {
+	p, err := c.Pool(ctx, name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case p.Ready():
+		return nil
+	case len(p.Applications) > 0 && !slices.Contains(p.Applications, application):
+		return fmt.Errorf("pool %s: %w: it belongs to %s; choose another", name, ErrPoolNotReady, strings.Join(p.Applications, ", "))
+	default:
+		return fmt.Errorf("pool %s: %w: run `rbd pool init %s`, or set createPool to \"true\"", name, ErrPoolNotReady, name)
+	}
+}
+
+// EnsurePool makes a pool that is missing and readies one that belongs to no application yet. It leaves a ready one as it is,
+// and fails with ErrPoolNotReady for one that belongs to something else. The user needs more than 'profile rbd' for it.
+func (c *Cluster) EnsurePool(ctx context.Context, name string) error {
+	_, err := call(ctx, c, "pool_create", "pool "+name, func(conn *rados.Conn) (struct{}, error) {
+		return struct{}{}, ensurePool(conn, name)
+	})
+	return err
+}
+
+func ensurePool(conn *rados.Conn, name string) error {
+	p, err := lookAtPool(conn, name)
+	switch {
+	case errors.Is(err, ErrPoolNotFound):
+		// Sizes and placement groups are the cluster's defaults: its operators know them better.
+		if _, err := tell(conn, map[string]any{"prefix": "osd pool create", "pool": name}); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	case p.Ready():
+		return nil
+	case len(p.Applications) > 0 && !slices.Contains(p.Applications, application):
+		return fmt.Errorf("%w: it belongs to %s", ErrPoolNotReady, strings.Join(p.Applications, ", "))
+	}
+	enable := map[string]any{"prefix": "osd pool application enable", "pool": name, "app": application}
+	if _, err := tell(conn, enable); err != nil {
+		return err
+	}
+	if err := conn.WaitForLatestOSDMap(); err != nil {
+		return err
+	}
+	_, err = withPool(conn, name, func(io *rados.IOContext) (struct{}, error) {
+		return struct{}{}, librbd.PoolInit(io, false)
+	})
+	return err
+}
+
+func lookAtPool(conn *rados.Conn, name string) (PoolInfo, error) {
+	return withPool(conn, name, func(io *rados.IOContext) (PoolInfo, error) {
+		apps, err := ask[map[string]any](conn, map[string]any{"prefix": "osd pool application get", "pool": name})
+		if err != nil {
+			return PoolInfo{}, err
+		}
+		p := PoolInfo{Name: name, Applications: slices.Sorted(maps.Keys(apps))}
+		// The object that librbd writes when it has made sure that the pool can take snapshots.
+		_, err = io.Stat("rbd_info")
+		p.Initialised = err == nil
+		if errors.Is(err, rados.ErrNotFound) {
+			err = nil
+		}
+		return p, err
+	})
+}
+
+// withPool runs fn on a pool. Contexts are not kept: one of a pool that was removed and made again would never find anything.
+func withPool[T any](conn *rados.Conn, pool string, fn func(*rados.IOContext) (T, error)) (T, error) {
+	var none T
+	io, err := conn.OpenIOContext(pool)
+	if errors.Is(err, rados.ErrNotFound) {
+		return none, fmt.Errorf("pool %s: %w", pool, ErrPoolNotFound)
+	}
+	if err != nil {
+		return none, err
+	}
+	defer io.Destroy()
+	// A full pool answers "no space" instead of letting calls hang until there is room.
+	if err := io.SetPoolFullTry(); err != nil {
+		return none, err
+	}
+	return fn(io)
+}
+
+// PoolCapacity is the room of a pool for data, replication taken into account.
+type PoolCapacity struct {
+	// AvailableBytes is what can still be written: Ceph's max_avail, or what the pool's quota leaves if that is less.
+	AvailableBytes int64
+	UsedBytes      int64
+	// QuotaBytes is 0 without a quota.
+	QuotaBytes int64
+}
+
+// PoolCapacity asks a monitor for the room of a pool. Errors: ErrPoolNotFound.
+func (c *Cluster) PoolCapacity(ctx context.Context, name string) (PoolCapacity, error) {
+	type answer struct {
+		Pools []struct {
+			Name  string `json:"name"`
+			Stats struct {
+				Stored   int64 `json:"stored"`
+				MaxAvail int64 `json:"max_avail"`
+				Quota    int64 `json:"quota_bytes"`
+			} `json:"stats"`
+		} `json:"pools"`
+	}
+	return call(ctx, c, "pool_capacity", "pool "+name, func(conn *rados.Conn) (PoolCapacity, error) {
+		a, err := ask[answer](conn, map[string]any{"prefix": "df", "detail": "detail"})
+		if err != nil {
+			return PoolCapacity{}, err
+		}
+		for _, p := range a.Pools {
+			if p.Name != name {
+				continue
+			}
+			out := PoolCapacity{AvailableBytes: p.Stats.MaxAvail, UsedBytes: p.Stats.Stored, QuotaBytes: p.Stats.Quota}
+			if out.QuotaBytes > 0 {
+				out.AvailableBytes = max(0, min(out.AvailableBytes, out.QuotaBytes-out.UsedBytes))
+			}
+			return out, nil
+		}
+		return PoolCapacity{}, ErrPoolNotFound
+	})
+}

@@ -1,0 +1,172 @@
+package rbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// SnapshotRef names a snapshot of an image.
+type SnapshotRef struct {
+	ImageRef
+	Snapshot string
+}
+
+func (r SnapshotRef) String() string { return "snapshot " + r.Pool + "/" + r.Name + "@" + r.Snapshot }
+
+// Snapshot is what Ceph has.
+type Snapshot struct {
+	Name      string
+	ID        uint64
+	SizeBytes int64 // of the image when it was taken
+	Created   time.Time
+}
+
+// CreateSnapshot takes a snapshot of what is in Ceph: a cache in front of the image must be clean. If there is one of that name, it is
+// returned with ErrExists.
+func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
+	return onImage(ctx, c, "snapshot_create", ref.String(), ref.ImageRef, readWrite, func(image *librbd.Image) (Snapshot, error) {
+		_, created := image.CreateSnapshot(ref.Snapshot)
+		if created != nil && !errors.Is(translate(created), ErrExists) {
+			return Snapshot{}, created
+		}
+		s, err := findSnapshot(image, ref.Snapshot)
+		if err != nil {
+			return Snapshot{}, err
+		}
+		return s, created
+	})
+}
+
+// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone.
+// Errors: ErrNotFound for the image as for the snapshot.
+func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
+	_, err := onImage(ctx, c, "snapshot_remove", ref.String(), ref.ImageRef, readWrite, func(image *librbd.Image) (struct{}, error) {
+		return struct{}{}, image.GetSnapshot(ref.Snapshot).Remove()
+	})
+	return err
+}
+
+// ListSnapshots returns an image's snapshots, without those that were removed and still have clones.
+func (c *Cluster) ListSnapshots(ctx context.Context, ref ImageRef) ([]Snapshot, error) {
+	return onImage(ctx, c, "snapshot_list", ref.String(), ref, readOnly, snapshots)
+}
+
+// Clones returns the images that are clones of any snapshot of an image.
+func (c *Cluster) Clones(ctx context.Context, ref ImageRef) ([]ImageRef, error) {
+	return onImage(ctx, c, "clone_list", ref.String(), ref, readOnly, func(image *librbd.Image) ([]ImageRef, error) {
+		children, err := image.ListChildrenAttributes()
+		if err != nil {
+			return nil, err
+		}
+		refs := make([]ImageRef, 0, len(children))
+		for _, child := range children {
+			refs = append(refs, ImageRef{Pool: child.PoolName, Name: child.ImageName})
+		}
+		return refs, nil
+	})
+}
+
+// CloneImage makes an image of a snapshot, which needs no protection (clone format 2) and may be removed while the clone lives.
+// The size of spec is at least that of the snapshot; 0 takes it as it is. If there is an image of that name: *ExistsError.
+func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSpec) error {
+	sized := spec
+	sized.SizeBytes = max(spec.SizeBytes, sectorSize)
+	if err := sized.Validate(); err != nil {
+		return fmt.Errorf("clone %s: %w", from, err)
+	}
+	_, err := call(ctx, c, "image_clone", "clone "+from.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, from.Pool, func(parent *rados.IOContext) (struct{}, error) {
+			return withPool(conn, spec.Pool, func(child *rados.IOContext) (struct{}, error) {
+				return struct{}{}, cloneImage(conn, parent, child, from, spec)
+			})
+		})
+	})
+	return err
+}
+
+func cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotRef, spec ImageSpec) error {
+	options, err := spec.options()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	const format2 = 2
+	if err := options.SetUint64(librbd.ImageOptionCloneFormat, format2); err != nil {
+		return err
+	}
+	err = librbd.CloneImage(parent, from.Name, from.Snapshot, child, spec.Name, options)
+	if errors.Is(translate(err), ErrExists) {
+		return existing(conn, child, spec.ImageRef)
+	}
+	if err != nil || spec.SizeBytes == 0 {
+		return err
+	}
+	_, err = withImage(child, spec.Name, readWrite, func(image *librbd.Image) (struct{}, error) {
+		has, err := image.GetSize()
+		if err != nil || int64(has) >= spec.SizeBytes {
+			return struct{}{}, err
+		}
+		return struct{}{}, image.Resize(uint64(spec.SizeBytes))
+	})
+	return err
+}
+
+func onImage[T any](
+	ctx context.Context, c *Cluster, op, what string, ref ImageRef, lookOnly bool, fn func(*librbd.Image) (T, error),
+) (T, error) {
+	return call(ctx, c, op, what, func(conn *rados.Conn) (T, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (T, error) { return withImage(io, ref.Name, lookOnly, fn) })
+	})
+}
+
+func snapshots(image *librbd.Image) ([]Snapshot, error) {
+	all, err := image.GetSnapshotNames()
+	if err != nil {
+		return nil, err
+	}
+	var out []Snapshot
+	for _, s := range all {
+		space, err := image.GetSnapNamespaceType(s.Id)
+		if err != nil {
+			return nil, err
+		}
+		if space != librbd.SnapNamespaceTypeUser {
+			continue
+		}
+		created, err := image.GetSnapTimestamp(s.Id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Snapshot{Name: s.Name, ID: s.Id, SizeBytes: int64(s.Size), Created: time.Unix(created.Sec, created.Nsec)})
+	}
+	return out, nil
+}
+
+func findSnapshot(image *librbd.Image, name string) (Snapshot, error) {
+	all, err := snapshots(image)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	for _, s := range all {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Snapshot{}, ErrNotFound
+}
+
+func parentOf(image *librbd.Image) (*SnapshotRef, error) {
+	p, err := image.GetParent()
+	switch {
+	case errors.Is(translate(err), ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &SnapshotRef{ImageRef: ImageRef{Pool: p.Image.PoolName, Name: p.Image.ImageName}, Snapshot: p.Snap.SnapName}, nil
+}
