@@ -1,0 +1,48 @@
+package escache
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// Arbiter asks the keeper of a volume's record whether a replica may go on without its peer.
+type Arbiter struct {
+	client *Client
+}
+
+// NewArbiter returns a client for the arbiter at unix:///PATH, http://HOST:PORT or https://HOST:PORT; files are needed for https.
+// timeout bounds one question with its repeats, which happen only when nothing was sent.
+func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter, error) {
+	if timeout <= 0 {
+		return nil, fmt.Errorf("arbiter: the timeout %s is not positive", timeout)
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("arbiter: %w", err)
+	}
+	opts := Options{Node: "arbiter", UserAgent: "escached", Timeout: Timeouts{Change: timeout}, AllowPlaintext: true}
+	switch u.Scheme {
+	case "unix":
+		if u.Host != "" {
+			return nil, fmt.Errorf("arbiter: %q is not unix:///PATH", address)
+		}
+		opts.UnixSocket = u.Path
+	default:
+		opts.BaseURL, opts.TLS = address, files
+	}
+	client, err := New(opts)
+	if err != nil {
+		return nil, fmt.Errorf("arbiter: %w", err)
+	}
+	return &Arbiter{client: client}, nil
+}
+
+// OutdatePeer returns nil only when the peer is on record as outdated, so that the one who asks may go on. Any error is a refusal.
+func (a *Arbiter) OutdatePeer(ctx context.Context, req api.OutdatePeerRequest) error {
+	return a.client.change(ctx, "outdate_peer", http.MethodPost, api.PathOutdatePeer, req)
+}

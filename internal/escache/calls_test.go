@@ -1,0 +1,241 @@
+package escache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// documented answers each call of a document with its example, and fails the test on a request that the document does not allow.
+func documented(t *testing.T, file string) http.HandlerFunc {
+	t.Helper()
+	loader := openapi3.NewLoader()
+	loader.IsExternalRefsAllowed = true
+	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) { return api.Documents.ReadFile(path.Base(u.Path)) }
+	doc, err := loader.LoadFromURI(&url.URL{Path: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc.Servers = nil
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		route, params, err := router.FindRoute(r)
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+			return
+		}
+		err = openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
+			Request: r, PathParams: params, Route: route,
+			Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+		})
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		answerExample(t, w, route)
+	}
+}
+
+func answerExample(t *testing.T, w http.ResponseWriter, route *routers.Route) {
+	if route.Operation.Responses.Status(http.StatusNoContent) != nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	media := route.Operation.Responses.Status(http.StatusOK).Value.Content["application/json"]
+	example := media.Example
+	for name, e := range media.Examples {
+		if name != "absent" {
+			example = e.Value.Value
+		}
+	}
+	data, err := (&openapi3.Example{Value: example}).MarshalJSON()
+	if err != nil {
+		t.Error(err)
+	}
+	data = bytes.TrimSuffix(bytes.TrimPrefix(data, []byte(`{"value":`)), []byte("}"))
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(data)
+}
+
+func TestCallsFollowTheDocument(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var agent, asked string
+	handler := documented(t, api.OpenAPIFile)
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(data))
+		agent, asked = r.UserAgent(), r.Method+" "+r.URL.RequestURI()+" "+strings.TrimSpace(string(data))
+		handler(w, r)
+	})}
+	t.Cleanup(func() { _ = server.Close() })
+	go func() { _ = server.Serve(listener) }()
+	c, ctx := newClient(t, Options{UnixSocket: socket, UserAgent: "test/1"}), context.Background()
+	nodes := []api.ReplicaNode{{Name: "n1", Address: "10.0.0.1"}, {Name: "n2", Address: "10.0.0.2"}}
+	volume := `"pool":"rbd","image":"csi-1"`
+	for _, tc := range []struct {
+		sent string
+		call func() error
+	}{
+		{"GET /v1/node ", func() error { n, err := c.Node(ctx); return expect(err, n != nil && n.Kernel.DRBD != "") }},
+		{"GET /v1/status ", func() error { s, err := c.Status(ctx); return expect(err, s != nil && len(s.Volumes) == 1) }},
+		{"GET /v1/status?image=csi-1&pool=rbd ", func() error {
+			v, err := c.VolumeStatus(ctx, ref)
+			return expect(err, v != nil && v.State == api.StateConnected && *v.DirtyBytes == 1<<20)
+		}},
+		{`PUT /v1/replica {` + volume + `,"sizeBytes":8192,"cacheBytes":4096,"nodes":[{"name":"n1","address":"10.0.0.1"},` +
+			`{"name":"n2","address":"10.0.0.2"}],"port":7800,"minor":100}`, func() error {
+			return c.PutReplica(ctx, api.ReplicaRequest{VolumeRef: ref, SizeBytes: 8192, CacheBytes: 4096, Nodes: nodes, Port: 7800, Minor: 100})
+		}},
+		{"DELETE /v1/replica?image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, false) }},
+		{"DELETE /v1/replica?discard=true&image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, true) }},
+		{`POST /v1/dev_connect {` + volume + `,"epoch":3,"options":{}}`, func() error {
+			r, err := c.DevConnect(ctx, api.ConnectRequest{VolumeRef: ref, Epoch: 3})
+			return expect(err, r != nil && r.Device == "/dev/escache/rbd/csi-1")
+		}},
+		{`POST /v1/flush {` + volume + `,"timeoutSeconds":1}`, func() error {
+			_, err := c.Flush(ctx, api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
+			return err
+		}},
+		{`POST /v1/stop {` + volume + `}`, func() error { return c.Stop(ctx, ref) }},
+		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error { return c.SetMode(ctx, ref, api.ModeWritethrough) }},
+		{`POST /v1/hold {` + volume + `,"maxSeconds":20}`, func() error {
+			h, err := c.Hold(ctx, ref, 20*time.Second)
+			return expect(err, h != nil && h.HeldUntil.Year() == 2026)
+		}},
+		{`POST /v1/release {` + volume + `}`, func() error { return c.Release(ctx, ref) }},
+		{`POST /v1/resize {` + volume + `,"sizeBytes":8192}`, func() error { return c.Resize(ctx, ref, 8192) }},
+	} {
+		t.Run(tc.sent[:strings.Index(tc.sent[5:], " ")+5], func(t *testing.T) {
+			if err := tc.call(); err != nil {
+				t.Error(err)
+			}
+			if asked != tc.sent {
+				t.Errorf("sent %s\nwant %s", asked, tc.sent)
+			}
+			if agent != "test/1" {
+				t.Errorf("user agent %q", agent)
+			}
+		})
+	}
+}
+
+func expect(err error, ok bool) error {
+	if err == nil && !ok {
+		return errors.New("the answer's content is lost")
+	}
+	return err
+}
+
+func TestStatusOfAnotherVolumeIsNoAnswer(t *testing.T) {
+	for _, answer := range []string{`{"volumes":[]}`, `{"volumes":[{"pool":"rbd","image":"csi-2"}]}`} {
+		client, _ := serve(t, Options{}, body(200, "application/json", answer))
+		_, err := client.VolumeStatus(context.Background(), ref)
+		var strange *UnexpectedAnswerError
+		if !errors.As(err, &strange) {
+			t.Errorf("%s: %v", answer, err)
+		}
+	}
+}
+
+func TestArbiterGrantsOnlyWith204(t *testing.T) {
+	asked := api.OutdatePeerRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Epoch: 3}
+	for _, tc := range []struct {
+		name   string
+		answer http.HandlerFunc
+		grants bool
+	}{
+		{"204", documented(t, api.ArbiterFile), true},
+		{"200", body(200, "application/json", "{}"), false},
+		{"refused", problem(api.CodeFencingRefused), false},
+		{"an error that is none of ours", body(404, "text/plain", "no such page"), false},
+		{"connection lost", hangUp, false},
+		{"no answer", hang(5 * time.Second), false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s")
+			listener, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &http.Server{Handler: tc.answer, ReadHeaderTimeout: time.Second}
+			t.Cleanup(func() { _ = server.Close() })
+			go func() { _ = server.Serve(listener) }()
+			arbiter, err := NewArbiter("unix://"+socket, TLSFiles{}, 300*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := arbiter.OutdatePeer(context.Background(), asked); (err == nil) != tc.grants {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestArbiterAddresses(t *testing.T) {
+	files := tlsFiles(t)
+	ca := newAuthority(t)
+	write(t, files, ca, ca.issue(t, "client"))
+	for address, ok := range map[string]bool{
+		"unix:///run/a.sock": true, "http://10.0.0.1:80": true, "https://10.0.0.1:443": true,
+		"unix://run/a.sock": false, "unix://": false, "10.0.0.1:80": false, "": false, "ftp://10.0.0.1": false,
+	} {
+		if _, err := NewArbiter(address, files, time.Second); (err == nil) != ok {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	files := TLSFiles{CA: "/ca", Cert: "/cert", Key: "/key"}
+	for _, tc := range []struct {
+		name string
+		opts Options
+		ok   bool
+	}{
+		{"https with files", Options{BaseURL: "https://10.0.0.1:9710", TLS: files}, true},
+		{"socket", Options{UnixSocket: "/run/s"}, true},
+		{"http on the loopback", Options{BaseURL: "http://127.0.0.1:1"}, true},
+		{"http allowed", Options{BaseURL: "http://10.0.0.1:1", AllowPlaintext: true}, true},
+		{"http elsewhere", Options{BaseURL: "http://10.0.0.1:1"}, false},
+		{"nothing", Options{}, false},
+		{"both", Options{BaseURL: "http://127.0.0.1:1", UnixSocket: "/run/s"}, false},
+		{"https without a key", Options{BaseURL: "https://10.0.0.1:1", TLS: TLSFiles{CA: "/ca", Cert: "/cert"}}, false},
+		{"a relative socket", Options{UnixSocket: "run/s"}, false},
+		{"a path in the URL", Options{BaseURL: "http://127.0.0.1:1/v1"}, false},
+		{"a password in the URL", Options{BaseURL: "http://u:p@127.0.0.1:1"}, false},
+		{"no scheme", Options{BaseURL: "127.0.0.1:1"}, false},
+		{"a negative timeout", Options{UnixSocket: "/run/s", Timeout: Timeouts{Query: -1}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := tc.opts.Validate()
+			if (err == nil) != tc.ok {
+				t.Error(err)
+			}
+			if err != nil && strings.Contains(err.Error(), "u:p@") {
+				t.Errorf("the password is shown: %v", err)
+			}
+		})
+	}
+}

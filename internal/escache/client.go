@@ -1,0 +1,187 @@
+// Package escache is the client of the escache HTTP API: over TCP with mutual TLS, or over the local service's unix socket.
+//
+// Every call is bounded by a deadline of its own beside its context's. A call is repeated only where that is safe: when nothing was
+// sent, or when it is a GET or PUT that got no answer.
+package escache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-resty/resty/v2"
+)
+
+const (
+	dialTimeout = 3 * time.Second
+	// maxAnswerBytes is above the status of a host full of volumes, and below what would hurt the caller.
+	maxAnswerBytes = 8 << 20
+	maxRepeats     = 3
+	firstWait      = 100 * time.Millisecond
+	longestWait    = 2 * time.Second
+)
+
+// Client calls one escached. It is safe for use by several goroutines.
+type Client struct {
+	opts  Options
+	http  *resty.Client
+	idle  *http.Transport
+	certs *certificates // nil without TLS
+}
+
+// New returns a client. It reads the TLS files, and does not call the service.
+func New(opts Options) (*Client, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("escache client: %w", err)
+	}
+	c := &Client{opts: opts.withDefaults()}
+	c.idle = &http.Transport{
+		Proxy:               nil, // hosts are called directly, whatever the environment says
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     30 * time.Second,
+		DisableCompression:  true, // the size limit counts what was sent
+	}
+	base := opts.BaseURL
+	if opts.UnixSocket != "" {
+		base = "http://escache"
+		c.idle.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", opts.UnixSocket)
+		}
+	} else if u, err := url.Parse(opts.BaseURL); err == nil && u.Scheme == "https" {
+		c.certs = &certificates{files: opts.TLS, logger: c.opts.Logger}
+		if _, err := c.certs.refresh(); err != nil {
+			return nil, fmt.Errorf("escache client for %s: %w: %w; %s", c.opts.Node, ErrTLS, err, tlsAdvice(err))
+		}
+		c.idle.DialTLSContext = c.certs.dial
+	}
+	c.http = resty.NewWithClient(&http.Client{
+		Transport:     c.idle,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
+	c.http.SetBaseURL(base).SetHeader("User-Agent", c.opts.UserAgent).SetLogger(silent{}).SetResponseBodyLimit(maxAnswerBytes)
+	c.http.SetRetryCount(maxRepeats).SetRetryWaitTime(firstWait).SetRetryMaxWaitTime(longestWait)
+	return c, nil
+}
+
+// Close closes idle connections. The client stays usable.
+func (c *Client) Close() { c.idle.CloseIdleConnections() }
+
+// silent drops resty's own lines: they hold addresses and bodies. Observe and the slow-call line tell what matters.
+type silent struct{}
+
+func (silent) Errorf(string, ...any) {}
+func (silent) Warnf(string, ...any)  {}
+func (silent) Debugf(string, ...any) {}
+
+// call is one request: what to send, where the answer goes, and how long it may take.
+type call struct {
+	name   string
+	method string
+	path   string
+	query  url.Values
+	body   any
+	out    any // nil: the answer has no body
+	limit  time.Duration
+	slow   time.Duration // 0: Options.SlowAfter
+}
+
+// do makes a call and tells the log and the metrics about it: the only place where that happens.
+func (c *Client) do(ctx context.Context, k call) error {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, k.limit)
+	defer cancel()
+	err := c.send(ctx, k)
+	if err != nil {
+		err = &CallError{Node: c.opts.Node, Call: k.name, Err: err}
+	}
+	took, slow := time.Since(start), k.slow
+	if slow == 0 {
+		slow = c.opts.SlowAfter
+	}
+	if took > slow {
+		c.opts.Logger.Warn("slow escache call", "node", c.opts.Node, "call", k.name, "outcome", outcomeOf(err), "duration", took)
+	}
+	c.opts.Observe(k.name, outcomeOf(err), took)
+	return err
+}
+
+func (c *Client) send(ctx context.Context, k call) error {
+	if c.certs != nil {
+		changed, err := c.certs.refresh()
+		if err != nil {
+			return causeOf(ctx, err, false)
+		}
+		if changed { // what is open was made with the old certificates
+			c.idle.CloseIdleConnections()
+		}
+	}
+	var attempt attempt
+	request := c.http.R().SetContext(httptrace.WithClientTrace(ctx, attempt.trace())).SetQueryParamsFromValues(k.query)
+	if k.body != nil {
+		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
+	}
+	request.AddRetryCondition(func(_ *resty.Response, err error) bool { return attempt.again(ctx, k.method, err) })
+	resp, err := request.Execute(k.method, k.path)
+	if errors.Is(err, resty.ErrResponseBodyTooLarge) {
+		return &UnexpectedAnswerError{Status: resp.StatusCode(), Reason: fmt.Sprintf("longer than %d bytes", maxAnswerBytes)}
+	}
+	if err != nil {
+		if attempt.last != nil { // what came before a wait that the deadline ended
+			err = attempt.last
+		}
+		return causeOf(ctx, err, attempt.connected.Load())
+	}
+	return answer(resp, k.out)
+}
+
+// answer decodes a complete answer.
+func answer(resp *resty.Response, out any) error {
+	switch status := resp.StatusCode(); {
+	case status >= http.StatusBadRequest:
+		return problemOf(resp)
+	case out == nil && status == http.StatusNoContent:
+		return nil
+	case out != nil && status == http.StatusOK:
+		if err := json.Unmarshal(resp.Body(), out); err != nil {
+			return unexpected(resp, err.Error())
+		}
+		return nil
+	default:
+		return unexpected(resp, "status")
+	}
+}
+
+// attempt watches one call's tries to decide whether another is safe.
+type attempt struct {
+	connected atomic.Bool // in this try the request may have been sent
+	last      error
+}
+
+func (a *attempt) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.connected.Store(true) }}
+}
+
+// again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are never asked for again: a busy or failing
+// service is its caller's to judge.
+func (a *attempt) again(ctx context.Context, method string, err error) bool {
+	a.last = err
+	if err == nil || ctx.Err() != nil || tlsAdvice(err) != "" || errors.Is(err, resty.ErrResponseBodyTooLarge) {
+		return false
+	}
+	if a.connected.Load() && method != http.MethodGet && method != http.MethodPut {
+		return false
+	}
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < firstWait {
+		return false
+	}
+	a.connected.Store(false)
+	return true
+}

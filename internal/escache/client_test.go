@@ -1,0 +1,325 @@
+package escache
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+var ref = api.VolumeRef{Pool: "rbd", Image: "csi-1"}
+
+func newClient(t *testing.T, opts Options) *Client {
+	t.Helper()
+	client, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// script answers the n-th request with its n-th function, and every later one with its last.
+type script struct {
+	steps []http.HandlerFunc
+	hits  atomic.Int64
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	n := int(s.hits.Add(1))
+	s.steps[min(n, len(s.steps))-1](w, r)
+}
+
+func serve(t *testing.T, opts Options, steps ...http.HandlerFunc) (*Client, *script) {
+	t.Helper()
+	s := &script{steps: steps}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	opts.BaseURL, opts.Node = server.URL, "n1"
+	return newClient(t, opts), s
+}
+
+func done(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
+
+func node(w http.ResponseWriter, _ *http.Request) {
+	_ = json.NewEncoder(w).Encode(api.Node{Name: "n1"})
+}
+
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func hang(d time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(d):
+		case <-r.Context().Done():
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+func problem(code api.Code) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", api.ProblemContentType+"; charset=utf-8")
+		w.WriteHeader(api.StatusOf(code))
+		_ = json.NewEncoder(w).Encode(api.Problem{Type: "about:blank", Title: "x", Status: api.StatusOf(code), Code: code, Detail: "do this"})
+	}
+}
+
+func body(status int, kind, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// verbs is one call of each method.
+func verbs(c *Client) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"GET":    func(ctx context.Context) error { _, err := c.Node(ctx); return err },
+		"PUT":    func(ctx context.Context) error { return c.PutReplica(ctx, api.ReplicaRequest{VolumeRef: ref}) },
+		"POST":   func(ctx context.Context) error { return c.Stop(ctx, ref) },
+		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref, false) },
+	}
+}
+
+func TestRepeatsOnlyWhatIsSafe(t *testing.T) {
+	ok := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			node(w, r)
+			return
+		}
+		done(w, r)
+	}
+	for _, tc := range []struct {
+		name  string
+		first http.HandlerFunc
+		hits  map[string]int64
+		want  error
+	}{
+		{"connection lost after the request", hangUp, map[string]int64{"GET": 2, "PUT": 2, "POST": 1, "DELETE": 1}, ErrUnreachable},
+		{"busy", problem(api.CodeBusy), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
+		{"stuck", problem(api.CodeStuck), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
+		{"gateway's error", body(502, "text/html", "<html>"), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
+	} {
+		for method, hits := range tc.hits {
+			t.Run(tc.name+"/"+method, func(t *testing.T) {
+				client, script := serve(t, Options{}, tc.first, ok)
+				err := verbs(client)[method](context.Background())
+				if got := script.hits.Load(); got != hits {
+					t.Errorf("%d requests, want %d", got, hits)
+				}
+				if repeated := hits > 1; repeated != (err == nil) {
+					t.Errorf("error %v after %d requests", err, hits)
+				}
+				if tc.want != nil && err != nil && !errors.Is(err, tc.want) {
+					t.Errorf("%v, want %v", err, tc.want)
+				}
+			})
+		}
+	}
+}
+
+func TestRepeatsEveryMethodWhenNothingWasSent(t *testing.T) {
+	for _, method := range []string{"GET", "PUT", "POST", "DELETE"} {
+		t.Run(method, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s")
+			script := &script{steps: []http.HandlerFunc{done}}
+			if method == "GET" {
+				script.steps[0] = node
+			}
+			client := newClient(t, Options{UnixSocket: socket})
+			time.AfterFunc(firstWait/2, func() { // after the first try was refused
+				listener, err := net.Listen("unix", socket)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				server := &http.Server{Handler: script, ReadHeaderTimeout: time.Second}
+				t.Cleanup(func() { _ = server.Close() })
+				go func() { _ = server.Serve(listener) }()
+			})
+			if err := verbs(client)[method](context.Background()); err != nil || script.hits.Load() != 1 {
+				t.Errorf("%d requests, error %v", script.hits.Load(), err)
+			}
+		})
+	}
+}
+
+func TestUnreachableNamesNodeAndCall(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	client := newClient(t, Options{Node: "n7", BaseURL: "http://" + listener.Addr().String()})
+	ctx, cancel := context.WithTimeout(context.Background(), 350*time.Millisecond)
+	defer cancel()
+	err = client.Stop(ctx, ref)
+	var failed *CallError
+	if !errors.Is(err, ErrUnreachable) || !errors.As(err, &failed) || failed.Node != "n7" || failed.Call != "stop" {
+		t.Error(err)
+	}
+	if errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("the cause is lost: %v", err)
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	short := Timeouts{Query: 150 * time.Millisecond, Change: 150 * time.Millisecond, Connect: 150 * time.Millisecond}
+	for method := range verbs(nil) {
+		t.Run("of the client/"+method, func(t *testing.T) {
+			client, script := serve(t, Options{Timeout: short}, hang(5*time.Second))
+			start := time.Now()
+			err := verbs(client)[method](context.Background())
+			if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 3*time.Second {
+				t.Errorf("after %s: %v", time.Since(start), err)
+			}
+			if script.hits.Load() != 1 {
+				t.Errorf("%d requests", script.hits.Load())
+			}
+		})
+	}
+	t.Run("of the caller", func(t *testing.T) {
+		client, _ := serve(t, Options{}, hang(5*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		if err := client.Stop(ctx, ref); !errors.Is(err, ErrTimeout) {
+			t.Error(err)
+		}
+	})
+	t.Run("the caller gives up", func(t *testing.T) {
+		client, _ := serve(t, Options{}, hang(5*time.Second))
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(100*time.Millisecond, cancel)
+		if err := client.Stop(ctx, ref); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable) {
+			t.Error(err)
+		}
+	})
+	t.Run("a flush has its own time and a margin", func(t *testing.T) {
+		slow := func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(1200 * time.Millisecond)
+			_ = json.NewEncoder(w).Encode(api.FlushResponse{DirtyBytes: 4096})
+		}
+		client, _ := serve(t, Options{Timeout: short}, slow)
+		left, err := client.Flush(context.Background(), api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
+		if err != nil || left.Clean || left.DirtyBytes != 4096 {
+			t.Errorf("%+v, %v", left, err)
+		}
+	})
+	t.Run("an unanswered handshake", func(t *testing.T) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ca, files := newAuthority(t), tlsFiles(t)
+		write(t, files, ca, ca.issue(t, "client"))
+		client := newClient(t, Options{BaseURL: "https://" + listener.Addr().String(), TLS: files, Timeout: short})
+		if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrUnreachable) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnswersThatAreNotOfTheAPI(t *testing.T) {
+	full := `{"name":"n1"`
+	for _, tc := range []struct {
+		name   string
+		answer http.HandlerFunc
+		status int // 0: the connection counts as broken
+	}{
+		{"a proxy's page", body(502, "text/html", "<html>bad gateway</html>"), 502},
+		{"a problem without a code", body(409, api.ProblemContentType, `{"title":"x"}`), 409},
+		{"a problem that is cut short", body(409, api.ProblemContentType, `{"code":"bu`), 409},
+		{"an answer that is cut short", body(200, "application/json", full), 200},
+		{"an empty answer", body(200, "application/json", ""), 200},
+		{"no content where there should be some", done, 204},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		}, 302},
+		{"an endless answer", func(w http.ResponseWriter, _ *http.Request) {
+			for chunk := bytes.Repeat([]byte(" "), 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}, 200},
+		{"a connection closed in the middle", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, full)
+			panic(http.ErrAbortHandler)
+		}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			client, script := serve(t, Options{}, tc.answer)
+			_, err := client.Node(context.Background())
+			var strange *UnexpectedAnswerError
+			switch {
+			case tc.status == 0:
+				if !errors.Is(err, ErrUnreachable) || script.hits.Load() != maxRepeats+1 {
+					t.Errorf("%v after %d requests", err, script.hits.Load())
+				}
+			case !errors.As(err, &strange):
+				t.Errorf("%v is no UnexpectedAnswerError", err)
+			case strange.Status != tc.status || len(strange.Cut) > cutBytes:
+				t.Errorf("status %d with %d bytes", strange.Status, len(strange.Cut))
+			case script.hits.Load() != 1:
+				t.Errorf("%d requests", script.hits.Load())
+			}
+		})
+	}
+}
+
+func TestProblemsAreTyped(t *testing.T) {
+	client, _ := serve(t, Options{}, problem(api.CodeDirty))
+	err := client.Stop(context.Background(), ref)
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Code != api.CodeDirty || p.Status != http.StatusConflict {
+		t.Fatal(err)
+	}
+	if want := "stop on n1: do this (dirty)"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+}
+
+func TestObserverAndLog(t *testing.T) {
+	var seen []string
+	var log bytes.Buffer
+	opts := Options{
+		SlowAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Observe: func(call, code string, d time.Duration) {
+			seen = append(seen, fmt.Sprintf("%s %s %t", call, code, d > 0))
+		},
+	}
+	client, _ := serve(t, opts, done, problem(api.CodeBusy), hang(100*time.Millisecond), hangUp)
+	for range 4 {
+		_ = client.Stop(context.Background(), ref)
+	}
+	want := "stop ok true,stop busy true,stop ok true,stop unreachable true"
+	if got := strings.Join(seen, ","); got != want {
+		t.Errorf("observed %s, want %s", got, want)
+	}
+	if lines := strings.Count(log.String(), "slow escache call"); lines != 1 || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("want one line, of the slow call:\n%s", log.String())
+	}
+	for _, secret := range []string{ref.Image, "do this", "http://"} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("the log holds %q:\n%s", secret, log.String())
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package escache
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// tlsServer answers every call with 204 and records the name in the caller's certificate.
+func tlsServer(t *testing.T, clients *authority, own tls.Certificate) (*httptest.Server, *string) {
+	t.Helper()
+	var caller string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller = r.TLS.PeerCertificates[0].Subject.CommonName
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.pool()}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server, &caller
+}
+
+func TestCertificatesRotateWithoutRestart(t *testing.T) {
+	ca, files := newAuthority(t), tlsFiles(t)
+	server, caller := tlsServer(t, ca, ca.issue(t, "service"))
+	write(t, files, ca, ca.issue(t, "before"))
+	client := newClient(t, Options{BaseURL: server.URL, TLS: files})
+	for _, want := range []string{"before", "after"} {
+		if want == "after" {
+			write(t, files, ca, ca.issue(t, "after"))
+		}
+		if err := client.Stop(context.Background(), ref); err != nil {
+			t.Fatal(err)
+		}
+		if *caller != want {
+			t.Errorf("the service saw the certificate %q, want %q", *caller, want)
+		}
+	}
+}
+
+func TestAuthorityRotatesWithoutRestart(t *testing.T) {
+	first, second, files := newAuthority(t), newAuthority(t), tlsFiles(t)
+	server, _ := tlsServer(t, first, second.issue(t, "service"))
+	own := first.issue(t, "client")
+	write(t, files, first, own)
+	client := newClient(t, Options{BaseURL: server.URL, TLS: files})
+	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) {
+		t.Fatalf("a service of an unknown authority was accepted: %v", err)
+	}
+	write(t, files, second, own)
+	if err := client.Stop(context.Background(), ref); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHalfRotatedFilesLeaveTheLastGoodOnesInForce(t *testing.T) {
+	ca, files := newAuthority(t), tlsFiles(t)
+	server, caller := tlsServer(t, ca, ca.issue(t, "service"))
+	write(t, files, ca, ca.issue(t, "before"))
+	var log bytes.Buffer
+	client := newClient(t, Options{BaseURL: server.URL, TLS: files, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	key, err := os.ReadFile(files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, files, ca, ca.issue(t, "after"))
+	if err := os.WriteFile(files.Key, append(key, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Stop(context.Background(), ref); err != nil || *caller != "before" {
+		t.Errorf("caller %q, error %v", *caller, err)
+	}
+	if !strings.Contains(log.String(), "last good") || strings.Contains(log.String(), "PRIVATE") {
+		t.Errorf("log: %s", log.String())
+	}
+	write(t, files, ca, ca.issue(t, "after"))
+	if err := client.Stop(context.Background(), ref); err != nil || *caller != "after" {
+		t.Errorf("after the rotation: caller %q, error %v", *caller, err)
+	}
+}
+
+func TestTLSErrorsSayWhatToDo(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }
+	elsewhere := func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }
+	for _, tc := range []struct {
+		name          string
+		trusted       *authority
+		service, mine tls.Certificate
+		advice        string
+	}{
+		{"service of another authority", other, ca.issue(t, "s"), ca.issue(t, "c"), "the authority that signed it"},
+		{"service's certificate expired", ca, ca.issue(t, "s", expired), ca.issue(t, "c"), "check both clocks"},
+		{"service's certificate for another address", ca, ca.issue(t, "s", elsewhere), ca.issue(t, "c"), "another name or address"},
+		{"client of another authority", ca, ca.issue(t, "s"), other.issue(t, "c"), "refused this client's certificate"},
+		{"client's certificate expired", ca, ca.issue(t, "s"), ca.issue(t, "c", expired), "refused this client's certificate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server, _ := tlsServer(t, ca, tc.service)
+			files := tlsFiles(t)
+			write(t, files, tc.trusted, tc.mine)
+			client := newClient(t, Options{BaseURL: server.URL, TLS: files})
+			for call, err := range map[string]error{
+				"stop":    client.Stop(context.Background(), ref),
+				"replica": client.PutReplica(context.Background(), api.ReplicaRequest{VolumeRef: ref}),
+			} {
+				if !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), tc.advice) {
+					t.Errorf("%s: %v, want advice %q", call, err, tc.advice)
+				}
+			}
+		})
+	}
+}
+
+func TestServiceWithoutTLSIsNamed(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	ca, files := newAuthority(t), tlsFiles(t)
+	write(t, files, ca, ca.issue(t, "client"))
+	client := newClient(t, Options{BaseURL: strings.Replace(server.URL, "http://", "https://", 1), TLS: files})
+	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), "check the port") {
+		t.Error(err)
+	}
+}
+
+func TestMissingTLSFilesAreNamed(t *testing.T) {
+	_, err := New(Options{BaseURL: "https://127.0.0.1:1", TLS: TLSFiles{CA: "/nowhere/ca", Cert: "/nowhere/cert", Key: "/nowhere/key"}})
+	if !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), "/nowhere/ca") {
+		t.Error(err)
+	}
+}
