@@ -1,0 +1,203 @@
+// Package authority is the one rule of who may write to a volume. Its functions are pure: they look at a CacheVolume and at
+// what was reported, and say what may be done. Whoever acts on the answer writes it with the object's resourceVersion, so of
+// two rivals one loses.
+//
+//   - Authority Ceph: the cache is clean and stays so. Any node of the group may have the volume, and replicas can be laid or
+//     dropped at will.
+//   - Authority Cache: there may be dirty data. Only a node whose replica is current may have the volume.
+//
+// Ceph → Cache is written before write-back begins; Cache → Ceph only after escached has reported zero dirty and that
+// nothing can become dirty any more.
+package authority
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Reasons why something may not be done.
+var (
+	// ErrRefused: the state of the volume forbids it; the text says what has to happen first.
+	ErrRefused = errors.New("refused")
+	// ErrUnreachable: it cannot be decided while a host does not answer.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrForeignNode: the node is not in the volume's group.
+	ErrForeignNode = fmt.Errorf("not in the volume's group: %w", ErrRefused)
+)
+
+// FenceSeconds is how long a fenced client stays on Ceph's blocklist: years. An entry that ended by itself would revive the
+// old map, which then writes into an image that another node owns.
+const FenceSeconds = 315360000
+
+// InCeph reports whether the truth is in Ceph. A volume that was never attached has no authority on record.
+func InCeph(v *v1alpha1.CacheVolume) bool { return v.Status.Authority != v1alpha1.AuthorityCache }
+
+// Attachment is what has to be done so that a node may have a volume.
+type Attachment struct {
+	// Held: the node has it already; what follows is repeated.
+	Held bool
+	// Epoch of the attachment.
+	Epoch int64
+	// Relay: the node has no replica; both are laid anew around it. Nothing is lost, for the truth is in Ceph.
+	Relay bool
+	// Renew are replicas that are not current: they are dropped and laid anew, for the truth is in Ceph.
+	Renew []string
+	// TakeOver: data may be dirty, so a partner that does not answer is gone without.
+	TakeOver bool
+}
+
+// Attach decides whether a node of the group may have the volume now.
+func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {
+	s := &v.Status
+	if !slices.Contains(group, node) {
+		return Attachment{}, fmt.Errorf("volume %s lives in group %s (%s), node %s is %w",
+			v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
+	}
+	if s.AttachedNode != "" && s.AttachedNode != node {
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s since epoch %d and has to be detached there first: %w",
+			v.Name, s.AttachedNode, s.Epoch, ErrRefused)
+	}
+	a := Attachment{Held: s.AttachedNode == node, Epoch: s.Epoch}
+	if !a.Held {
+		a.Epoch++
+	}
+	if InCeph(v) {
+		a.Relay = !v.Spec.HasReplica(node)
+		for _, replica := range v.Spec.Replicas {
+			if s.IsOutdated(replica) {
+				a.Renew = append(a.Renew, replica)
+			}
+		}
+		return a, nil
+	}
+	a.TakeOver = true
+	current := slices.DeleteFunc(slices.Clone(v.Spec.Replicas), s.IsOutdated)
+	switch {
+	case slices.Contains(current, node):
+		return a, nil
+	case len(current) == 0:
+		return Attachment{}, fmt.Errorf("volume %s has no current replica left, only %s, which lack acknowledged writes; "+
+			"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
+	case s.IsOutdated(node):
+		return Attachment{}, fmt.Errorf("the replica of volume %s on node %s lacks acknowledged writes (%d bytes were dirty); "+
+			"the current one is on %s, which has to flush, or to resynchronise it, first: %w",
+			v.Name, node, s.DirtyBytes, strings.Join(current, " and "), ErrRefused)
+	default:
+		return Attachment{}, fmt.Errorf("volume %s has dirty data (%d bytes) on %s and no replica on node %s; "+
+			"attach it on %s, which flushes it, first: %w",
+			v.Name, s.DirtyBytes, strings.Join(current, " and "), node, strings.Join(current, " or "), ErrRefused)
+	}
+}
+
+// Report is what a host's escached says of a volume.
+type Report struct {
+	// Err is why there is no answer. The other fields mean nothing then.
+	Err    error
+	Status escache.VolumeStatus
+}
+
+// connected reports whether the host may still write to the image: it has the device, or is not known not to.
+func (r Report) connected() bool {
+	switch r.Status.State {
+	case escache.StateAbsent, escache.StateStandby:
+		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != ""
+	case escache.StateError:
+		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != "" || r.Status.Device != ""
+	default:
+		return true
+	}
+}
+
+// clean reports whether the host's own replica is current and holds nothing that Ceph has not.
+func (r Report) clean() bool {
+	s := r.Status
+	return s.State == escache.StateStandby && s.DiskState == "UpToDate" && s.DirtyBytes != nil && *s.DirtyBytes == 0
+}
+
+// Death is what Kubernetes says of a node. An empty Reason means that it lives.
+type Death struct{ Reason string }
+
+// Detachment is what has to be done so that a node no longer has a volume.
+type Detachment struct {
+	// Gone: the node does not have it; nothing is to be done.
+	Gone bool
+	// Fence: the node's Ceph client goes onto the blocklist first, because nobody can wait for the node.
+	Fence bool
+	// Clean: the truth is in Ceph from now on.
+	Clean bool
+	// Reason is why a node is fenced.
+	Reason string
+}
+
+// Detach decides how the volume is taken from a node. An orderly one has unstaged: its device is gone. A node that Kubernetes
+// has given up is fenced, whether it is dead or only cut off, and never waited for.
+func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
+	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node {
+		return Detachment{Gone: true}, nil
+	}
+	if holder.Err != nil {
+		if death.Reason != "" {
+			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, holder.Err)}, nil
+		}
+		return Detachment{}, fmt.Errorf("volume %s: escached on node %s does not answer (%w), so nobody knows whether it still writes; "+
+			"Kubernetes says that the node lives: start escached there, or taint the node node.kubernetes.io/out-of-service: %w",
+			v.Name, node, holder.Err, ErrUnreachable)
+	}
+	if holder.connected() {
+		if death.Reason != "" {
+			return Detachment{Fence: true, Reason: death.Reason + ", and its escached still has the device"}, nil
+		}
+		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
+			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
+	}
+	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
+}
+
+// Settled decides whether a detached volume's truth is in Ceph by now. Every replica has either answered that it has no
+// device, or is on record as outdated, so that nobody else can have newer writes; and one that is current is clean.
+func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
+	if v.Status.AttachedNode != "" {
+		return false
+	}
+	if InCeph(v) {
+		return true
+	}
+	clean := false
+	for _, node := range v.Spec.Replicas {
+		r, asked := reports[node]
+		answered := asked && r.Err == nil
+		if v.Status.IsOutdated(node) && !(answered && r.connected()) {
+			continue
+		}
+		if !answered || r.connected() {
+			return false
+		}
+		clean = clean || r.clean()
+	}
+	return clean
+}
+
+// Clients returns the Ceph clients that have to be fenced so that the holder cannot write any more: the one on record, and
+// those that have the image open now. Clients fenced earlier stay fenced and are left out.
+func Clients(v *v1alpha1.CacheVolume, open []string) []string {
+	candidates := slices.Clone(open)
+	if v.Status.ClientAddress != "" {
+		candidates = append(candidates, v.Status.ClientAddress)
+	}
+	slices.Sort(candidates)
+	return slices.DeleteFunc(slices.Compact(candidates), func(address string) bool {
+		return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address })
+	})
+}
+
+func dirty(s escache.VolumeStatus) string {
+	if s.DirtyBytes == nil {
+		return "how much is dirty is not known"
+	}
+	return fmt.Sprintf("%d bytes dirty", *s.DirtyBytes)
+}

@@ -1,0 +1,206 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// create writes the record, then makes the image, then says in the record that it is there. No node is asked: creation costs
+// two API writes and one image, and works while a host is down.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
+func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+	v, err := s.record(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if v.Status.Phase != v1alpha1.VolumeReady {
+		if err := s.makeImage(ctx, v, r.CreatePool); err != nil {
+			return nil, s.undo(ctx, v, err)
+		}
+		crashpoint.Reach("create_volume/image_made")
+		if err := s.markReady(ctx, v); err != nil {
+			return nil, fmt.Errorf("record that the image of volume %s is there: %w", v.Name, err)
+		}
+		crashpoint.Reach("create_volume/ready_written")
+	}
+	out := volumeOf(v)
+	out.VolumeContext = r.VolumeContext()
+	return &csi.CreateVolumeResponse{Volume: out}, nil
+}
+
+// record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own.
+func (s *service) record(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+	known := s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil
+	if !known {
+		v, err := s.writeRecord(ctx, r)
+		if !apierrors.IsAlreadyExists(err) {
+			return v, err
+		}
+	}
+	// The cache may lag behind, so what decides is read from the API server.
+	v, err := s.volume(ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	s.Book.Observe(v)
+	return v, s.compare(v, r)
+}
+
+func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+	cacheBytes := r.Cache.For(r.Size.Want)
+	place, err := s.reserve(r, cacheBytes)
+	if err != nil {
+		return nil, fmt.Errorf("place volume %s: %w", r.ID, err)
+	}
+	v := &v1alpha1.CacheVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
+		Spec: v1alpha1.CacheVolumeSpec{
+			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.ImagePrefix + r.ID,
+			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
+			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
+		},
+	}
+	if r.Claim != "" {
+		v.Annotations = map[string]string{v1alpha1.AnnotationClaim: r.Claim}
+	}
+	crashpoint.Reach("create_volume/placed")
+	if err := s.Cached.Create(ctx, v); err != nil {
+		// Only an answer says that nothing was written. Without one the place stays taken until the record shows up or,
+		// at the latest, until this process ends.
+		if kubernetesAnswered(err) {
+			s.Book.Forget(r.ID)
+		}
+		return nil, fmt.Errorf("write the record of volume %s: %w", r.ID, err)
+	}
+	crashpoint.Reach("create_volume/object_written")
+	return v, nil
+}
+
+func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reservation, error) {
+	if r.Groups == nil {
+		return s.Book.Reserve(r.ID, cacheBytes, nil)
+	}
+	var failures []error
+	for _, set := range r.Groups {
+		place, err := s.Book.Reserve(r.ID, cacheBytes, set)
+		if err == nil {
+			return place, nil
+		}
+		failures = append(failures, err)
+	}
+	return reservation.Reservation{}, errors.Join(failures...)
+}
+
+// compare finds what of an existing volume is not as requested now.
+func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
+	if !v.DeletionTimestamp.IsZero() {
+		return fmt.Errorf("volume %s is being deleted: %w", v.Name, ErrBusy)
+	}
+	var different []string
+	differs := func(what string, is, wanted any) {
+		if !reflect.DeepEqual(is, wanted) {
+			different = append(different, fmt.Sprintf("%s is %v, not %v", what, is, wanted))
+		}
+	}
+	if !r.Size.allows(v.Spec.SizeBytes) {
+		differs("its size", v.Spec.SizeBytes, r.Size.Want)
+	}
+	differs("clusterID", v.Spec.ClusterID, r.ClusterID)
+	differs("pool", v.Spec.Pool, r.Pool)
+	differs("dataPool", v.Spec.DataPool, r.DataPool)
+	differs("cacheMode", v.Spec.CacheMode, r.Mode)
+	differs("its cache's options", v.Spec.CacheOptions, r.Options)
+	differs("its image's layout", layoutOf(v.Spec.Layout), layoutOf(r.Layout))
+	// An expanded volume keeps the cache it was made with.
+	if v.Spec.SizeBytes == r.Size.Want {
+		differs("cacheSize", v.Spec.CacheBytes, r.Cache.For(r.Size.Want))
+	}
+	if r.Groups != nil && !contained(r.Groups, v.Spec.Group) {
+		different = append(different, fmt.Sprintf("it lives in group %s, which is not allowed now", v.Spec.Group))
+	}
+	if len(different) > 0 {
+		return fmt.Errorf("volume %s: %s: %w", v.Name, strings.Join(different, "; "), ErrDifferent)
+	}
+	return nil
+}
+
+func contained(sets [][]string, group string) bool {
+	for _, set := range sets {
+		for _, g := range set {
+			if g == group {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
+	if l == nil {
+		return v1alpha1.ImageLayout{}
+	}
+	return *l
+}
+
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, createPool bool) error {
+	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, createPool); err != nil {
+		return err
+	}
+	if v.Spec.DataPool != "" {
+		if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.DataPool, false); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("create_volume/pool_checked")
+	return s.Images.Create(ctx, ImageSpec{
+		ImageRef: imageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
+	})
+}
+
+// undo takes the record back where no repetition can make the image: external-provisioner gives such a volume up without a
+// DeleteVolume, and the record would stay for ever. Where repeating may help, the record is what the repeated call needs.
+func (s *service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
+	cause = fmt.Errorf("make the image of volume %s: %w", v.Name, cause)
+	if !isFinal(cause) {
+		return cause
+	}
+	if err := s.markDeleted(ctx, v); err != nil {
+		return fmt.Errorf("%w; its record stays: %w", cause, err)
+	}
+	if err := s.letGo(ctx, v); err != nil {
+		return fmt.Errorf("%w; its record stays: %w", cause, err)
+	}
+	return cause
+}
+
+func (s *service) markReady(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	v.Status.Phase = v1alpha1.VolumeReady
+	v.Status.Authority = v1alpha1.AuthorityCeph
+	v.Status.Summary.Size = v1alpha1.HumanBytes(v.Spec.SizeBytes)
+	v.Status.Summary.Cache = v1alpha1.HumanBytes(v.Spec.CacheBytes)
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageCreated",
+		Message: "the image is there", ObservedGeneration: v.Generation,
+	})
+	return s.Cached.Status().Update(ctx, v)
+}
+
+// kubernetesAnswered reports whether the API server itself refused, so that nothing was written.
+func kubernetesAnswered(err error) bool {
+	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
+		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
+}

@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// expand records the new size, then grows the image. The node that has the volume, or gets it next, grows device and
+// filesystem. The cache keeps its size.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerexpandvolume
+func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.ControllerExpandVolumeResponse, error) {
+	v, err := s.volume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if v.Status.Phase != v1alpha1.VolumeReady {
+		return nil, fmt.Errorf("volume %s is not made yet: %w", id, ErrRefused)
+	}
+	if size.Maximum != 0 && v.Spec.SizeBytes > size.Maximum {
+		return nil, fmt.Errorf("volume %s has %d bytes, more than the limit of %d, and cannot shrink: %w",
+			id, v.Spec.SizeBytes, size.Maximum, ErrOutOfRange)
+	}
+	if v.Spec.SizeBytes < size.Minimum {
+		v.Spec.SizeBytes = size.Want
+		if err := s.Cached.Update(ctx, v); err != nil {
+			return nil, fmt.Errorf("record the new size of volume %s: %w", id, err)
+		}
+		crashpoint.Reach("expand_volume/size_written")
+	}
+	if err := s.Images.Resize(ctx, imageOf(v), v.Spec.SizeBytes); err != nil {
+		return nil, fmt.Errorf("grow the image of volume %s: %w", id, err)
+	}
+	crashpoint.Reach("expand_volume/image_grown")
+	if summary := v1alpha1.HumanBytes(v.Spec.SizeBytes); v.Status.Summary.Size != summary {
+		v.Status.Summary.Size = summary
+		if err := s.updateStatus(ctx, v, "it has grown"); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Spec.SizeBytes, NodeExpansionRequired: true}, nil
+}

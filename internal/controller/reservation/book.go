@@ -1,0 +1,208 @@
+// Package reservation keeps what volumes have taken: cache on two hosts, a port and a minor. It is in memory only; the
+// CacheVolumes and NodeGroups it is told of are the truth, and a volume in creation counts from its reservation on.
+package reservation
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/placement"
+)
+
+// ErrNoSlot says that a group has used up its ports and minors.
+var ErrNoSlot = errors.New("no port and minor left")
+
+// Range is the numbers from First to Last.
+type Range struct{ First, Last int32 }
+
+// Slots are the ports and minors that volumes of a group share out. The n-th port goes with the n-th minor, so each volume
+// takes one number of both.
+type Slots struct {
+	Ports  Range
+	Minors Range
+}
+
+// Validate reports ranges that cannot be used.
+func (s Slots) Validate() error {
+	if s.Ports.First < 1024 || s.Ports.Last > 65535 || s.Ports.Last < s.Ports.First {
+		return fmt.Errorf("ports %d-%d are not a range within 1024-65535", s.Ports.First, s.Ports.Last)
+	}
+	if s.Minors.First < 0 || s.Minors.Last >= 1<<20 || s.Minors.Last < s.Minors.First {
+		return fmt.Errorf("minors %d-%d are not a range within 0-1048575", s.Minors.First, s.Minors.Last)
+	}
+	return nil
+}
+
+func (s Slots) count() int {
+	return int(min(s.Ports.Last-s.Ports.First, s.Minors.Last-s.Minors.First)) + 1
+}
+
+// Reservation is a volume's place.
+type Reservation struct {
+	placement.Placement
+	Port  int32
+	Minor int32
+}
+
+// Book hands out places. It can be used by many goroutines.
+type Book struct {
+	slots    Slots
+	overhead func(cacheBytes int64) int64
+
+	mu      sync.Mutex
+	ledger  *placement.Ledger
+	volumes map[string]Reservation
+	taken   map[string]*numbers // by group
+	stale   map[string][]v1alpha1.StaleReplica
+}
+
+// NewBook returns an empty book. The overhead is what a replica takes on its host beside the cache.
+func NewBook(slots Slots, overhead func(cacheBytes int64) int64) *Book {
+	return &Book{
+		slots: slots, overhead: overhead,
+		ledger:  placement.NewLedger(placement.New()),
+		volumes: map[string]Reservation{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
+	}
+}
+
+// Reserve finds a place for a volume and takes it. A volume that has one keeps it. The error is placement.ErrNoFit or ErrNoSlot.
+func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reservation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r, ok := b.volumes[volume]; ok {
+		return r, nil
+	}
+	p, err := b.ledger.Reserve(placement.Request{Volume: volume, CacheBytes: cacheBytes + b.overhead(cacheBytes), Groups: groups})
+	if err != nil {
+		return Reservation{}, err
+	}
+	slot, ok := b.numbers(p.Group).lowestFree(b.slots.count())
+	if !ok {
+		b.ledger.Release(volume)
+		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges on the controller and on its hosts: %w",
+			p.Group, b.slots.count(), ErrNoSlot)
+	}
+	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
+	b.enter(volume, r)
+	return r, nil
+}
+
+// Around finds a new pair of hosts for a volume, in its group, with node as the primary, and takes it.
+func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, err := b.ledger.Move(placement.Request{
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes), Groups: []string{v.Spec.Group}, Primary: node,
+	})
+	if err == nil {
+		b.enter(v.Name, Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor})
+	}
+	return p, err
+}
+
+// Observe takes a volume's place from its record.
+func (b *Book) Observe(v *v1alpha1.CacheVolume) {
+	if len(v.Spec.Replicas) != 2 {
+		return // the API server does not let such a record in
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
+	b.ledger.SetVolume(placement.Volume{
+		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
+		CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes),
+	})
+	b.enter(v.Name, Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor})
+}
+
+// Forget gives a volume's place back.
+func (b *Book) Forget(volume string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leave(volume)
+	b.ledger.Release(volume)
+}
+
+// SetGroup tells what a group has. A group that claims a node of another is refused with placement.ErrNodeTaken. Replicas
+// that wait for their host to come back keep their port and minor.
+func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.ledger.SetGroup(g); err != nil {
+		return err
+	}
+	for _, r := range b.stale[g.Name] {
+		b.numbers(g.Name).release(int(r.Port - b.slots.Ports.First))
+	}
+	for _, r := range stale {
+		b.numbers(g.Name).take(int(r.Port - b.slots.Ports.First))
+	}
+	b.stale[g.Name] = slices.Clone(stale)
+	return nil
+}
+
+// RemoveGroup forgets what a group has; its volumes keep their places.
+func (b *Book) RemoveGroup(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger.RemoveGroup(name)
+}
+
+// Usage returns what every group has and what still fits, by name.
+func (b *Book) Usage() []placement.Usage { return b.ledger.Usage() }
+
+// Largest returns the largest cache that still fits into the group, 0 if none, without what a replica takes beside it.
+func (b *Book) Largest(u placement.Usage) int64 {
+	room := u.LargestBytes
+	return max(0, room-b.overhead(room))
+}
+
+func (b *Book) enter(volume string, r Reservation) {
+	b.leave(volume)
+	b.volumes[volume] = r
+	b.numbers(r.Group).take(int(r.Port - b.slots.Ports.First))
+}
+
+func (b *Book) leave(volume string) {
+	if old, ok := b.volumes[volume]; ok {
+		b.numbers(old.Group).release(int(old.Port - b.slots.Ports.First))
+		delete(b.volumes, volume)
+	}
+}
+
+func (b *Book) numbers(group string) *numbers {
+	n := b.taken[group]
+	if n == nil {
+		n = &numbers{holders: map[int]int{}}
+		b.taken[group] = n
+	}
+	return n
+}
+
+// numbers counts who holds each number of a group: a stale replica and a volume can hold the same one, when the volume's
+// own old replica is the stale one. Numbers outside the range (of a range configured earlier) are held like the others.
+type numbers struct {
+	holders map[int]int
+	low     int // none below it is free
+}
+
+func (n *numbers) take(slot int) { n.holders[slot]++ }
+
+func (n *numbers) release(slot int) {
+	if n.holders[slot]--; n.holders[slot] <= 0 {
+		delete(n.holders, slot)
+		n.low = max(0, min(n.low, slot))
+	}
+}
+
+func (n *numbers) lowestFree(count int) (int, bool) {
+	for ; n.low < count; n.low++ {
+		if n.holders[n.low] == 0 {
+			return n.low, true
+		}
+	}
+	return 0, false
+}

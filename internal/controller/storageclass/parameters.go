@@ -1,0 +1,189 @@
+// Package storageclass reads the parameters of a StorageClass, once, into a struct that is valid by construction.
+package storageclass
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// ErrInvalid says that a parameter is unknown, malformed, or at odds with another.
+var ErrInvalid = errors.New("invalid StorageClass parameter")
+
+// Parameters are a StorageClass's parameters. Parse is the only way to one, so every value is valid.
+type Parameters struct {
+	ClusterID  string
+	Pool       string
+	DataPool   string
+	CreatePool bool
+	// Layout is nil where the StorageClass leaves all of it to the driver.
+	Layout  *v1alpha1.ImageLayout
+	Cache   CacheSize
+	Mode    v1alpha1.CacheMode
+	Options v1alpha1.CacheOptions
+	// NodeGroups are the only groups a volume may go to; empty allows all.
+	NodeGroups []string
+	// MkfsOptions go to csi-node as they are.
+	MkfsOptions string
+	// Claim is the "namespace/name" of the PersistentVolumeClaim, where external-provisioner tells it.
+	Claim string
+}
+
+// Keys of the StorageClass parameters.
+const (
+	keyClusterID     = "clusterID"
+	keyPool          = "pool"
+	keyDataPool      = "dataPool"
+	keyCreatePool    = "createPool"
+	keyImageFeatures = "imageFeatures"
+	keyObjectSize    = "objectSize"
+	keyStripeUnit    = "stripeUnit"
+	keyStripeCount   = "stripeCount"
+	keyCacheSize     = "cacheSize"
+	keyCacheMode     = "cacheMode"
+	keyMaxDirtyAge   = "maxDirtyAge"
+	keyHighWatermark = "highWatermark"
+	keyLowWatermark  = "lowWatermark"
+	keyNodeGroups    = "nodeGroups"
+	keyMkfsOptions   = v1alpha1.VolumeContextMkfsOptions
+
+	sidecarPrefix = "csi.storage.k8s.io/"
+	keyClaimName  = sidecarPrefix + "pvc/name"
+	keyClaimSpace = sidecarPrefix + "pvc/namespace"
+)
+
+// fields says how each key is parsed. What one key means for another is checked afterwards, in consistent.
+var fields = map[string]func(*Parameters, string) error{
+	keyClusterID:     func(p *Parameters, v string) error { return name(&p.ClusterID, v) },
+	keyPool:          func(p *Parameters, v string) error { return name(&p.Pool, v) },
+	keyDataPool:      func(p *Parameters, v string) error { return name(&p.DataPool, v) },
+	keyCreatePool:    func(p *Parameters, v string) error { return boolean(&p.CreatePool, v) },
+	keyImageFeatures: func(p *Parameters, v string) error { return features(&p.layout().Features, v) },
+	keyObjectSize:    func(p *Parameters, v string) error { return objectSize(&p.layout().ObjectSizeBytes, v) },
+	keyStripeUnit:    func(p *Parameters, v string) error { return bytes(&p.layout().StripeUnitBytes, v) },
+	keyStripeCount:   func(p *Parameters, v string) error { return number(&p.layout().StripeCount, v, 1, 1024) },
+	keyCacheSize:     func(p *Parameters, v string) (err error) { p.Cache, err = parseCacheSize(v); return err },
+	keyCacheMode:     func(p *Parameters, v string) error { return mode(&p.Mode, v) },
+	keyMaxDirtyAge:   func(p *Parameters, v string) error { return seconds(&p.Options.MaxDirtyAgeSeconds, v) },
+	keyHighWatermark: func(p *Parameters, v string) error { return percent(&p.Options.HighWatermark, v) },
+	keyLowWatermark:  func(p *Parameters, v string) error { return percent(&p.Options.LowWatermark, v) },
+	keyNodeGroups:    func(p *Parameters, v string) error { return list(&p.NodeGroups, v) },
+	keyMkfsOptions:   func(p *Parameters, v string) error { return options(&p.MkfsOptions, v) },
+}
+
+// WithDefaults are the parameters of a StorageClass that has none. They name no cluster and no pool.
+func WithDefaults() Parameters {
+	return Parameters{Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
+}
+
+// Parse reads StorageClass parameters. Unknown keys and combinations that cannot work are ErrInvalid, with what is
+// allowed. Keys of external-provisioner are let through.
+func Parse(in map[string]string) (Parameters, error) {
+	p := WithDefaults()
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		if strings.HasPrefix(key, sidecarPrefix) {
+			continue
+		}
+		parse, known := fields[key]
+		if !known {
+			allowed := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+			return Parameters{}, fmt.Errorf("StorageClass parameter %q is unknown; there are %s: %w", key, allowed, ErrInvalid)
+		}
+		if err := parse(&p, strings.TrimSpace(in[key])); err != nil {
+			return Parameters{}, fmt.Errorf("StorageClass parameter %s: %q %w: %w", key, in[key], err, ErrInvalid)
+		}
+	}
+	if claim, space := in[keyClaimName], in[keyClaimSpace]; claim != "" && space != "" {
+		p.Claim = space + "/" + claim
+	}
+	if err := p.consistent(in); err != nil {
+		return Parameters{}, fmt.Errorf("StorageClass parameters: %w: %w", err, ErrInvalid)
+	}
+	return p, nil
+}
+
+// consistent checks what the keys mean for each other.
+func (p *Parameters) consistent(in map[string]string) error {
+	for _, key := range []string{keyClusterID, keyPool} {
+		if in[key] == "" {
+			return fmt.Errorf("%s is required", key)
+		}
+	}
+	if p.DataPool == p.Pool {
+		return fmt.Errorf("%s and %s are the same; leave %s out", keyDataPool, keyPool, keyDataPool)
+	}
+	if l := p.Layout; l != nil {
+		if err := consistentStripes(l); err != nil {
+			return err
+		}
+		if err := consistentFeatures(l.Features); err != nil {
+			return err
+		}
+	}
+	if p.Mode == v1alpha1.CacheModeWritethrough && p.Options != (v1alpha1.CacheOptions{}) {
+		return fmt.Errorf("%s, %s and %s need %s %s: a cache that writes through is never dirty",
+			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyCacheMode, v1alpha1.CacheModeWriteback)
+	}
+	high, low := p.Options.HighWatermark, p.Options.LowWatermark
+	if (high == 0) != (low == 0) || (high != 0 && low >= high) {
+		return fmt.Errorf("%s and %s go together, and the low one is below the high one", keyHighWatermark, keyLowWatermark)
+	}
+	return nil
+}
+
+func consistentStripes(l *v1alpha1.ImageLayout) error {
+	if (l.StripeUnitBytes == 0) != (l.StripeCount == 0) {
+		return fmt.Errorf("%s and %s go together", keyStripeUnit, keyStripeCount)
+	}
+	object := l.ObjectSizeBytes
+	if object == 0 {
+		object = defaultObjectSize
+	}
+	if l.StripeUnitBytes != 0 && object%l.StripeUnitBytes != 0 {
+		return fmt.Errorf("%s %d does not divide the object size %d", keyStripeUnit, l.StripeUnitBytes, object)
+	}
+	return nil
+}
+
+// needs says which feature each feature needs. What is not here, the nodes' kernels cannot map, or the driver does not use.
+var needs = map[string]string{
+	"layering":       "",
+	"exclusive-lock": "",
+	"object-map":     "exclusive-lock",
+	"fast-diff":      "object-map",
+	"deep-flatten":   "",
+}
+
+func consistentFeatures(features []string) error {
+	if features == nil {
+		return nil
+	}
+	if !slices.Contains(features, "exclusive-lock") {
+		return fmt.Errorf("%s needs exclusive-lock: only one host may have the image", keyImageFeatures)
+	}
+	for _, f := range features {
+		if need := needs[f]; need != "" && !slices.Contains(features, need) {
+			return fmt.Errorf("%s: %s needs %s", keyImageFeatures, f, need)
+		}
+	}
+	return nil
+}
+
+func (p *Parameters) layout() *v1alpha1.ImageLayout {
+	if p.Layout == nil {
+		p.Layout = &v1alpha1.ImageLayout{}
+	}
+	return p.Layout
+}
+
+// VolumeContext is what csi-node gets of the parameters.
+func (p *Parameters) VolumeContext() map[string]string {
+	if p.MkfsOptions == "" {
+		return nil
+	}
+	return map[string]string{keyMkfsOptions: p.MkfsOptions}
+}

@@ -1,0 +1,87 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// unpublish takes the volume from a node. A node that has unstaged leaves a clean cache behind, and the truth is in Ceph
+// again; one that Kubernetes has given up is fenced and not waited for.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerunpublishvolume
+func (s *service) unpublish(ctx context.Context, id, node string) error {
+	v, err := s.volume(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		return nil // what is gone is attached nowhere
+	}
+	if err != nil {
+		return err
+	}
+	if node == "" {
+		node = v.Status.AttachedNode // CSI: without a node it is unpublished everywhere
+	}
+	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node {
+		return nil
+	}
+	death, err := s.Hosts.Death(ctx, node)
+	if err != nil {
+		return fmt.Errorf("ask Kubernetes about node %s: %w", node, err)
+	}
+	status, err := s.Hosts.Status(ctx, node, refOf(v))
+	plan, err := authority.Detach(v, node, authority.Report{Status: status, Err: err}, death)
+	if err != nil || plan.Gone {
+		return err
+	}
+	if plan.Fence {
+		if err := s.fence(ctx, v, plan.Reason); err != nil {
+			return err
+		}
+	}
+	if plan.Clean {
+		s.inCeph(v)
+	}
+	v.Status.AttachedNode, v.Status.ClientAddress = "", ""
+	if err := s.updateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
+		return err
+	}
+	crashpoint.Reach("unpublish/detached")
+	return nil
+}
+
+// fence shuts the holder's own Ceph client out, for years; the host's other volumes have other clients and go on. The
+// addresses are on record before they are on the blocklist, so that none is ever forgotten there.
+func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, reason string) error {
+	open, err := s.Images.Clients(ctx, imageOf(v))
+	if err != nil {
+		return fmt.Errorf("find the Ceph clients of volume %s: %w", v.Name, err)
+	}
+	if addresses := authority.Clients(v, open); len(addresses) > 0 {
+		for _, address := range addresses {
+			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
+				Node: v.Status.AttachedNode, Address: address, Epoch: v.Status.Epoch, Time: s.now(),
+			})
+		}
+		if err := s.updateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
+			return err
+		}
+		crashpoint.Reach("unpublish/fence_recorded")
+	}
+	// Also those that an earlier call has recorded and, perhaps, not fenced any more.
+	for _, client := range v.Status.Fenced {
+		if client.Epoch != v.Status.Epoch {
+			continue
+		}
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", reason)
+		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of volume %s: %w", client.Address, v.Name, err)
+		}
+		crashpoint.Reach("unpublish/fenced")
+	}
+	return nil
+}
