@@ -56,6 +56,8 @@ func all() []set {
 		{"csi-provisioner", "external-provisioner/v6"},
 		{"csi-attacher", "external-attacher/v4"},
 		{"csi-resizer", "external-resizer/v2"},
+		{"csi-snapshotter", "external-snapshotter/v8"},
+		{"snapshot-controller", "external-snapshotter/v8"},
 		{"csi-sanity", "csi-test/v5"},
 	} {
 		name, module := sidecar[0], "github.com/kubernetes-csi/"+sidecar[1]
