@@ -37,8 +37,13 @@ func kubernetesVersion(version string) map[string]string {
 func all() []set {
 	kubernetes := set{
 		module: "kubernetes", pkg: ".", requires: "k8s.io/kubernetes",
-		names:     []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"},
+		names:     []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"},
 		variables: kubernetesVersion,
+	}
+	// The kubelet runs on nodes, which are small and slow, so it carries nothing of the others.
+	kubelet := set{
+		module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", requires: "k8s.io/kubernetes",
+		names: []string{"kubelet"}, variables: kubernetesVersion,
 	}
 	sets := []set{
 		{
@@ -50,6 +55,7 @@ func all() []set {
 			requires: "github.com/golangci/golangci-lint/v2", variables: versionIn("main.version"), names: []string{"golangci-lint"},
 		},
 		kubernetes,
+		kubelet,
 		{module: "etcd", pkg: "go.etcd.io/etcd/server/v3", requires: "go.etcd.io/etcd/server/v3", names: []string{"etcd"}},
 	}
 	for _, sidecar := range [][2]string{

@@ -47,12 +47,12 @@ func TestKubernetesPartsAreOneProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubelet, err := find("kubelet")
+	scheduler, err := find("kube-scheduler")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(kubectl.names, kubelet.names) {
-		t.Errorf("kubectl is in %v, kubelet in %v", kubectl.names, kubelet.names)
+	if !slices.Equal(kubectl.names, scheduler.names) {
+		t.Errorf("kubectl is in %v, the scheduler in %v", kubectl.names, scheduler.names)
 	}
 	if flags := kubectl.ldflags("v1.36.3"); !strings.Contains(flags, "version.gitMinor=36") {
 		t.Errorf("linker flags without the minor version: %s", flags)

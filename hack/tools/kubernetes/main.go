@@ -1,9 +1,8 @@
-// Command hyper is every part of Kubernetes in one binary, chosen by the name it is called by, or by its first argument: six programs that
+// Command kubernetes is kubectl and the control plane in one binary, chosen by the name it is called by, or by its first argument: programs that
 // share nearly all their code build in the time, and take the space, of one.
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -16,7 +15,6 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -25,7 +23,6 @@ func main() {
 		"kube-controller-manager": controllers.NewControllerManagerCommand,
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 		"kubectl":                 kubectl.NewDefaultKubectlCommand,
-		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	}
 	name := filepath.Base(os.Args[0])
 	if parts[name] == nil && len(os.Args) > 1 {
