@@ -39,12 +39,14 @@ type Entry struct {
 	ReadOnly bool
 	// FilesystemReadOnly is true if the whole filesystem is, as after an error.
 	FilesystemReadOnly bool
+	// TurnedReadOnly: the filesystem is read-only, and this mount of it is not: it was writable until an error.
+	TurnedReadOnly bool
 	// Options are those of the mount and of the filesystem.
 	Options []string
 }
 
 // Table returns the mounts of this mount namespace. It reads no filesystem, so it cannot hang with one.
-func Table() ([]Entry, error) {
+func (*Mounter) Table() ([]Entry, error) {
 	infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
@@ -60,6 +62,7 @@ func entries(infos []mount.MountInfo, number func(path string) (Number, error)) 
 			Path: unescape(info.MountPoint), FSType: info.FsType,
 			Device:             Number{uint32(info.Major), uint32(info.Minor)},
 			FilesystemReadOnly: filesystemReadOnly,
+			TurnedReadOnly:     filesystemReadOnly && !has(info.MountOptions, "ro"),
 			ReadOnly:           filesystemReadOnly || has(info.MountOptions, "ro"),
 			Options:            append(append([]string{}, info.MountOptions...), info.SuperOptions...),
 		}

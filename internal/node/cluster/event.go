@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Event is one thing that happened to a volume, for `kubectl describe`.
+type Event struct {
+	// Warning is true for trouble, false for its end.
+	Warning bool
+	Reason  string
+	Message string
+	Time    time.Time
+}
+
+type objectReference struct {
+	Kind       string    `json:"kind"`
+	APIVersion string    `json:"apiVersion"`
+	Namespace  string    `json:"namespace,omitempty"`
+	Name       string    `json:"name"`
+	UID        types.UID `json:"uid,omitempty"`
+}
+
+// coreEvent has the fields of a core/v1 Event that are used here.
+type coreEvent struct {
+	metav1.TypeMeta    `json:",inline"`
+	Metadata           metav1.ObjectMeta `json:"metadata"`
+	InvolvedObject     objectReference   `json:"involvedObject"`
+	Reason             string            `json:"reason"`
+	Message            string            `json:"message"`
+	Type               string            `json:"type"`
+	Count              int               `json:"count"`
+	FirstTimestamp     metav1.Time       `json:"firstTimestamp"`
+	LastTimestamp      metav1.Time       `json:"lastTimestamp"`
+	Source             eventSource       `json:"source"`
+	ReportingComponent string            `json:"reportingComponent"`
+	ReportingInstance  string            `json:"reportingInstance"`
+}
+
+type eventSource struct {
+	Component string `json:"component"`
+	Host      string `json:"host"`
+}
+
+// messageLimit in bytes is the API server's for an Event.
+const messageLimit = 1024
+
+// Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume where no claim is known.
+func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e Event) error {
+	object := objectReference{
+		Kind: "CacheVolume", APIVersion: v1alpha1.GroupVersion().String(), Name: v.Name, UID: v.UID,
+	}
+	namespace := "default" // where Events of cluster-scoped objects are
+	if ns, name, ok := strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/"); ok {
+		var claim metav1.PartialObjectMetadata
+		path := "/api/v1/namespaces/" + url.PathEscape(ns) + "/persistentvolumeclaims/" + url.PathEscape(name)
+		if err := c.call(ctx, http.MethodGet, path, "", nil, &claim); err == nil {
+			object = objectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: ns, Name: name, UID: claim.UID}
+			namespace = ns
+		}
+	}
+	kind := "Normal"
+	if e.Warning {
+		kind = "Warning"
+	}
+	at := metav1.NewTime(e.Time)
+	event := coreEvent{
+		TypeMeta:       metav1.TypeMeta{Kind: "Event", APIVersion: "v1"},
+		Metadata:       metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", object.Name, e.Time.UnixNano()), Namespace: namespace},
+		InvolvedObject: object, Reason: e.Reason, Message: e.Message[:min(len(e.Message), messageLimit)], Type: kind, Count: 1,
+		FirstTimestamp: at, LastTimestamp: at,
+		Source:             eventSource{Component: "csi-node", Host: node},
+		ReportingComponent: v1alpha1.DriverName, ReportingInstance: node,
+	}
+	if err := c.call(ctx, http.MethodPost, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/events", "application/json", event, nil); err != nil {
+		return fmt.Errorf("write Event %s of volume %s: %w", e.Reason, v.Name, err)
+	}
+	return nil
+}

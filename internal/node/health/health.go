@@ -1,0 +1,153 @@
+// Package health says what is wrong with a volume as its node sees it. It is pure: a status goes in, findings come out.
+package health
+
+import (
+	"fmt"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+// Severity of a finding, in the words of CSI's volume health.
+type Severity int
+
+// Severities.
+const (
+	Degraded     Severity = iota // usable, but not as it should be
+	Inaccessible                 // reads or writes fail or hang here
+	DataLoss                     // data is lost, or that is strongly suspected
+)
+
+// Reason is a finding's stable name, in CamelCase for conditions and events.
+type Reason string
+
+// Reasons.
+const (
+	PeerLost           Reason = "PeerLost"
+	PeerOutdated       Reason = "PeerOutdated"
+	LocalDiskLost      Reason = "LocalDiskLost"
+	Resyncing          Reason = "Resyncing"
+	IOFrozen           Reason = "IOFrozen"
+	CephUnavailable    Reason = "CephUnavailable"
+	CephStalled        Reason = "CephStalled"
+	CacheNearlyFull    Reason = "CacheNearlyFull"
+	CacheError         Reason = "CacheError"
+	CacheCorrupt       Reason = "CacheCorrupt"
+	FilesystemReadOnly Reason = "FilesystemReadOnly"
+	EscachedSilent     Reason = "EscachedSilent"
+)
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Reason   Reason
+	Severity Severity
+	// Condition is the type of the CacheVolume's condition that it makes false.
+	Condition string
+	Message   string
+}
+
+// nearlyFullPercent of the cache dirty means that writes are about to wait for Ceph.
+const nearlyFullPercent = 90
+
+const (
+	stateConnected = "Connected"
+	diskUpToDate   = "UpToDate"
+)
+
+// Findings returns what is wrong with a volume that is connected on this node. Stalled is true where the cache should be
+// shrinking and is not; only a look at several statuses can tell.
+func Findings(s escache.VolumeStatus, stalled bool) []Finding {
+	var all []Finding
+	add := func(reason Reason, severity Severity, condition, format string, args ...any) {
+		all = append(all, Finding{reason, severity, condition, fmt.Sprintf(format, args...)})
+	}
+	if s.Error != nil {
+		reason, severity := classify(s.Error.Code)
+		add(reason, severity, v1alpha1.ConditionHealthy, "%s (%s)", s.Error.Detail, s.Error.Code)
+	}
+	if s.IOSuspended {
+		add(IOFrozen, Inaccessible, v1alpha1.ConditionHealthy,
+			"reads and writes wait: the other replica is lost and is not yet on record as outdated. It goes on by itself when the "+
+				"replica is back or the Kubernetes API answers")
+	}
+	if stalled && (s.Error == nil || s.Error.Code != escache.CodeCephUnavailable) {
+		add(CephStalled, Degraded, v1alpha1.ConditionHealthy,
+			"the cache is being written back to Ceph, but nothing arrives there; look at Ceph's health")
+	}
+	if s.DirtyBytes != nil && s.CacheBytes > 0 && *s.DirtyBytes >= s.CacheBytes/100*nearlyFullPercent {
+		add(CacheNearlyFull, Degraded, v1alpha1.ConditionHealthy, "%s of %s hold data that Ceph has not: writes are about to wait for Ceph",
+			v1alpha1.HumanBytes(*s.DirtyBytes), v1alpha1.HumanBytes(s.CacheBytes))
+	}
+	for _, f := range redundancy(s) {
+		add(f.Reason, f.Severity, f.Condition, "%s", f.Message)
+	}
+	return all
+}
+
+// classify gives an escached fault its place.
+func classify(code escache.Code) (Reason, Severity) {
+	switch code {
+	case escache.CodeCephUnavailable:
+		return CephUnavailable, Degraded
+	case escache.CodeCacheCorrupt, escache.CodeIdentityMismatch:
+		return CacheCorrupt, DataLoss
+	default:
+		return CacheError, Inaccessible
+	}
+}
+
+// redundancy says whether every acknowledged write is on two hosts or in Ceph, and whether a replica is catching up.
+func redundancy(s escache.VolumeStatus) []Finding {
+	inCeph := s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0
+	lost := func(reason Reason, format string, args ...any) []Finding {
+		if inCeph {
+			return nil
+		}
+		return []Finding{{reason, Degraded, v1alpha1.ConditionRedundant, fmt.Sprintf(format, args...)}}
+	}
+	var peer escache.Peer
+	if len(s.Peers) > 0 {
+		peer = s.Peers[0]
+	}
+	switch {
+	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != "Diskless" && peer.Name != "" && IsConnected(peer):
+		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
+			"the replicas on this node and on %s are being made equal", peer.Name)}
+		return append(lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name), resyncing)
+	case s.DiskState != "" && s.DiskState != diskUpToDate:
+		return lost(LocalDiskLost, "the local replica is %s: reads and writes go to %s over the network; look at this host's NVMe device",
+			s.DiskState, peer.Name)
+	case peer.Name == "":
+		return lost(PeerLost, "the volume has no second replica: this node has the only current copy")
+	case !IsConnected(peer):
+		return lost(PeerLost, "the replica on %s does not answer (%s): this node has the only current copy", peer.Name, peer.ConnectionState)
+	case peer.DiskState != diskUpToDate:
+		return lost(PeerOutdated, "the replica on %s is %s: this node has the only current copy", peer.Name, peer.DiskState)
+	default:
+		return nil
+	}
+}
+
+// IsConnected reports whether the replication link is up: DRBD 8.4 says Connected, or names the resync that runs over it.
+func IsConnected(p escache.Peer) bool {
+	switch p.ConnectionState {
+	case stateConnected, "SyncSource", "SyncTarget", "VerifyS", "VerifyT", "PausedSyncS", "PausedSyncT":
+		return true
+	default:
+		return false
+	}
+}
+
+// IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and up to date at both ends.
+func IsCurrent(s escache.VolumeStatus, peer string) bool {
+	if s.DiskState != diskUpToDate || s.IOSuspended || s.SyncedPercent < 100 {
+		return false
+	}
+	for _, p := range s.Peers {
+		if p.Name == peer {
+			return p.ConnectionState == stateConnected && p.DiskState == diskUpToDate
+		}
+	}
+	return false
+}

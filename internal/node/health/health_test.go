@@ -1,0 +1,88 @@
+package health
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+func healthy() escache.VolumeStatus {
+	dirty := int64(10 << 20)
+	return escache.VolumeStatus{
+		State: escache.StateConnected, Role: escache.RolePrimary, Mode: escache.ModeWriteback, CacheBytes: 1 << 30, DirtyBytes: &dirty,
+		DiskState: "UpToDate", SyncedPercent: 100,
+		Peers: []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}},
+	}
+}
+
+func TestFindings(t *testing.T) {
+	rows := []struct {
+		name    string
+		change  func(s *escache.VolumeStatus)
+		stalled bool
+		want    []Reason
+	}{
+		{"all well", func(*escache.VolumeStatus) {}, false, nil},
+		{"peer lost", func(s *escache.VolumeStatus) {
+			s.Peers[0].ConnectionState, s.Peers[0].DiskState = "WFConnection", "DUnknown"
+		},
+			false, []Reason{PeerLost}},
+		{"peer lost and frozen", func(s *escache.VolumeStatus) { s.Peers[0].ConnectionState, s.IOSuspended = "WFConnection", true },
+			false, []Reason{IOFrozen, PeerLost}},
+		{"peer lost, but all is in Ceph", func(s *escache.VolumeStatus) {
+			s.Peers[0].ConnectionState, s.Mode, s.DirtyBytes = "WFConnection", escache.ModeWritethrough, new(int64)
+		}, false, nil},
+		{"resync", func(s *escache.VolumeStatus) {
+			s.Peers[0].ConnectionState, s.Peers[0].DiskState, s.SyncedPercent = "SyncSource", "Inconsistent", 12.5
+		}, false, []Reason{PeerOutdated, Resyncing}},
+		{"local disk lost", func(s *escache.VolumeStatus) { s.DiskState = "Diskless" }, false, []Reason{LocalDiskLost}},
+		{"no second replica", func(s *escache.VolumeStatus) { s.Peers = nil }, false, []Reason{PeerLost}},
+		{"cache nearly full", func(s *escache.VolumeStatus) { *s.DirtyBytes = 1 << 30 }, false, []Reason{CacheNearlyFull}},
+		{"Ceph stalled", func(*escache.VolumeStatus) {}, true, []Reason{CephStalled}},
+		{"Ceph silent, said once", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCephUnavailable} },
+			true, []Reason{CephUnavailable}},
+		{"cache error", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCacheError} }, false, []Reason{CacheError}},
+		{"corrupt", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCacheCorrupt} }, false, []Reason{CacheCorrupt}},
+	}
+	for _, row := range rows {
+		s := healthy()
+		row.change(&s)
+		var got []Reason
+		for _, f := range Findings(s, row.stalled) {
+			got = append(got, f.Reason)
+			if f.Message == "" || f.Condition == "" {
+				t.Errorf("%s: %+v has no sentence or no condition", row.name, f)
+			}
+		}
+		if !slices.Equal(got, row.want) {
+			t.Errorf("%s: got %q, want %q", row.name, got, row.want)
+		}
+	}
+}
+
+// Taking a node off the list of outdated ones is allowed by nothing less than this.
+func TestIsCurrent(t *testing.T) {
+	rows := []struct {
+		name   string
+		change func(s *escache.VolumeStatus)
+		want   bool
+	}{
+		{"connected, both up to date", func(*escache.VolumeStatus) {}, true},
+		{"resync runs", func(s *escache.VolumeStatus) { s.Peers[0].ConnectionState = "SyncSource" }, false},
+		{"peer inconsistent", func(s *escache.VolumeStatus) { s.Peers[0].DiskState = "Inconsistent" }, false},
+		{"peer outdated", func(s *escache.VolumeStatus) { s.Peers[0].DiskState = "Outdated" }, false},
+		{"link down, peer's last state up to date", func(s *escache.VolumeStatus) { s.Peers[0].ConnectionState = "WFConnection" }, false},
+		{"own disk gone", func(s *escache.VolumeStatus) { s.DiskState = "Diskless" }, false},
+		{"frozen", func(s *escache.VolumeStatus) { s.IOSuspended = true }, false},
+		{"percent below 100", func(s *escache.VolumeStatus) { s.SyncedPercent = 99.9 }, false},
+		{"another peer", func(s *escache.VolumeStatus) { s.Peers[0].Name = "n3" }, false},
+	}
+	for _, row := range rows {
+		s := healthy()
+		row.change(&s)
+		if got := IsCurrent(s, "n2"); got != row.want {
+			t.Errorf("%s: %v", row.name, got)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// GetPluginInfo names the driver.
+func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
+}
+
+// GetPluginCapabilities says that volumes belong to groups and can grow while in use, as csi-controller says too.
+func (s *Service) GetPluginCapabilities(
+	context.Context, *csi.GetPluginCapabilitiesRequest,
+) (*csi.GetPluginCapabilitiesResponse, error) {
+	service := func(t csi.PluginCapability_Service_Type) *csi.PluginCapability {
+		return &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}}}
+	}
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+		service(csi.PluginCapability_Service_CONTROLLER_SERVICE),
+		service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
+		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
+			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
+		}}},
+	}}, nil
+}
+
+// Probe says whether volumes can be staged here.
+func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.Ready == nil || len(s.Ready(ctx)) == 0)}, nil
+}
+
+// NodeGetCapabilities lists what works.
+func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	out := &csi.NodeGetCapabilitiesResponse{}
+	for _, t := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+	} {
+		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
+		})
+	}
+	return out, nil
+}
+
+// nodeInfo remembers escached's volume limit: while escached restarts, a registration with the kubelet must not fail.
+type nodeInfo struct {
+	mu    sync.Mutex
+	limit int64
+}
+
+// Info is what the kubelet keeps of this node. When it changes, the driver registers anew.
+type Info struct {
+	// Group is "" while no NodeGroup names the node.
+	Group string
+	// MaxVolumes is 0 while it is not known.
+	MaxVolumes int64
+}
+
+// infoTime bounds asking escached for its limit.
+const infoTime = 3 * time.Second
+
+// Info asks the Kubernetes API for the node's group, and escached for its limit.
+func (s *Service) Info(ctx context.Context) (Info, error) {
+	groups, err := s.Cluster.Groups(ctx)
+	if err != nil {
+		return Info{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, infoTime)
+	defer cancel()
+	host, err := s.Cache.Node(ctx)
+	s.info.mu.Lock()
+	defer s.info.mu.Unlock()
+	if err == nil {
+		s.info.limit = int64(max(host.MaxVolumes, 0))
+	}
+	return Info{Group: groupOf(groups, s.Node), MaxVolumes: s.info.limit}, nil
+}
+
+// groupOf returns the name of the group that the node belongs to: the oldest that names it.
+func groupOf(groups []v1alpha1.NodeGroup, node string) string {
+	groups = slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return !slices.Contains(g.Spec.Nodes, node) })
+	if len(groups) == 0 {
+		return ""
+	}
+	oldest := slices.MinFunc(groups, func(a, b v1alpha1.NodeGroup) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return oldest.Name
+}
+
+// NodeGetInfo tells the kubelet the node's name, group and volume limit.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetinfo
+func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	info, err := s.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the group of node %s: %w", s.Node, errors.Join(ErrUnavailable, err))
+	}
+	answer := &csi.NodeGetInfoResponse{NodeId: s.Node, MaxVolumesPerNode: info.MaxVolumes, AccessibleTopology: &csi.Topology{}}
+	if info.Group != "" {
+		answer.AccessibleTopology.Segments = map[string]string{v1alpha1.TopologyKey: info.Group}
+	}
+	return answer, nil
+}

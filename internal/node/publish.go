@@ -1,0 +1,158 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+// publishTime bounds publish and unpublish.
+const publishTime = time.Minute
+
+func (s *Service) publish(ctx context.Context, r publishRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	if err := checkDirectory("the target path's parent", filepath.Dir(r.target)); err != nil {
+		return err
+	}
+	source, device, table, err := s.publishSource(ctx, r)
+	if err != nil {
+		return err
+	}
+	if at := mounts.At(table, r.target); at != nil {
+		return checkPublished(r, device, *at)
+	}
+	users := others(mounts.Of(table, device), r.staging)
+	if r.single && len(users) > 0 {
+		return fmt.Errorf("%w: volume %s is for one writer and is published at %s", ErrRefused, r.volume, strings.Join(users, ", "))
+	}
+	created, err := makeTarget(r)
+	if err != nil {
+		return err
+	}
+	if err := s.Mounter.Bind(ctx, r.volume, source, r.target, r.readOnly); err != nil {
+		if created {
+			err = errors.Join(err, os.Remove(r.target))
+		}
+		return fmt.Errorf("publish volume %s at %s: %w", r.volume, r.target, err)
+	}
+	return nil
+}
+
+// publishSource finds what is bound to the target: the staged filesystem, or the device node of a block volume.
+func (s *Service) publishSource(ctx context.Context, r publishRequest) (source string, device mounts.Number, table []mounts.Entry, err error) {
+	if table, err = s.Mounter.Table(); err != nil {
+		return "", device, nil, err
+	}
+	if !r.block {
+		at := mounts.At(table, r.staging)
+		if at == nil {
+			return "", device, nil, fmt.Errorf("%w: volume %s is not mounted at %s; NodeStageVolume comes first", ErrRefused, r.volume, r.staging)
+		}
+		if s.Devices.Dead(at.Device) {
+			return "", device, nil, fmt.Errorf("%w: volume %s is mounted at %s from a device that is gone; it has to be staged anew",
+				ErrRefused, r.volume, r.staging)
+		}
+		if at.FSType != r.fsType {
+			return "", device, nil, fmt.Errorf("%w: volume %s is staged with %s, and %s is wanted", ErrRefused, r.volume, at.FSType, r.fsType)
+		}
+		if at.FilesystemReadOnly && !r.readOnly {
+			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; it has to be staged anew",
+				ErrRefused, r.volume)
+		}
+		return r.staging, at.Device, table, nil
+	}
+	if at := mounts.At(table, r.staging); at != nil {
+		return "", device, nil, fmt.Errorf("%w: volume %s is staged as a filesystem, and a block volume is wanted", ErrRefused, r.volume)
+	}
+	v, err := s.Cluster.Volume(ctx, r.volume)
+	if err != nil {
+		return "", device, nil, err
+	}
+	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	if err != nil {
+		return "", device, nil, fmt.Errorf("status of volume %s: %w", r.volume, err)
+	}
+	if status.Device == "" {
+		return "", device, nil, fmt.Errorf("%w: volume %s is not connected here; NodeStageVolume comes first", ErrRefused, r.volume)
+	}
+	if device, err = s.Devices.Number(status.Device); err != nil {
+		return "", device, nil, fmt.Errorf("%w: device of volume %s: %w", ErrUnavailable, r.volume, err)
+	}
+	return status.Device, device, table, nil
+}
+
+// checkPublished compares what is at the target with what is wanted there.
+func checkPublished(r publishRequest, device mounts.Number, at mounts.Entry) error {
+	switch {
+	case at.Device != device:
+		return fmt.Errorf("%w: another device (%s) is mounted at %s; volume %s is %s", ErrIncompatible, at.Device, r.target, r.volume, device)
+	case at.Node != r.block:
+		return fmt.Errorf("%w: volume %s is published at %s with the other access type", ErrIncompatible, r.volume, r.target)
+	case at.ReadOnly != r.readOnly:
+		return fmt.Errorf("%w: volume %s is published at %s with read-only=%v, and read-only=%v is wanted",
+			ErrIncompatible, r.volume, r.target, at.ReadOnly, r.readOnly)
+	default:
+		return nil
+	}
+}
+
+// makeTarget makes the mount point: a directory, or an empty file for a device node. It follows no symbolic link.
+func makeTarget(r publishRequest) (created bool, err error) {
+	info, err := os.Lstat(r.target)
+	switch {
+	case err == nil && info.Mode()&os.ModeSymlink != 0:
+		return false, fmt.Errorf("%w: target path %s is a symbolic link; nothing is mounted through one", ErrRefused, r.target)
+	case err == nil && r.block && !info.Mode().IsRegular(), err == nil && !r.block && !info.IsDir():
+		return false, fmt.Errorf("%w: target path %s is there already and is of another kind (%s)", ErrRefused, r.target, info.Mode().Type())
+	case err == nil:
+		return false, nil
+	case !os.IsNotExist(err):
+		return false, fmt.Errorf("%w: target path: %w", ErrRefused, err)
+	case r.block:
+		file, err := os.OpenFile(r.target, os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return false, fmt.Errorf("%w: target path: %w", ErrRefused, err)
+		}
+		return true, file.Close()
+	default:
+		if err := os.Mkdir(r.target, 0o750); err != nil {
+			return false, fmt.Errorf("%w: target path: %w", ErrRefused, err)
+		}
+		return true, nil
+	}
+}
+
+func (s *Service) unpublish(ctx context.Context, volume, target string) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	target = filepath.Clean(target)
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if mounts.At(table, target) == nil {
+		info, err := os.Lstat(target)
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err == nil && info.Mode()&os.ModeSymlink != 0 {
+			return fmt.Errorf("%w: target path %s is a symbolic link; it is not of this driver's making", ErrRefused, target)
+		}
+	}
+	if err := s.unmountAll(ctx, volume, target, table); err != nil {
+		return err
+	}
+	// Never more than the mount point: what is in there, if it is not empty, is not ours.
+	if err := os.Remove(target); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("%w: remove target path: %w", ErrRefused, err)
+	}
+	return nil
+}

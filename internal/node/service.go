@@ -1,0 +1,159 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+// Cache is the local escached.
+type Cache interface {
+	Node(ctx context.Context) (*api.Node, error)
+	VolumeStatus(ctx context.Context, ref api.VolumeRef) (*api.VolumeStatus, error)
+	DevConnect(ctx context.Context, r api.ConnectRequest) (*api.ConnectResponse, error)
+	Flush(ctx context.Context, r api.FlushRequest) (*api.FlushResponse, error)
+	Stop(ctx context.Context, ref api.VolumeRef) error
+	Resize(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error
+}
+
+// Cluster is the Kubernetes API. Its reads are current.
+type Cluster interface {
+	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
+	Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error)
+	Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error)
+}
+
+// Mounter mounts and unmounts.
+type Mounter interface {
+	Table() ([]mounts.Entry, error)
+	Mount(ctx context.Context, volume, device, target, fsType string, options []string) error
+	Bind(ctx context.Context, volume, source, target string, readOnly bool) error
+	Unmount(ctx context.Context, volume, target string) error
+	Abandon(ctx context.Context, volume, target string) error
+}
+
+// Filesystems looks at devices and makes filesystems.
+type Filesystems interface {
+	Probe(ctx context.Context, volume, device string) (filesystem.Content, error)
+	Make(ctx context.Context, volume, device string, a filesystem.Action, r filesystem.Record, options []string) error
+	Grow(ctx context.Context, volume, device, mountPoint, fsType string) error
+	Check(ctx context.Context, volume, device, fsType string) string
+}
+
+// Devices is what the kernel says of block devices, without touching them.
+type Devices interface {
+	// Number of a device node.
+	Number(path string) (mounts.Number, error)
+	// Dead: the kernel does not have this device any more, or it is an escache device that is not the volume's current one.
+	Dead(n mounts.Number) bool
+	Bytes(n mounts.Number) (int64, error)
+	// Usage of a mounted filesystem.
+	Usage(ctx context.Context, path string) (Usage, error)
+}
+
+// Options are what a Service needs.
+type Options struct {
+	Node        string
+	Version     string
+	Cache       Cache
+	Cluster     Cluster
+	Mounter     Mounter
+	Filesystems Filesystems
+	Devices     Devices
+	Logger      *slog.Logger
+	// Ready says why the driver cannot work, a sentence each; nothing while it can.
+	Ready func(ctx context.Context) []string
+}
+
+// Service serves CSI's Node and Identity.
+type Service struct {
+	csi.UnimplementedNodeServer
+	csi.UnimplementedIdentityServer
+
+	Options
+	operations *operations
+	info       *nodeInfo
+}
+
+// New returns a Service.
+func New(o Options) *Service {
+	return &Service{Options: o, operations: newOperations(), info: &nodeInfo{}}
+}
+
+// NodeStageVolume connects the cache, makes a filesystem on a blank device and mounts it.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodestagevolume
+func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	request, err := parseStage(r)
+	if err == nil {
+		err = s.exclusively(request.volume, "NodeStageVolume", func() error { return s.stage(ctx, request) })
+	}
+	return &csi.NodeStageVolumeResponse{}, err
+}
+
+// NodeUnstageVolume unmounts, writes the cache back and takes the device down. It succeeds only when the cache is clean.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeunstagevolume
+func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	err := checkNames(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath())
+	if err == nil {
+		err = s.exclusively(r.GetVolumeId(), "NodeUnstageVolume", func() error {
+			return s.unstage(ctx, r.GetVolumeId(), r.GetStagingTargetPath())
+		})
+	}
+	return &csi.NodeUnstageVolumeResponse{}, err
+}
+
+// NodePublishVolume makes a staged volume appear in a pod's directory.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodepublishvolume
+func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	request, err := parsePublish(r)
+	if err == nil {
+		err = s.exclusively(request.volume, "NodePublishVolume", func() error { return s.publish(ctx, request) })
+	}
+	return &csi.NodePublishVolumeResponse{}, err
+}
+
+// NodeUnpublishVolume undoes NodePublishVolume. It needs neither escached nor the Kubernetes API.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeunpublishvolume
+func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	err := checkNames(r.GetVolumeId(), "target path", r.GetTargetPath())
+	if err == nil {
+		err = s.exclusively(r.GetVolumeId(), "NodeUnpublishVolume", func() error {
+			return s.unpublish(ctx, r.GetVolumeId(), r.GetTargetPath())
+		})
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, err
+}
+
+// NodeExpandVolume grows device and filesystem while they are in use.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeexpandvolume
+func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	response := &csi.NodeExpandVolumeResponse{}
+	err := checkExpand(r)
+	if err == nil {
+		err = s.exclusively(r.GetVolumeId(), "NodeExpandVolume", func() error {
+			response.CapacityBytes, err = s.expand(ctx, r)
+			return err
+		})
+	}
+	return response, err
+}
+
+func (s *Service) exclusively(volume, name string, do func() error) error {
+	end, err := s.operations.begin(volume, name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return do()
+}

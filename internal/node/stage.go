@@ -1,0 +1,241 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/command"
+	fs "github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+func refOf(v *v1alpha1.CacheVolume) api.VolumeRef {
+	return api.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}
+
+func (s *Service) stage(ctx context.Context, r stageRequest) error {
+	if err := checkDirectory("staging target path", r.path); err != nil {
+		return err
+	}
+	v, err := s.attached(ctx, r.volume, r.epoch)
+	if err != nil {
+		return err
+	}
+	connected, err := s.Cache.DevConnect(ctx, connectRequest(v))
+	if err != nil {
+		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)
+	}
+	if err := s.stageDevice(ctx, r, v, connected); err != nil {
+		return s.undo(ctx, r, v, err)
+	}
+	return nil
+}
+
+// attached reads the CacheVolume, uncached, and refuses unless it says that this node may write, in this very attachment.
+func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1alpha1.CacheVolume, error) {
+	v, err := s.Cluster.Volume(ctx, volume)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case v.Status.AttachedNode == "":
+		return nil, fmt.Errorf("%w: volume %s is attached to no node; ControllerPublishVolume comes first", ErrRefused, volume)
+	case v.Status.AttachedNode != s.Node:
+		return nil, fmt.Errorf("%w: volume %s is attached to node %s, and this is %s", ErrRefused, volume, v.Status.AttachedNode, s.Node)
+	case v.Status.Epoch != epoch:
+		return nil, fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it was attached anew since",
+			ErrRefused, epoch, volume, v.Status.Epoch)
+	case v.Status.IsOutdated(s.Node):
+		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated", ErrRefused, volume)
+	}
+	return v, nil
+}
+
+func connectRequest(v *v1alpha1.CacheVolume) api.ConnectRequest {
+	o := v.Spec.CacheOptions
+	request := api.ConnectRequest{
+		VolumeRef: refOf(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
+		Options: api.ConnectOptions{
+			Mode: api.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
+			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
+		},
+	}
+	if v.Status.Authority != v1alpha1.AuthorityCache {
+		// The record says that the truth is in Ceph and stays there: nothing may become dirty until it says otherwise.
+		request.Options.Mode = api.ModeWritethrough
+	}
+	return request
+}
+
+// stageDevice takes a connected device to the staging path.
+func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *api.ConnectResponse) error {
+	number, err := s.Devices.Number(c.Device)
+	if err != nil {
+		return fmt.Errorf("%w: escached says that volume %s is at %s: %w; is the host's /dev visible here?",
+			ErrUnavailable, r.volume, c.Device, err)
+	}
+	staged, err := s.settleStaging(ctx, r, number)
+	if err != nil || staged || r.block {
+		return err
+	}
+	content, err := s.Filesystems.Probe(ctx, r.volume, c.Device)
+	if err != nil {
+		return err
+	}
+	record, err := recordOf(v)
+	if err != nil {
+		return err
+	}
+	action, err := fs.Decide(content, r.fsType, c.ImageID, record)
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", r.volume, err)
+	}
+	if action != fs.Mount {
+		if r.readOnly {
+			return fmt.Errorf("%w: volume %s holds no filesystem yet, and a read-only use makes none", ErrRefused, r.volume)
+		}
+		if err := s.format(ctx, r, v, c, action, record); err != nil {
+			return err
+		}
+	} else if record != nil && record.State == fs.Formatting {
+		record.State = fs.Formatted
+		if _, err := s.keepRecord(ctx, v, *record); err != nil {
+			return err
+		}
+	}
+	return s.mountDevice(ctx, r, c.Device, action == fs.Mount && content.Surface.NeedsGrowth(), content)
+}
+
+func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string, grow bool, content fs.Content) error {
+	if sb := content.Surface.Superblock; sb != nil && sb.Errors {
+		s.Logger.WarnContext(ctx, "the filesystem has noted errors; check it", "volume", r.volume, "device", device, "type", sb.Type)
+	}
+	err := s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
+	var exit *command.ExitError
+	if errors.As(err, &exit) {
+		said := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
+		return fmt.Errorf("%w: volume %s does not mount: %w. %s. Nothing is repaired without an operator's decision", ErrRefused, r.volume, err, said)
+	}
+	if err != nil {
+		return err
+	}
+	if grow && !r.readOnly {
+		// Restored into a larger volume. A filesystem that is too small is usable: it is grown again by the next expansion.
+		if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
+			s.Logger.WarnContext(ctx, "the filesystem is smaller than its volume", "volume", r.volume, "error", err)
+		}
+	}
+	return nil
+}
+
+// format makes a filesystem. The record goes before it and after it: see filesystem.Record.
+func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *api.ConnectResponse, action fs.Action,
+	earlier *fs.Record,
+) error {
+	record := fs.Record{State: fs.Formatting, Type: r.fsType, ImageID: c.ImageID, Node: s.Node, Epoch: r.epoch}
+	if earlier != nil {
+		record.UUID = earlier.UUID
+	} else {
+		record.UUID = newUUID()
+	}
+	v, err := s.keepRecord(ctx, v, record)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := s.Filesystems.Make(ctx, r.volume, c.Device, action, record, r.mkfsOptions); err != nil {
+		var exit *command.ExitError
+		if errors.As(err, &exit) {
+			return fmt.Errorf("%w: no filesystem could be made on volume %s: %w", ErrRefused, r.volume, err)
+		}
+		return fmt.Errorf("make %s on volume %s: %w", r.fsType, r.volume, err)
+	}
+	record.State = fs.Formatted
+	if _, err := s.keepRecord(ctx, v, record); err != nil {
+		return err
+	}
+	s.Logger.InfoContext(ctx, "made a filesystem", "volume", r.volume, "type", r.fsType, "uuid", record.UUID, "resumed", action == fs.Reformat,
+		"duration", time.Since(started))
+	return nil
+}
+
+func recordOf(v *v1alpha1.CacheVolume) (*fs.Record, error) {
+	text, ok := v.Annotations[v1alpha1.AnnotationFilesystem]
+	if !ok {
+		return nil, nil //nolint:nilnil // no record is an answer
+	}
+	record := &fs.Record{}
+	if err := json.Unmarshal([]byte(text), record); err != nil {
+		return nil, fmt.Errorf("%w: annotation %s of CacheVolume %s cannot be read (%w); restore it or remove it",
+			ErrRefused, v1alpha1.AnnotationFilesystem, v.Name, err)
+	}
+	return record, nil
+}
+
+// recordTries bounds how often a record is written against other writers of the object.
+const recordTries = 5
+
+// keepRecord writes the record to the CacheVolume, if this attachment and the earlier record are still what they were.
+func (s *Service) keepRecord(ctx context.Context, v *v1alpha1.CacheVolume, record fs.Record) (*v1alpha1.CacheVolume, error) {
+	text, err := json.Marshal(record)
+	if err != nil {
+		return nil, err
+	}
+	before := v.Annotations[v1alpha1.AnnotationFilesystem]
+	for range recordTries {
+		var changed *v1alpha1.CacheVolume
+		changed, err = s.Cluster.Annotate(ctx, v, v1alpha1.AnnotationFilesystem, string(text))
+		if !errors.Is(err, cluster.ErrConflict) {
+			return changed, err
+		}
+		var readErr error
+		if v, readErr = s.attached(ctx, v.Name, v.Status.Epoch); readErr != nil {
+			return nil, readErr
+		}
+		if v.Annotations[v1alpha1.AnnotationFilesystem] != before {
+			return nil, fmt.Errorf("the record of the filesystem of volume %s: %w", v.Name, cluster.ErrConflict)
+		}
+	}
+	return nil, err
+}
+
+// undoTime bounds taking a device down again after a failed NodeStage, also when the call's own time is up.
+const undoTime = 30 * time.Second
+
+// undo leaves nothing behind where the kubelet will not call NodeUnstage: it does not after a final error. Where the device
+// cannot be taken down now, the error is made one that is not final.
+func (s *Service) undo(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, cause error) error {
+	if !IsFinal(Code(cause)) {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	used, err := s.inUse(ctx, v)
+	if err == nil && !used {
+		err = s.takeDown(ctx, v, undoTime/2)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the connected device %w: %w", cause, ErrUndone, err)
+	}
+	return cause
+}
+
+// inUse reports whether the volume's device is mounted anywhere: then an earlier call has staged it.
+func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
+	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	if err != nil || status.Device == "" {
+		return false, err
+	}
+	number, err := s.Devices.Number(status.Device)
+	if err != nil {
+		return false, nil //nolint:nilerr // a device that is not here is not mounted here
+	}
+	table, err := s.Mounter.Table()
+	return len(mounts.Of(table, number)) > 0, err
+}

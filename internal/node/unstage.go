@@ -1,0 +1,137 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+// unstageTime bounds an unstage where the caller sets no deadline; the kubelet's is two minutes.
+const unstageTime = 110 * time.Second
+
+// answerMargin is kept of a call's time to stop the device and to answer.
+const answerMargin = 15 * time.Second
+
+func (s *Service) unstage(ctx context.Context, volume, path string) error {
+	path = filepath.Clean(path)
+	ctx, cancel := context.WithTimeout(ctx, unstageTime)
+	defer cancel()
+	// Everything that can refuse is asked before anything is changed.
+	v, err := s.Cluster.Volume(ctx, volume)
+	if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+		return err
+	}
+	var status *api.VolumeStatus
+	if v != nil {
+		if status, err = s.Cache.VolumeStatus(ctx, refOf(v)); err != nil {
+			return fmt.Errorf("status of volume %s: %w", volume, err)
+		}
+		if status.IOSuspended {
+			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; unmounting would hang. "+
+				"It goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
+		}
+	}
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if err := s.checkUnused(volume, path, table, status); err != nil {
+		return err
+	}
+	if err := s.unmountAll(ctx, volume, path, table); err != nil {
+		return err
+	}
+	if v == nil {
+		return nil // its finalizer keeps the object until replicas and image are gone
+	}
+	return s.leaveClean(ctx, v, *status)
+}
+
+// checkUnused refuses while a pod still has the volume.
+func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status *api.VolumeStatus) error {
+	var users []string
+	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
+		users = others(mounts.Of(table, at.Device), path)
+	}
+	if status != nil && status.Device != "" {
+		if number, err := s.Devices.Number(status.Device); err == nil {
+			users = append(users, others(mounts.Of(table, number), path)...)
+		}
+	}
+	if len(users) > 0 {
+		return fmt.Errorf("%w: volume %s is still published at %s; NodeUnpublishVolume comes first", ErrRefused, volume, strings.Join(users, ", "))
+	}
+	return nil
+}
+
+// unmountAll unmounts everything at path, however often it was mounted there.
+func (s *Service) unmountAll(ctx context.Context, volume, path string, table []mounts.Entry) error {
+	for i := len(table) - 1; i >= 0; i-- {
+		at := table[i]
+		if at.Path != path {
+			continue
+		}
+		if !at.Node && s.Devices.Dead(at.Device) {
+			if err := s.abandon(ctx, volume, path); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.Mounter.Unmount(ctx, volume, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveClean writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
+// cache may hold what Ceph has not, it is connected once more to be written back: as after a reboot.
+func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, status api.VolumeStatus) error {
+	if !isConnected(status) {
+		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
+		if status.State == api.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
+			return nil
+		}
+		if _, err := s.Cache.DevConnect(ctx, connectRequest(v)); err != nil {
+			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
+		}
+	}
+	deadline, _ := ctx.Deadline()
+	return s.takeDown(ctx, v, max(time.Until(deadline)-answerMargin, time.Second))
+}
+
+func isConnected(status api.VolumeStatus) bool {
+	return status.Device != "" || status.Role == api.RolePrimary
+}
+
+// mayHoldTruth reports whether the node's replica may be the only place of acknowledged writes.
+func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
+	return v.Status.AttachedNode == node && v.Status.Authority == v1alpha1.AuthorityCache && !v.Status.IsOutdated(node)
+}
+
+// takeDown flushes for at most flushTime and then stops the device.
+func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
+	flushed, err := s.Cache.Flush(ctx, api.FlushRequest{VolumeRef: refOf(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
+	if problem := new(api.Problem); errors.As(err, &problem) && problem.Code == api.CodeNotConnected {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("flush volume %s: %w", v.Name, err)
+	}
+	if !flushed.Clean {
+		return fmt.Errorf("%w: %s of volume %s are still to be written to Ceph; the next try goes on", ErrNotClean,
+			v1alpha1.HumanBytes(flushed.DirtyBytes), v.Name)
+	}
+	if err := s.Cache.Stop(ctx, refOf(v)); err != nil {
+		return fmt.Errorf("stop volume %s: %w", v.Name, err)
+	}
+	return nil
+}
