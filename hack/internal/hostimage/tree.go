@@ -111,7 +111,9 @@ func (t *tree) copyLibraries(path string) error {
 	}
 	for _, section := range file.Progs {
 		if section.Type == elf.PT_INTERP {
-			needed = append(needed, "ld-linux-x86-64.so.2")
+			if err := t.copy("/lib64/ld-linux-x86-64.so.2"); err != nil {
+				return err
+			}
 		}
 	}
 	for _, name := range needed {

@@ -1,0 +1,62 @@
+package lab
+
+import (
+	"context"
+	"time"
+)
+
+// diskTime bounds what is done to a node's disk.
+const diskTime = 30 * time.Second
+
+// fillScript takes all free extents. Fewer than one is full, which is what was asked for.
+const fillScript = `
+free=$(vgs --noheadings -o vg_free_count escache | tr -d ' ')
+[ "$free" = 0 ] || lvcreate -q -y -an -Wn -Zn --addtag lab-fill -l 100%FREE -n "lab_fill_$free" escache >/dev/null
+`
+
+const emptyScript = `lvremove -q -y @lab-fill >/dev/null`
+
+// failScript loads another table into the linear device below the volume group: suspended without flushing, since what is under way shall meet the error.
+const failScript = `
+size=$(blockdev --getsz /dev/vdb)
+dmsetup load nvme0 --table "0 $size error"
+dmsetup suspend --noflush --nolockfs nvme0
+dmsetup resume nvme0
+`
+
+const restoreScript = `
+size=$(blockdev --getsz /dev/vdb)
+dmsetup load nvme0 --table "0 $size linear /dev/vdb 0"
+dmsetup suspend --noflush --nolockfs nvme0
+dmsetup resume nvme0
+`
+
+func (n *node) script(ctx context.Context, script string) error {
+	ctx, cancel := context.WithTimeout(ctx, diskTime)
+	defer cancel()
+	_, err := n.run(ctx, nil, "sh", "-ec", script)
+	return err
+}
+
+// fill takes the free room of the node's volume group, or gives it back.
+func (n *node) fill(ctx context.Context, undo bool) error {
+	if undo {
+		return n.script(ctx, emptyScript)
+	}
+	return n.script(ctx, fillScript)
+}
+
+// failDisk makes the stand-in for NVMe fail, or work again.
+func (n *node) failDisk(ctx context.Context, restore bool) error {
+	script := failScript
+	if restore {
+		script = restoreScript
+	}
+	if err := n.script(ctx, script); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.diskFailed = !restore
+	return nil
+}

@@ -1,0 +1,108 @@
+// Package pki is a certificate authority for one lab: it lives in memory and ends with it.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+// valid is how long certificates are: longer than any lab lives. They begin an hour ago, because clocks differ.
+const valid = 365 * 24 * time.Hour
+
+// Authority issues certificates.
+type Authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// Pair is a certificate with its key, both PEM.
+type Pair struct {
+	Certificate, Key []byte
+}
+
+// NewAuthority makes an authority of the given name.
+func NewAuthority(name string) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	template := template(name)
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	return &Authority{certificate: certificate, key: key}, nil
+}
+
+// Certificate is the authority's own, PEM.
+func (a *Authority) Certificate() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
+}
+
+// Server issues a certificate for a server that is reached under a name and addresses.
+func (a *Authority) Server(name string, addresses ...string) (Pair, error) {
+	template := template(name)
+	template.DNSNames = []string{name}
+	for _, address := range addresses {
+		ip := net.ParseIP(address)
+		if ip == nil {
+			return Pair{}, fmt.Errorf("certificate for %s: %q is not an IP address", name, address)
+		}
+		template.IPAddresses = append(template.IPAddresses, ip)
+	}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	return a.issue(template)
+}
+
+// Client issues a certificate for a client.
+func (a *Authority) Client(name string) (Pair, error) {
+	template := template(name)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return a.issue(template)
+}
+
+func (a *Authority) issue(template *x509.Certificate) (Pair, error) {
+	name := template.Subject.CommonName
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, fmt.Errorf("certificate for %s: %w", name, err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
+	if err != nil {
+		return Pair{}, fmt.Errorf("certificate for %s: %w", name, err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return Pair{}, fmt.Errorf("certificate for %s: %w", name, err)
+	}
+	return Pair{
+		Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}, nil
+}
+
+func template(name string) *x509.Certificate {
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.Add(valid),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+	}
+}

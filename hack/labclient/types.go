@@ -1,0 +1,105 @@
+// Package labclient talks to a running lab: the command line uses it, and so do end-to-end tests.
+package labclient
+
+import "time"
+
+// Paths of the lab's own HTTP API on its unix socket. A node's verb is PathNodes + NODE + "/" + VERB.
+const (
+	PathStatus     = "/v1/status"
+	PathNodes      = "/v1/nodes/"
+	PathHeal       = "/v1/heal"
+	PathStallCeph  = "/v1/stall-ceph"
+	PathResumeCeph = "/v1/resume-ceph"
+	PathDown       = "/v1/down"
+	// PathArbiter is where the lab's arbiter record is served, beside its own address inside the lab.
+	PathArbiter = "/arbiter"
+)
+
+// Verbs of a node.
+const (
+	VerbExec     = "exec"
+	VerbPowerOff = "power-off"
+	VerbPowerOn  = "power-on"
+	VerbCut      = "cut"
+	VerbFill     = "fill"
+	VerbFailDisk = "fail-disk"
+)
+
+// ExecProtocol is what a connection is upgraded to for one command; package remote speaks it.
+const ExecProtocol = "lab-exec"
+
+// Status is the lab as it is now.
+type Status struct {
+	Name     string    `json:"name"`
+	StateDir string    `json:"stateDir"`
+	Started  time.Time `json:"started"`
+	// Ready is how long `up` took.
+	Ready time.Duration `json:"ready"`
+	Parts []Part        `json:"parts"`
+	Nodes []Node        `json:"nodes"`
+	// Environment is what commands inside the lab get: CEPH_CONF, KUBECONFIG and LAB_….
+	Environment map[string]string `json:"environment"`
+}
+
+// Part is something that runs beside the nodes.
+type Part struct {
+	Name string `json:"name"`
+	// State is up, stalled, or what is wrong.
+	State   string `json:"state"`
+	Address string `json:"address,omitempty"`
+	Log     string `json:"log,omitempty"`
+}
+
+// NodeState says what a node does.
+type NodeState string
+
+// States of a node.
+const (
+	NodeOff     NodeState = "off"
+	NodeBooting NodeState = "booting"
+	NodeUp      NodeState = "up"
+)
+
+// Node is one machine.
+type Node struct {
+	Name  string    `json:"name"`
+	State NodeState `json:"state"`
+	// Cuts says what the node is cut from, a sentence each.
+	Cuts        []string `json:"cuts,omitempty"`
+	DataAddress string   `json:"dataAddress"`
+	MgmtAddress string   `json:"mgmtAddress"`
+	// Boot is how long the last power-on took until the node was usable.
+	Boot       time.Duration `json:"boot"`
+	Since      time.Time     `json:"since"`
+	DiskFailed bool          `json:"diskFailed,omitempty"`
+	Console    string        `json:"console"`
+}
+
+// Cut says what a node is cut from. The zero value cuts it from everything, both ways; exec still works.
+type Cut struct {
+	// From is another node, "ceph" or "control-plane". Empty: everything.
+	From string `json:"from,omitempty"`
+	// OneWay loses only what the node sends: it still hears the others.
+	OneWay bool `json:"oneWay,omitempty"`
+}
+
+// Targets of a cut that are not nodes.
+const (
+	CutCeph         = "ceph"
+	CutControlPlane = "control-plane"
+)
+
+// Fill is the body of a fill. Undo frees the room again.
+type Fill struct {
+	Undo bool `json:"undo,omitempty"`
+}
+
+// FailDisk is the body of a fail-disk. Restore makes the disk work again.
+type FailDisk struct {
+	Restore bool `json:"restore,omitempty"`
+}
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error string `json:"error"`
+}
