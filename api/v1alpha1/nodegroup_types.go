@@ -89,9 +89,11 @@ type NodeGroupMember struct {
 
 // StaleReplica is a replica that no volume needs any more.
 type StaleReplica struct {
-	Node  string `json:"node"`
-	Pool  string `json:"pool"`
-	Image string `json:"image"`
+	Node string `json:"node"`
+	// Volume is the name of the CacheVolume it belonged to, which may be gone.
+	Volume string `json:"volume"`
+	Pool   string `json:"pool"`
+	Image  string `json:"image"`
 	// CacheBytes, Port and Minor stay reserved until the replica is gone.
 	CacheBytes int64 `json:"cacheBytes"`
 	Port       int32 `json:"port"`

@@ -23,13 +23,17 @@ import (
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
 func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
-	v, err := s.record(ctx, r)
+	v, isNew, err := s.record(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReady {
-		if err := s.makeImage(ctx, v, r.CreatePool); err != nil {
-			return nil, s.undo(ctx, v, err)
+		if err := s.makeImage(ctx, v, isNew, r.CreatePool); err != nil {
+			err = fmt.Errorf("make the image of volume %s: %w", v.Name, err)
+			if isNew {
+				err = s.undo(ctx, v, err)
+			}
+			return nil, err
 		}
 		crashpoint.Reach("create_volume/image_made")
 		if err := s.markReady(ctx, v); err != nil {
@@ -43,21 +47,20 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 }
 
 // record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own.
-func (s *service) record(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.CacheVolume, isNew bool, err error) {
 	known := s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil
 	if !known {
 		v, err := s.writeRecord(ctx, r)
 		if !apierrors.IsAlreadyExists(err) {
-			return v, err
+			return v, true, err
 		}
 	}
 	// The cache may lag behind, so what decides is read from the API server.
-	v, err := s.volume(ctx, r.ID)
-	if err != nil {
-		return nil, err
+	if v, err = s.volume(ctx, r.ID); err != nil {
+		return nil, false, err
 	}
 	s.Book.Observe(v)
-	return v, s.compare(v, r)
+	return v, false, s.compare(v, r)
 }
 
 func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
@@ -156,25 +159,32 @@ func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
 	return *l
 }
 
-func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, createPool bool) error {
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, isNew, createPool bool) error {
 	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, createPool); err != nil {
-		return err
-	}
-	if v.Spec.DataPool != "" {
-		if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.DataPool, false); err != nil {
-			return err
-		}
+		return unknown(err)
 	}
 	crashpoint.Reach("create_volume/pool_checked")
-	return s.Images.Create(ctx, ImageSpec{
+	made, err := s.Images.Create(ctx, ImageSpec{
 		ImageRef: imageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
 	})
+	if err == nil && !made && isNew {
+		return fmt.Errorf("image %s is there already, with whatever somebody wrote to it, and no record says it is ours; "+
+			"rename or remove it: %w", v.Spec.Image, ErrRefused)
+	}
+	return unknown(err)
+}
+
+// unknown turns a cluster or pool that is not there into what it is in a request: a wrong parameter.
+func unknown(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return err
 }
 
 // undo takes the record back where no repetition can make the image: external-provisioner gives such a volume up without a
 // DeleteVolume, and the record would stay for ever. Where repeating may help, the record is what the repeated call needs.
 func (s *service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
-	cause = fmt.Errorf("make the image of volume %s: %w", v.Name, cause)
 	if !isFinal(cause) {
 		return cause
 	}

@@ -35,6 +35,11 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err != nil {
 		return nil, err
 	}
+	if v.Status.ImageID == "" {
+		if v.Status.ImageID, err = s.Images.ID(ctx, imageOf(v)); err != nil {
+			return nil, fmt.Errorf("read the image id of volume %s: %w", id, err)
+		}
+	}
 	if !plan.Held {
 		v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
 		if err := s.updateStatus(ctx, v, "node "+node+" has it"); err != nil {
@@ -96,6 +101,11 @@ func (s *service) layAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan aut
 	if len(plan.Renew) > 0 {
 		if err := s.dropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
 			return err
+		}
+	}
+	for _, partner := range v.Spec.Replicas {
+		if partner != node && !s.Book.Ready(v.Spec.Group, partner) {
+			return s.relayWithout(ctx, v, node, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
 		}
 	}
 	failures, err := s.layReplicas(ctx, v)

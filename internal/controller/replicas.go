@@ -48,6 +48,9 @@ func (s *service) dropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nod
 		return fmt.Errorf("replicas of volume %s may be the only copy: %w", v.Name, ErrRefused)
 	}
 	failures := onEach(nodes, func(node string) error {
+		if !slices.Contains(needed, node) && !s.Book.Ready(v.Spec.Group, node) {
+			return fmt.Errorf("node %s was not ready when last asked: %w", node, ErrUnavailable)
+		}
 		s.Log.InfoContext(ctx, "dropping replica", "volume", v.Name, "node", node, "reason", "everything is in Ceph")
 		err := s.Hosts.DeleteReplica(ctx, node, refOf(v), true)
 		crashpoint.Reach("replica/dropped")
@@ -63,7 +66,7 @@ func (s *service) dropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nod
 			return fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err)
 		}
 		stale = append(stale, v1alpha1.StaleReplica{
-			Node: node, Pool: v.Spec.Pool, Image: v.Spec.Image,
+			Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
 			CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Since: s.now(),
 		})
 	}

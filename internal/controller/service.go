@@ -34,8 +34,10 @@ type ImageSpec struct {
 type Images interface {
 	// EnsurePool checks that the pool is there and initialised, and with create makes it so.
 	EnsurePool(ctx context.Context, clusterID, pool string, create bool) error
-	// Create makes the image; one that is there with the same size is success.
-	Create(ctx context.Context, spec ImageSpec) error
+	// Create makes the image. One that is there with the same size is success too, but then it was not made now.
+	Create(ctx context.Context, spec ImageSpec) (made bool, err error)
+	// ID is Ceph's own id of the image.
+	ID(ctx context.Context, image ImageRef) (string, error)
 	// Resize grows the image; one that has the size is success.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) error
 	// Delete moves the image to the trash and has it emptied in the background; one that is gone is success. An image that a

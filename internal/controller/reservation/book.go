@@ -57,6 +57,7 @@ type Book struct {
 	volumes map[string]Reservation
 	taken   map[string]*numbers // by group
 	stale   map[string][]v1alpha1.StaleReplica
+	ready   map[string]map[string]bool // by group and node
 }
 
 // NewBook returns an empty book. The overhead is what a replica takes on its host beside the cache.
@@ -65,6 +66,7 @@ func NewBook(slots Slots, overhead func(cacheBytes int64) int64) *Book {
 		slots: slots, overhead: overhead,
 		ledger:  placement.NewLedger(placement.New()),
 		volumes: map[string]Reservation{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
+		ready: map[string]map[string]bool{},
 	}
 }
 
@@ -141,7 +143,18 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 		b.numbers(g.Name).take(int(r.Port - b.slots.Ports.First))
 	}
 	b.stale[g.Name] = slices.Clone(stale)
+	b.ready[g.Name] = map[string]bool{}
+	for _, m := range g.Members {
+		b.ready[g.Name][m.Name] = m.Ready
+	}
 	return nil
+}
+
+// Ready reports whether the node was ready for replicas when it was last looked at.
+func (b *Book) Ready(group, node string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready[group][node]
 }
 
 // RemoveGroup forgets what a group has; its volumes keep their places.
@@ -149,6 +162,7 @@ func (b *Book) RemoveGroup(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ledger.RemoveGroup(name)
+	delete(b.ready, name)
 }
 
 // Usage returns what every group has and what still fits, by name.

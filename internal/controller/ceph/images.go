@@ -1,0 +1,307 @@
+// Package ceph gives the controller its images: it speaks to internal/rbd and turns what that says into the controller's terms.
+package ceph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/rbd"
+)
+
+// checkedFor is how long a pool that was found good is not looked at again.
+const checkedFor = time.Minute
+
+// Images are the RBD images of all configured clusters.
+type Images struct {
+	clusters *rbd.Clusters
+	dir      string
+	now      func() time.Time
+
+	mu      sync.Mutex
+	checked map[[2]string]time.Time // by cluster and pool
+}
+
+var _ controller.Images = (*Images)(nil)
+
+// New returns the images of the clusters whose directories are under dir.
+func New(clusters *rbd.Clusters, dir string, now func() time.Time) *Images {
+	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}}
+}
+
+// EnsurePool checks a pool, and with create makes it.
+func (i *Images) EnsurePool(ctx context.Context, clusterID, pool string, create bool) error {
+	key := [2]string{clusterID, pool}
+	if i.wasChecked(key) {
+		return nil
+	}
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return err
+	}
+	check := cluster.CheckPool
+	if create {
+		check = cluster.EnsurePool
+	}
+	if err := check(ctx, pool); err != nil {
+		return translate(ctx, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.checked[key] = i.now()
+	return nil
+}
+
+func (i *Images) wasChecked(key [2]string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	at, ok := i.checked[key]
+	return ok && i.now().Sub(at) < checkedFor
+}
+
+// Create makes an image, or finds the one that an earlier call has made.
+func (i *Images) Create(ctx context.Context, spec controller.ImageSpec) (made bool, err error) {
+	cluster, err := i.cluster(spec.ClusterID)
+	if err != nil {
+		return false, err
+	}
+	wanted, err := specOf(spec)
+	if err != nil {
+		return false, translate(ctx, err)
+	}
+	err = cluster.CreateImage(ctx, wanted)
+	var exists *rbd.ExistsError
+	if !errors.As(err, &exists) {
+		return err == nil, translate(ctx, err)
+	}
+	if exists.Image.SizeBytes != spec.SizeBytes {
+		return false, fmt.Errorf("image %s/%s is there with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
+			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, controller.ErrRefused)
+	}
+	return false, nil
+}
+
+func specOf(spec controller.ImageSpec) (rbd.ImageSpec, error) {
+	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool}
+	layout := spec.Layout
+	if layout == nil {
+		layout = &v1alpha1.ImageLayout{}
+	}
+	features, err := rbd.ParseFeatures(layout.Features)
+	out.Features = features
+	out.ObjectSizeBytes, out.StripeUnitBytes, out.StripeCount = layout.ObjectSizeBytes, layout.StripeUnitBytes, layout.StripeCount
+	return out, err
+}
+
+// ID reads the image's own id, in one message.
+func (i *Images) ID(ctx context.Context, image controller.ImageRef) (string, error) {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return "", err
+	}
+	id, err := cluster.ImageID(ctx, refOf(image))
+	return id, translate(ctx, err)
+}
+
+// Resize grows an image.
+func (i *Images) Resize(ctx context.Context, image controller.ImageRef, sizeBytes int64) error {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return err
+	}
+	_, err = cluster.GrowImage(ctx, refOf(image), sizeBytes)
+	return translate(ctx, err)
+}
+
+// Delete moves an image to the trash. A pool that is gone has taken its images along.
+func (i *Images) Delete(ctx context.Context, image controller.ImageRef) error {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		// Unlike a missing image this is no proof that nothing is left.
+		return fmt.Errorf("%w: %w", controller.ErrRefused, err)
+	}
+	err = cluster.DeleteImage(ctx, refOf(image))
+	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil
+	}
+	return translate(ctx, err)
+}
+
+// Clients returns who has the image open, or its lock. The nodes map with the exclusive lock, so that is one.
+func (i *Images) Clients(ctx context.Context, image controller.ImageRef) ([]string, error) {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return nil, err
+	}
+	watchers, err := cluster.Watchers(ctx, refOf(image))
+	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, translate(ctx, err)
+	}
+	owner, err := cluster.LockOwner(ctx, refOf(image))
+	if err != nil && !errors.Is(err, rbd.ErrNotFound) {
+		return nil, translate(ctx, err)
+	}
+	var out []string
+	for _, w := range watchers {
+		out = append(out, w.Address)
+	}
+	if owner != nil {
+		out = append(out, owner.Address)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// Fence puts a client on the blocklist.
+func (i *Images) Fence(ctx context.Context, clusterID, address string, duration time.Duration) error {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return err
+	}
+	return translate(ctx, cluster.BlocklistAdd(ctx, address, duration))
+}
+
+// AvailableBytes is what can still be written to a pool.
+func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return 0, err
+	}
+	capacity, err := cluster.PoolCapacity(ctx, pool)
+	return capacity.AvailableBytes, translate(ctx, err)
+}
+
+// List returns the names of a pool's images that begin with prefix. A pool that is gone has none.
+func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]string, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return nil, err
+	}
+	names, err := cluster.ListImages(ctx, pool)
+	if errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
+}
+
+// WatchTrash has a pool's trash emptied of what an earlier process left there.
+func (i *Images) WatchTrash(clusterID, pool string) error {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return err
+	}
+	cluster.WatchTrash(pool)
+	return nil
+}
+
+// Problems asks every configured cluster. One that answers is enough to be of use.
+func (i *Images) Problems(ctx context.Context) (problems []string, curable bool) {
+	ids, err := i.ids()
+	if err != nil {
+		return []string{fmt.Sprintf("read the directory of Ceph clusters: %v; mount it, with one directory for each clusterID", err)}, false
+	}
+	if len(ids) == 0 {
+		return []string{fmt.Sprintf("%s has no directory with ceph.conf and keyring; add one for each clusterID", i.dir)}, false
+	}
+	failures := i.ping(ctx, ids)
+	if len(failures) < len(ids) {
+		return nil, true
+	}
+	for _, id := range slices.Sorted(maps.Keys(failures)) {
+		problems = append(problems, fmt.Sprintf("cluster %s: %v", id, failures[id]))
+		curable = curable || errors.Is(failures[id], rbd.ErrUnavailable)
+	}
+	return problems, curable
+}
+
+func (i *Images) ping(ctx context.Context, ids []string) map[string]error {
+	const patience = 3 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var (
+		wait     sync.WaitGroup
+		mu       sync.Mutex
+		failures = map[string]error{}
+	)
+	for _, id := range ids {
+		wait.Go(func() {
+			cluster, err := i.clusters.Get(id)
+			if err == nil {
+				err = cluster.Ping(ctx)
+			}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures[id] = err
+			}
+		})
+	}
+	wait.Wait()
+	return failures
+}
+
+// ids are the configured clusters. Kubernetes' own entries in a mounted Secret begin with two dots.
+func (i *Images) ids() ([]string, error) {
+	entries, err := os.ReadDir(i.dir)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		info, err := os.Stat(i.dir + "/" + e.Name())
+		if err == nil && info.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+func (i *Images) cluster(id string) (*rbd.Cluster, error) {
+	cluster, err := i.clusters.Get(id)
+	if err != nil {
+		return nil, translate(context.Background(), err)
+	}
+	return cluster, nil
+}
+
+func refOf(image controller.ImageRef) rbd.ImageRef { return rbd.ImageRef{Pool: image.Pool, Name: image.Image} }
+
+var meanings = []struct{ from, to error }{
+	{rbd.ErrUnavailable, controller.ErrUnavailable},
+	{rbd.ErrClusterNotFound, controller.ErrNotFound},
+	{rbd.ErrPoolNotFound, controller.ErrNotFound},
+	{rbd.ErrNotFound, controller.ErrNotFound},
+	{rbd.ErrConfig, controller.ErrRefused},
+	{rbd.ErrPermission, controller.ErrRefused},
+	{rbd.ErrPoolNotReady, controller.ErrRefused},
+	{rbd.ErrBusy, controller.ErrRefused},
+	{rbd.ErrHasSnapshots, controller.ErrRefused},
+	{rbd.ErrInvalid, controller.ErrInvalid},
+	{rbd.ErrFull, controller.ErrNoRoom},
+}
+
+func translate(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, m := range meanings {
+		if errors.Is(err, m.from) {
+			return fmt.Errorf("%w: %w", m.to, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}

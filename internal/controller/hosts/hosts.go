@@ -1,0 +1,203 @@
+// Package hosts reaches the escached on each node: where it is, Kubernetes' Node object tells.
+package hosts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/escache"
+)
+
+// Options say how escacheds are called.
+type Options struct {
+	// Port of every escached's API, on its node's InternalIP.
+	Port int
+	// TLS files; empty ones call over plain HTTP, which is for tests.
+	TLS escache.TLSFiles
+	// Timeouts of the calls.
+	Timeouts escache.Timeouts
+	// UserAgent names the controller in the hosts' logs.
+	UserAgent string
+	Log       *slog.Logger
+	// Observe is told each call.
+	Observe func(call, code string, took time.Duration)
+}
+
+// Hosts reaches the escached on each node. It is safe for concurrent use.
+type Hosts struct {
+	options Options
+	nodes   client.Reader // a cache is good enough for addresses
+	live    client.Reader // not for who is dead
+
+	mu      sync.Mutex
+	clients map[string]*endpoint
+}
+
+type endpoint struct {
+	url    string
+	client *escache.Client
+}
+
+var _ controller.Hosts = (*Hosts)(nil)
+
+// New returns the hosts of the cluster that the readers read.
+func New(nodes, live client.Reader, options Options) *Hosts {
+	return &Hosts{options: options, nodes: nodes, live: live, clients: map[string]*endpoint{}}
+}
+
+// Node asks a host what it has.
+func (h *Hosts) Node(ctx context.Context, node string) (*api.Node, error) {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.Node(ctx)
+	return out, translate(err)
+}
+
+// Status asks a host about one volume.
+func (h *Hosts) Status(ctx context.Context, node string, volume api.VolumeRef) (api.VolumeStatus, error) {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return api.VolumeStatus{}, err
+	}
+	out, err := c.VolumeStatus(ctx, volume)
+	if err != nil {
+		return api.VolumeStatus{}, translate(err)
+	}
+	return *out, nil
+}
+
+// PutReplica lays a replica.
+func (h *Hosts) PutReplica(ctx context.Context, node string, request api.ReplicaRequest) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.PutReplica(ctx, request))
+}
+
+// DeleteReplica removes a replica.
+func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume api.VolumeRef, discard bool) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.DeleteReplica(ctx, volume, discard))
+}
+
+// ReplicationAddress is the node's InternalIP, unless an annotation says otherwise.
+func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {
+	n, err := read(ctx, h.nodes, node)
+	if err != nil {
+		return "", err
+	}
+	address := cmp.Or(n.Annotations[v1alpha1.AnnotationReplicationAddress], internalIP(n))
+	if net.ParseIP(address) == nil {
+		return "", fmt.Errorf("node %s: replication address %q is no IP address; set the annotation %s: %w",
+			node, address, v1alpha1.AnnotationReplicationAddress, controller.ErrRefused)
+	}
+	return address, nil
+}
+
+// Death says why Kubernetes has given a node up; it reads the Node itself, not a cache.
+func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error) {
+	n, err := read(ctx, h.live, node)
+	if errors.Is(err, controller.ErrNotFound) {
+		return authority.Death{Reason: fmt.Sprintf("Kubernetes has no node %s any more", node)}, nil
+	}
+	if err != nil {
+		return authority.Death{}, err
+	}
+	for _, taint := range n.Spec.Taints {
+		if taint.Key == corev1.TaintNodeOutOfService {
+			return authority.Death{Reason: fmt.Sprintf("node %s is tainted %s=%s:%s", node, taint.Key, taint.Value, taint.Effect)}, nil
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			since := c.LastTransitionTime.Format(time.RFC3339)
+			return authority.Death{Reason: fmt.Sprintf("node %s has not been Ready since %s (%s)", node, since, c.Reason)}, nil
+		}
+	}
+	return authority.Death{}, nil
+}
+
+// client returns the client of a node's escached; one whose address has changed is made anew.
+func (h *Hosts) client(ctx context.Context, node string) (*escache.Client, error) {
+	n, err := read(ctx, h.nodes, node)
+	if err != nil {
+		return nil, err
+	}
+	ip := internalIP(n)
+	if ip == "" {
+		return nil, fmt.Errorf("node %s has no InternalIP: %w", node, controller.ErrUnavailable)
+	}
+	scheme := "https"
+	if h.options.TLS == (escache.TLSFiles{}) {
+		scheme = "http"
+	}
+	url := scheme + "://" + net.JoinHostPort(ip, strconv.Itoa(h.options.Port))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if known := h.clients[node]; known != nil {
+		if known.url == url {
+			return known.client, nil
+		}
+		known.client.Close()
+	}
+	made, err := escache.New(escache.Options{
+		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Timeout: h.options.Timeouts,
+		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
+	})
+	if err != nil {
+		return nil, translate(err)
+	}
+	h.clients[node] = &endpoint{url: url, client: made}
+	return made, nil
+}
+
+func read(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
+	n := &corev1.Node{}
+	err := from.Get(ctx, client.ObjectKey{Name: name}, n)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("no node %s in Kubernetes: %w", name, controller.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+func internalIP(n *corev1.Node) string {
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// translate makes what did not get an answer of the API ErrUnavailable.
+func translate(err error) error {
+	var problem *api.Problem
+	if err == nil || errors.As(err, &problem) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", controller.ErrUnavailable, err)
+}

@@ -1,0 +1,133 @@
+package leadership
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/controller"
+)
+
+// Images lets changes of images through only while this process leads.
+func (l *Lease) Images(images controller.Images) controller.Images { return guardedImages{images, l} }
+
+// Hosts lets changes of replicas through only while this process leads.
+func (l *Lease) Hosts(hosts controller.Hosts) controller.Hosts { return guardedHosts{hosts, l} }
+
+// Client lets changes of objects through only while this process leads.
+func (l *Lease) Client(c client.Client) client.Client { return guardedClient{c, l} }
+
+type guardedImages struct {
+	controller.Images
+	lease *Lease
+}
+
+func (g guardedImages) EnsurePool(ctx context.Context, clusterID, pool string, create bool) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.EnsurePool(ctx, clusterID, pool, create)
+}
+
+func (g guardedImages) Create(ctx context.Context, spec controller.ImageSpec) (bool, error) {
+	if err := g.lease.Check(); err != nil {
+		return false, err
+	}
+	return g.Images.Create(ctx, spec)
+}
+
+func (g guardedImages) Resize(ctx context.Context, image controller.ImageRef, sizeBytes int64) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Resize(ctx, image, sizeBytes)
+}
+
+func (g guardedImages) Delete(ctx context.Context, image controller.ImageRef) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Delete(ctx, image)
+}
+
+func (g guardedImages) Fence(ctx context.Context, clusterID, address string, duration time.Duration) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Fence(ctx, clusterID, address, duration)
+}
+
+type guardedHosts struct {
+	controller.Hosts
+	lease *Lease
+}
+
+func (g guardedHosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Hosts.PutReplica(ctx, node, request)
+}
+
+func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Hosts.DeleteReplica(ctx, node, volume, discard)
+}
+
+type guardedClient struct {
+	client.Client
+	lease *Lease
+}
+
+func (g guardedClient) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Client.Create(ctx, o, opts...)
+}
+
+func (g guardedClient) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Client.Update(ctx, o, opts...)
+}
+
+func (g guardedClient) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Client.Patch(ctx, o, patch, opts...)
+}
+
+func (g guardedClient) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Client.Delete(ctx, o, opts...)
+}
+
+func (g guardedClient) Status() client.SubResourceWriter { return guardedStatus{g.Client.Status(), g.lease} }
+
+type guardedStatus struct {
+	client.SubResourceWriter
+	lease *Lease
+}
+
+func (g guardedStatus) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.SubResourceWriter.Update(ctx, o, opts...)
+}
+
+func (g guardedStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.SubResourceWriter.Patch(ctx, o, patch, opts...)
+}

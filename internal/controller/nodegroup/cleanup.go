@@ -1,0 +1,68 @@
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// cleanUp removes replicas that were given up while their host was away, on hosts that answer now. When one was recorded the
+// truth was in Ceph, so what it holds is of no use, however dirty it says it is.
+func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
+	var failures []error
+	for _, stale := range group.Status.StaleReplicas {
+		answers := slices.ContainsFunc(seen, func(s sight) bool { return s.name == stale.Node && s.host != nil })
+		if !answers {
+			continue
+		}
+		if err := r.remove(ctx, group.Name, stale); err != nil {
+			failures = append(failures, fmt.Errorf("replica of %s on node %s: %w", stale.Volume, stale.Node, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// remove works under the volume's lock: a replica must not be laid there again between the look and the removal.
+func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
+	done, err := r.Locks.Begin(stale.Volume, "clean-up of a stale replica")
+	if err != nil {
+		return err
+	}
+	defer done()
+	v := &v1alpha1.CacheVolume{}
+	err = r.Live.Get(ctx, client.ObjectKey{Name: stale.Volume}, v)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	// A volume that has its replica there again has dropped the stale one before it laid the new one.
+	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
+		r.Log.InfoContext(ctx, "removing stale replica", "group", group, "node", stale.Node, "volume", stale.Volume, "since", stale.Since)
+		ref := escache.VolumeRef{Pool: stale.Pool, Image: stale.Image}
+		if err := r.Hosts.DeleteReplica(ctx, stale.Node, ref, true); err != nil {
+			return err
+		}
+	}
+	return r.strike(ctx, group, stale)
+}
+
+// strike takes an entry off the list.
+func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		g := &v1alpha1.NodeGroup{}
+		if err := r.Live.Get(ctx, client.ObjectKey{Name: group}, g); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		g.Status.StaleReplicas = slices.DeleteFunc(g.Status.StaleReplicas, func(other v1alpha1.StaleReplica) bool {
+			return other.Node == stale.Node && other.Pool == stale.Pool && other.Image == stale.Image
+		})
+		return r.Client.Status().Update(ctx, g)
+	})
+}

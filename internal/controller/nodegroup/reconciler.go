@@ -1,0 +1,235 @@
+// Package nodegroup keeps NodeGroups: it polls the escached of every member, writes what changed into the status, tells
+// placement, and removes replicas that were given up while their host was away.
+package nodegroup
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/placement"
+)
+
+// Hosts is what the reconciler needs of the escached on each node.
+type Hosts interface {
+	Node(ctx context.Context, node string) (*escache.Node, error)
+	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
+}
+
+// Locks keep others from a volume; see controller.Operations.
+type Locks interface {
+	Begin(volume, operation string) (done func(), err error)
+}
+
+// Config is what a Reconciler is made of.
+type Config struct {
+	Client client.Client // reads from a cache
+	Live   client.Reader
+	Hosts  Hosts
+	Book   *reservation.Book
+	Locks  Locks
+	Events events.EventRecorder
+	Log    *slog.Logger
+	Now    func() time.Time
+
+	// Poll is how often every host is asked, and Patience how long it may take to answer.
+	Poll     time.Duration
+	Patience time.Duration
+	// Quiet is how often figures that change all the time are written; transitions are written at once.
+	Quiet time.Duration
+	// Parallel bounds the groups that are looked at at once.
+	Parallel int
+}
+
+// Reconciler keeps one NodeGroup at a time. It is safe for concurrent use.
+type Reconciler struct {
+	Config
+
+	mu    sync.Mutex
+	wrote map[string]time.Time // when figures of a group were last written
+}
+
+// New returns a reconciler.
+func New(config Config) *Reconciler {
+	return &Reconciler{Config: config, wrote: map[string]time.Time{}}
+}
+
+// SetupWithManager has the manager call Reconcile for every group, while this process leads.
+func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		For(&v1alpha1.NodeGroup{}).
+		WithEventFilter(predicate.GenerationChangedPredicate{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Parallel}).
+		Complete(r)
+}
+
+// Reconcile looks at one group: its members, its conditions, and what is to be cleaned up there.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	again := ctrl.Result{RequeueAfter: r.Poll}
+	group := &v1alpha1.NodeGroup{}
+	if err := r.Client.Get(ctx, request.NamespacedName, group); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return again, err
+		}
+		r.forget(request.Name)
+		return ctrl.Result{}, nil
+	}
+	if !group.DeletionTimestamp.IsZero() {
+		r.forget(request.Name)
+		return ctrl.Result{}, nil
+	}
+	owners, err := r.owners(ctx)
+	if err != nil {
+		return again, err
+	}
+	seen := r.look(ctx, group, owners)
+	if err := r.Book.SetGroup(placementOf(group, seen), group.Status.StaleReplicas); err != nil {
+		// The other group's own turn takes the node from it; until then this one keeps what placement knew of it.
+		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
+	}
+	if err := r.write(ctx, group, seen); err != nil {
+		return again, err
+	}
+	if err := r.cleanUp(ctx, group, seen); err != nil {
+		r.Log.WarnContext(ctx, "stale replicas left", "group", group.Name, "error", err)
+	}
+	return again, nil
+}
+
+func (r *Reconciler) forget(name string) {
+	r.Book.RemoveGroup(name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.wrote, name)
+}
+
+// sight is what was seen of one member.
+type sight struct {
+	name    string
+	problem string // why no replica can be placed here; empty: ready
+	reason  string // the problem in one word
+	claimed bool   // by an older group: the member counts for nothing here
+	host    *escache.Node
+}
+
+// Reasons why a member is not ready.
+const (
+	reasonClaimed     = "ClaimedByAnotherGroup"
+	reasonUnknown     = "UnknownToKubernetes"
+	reasonUnreachable = "EscachedUnreachable"
+	reasonImpostor    = "WrongHost"
+	reasonUnhealthy   = "Unhealthy"
+)
+
+// look asks all members at once.
+func (r *Reconciler) look(ctx context.Context, group *v1alpha1.NodeGroup, owners map[string]string) []sight {
+	seen := make([]sight, len(group.Spec.Nodes))
+	var wait sync.WaitGroup
+	for i, name := range group.Spec.Nodes {
+		wait.Go(func() { seen[i] = r.lookAt(ctx, group.Name, name, owners[name]) })
+	}
+	wait.Wait()
+	return seen
+}
+
+func (r *Reconciler) lookAt(ctx context.Context, group, name, owner string) sight {
+	if owner != group {
+		return sight{name: name, claimed: true, reason: reasonClaimed, problem: fmt.Sprintf(
+			"node %s belongs to the older group %s; name another node here, or take it out of that group", name, owner)}
+	}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return sight{name: name, reason: reasonUnknown, problem: fmt.Sprintf("Kubernetes has no node %s; check the spelling", name)}
+		}
+		return sight{name: name, reason: reasonUnknown, problem: fmt.Sprintf("node %s cannot be read: %v", name, err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Patience)
+	defer cancel()
+	host, err := r.Hosts.Node(ctx, name)
+	switch {
+	case err != nil:
+		return sight{name: name, reason: reasonUnreachable, problem: fmt.Sprintf("escached on node %s does not answer: %v", name, err)}
+	case host.Name != name:
+		return sight{name: name, reason: reasonImpostor, problem: fmt.Sprintf(
+			"the escached at node %s's address says it is node %q; check its configuration and the node's InternalIP", name, host.Name)}
+	case !host.Healthy:
+		return sight{name: name, host: host, reason: reasonUnhealthy, problem: fmt.Sprintf(
+			"escached on node %s is not healthy: %s", name, strings.Join(host.Reasons, "; "))}
+	}
+	return sight{name: name, host: host}
+}
+
+// owners says for each node which group has it: the oldest that names it.
+func (r *Reconciler) owners(ctx context.Context) (map[string]string, error) {
+	all := &v1alpha1.NodeGroupList{}
+	if err := r.Client.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("list groups: %w", err)
+	}
+	return Owners(all.Items), nil
+}
+
+// Owners says for each node which of the groups has it: the oldest that names it; of two equally old ones the first by name.
+func Owners(groups []v1alpha1.NodeGroup) map[string]string {
+	byAge := slices.Clone(groups)
+	slices.SortFunc(byAge, func(a, b v1alpha1.NodeGroup) int {
+		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	owners := map[string]string{}
+	for _, g := range byAge {
+		if !g.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, node := range g.Spec.Nodes {
+			if owners[node] == "" {
+				owners[node] = g.Name
+			}
+		}
+	}
+	return owners
+}
+
+// placementOf is the group as placement sees it. A member that does not answer keeps the capacity it last had, so that a
+// reboot does not pull the next volumes away from its group.
+func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
+	out := placement.Group{Name: group.Name, Cordoned: group.Spec.Cordoned}
+	for _, s := range seen {
+		if s.claimed {
+			continue
+		}
+		member := placement.Member{Name: s.name, Ready: s.problem == ""}
+		if s.host != nil {
+			member.CapacityBytes, member.MaxVolumes = s.host.CacheCapacityBytes, s.host.MaxVolumes
+			member.OtherBytes = max(0, s.host.CacheCapacityBytes-s.host.CacheFreeBytes-s.host.CacheAllocatedBytes)
+		} else if last := memberOf(group, s.name); last != nil {
+			member.CapacityBytes = last.CacheCapacityBytes
+		}
+		out.Members = append(out.Members, member)
+	}
+	return out
+}
+
+func memberOf(group *v1alpha1.NodeGroup, name string) *v1alpha1.NodeGroupMember {
+	for i := range group.Status.Members {
+		if group.Status.Members[i].Name == name {
+			return &group.Status.Members[i]
+		}
+	}
+	return nil
+}
