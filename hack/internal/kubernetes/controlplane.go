@@ -53,18 +53,37 @@ type ControlPlane struct {
 
 type ports struct{ apiServer, etcdClient, etcdPeer, controllerManager, scheduler int }
 
-// Start makes a control plane from nothing and returns when it serves: etcd healthy, API server ready, controllers and scheduler healthy, and
-// the default service account there, without which no pod can be created. An error names the part and the end of its log; nothing is left running then.
-func Start(ctx context.Context, cfg Config) (*ControlPlane, error) {
+// Prepare chooses ports and makes all keys, so that nodes can be prepared too; nothing runs yet.
+func Prepare(ctx context.Context, cfg Config) (*ControlPlane, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	c := &ControlPlane{cfg: cfg, processes: map[string]*process.Process{}}
-	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start Kubernetes in %s: %w", cfg.Dir, err), c.Stop(context.WithoutCancel(ctx)))
+	for _, step := range []func() error{func() error { return c.choosePorts(ctx) }, c.preparePKI, c.prepareClient} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("prepare Kubernetes in %s: %w", cfg.Dir, err)
+		}
 	}
 	return c, nil
+}
+
+// Start starts everything and returns when it serves: etcd healthy, API server ready, controllers and scheduler healthy, and the default
+// service account there, without which no pod can be created. An error names the part and the end of its log; nothing is left running then.
+func (c *ControlPlane) Start(ctx context.Context) error {
+	if err := c.start(ctx); err != nil {
+		return errors.Join(fmt.Errorf("start Kubernetes in %s: %w", c.cfg.Dir, err), c.Stop(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+// Start prepares a control plane and starts it.
+func Start(ctx context.Context, cfg Config) (*ControlPlane, error) {
+	c, err := Prepare(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Start(ctx)
 }
 
 func (cfg Config) withDefaults() (Config, error) {
@@ -139,9 +158,7 @@ func (c *ControlPlane) Stop(context.Context) error {
 			failed = append(failed, p.Kill())
 		}
 	}
-	if c.client != nil {
-		c.client.CloseIdleConnections()
-	}
+	c.client.CloseIdleConnections()
 	return errors.Join(failed...)
 }
 

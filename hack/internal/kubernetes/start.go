@@ -24,15 +24,6 @@ const (
 const pollInterval = 100 * time.Millisecond
 
 func (c *ControlPlane) start(ctx context.Context) error {
-	if err := c.choosePorts(ctx); err != nil {
-		return err
-	}
-	if err := c.preparePKI(); err != nil {
-		return err
-	}
-	if err := c.prepareClient(); err != nil {
-		return err
-	}
 	c.cfg.Log("etcd")
 	if err := c.startEtcd(ctx); err != nil {
 		return err
@@ -104,7 +95,7 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--tls-cert-file=" + pki + "apiserver.crt", "--tls-private-key-file=" + pki + "apiserver.key",
 		"--client-ca-file=" + pki + "ca.crt",
 		"--kubelet-client-certificate=" + pki + "apiserver-kubelet.crt", "--kubelet-client-key=" + pki + "apiserver-kubelet.key",
-		"--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-certificate-authority=" + pki + "ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--service-cluster-ip-range=" + serviceRange,
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + pki + "sa.pub", "--service-account-signing-key-file=" + pki + "sa.key",

@@ -1,0 +1,2 @@
+#!/bin/sh
+exec containerd --config /etc/containerd/config.toml
