@@ -1,0 +1,149 @@
+// Package arbiter answers escached's question whether a replica that has lost its peer may go on alone. It is the only place
+// where a peer is put on record as outdated, and the Kubernetes API is the only judge: no record, no grant.
+package arbiter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+)
+
+// Cluster is the Kubernetes API. Its reads are current.
+type Cluster interface {
+	VolumeOf(ctx context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error)
+	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
+}
+
+// Arbiter serves POST /v1/outdate-peer.
+type Arbiter struct {
+	node    string
+	cluster Cluster
+	logger  *slog.Logger
+	// recorded is told of the CacheVolume after a peer was put on record.
+	recorded func(v *v1alpha1.CacheVolume)
+}
+
+// New returns the arbiter of a node.
+func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
+	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger}
+}
+
+// Handler serves the arbiter's one call.
+func (a *Arbiter) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+api.PathOutdatePeer, a.serve)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusNotFound, api.CodeInvalidRequest, "the arbiter has one call: POST "+api.PathOutdatePeer)
+	})
+	return mux
+}
+
+const (
+	// decideTime is below the time that escached's handler waits.
+	decideTime   = 15 * time.Second
+	requestLimit = 64 << 10
+	// tries bounds how often the record is written against other writers of the object.
+	tries = 8
+)
+
+func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
+	defer cancel()
+	var request api.OutdatePeerRequest
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestLimit))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&request); err != nil {
+		answer(w, http.StatusBadRequest, api.CodeInvalidRequest, "the body is not an OutdatePeerRequest: "+err.Error())
+		return
+	}
+	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer, "epoch", request.Epoch)
+	err := a.Decide(ctx, request)
+	switch {
+	case err == nil:
+		log.WarnContext(ctx, "granted going on without the peer: it is on record as outdated")
+		w.WriteHeader(http.StatusNoContent)
+	case errors.Is(err, ErrRefused):
+		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
+		answer(w, http.StatusConflict, api.CodeFencingRefused, err.Error())
+	default:
+		log.WarnContext(ctx, "could not decide about going on without the peer", "error", err)
+		answer(w, http.StatusServiceUnavailable, api.CodeFencingRefused, err.Error())
+	}
+}
+
+// ErrRefused: the record says that the one who asks may not go on alone.
+var ErrRefused = errors.New("refused")
+
+// Decide returns nil only when the peer is on record as outdated, and was put there while the one who asks was the attached
+// node in the epoch it names. Every try reads the record anew: a change by anybody else meanwhile is judged, not overwritten.
+func (a *Arbiter) Decide(ctx context.Context, r api.OutdatePeerRequest) error {
+	for range tries {
+		v, err := a.cluster.VolumeOf(ctx, r.VolumeRef)
+		if err != nil {
+			return err
+		}
+		if err := a.judge(v, r); err != nil {
+			return err
+		}
+		if v.Status.IsOutdated(r.Peer) {
+			return nil
+		}
+		changed, err := a.cluster.PatchStatus(ctx, v, map[string]any{"outdated": append(slices.Clone(v.Status.Outdated), r.Peer)})
+		if errors.Is(err, cluster.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("put %s on record as outdated: %w", r.Peer, err)
+		}
+		if !changed.Status.IsOutdated(r.Peer) {
+			return fmt.Errorf("put %s on record as outdated: the record does not show it: %w", r.Peer, cluster.ErrUnavailable)
+		}
+		a.recorded(changed)
+		return nil
+	}
+	return fmt.Errorf("put %s on record as outdated: %w", r.Peer, cluster.ErrConflict)
+}
+
+// judge is the rule.
+func (a *Arbiter) judge(v *v1alpha1.CacheVolume, r api.OutdatePeerRequest) error {
+	s := &v.Status
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("volume %s: %s: %w", v.Name, fmt.Sprintf(format, args...), ErrRefused)
+	}
+	switch {
+	case r.Node != a.node:
+		return refuse("this is the arbiter of %s, and %q asks", a.node, r.Node)
+	case r.Peer == "" || r.Peer == r.Node:
+		return refuse("%q is no peer of %s", r.Peer, r.Node)
+	case s.AttachedNode != r.Node:
+		return refuse("it is attached to %q, not to %s", s.AttachedNode, r.Node)
+	case s.Epoch != r.Epoch:
+		return refuse("%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
+	case s.IsOutdated(r.Node):
+		return refuse("%s itself is on record as outdated", r.Node)
+	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer):
+		return refuse("its replicas are on %v", v.Spec.Replicas)
+	case r.ImageID != "" && s.ImageID != "" && r.ImageID != s.ImageID:
+		return refuse("it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
+	default:
+		return nil
+	}
+}
+
+func answer(w http.ResponseWriter, status int, code api.Code, detail string) {
+	w.Header().Set("Content-Type", api.ProblemContentType)
+	w.WriteHeader(status)
+	// The one who asks takes anything but a complete 204 as a refusal.
+	_ = json.NewEncoder(w).Encode(api.Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
+	})
+}

@@ -1,0 +1,163 @@
+package arbiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+)
+
+// record is one CacheVolume with the API server's compare-and-swap.
+type record struct {
+	mu      sync.Mutex
+	v       v1alpha1.CacheVolume
+	readErr error
+	// meanwhile is called between a read and the write that follows it, with the lock held.
+	meanwhile func(v *v1alpha1.CacheVolume)
+	writes    int
+}
+
+func (r *record) VolumeOf(_ context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.readErr != nil {
+		return nil, r.readErr
+	}
+	if ref.Image != r.v.Spec.Image || ref.Pool != r.v.Spec.Pool {
+		return nil, cluster.ErrNotFound
+	}
+	return r.v.DeepCopy(), nil
+}
+
+func (r *record) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.meanwhile != nil {
+		r.meanwhile(&r.v)
+		r.meanwhile = nil
+	}
+	if v.ResourceVersion != r.v.ResourceVersion {
+		return nil, cluster.ErrConflict
+	}
+	r.v.Status.Outdated = status["outdated"].([]string)
+	r.v.ResourceVersion = fmt.Sprint(r.writes)
+	r.writes++
+	return r.v.DeepCopy(), nil
+}
+
+func newRecord() *record {
+	r := &record{}
+	r.v.Name, r.v.ResourceVersion = "pvc-1", "first"
+	r.v.Spec = v1alpha1.CacheVolumeSpec{Pool: "p", Image: "i", Replicas: []string{"n1", "n2"}}
+	r.v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 7, ImageID: "id", Authority: v1alpha1.AuthorityCache}
+	return r
+}
+
+func question() api.OutdatePeerRequest {
+	return api.OutdatePeerRequest{VolumeRef: api.VolumeRef{Pool: "p", Image: "i"}, ImageID: "id", Node: "n1", Peer: "n2", Epoch: 7}
+}
+
+func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
+	rows := []struct {
+		name    string
+		change  func(r *record, q *api.OutdatePeerRequest)
+		granted bool
+	}{
+		{"the attached node in its epoch", func(*record, *api.OutdatePeerRequest) {}, true},
+		{"asked again", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n2"} }, true},
+		{"attached elsewhere", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.AttachedNode = "n2" }, false},
+		{"attached nowhere", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.AttachedNode = "" }, false},
+		{"an older epoch", func(_ *record, q *api.OutdatePeerRequest) { q.Epoch = 6 }, false},
+		{"a newer epoch than on record", func(_ *record, q *api.OutdatePeerRequest) { q.Epoch = 8 }, false},
+		{"itself outdated", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1"} }, false},
+		{"both outdated", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1", "n2"} }, false},
+		{"another node asks here", func(r *record, q *api.OutdatePeerRequest) { r.v.Status.AttachedNode, q.Node, q.Peer = "n2", "n2", "n1" }, false},
+		{"its own peer", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "n1" }, false},
+		{"no peer", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "" }, false},
+		{"a peer without a replica", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "n3" }, false},
+		{"another image", func(_ *record, q *api.OutdatePeerRequest) { q.ImageID = "other" }, false},
+		{"unknown volume", func(_ *record, q *api.OutdatePeerRequest) { q.Image = "other" }, false},
+		{"no API", func(r *record, _ *api.OutdatePeerRequest) { r.readErr = cluster.ErrUnavailable }, false},
+		{"somebody else writes meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion = "second"; v.Status.DirtyBytes = 5 }
+		}, true},
+		{"the peer takes over meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+			r.meanwhile = func(v *v1alpha1.CacheVolume) {
+				v.ResourceVersion, v.Status.AttachedNode, v.Status.Epoch = "second", "n2", 8
+			}
+		}, false},
+		{"it is put on record meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion, v.Status.Outdated = "second", []string{"n1"} }
+		}, false},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			r, q := newRecord(), question()
+			row.change(r, &q)
+			err := New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q)
+			if granted := err == nil; granted != row.granted {
+				t.Fatalf("granted %v, want %v (%v)", granted, row.granted, err)
+			}
+			if row.granted && !slices.Contains(r.v.Status.Outdated, "n2") {
+				t.Error("granted without a record")
+			}
+			if !row.granted && r.writes > 0 {
+				t.Error("refused, and the record was changed")
+			}
+		})
+	}
+}
+
+// Both replicas ask at the same moment, each at its own arbiter: at most one goes on.
+func TestOfTwoRivalsAtMostOneGoesOn(t *testing.T) {
+	for range 200 {
+		r := newRecord()
+		grants := make(chan bool, 2)
+		for _, side := range []struct{ node, peer string }{{"n1", "n2"}, {"n2", "n1"}} {
+			go func() {
+				q := question()
+				q.Node, q.Peer = side.node, side.peer
+				grants <- New(side.node, r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q) == nil
+			}()
+		}
+		if first, second := <-grants, <-grants; first && second {
+			t.Fatal("both were granted")
+		}
+	}
+}
+
+func TestHTTPAnswers(t *testing.T) {
+	rows := []struct {
+		name, body string
+		readErr    error
+		status     int
+		code       api.Code
+	}{
+		{"granted", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, nil, http.StatusNoContent, ""},
+		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, api.CodeFencingRefused},
+		{"no API", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, errors.Join(cluster.ErrUnavailable),
+			http.StatusServiceUnavailable, api.CodeFencingRefused},
+		{"unknown field", `{"pool":"p","force":true}`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
+		{"no JSON", `x`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
+	}
+	for _, row := range rows {
+		r := newRecord()
+		r.readErr = row.readErr
+		w := httptest.NewRecorder()
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+			httptest.NewRequest(http.MethodPost, api.PathOutdatePeer, strings.NewReader(row.body)))
+		if w.Code != row.status || (row.code != "" && !strings.Contains(w.Body.String(), string(row.code))) {
+			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
+		}
+	}
+}
