@@ -12,9 +12,13 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/health"
 )
 
 // Cluster is the Kubernetes API. Its reads are current.
@@ -30,11 +34,12 @@ type Arbiter struct {
 	logger  *slog.Logger
 	// recorded is told of the CacheVolume after a peer was put on record.
 	recorded func(v *v1alpha1.CacheVolume)
+	now      func() time.Time
 }
 
 // New returns the arbiter of a node.
 func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
-	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger}
+	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger, now: time.Now}
 }
 
 // Handler serves the arbiter's one call.
@@ -67,21 +72,31 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer, "epoch", request.Epoch)
 	err := a.Decide(ctx, request)
+	var refusal *RefusedError
 	switch {
 	case err == nil:
 		log.WarnContext(ctx, "granted going on without the peer: it is on record as outdated")
 		w.WriteHeader(http.StatusNoContent)
-	case errors.Is(err, ErrRefused):
+	case errors.As(err, &refusal):
 		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
-		answer(w, http.StatusConflict, api.CodeFencingRefused, err.Error())
+		answer(w, http.StatusConflict, refusal.Code, err.Error())
+	case errors.Is(err, cluster.ErrNotFound):
+		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
+		answer(w, http.StatusNotFound, api.CodeNotFound, err.Error())
 	default:
 		log.WarnContext(ctx, "could not decide about going on without the peer", "error", err)
 		answer(w, http.StatusServiceUnavailable, api.CodeFencingRefused, err.Error())
 	}
 }
 
-// ErrRefused: the record says that the one who asks may not go on alone.
-var ErrRefused = errors.New("refused")
+// RefusedError says why the one who asks may not go on alone.
+type RefusedError struct {
+	Code   api.Code
+	Reason string
+}
+
+// Error is the reason.
+func (e *RefusedError) Error() string { return e.Reason }
 
 // Decide returns nil only when the peer is on record as outdated, and was put there while the one who asks was the attached
 // node in the epoch it names. Every try reads the record anew: a change by anybody else meanwhile is judged, not overwritten.
@@ -94,10 +109,7 @@ func (a *Arbiter) Decide(ctx context.Context, r api.OutdatePeerRequest) error {
 		if err := a.judge(v, r); err != nil {
 			return err
 		}
-		if v.Status.IsOutdated(r.Peer) {
-			return nil
-		}
-		changed, err := a.cluster.PatchStatus(ctx, v, map[string]any{"outdated": append(slices.Clone(v.Status.Outdated), r.Peer)})
+		changed, err := a.cluster.PatchStatus(ctx, v, a.entry(v, r.Peer))
 		if errors.Is(err, cluster.ErrConflict) {
 			continue
 		}
@@ -113,27 +125,42 @@ func (a *Arbiter) Decide(ctx context.Context, r api.OutdatePeerRequest) error {
 	return fmt.Errorf("put %s on record as outdated: %w", r.Peer, cluster.ErrConflict)
 }
 
+// entry is what goes on record. It changes the object also where the peer is on record already: the cache watch may be about to
+// take it off after a resync that it saw, and that compare-and-swap has to fail once a new grant was given.
+func (a *Arbiter) entry(v *v1alpha1.CacheVolume, peer string) map[string]any {
+	outdated := slices.Clone(v.Status.Outdated)
+	if !slices.Contains(outdated, peer) {
+		outdated = append(outdated, peer)
+	}
+	conditions := slices.Clone(v.Status.Conditions)
+	meta.SetStatusCondition(&conditions, metav1.Condition{
+		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: string(health.PeerLost),
+		Message: fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s", a.node, peer, a.now().UTC().Format(time.RFC3339Nano)),
+	})
+	return map[string]any{"outdated": outdated, "conditions": conditions}
+}
+
 // judge is the rule.
 func (a *Arbiter) judge(v *v1alpha1.CacheVolume, r api.OutdatePeerRequest) error {
 	s := &v.Status
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("volume %s: %s: %w", v.Name, fmt.Sprintf(format, args...), ErrRefused)
+	refuse := func(code api.Code, format string, args ...any) error {
+		return &RefusedError{code, fmt.Sprintf("volume %s: %s", v.Name, fmt.Sprintf(format, args...))}
 	}
 	switch {
 	case r.Node != a.node:
-		return refuse("this is the arbiter of %s, and %q asks", a.node, r.Node)
+		return refuse(api.CodeFencingRefused, "this is the arbiter of %s, and %q asks", a.node, r.Node)
 	case r.Peer == "" || r.Peer == r.Node:
-		return refuse("%q is no peer of %s", r.Peer, r.Node)
+		return refuse(api.CodeFencingRefused, "%q is no peer of %s", r.Peer, r.Node)
 	case s.AttachedNode != r.Node:
-		return refuse("it is attached to %q, not to %s", s.AttachedNode, r.Node)
+		return refuse(api.CodeStaleEpoch, "it is attached to %q in epoch %d, not to %s", s.AttachedNode, s.Epoch, r.Node)
 	case s.Epoch != r.Epoch:
-		return refuse("%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
+		return refuse(api.CodeStaleEpoch, "%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
 	case s.IsOutdated(r.Node):
-		return refuse("%s itself is on record as outdated", r.Node)
+		return refuse(api.CodeOutdated, "%s itself is on record as outdated", r.Node)
 	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer):
-		return refuse("its replicas are on %v", v.Spec.Replicas)
+		return refuse(api.CodeFencingRefused, "its replicas are on %v", v.Spec.Replicas)
 	case r.ImageID != "" && s.ImageID != "" && r.ImageID != s.ImageID:
-		return refuse("it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
+		return refuse(api.CodeIdentityMismatch, "it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
 	default:
 		return nil
 	}
@@ -144,6 +171,6 @@ func answer(w http.ResponseWriter, status int, code api.Code, detail string) {
 	w.WriteHeader(status)
 	// The one who asks takes anything but a complete 204 as a refusal.
 	_ = json.NewEncoder(w).Encode(api.Problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
+		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
 	})
 }

@@ -7,10 +7,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -49,7 +52,12 @@ func (r *record) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status 
 	if v.ResourceVersion != r.v.ResourceVersion {
 		return nil, cluster.ErrConflict
 	}
+	before := r.v.Status.DeepCopy()
 	r.v.Status.Outdated = status["outdated"].([]string)
+	r.v.Status.Conditions = status["conditions"].([]metav1.Condition)
+	if reflect.DeepEqual(before, &r.v.Status) {
+		return r.v.DeepCopy(), nil // the API server gives an unchanged object no new version
+	}
 	r.v.ResourceVersion = fmt.Sprint(r.writes)
 	r.writes++
 	return r.v.DeepCopy(), nil
@@ -118,6 +126,26 @@ func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 	}
 }
 
+// The cache watch reads the record, sees the peer current, and takes it off by compare-and-swap. If the peer is lost and a
+// grant is repeated in between, taking it off has to fail: or the peer would count as current while the survivor goes on alone.
+func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
+	r := newRecord()
+	r.v.Status.Outdated = []string{"n2"}
+	read, err := r.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "i"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also the second repetition, in the same second
+		if err := New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), question()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.PatchStatus(t.Context(), read, map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}); !errors.Is(err, cluster.ErrConflict) {
+			t.Fatalf("the removal went through: %v, outdated %v", err, r.v.Status.Outdated)
+		}
+		read, _ = r.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "i"})
+	}
+}
+
 // Both replicas ask at the same moment, each at its own arbiter: at most one goes on.
 func TestOfTwoRivalsAtMostOneGoesOn(t *testing.T) {
 	for range 200 {
@@ -144,7 +172,8 @@ func TestHTTPAnswers(t *testing.T) {
 		code       api.Code
 	}{
 		{"granted", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, nil, http.StatusNoContent, ""},
-		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, api.CodeFencingRefused},
+		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, api.CodeStaleEpoch},
+		{"unknown volume", `{"pool":"p","image":"x","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusNotFound, api.CodeNotFound},
 		{"no API", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, errors.Join(cluster.ErrUnavailable),
 			http.StatusServiceUnavailable, api.CodeFencingRefused},
 		{"unknown field", `{"pool":"p","force":true}`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
