@@ -69,6 +69,8 @@ type Device struct {
 	Image   string
 	ImageID string
 	Bytes   int64
+	// Number is the device's MAJOR:MINOR, as device-mapper's tables name it.
+	Number string
 	// ClientAddress is this map's Ceph client, "IP:0/NONCE", as `ceph osd blocklist` takes it.
 	ClientAddress string
 }
@@ -195,6 +197,7 @@ func readDevice(dir string) (d Device, ours bool, err error) {
 		Bytes: number(get("size")), ClientAddress: get("client_addr"),
 	}
 	config := get("config_info")
+	d.Number = get(filepath.Join("../../../../block", "rbd"+strconv.Itoa(d.ID), "dev"))
 	ours = strings.Contains(config, "exclusive") && strings.Contains(config, "noshare") && get("current_snap") == "-"
 	return d, ours, errors.Join(errs...)
 }

@@ -76,7 +76,8 @@ func device(id, name, config string) map[string]string {
 	dir := "bus/rbd/devices/" + id + "/"
 	return map[string]string{
 		dir + "pool": "rbd\n", dir + "name": name + "\n", dir + "image_id": "10ab\n", dir + "size": "1048576\n",
-		dir + "client_addr": "10.0.0.11:0/42\n", dir + "config_info": config + "\n", dir + "current_snap": "-\n",
+		"block/rbd" + id + "/dev": "252:" + id + "\n",
+		dir + "client_addr":       "10.0.0.11:0/42\n", dir + "config_info": config + "\n", dir + "current_snap": "-\n",
 	}
 }
 
@@ -98,7 +99,7 @@ func TestMapIsExclusiveAndFindsItsDevice(t *testing.T) {
 	files(t, dir, device("1", "vol", "10.0.0.1:6789 name=admin rbd vol -")) // mapped by hand, shared
 	w.then = func() { files(t, dir, device("2", "vol", "… name=csi,secret=<hidden>,exclusive,noshare rbd vol -")) }
 	got, err := c.Map(t.Context(), "v", "rbd", "vol")
-	want := Device{ID: 2, Pool: "rbd", Image: "vol", ImageID: "10ab", Bytes: 1 << 20, ClientAddress: "10.0.0.11:0/42"}
+	want := Device{ID: 2, Pool: "rbd", Image: "vol", ImageID: "10ab", Bytes: 1 << 20, Number: "252:2", ClientAddress: "10.0.0.11:0/42"}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
 	}

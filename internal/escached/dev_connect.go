@@ -1,0 +1,190 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// DevConnect makes the device here. The order matters: the epoch is on the disk before anything is touched, so that the
+// fence-peer handler asks with it; the image's lock is held before the replica may become Primary; identity is checked
+// before the kernel sees the cache; the link is made last, because whoever finds it may use the device.
+func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	if err != nil {
+		return none, err
+	}
+	defer done()
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	switch {
+	case req.Epoch < v.Epoch:
+		return none, fail(escache.CodeStaleEpoch, "%s/%s: epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
+			v.Pool, v.Image, req.Epoch, v.Epoch)
+	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
+		return none, fail(escache.CodeIdentityMismatch, "%s/%s: the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			v.Pool, v.Image, v.ImageID, req.ImageID)
+	}
+	crashpoint.Reach("dev_connect/begin")
+	next := v
+	next.Epoch = req.Epoch
+	if err := e.retag(ctx, v, next); err != nil {
+		return none, err
+	}
+	v = next
+	crashpoint.Reach("dev_connect/epoch_stored")
+	dev, connected, err := e.device(ctx, v.name())
+	switch {
+	case err != nil:
+		return none, err
+	case connected:
+		return e.reconnect(ctx, v, dev)
+	}
+	resp, err := e.connect(ctx, v, req)
+	if err != nil {
+		// Nothing of an attempt that failed stays: the next one starts from the same place, here or on the peer.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		defer cancel()
+		if left := e.release(undo, v); left != nil {
+			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
+		}
+		return none, err
+	}
+	return resp, nil
+}
+
+// reconnect answers for a volume that is connected here already; a newer epoch has been taken over by then.
+func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device) (escache.ConnectResponse, error) {
+	image, ok, err := e.imageOf(v, dev)
+	if err != nil {
+		return escache.ConnectResponse{}, err
+	}
+	if !ok {
+		return escache.ConnectResponse{}, fail(escache.CodeCacheError, "%s/%s: the device's origin %s is no map of the image; stop it and connect again",
+			v.Pool, v.Image, dev.Origin)
+	}
+	if dev.Error && !dev.Suspended {
+		if err := e.Caches.Reload(ctx, v.name(), dev.Table); err != nil {
+			return escache.ConnectResponse{}, err
+		}
+	}
+	link, err := e.link(v)
+	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
+}
+
+// imageOf finds the map below a device.
+func (e *Engine) imageOf(v volume, dev writecache.Device) (krbd.Device, bool, error) {
+	maps, err := e.Images.Find(v.Pool, v.Image)
+	if err != nil {
+		return krbd.Device{}, false, err
+	}
+	for _, m := range maps {
+		if m.Number == dev.Origin {
+			return m, true, nil
+		}
+	}
+	return krbd.Device{}, false, nil
+}
+
+func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	if err := e.ensureUp(ctx, v); err != nil {
+		return none, err
+	}
+	if err := e.mayPromote(ctx, v); err != nil {
+		return none, err
+	}
+	// Maps that an attempt left, which was killed half way.
+	if err := e.release(ctx, v); err != nil {
+		return none, err
+	}
+	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
+	if err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/mapped")
+	if v, err = e.identify(ctx, v, req, image); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/identified")
+	if err := e.promote(ctx, v); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/promoted")
+	table := tableOf(v, image, req.Options)
+	if err := e.prepareCache(ctx, v, image, table); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/prepared")
+	if !v.Formatted {
+		next := v
+		next.Formatted = true
+		if err := e.retag(ctx, v, next); err != nil {
+			return none, err
+		}
+		v = next
+	}
+	crashpoint.Reach("dev_connect/formatted_tagged")
+	if err := e.Caches.Create(ctx, v.name(), table); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/assembled")
+	if err := e.assembledRight(ctx, v); err != nil {
+		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	link, err := e.link(v)
+	if err != nil {
+		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	crashpoint.Reach("dev_connect/linked")
+	e.dirt.drop(v.name())
+	e.faults.Delete(v.name())
+	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
+}
+
+// assembledRight looks at the new device once before anybody else does.
+func (e *Engine) assembledRight(ctx context.Context, v volume) error {
+	dev, ok, err := e.device(ctx, v.name())
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return fail(escache.CodeInternal, "%s/%s: the device vanished while it was made", v.Pool, v.Image)
+	case dev.Error:
+		return fail(escache.CodeCacheError, "%s/%s: dm-writecache reports an error on the new device; see the kernel's log", v.Pool, v.Image)
+	}
+	return nil
+}
+
+// identify checks that the mapped image is the one meant, and records what the mapping taught.
+func (e *Engine) identify(ctx context.Context, v volume, req escache.ConnectRequest, image krbd.Device) (volume, error) {
+	for _, want := range []string{req.ImageID, v.ImageID} {
+		if want != "" && want != image.ImageID {
+			return v, fail(escache.CodeIdentityMismatch, "%s/%s: Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
+				v.Pool, v.Image, image.ImageID, want)
+		}
+	}
+	if image.Bytes < v.SizeBytes {
+		return v, fail(escache.CodeIdentityMismatch, "%s/%s: the image has %d bytes, less than the %d it had; grow it back before connecting",
+			v.Pool, v.Image, image.Bytes, v.SizeBytes)
+	}
+	next := v
+	next.ImageID, next.SizeBytes = image.ImageID, image.Bytes
+	return next, e.retag(ctx, v, next)
+}
+
+func tableOf(v volume, image krbd.Device, opts escache.ConnectOptions) writecache.Table {
+	return writecache.Table{
+		Bytes: image.Bytes / writecache.BlockBytes * writecache.BlockBytes, Origin: image.Path(), Cache: drbdDevice(v),
+		HighWatermark: opts.HighWatermark, LowWatermark: opts.LowWatermark, MaxAgeSeconds: opts.MaxDirtyAgeSeconds,
+		Cleaner: opts.Mode == escache.ModeWritethrough,
+	}
+}

@@ -1,0 +1,244 @@
+package escached
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// The layers below, each as narrow as what the engine needs of it.
+type (
+	// Store keeps logical volumes and their tags.
+	Store interface {
+		Space(ctx context.Context) (lvm.Space, error)
+		Volumes(ctx context.Context, readOnly bool) ([]lvm.Volume, error)
+		Create(ctx context.Context, name string, size int64, tags map[string]string) error
+		Remove(ctx context.Context, name string) error
+		Activate(ctx context.Context, name string) error
+		Retag(ctx context.Context, name string, from, to map[string]string) error
+		Path(name string) string
+	}
+	// Replicator changes DRBD devices.
+	Replicator interface {
+		CreateMetadata(ctx context.Context, name string) error
+		Up(ctx context.Context, name string) error
+		Adjust(ctx context.Context, name string) error
+		Down(ctx context.Context, name string) error
+		Disconnect(ctx context.Context, name string) error
+		Connect(ctx context.Context, name string) error
+		SkipFirstSync(ctx context.Context, name string) error
+		Promote(ctx context.Context, name string) error
+		Demote(ctx context.Context, name string) error
+	}
+	// Resources keeps DRBD's resource files.
+	Resources interface {
+		Write(r drbd.Resource) (changed bool, err error)
+		Forget(name string) error
+		List(prefix string) ([]string, error)
+	}
+	// ReplicaStates tells what DRBD has.
+	ReplicaStates interface{ Read() (drbd.Table, error) }
+	// Images maps RBD images.
+	Images interface {
+		Map(ctx context.Context, volume, pool, image string) (krbd.Device, error)
+		Unmap(ctx context.Context, volume string, id int) error
+		Find(pool, image string) ([]krbd.Device, error)
+		Available() bool
+	}
+	// Caches drives dm-writecache.
+	Caches interface {
+		Path(name string) string
+		Devices(ctx context.Context, prefix string) (map[string]writecache.Device, error)
+		Create(ctx context.Context, name string, t writecache.Table) error
+		Remove(ctx context.Context, name string) error
+		Reload(ctx context.Context, name string, t writecache.Table) error
+		LoadAndResume(ctx context.Context, name string, t writecache.Table) error
+		FlushOnce(ctx context.Context, name string, timeout time.Duration) error
+		Quiesce(ctx context.Context, name string) error
+	}
+	// Disks reads and writes blocks past the page cache.
+	Disks interface {
+		Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error)
+		Write(ctx context.Context, volume, device string, offset int64, data []byte) error
+		CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error)
+	}
+	// Kernel tells what the running kernel has, and loads its modules.
+	Kernel interface {
+		Load(ctx context.Context) error
+		Describe(ctx context.Context) escache.Kernel
+	}
+)
+
+// Layers is everything the engine stands on.
+type Layers struct {
+	Store      Store
+	Replicator Replicator
+	Resources  Resources
+	States     ReplicaStates
+	Images     Images
+	Caches     Caches
+	Disks      Disks
+	Kernel     Kernel
+	// Stuck lists the volumes with a child stuck in the kernel.
+	Stuck func() map[string]*command.StuckError
+}
+
+// Engine does the API's verbs on this host.
+type Engine struct {
+	cfg     Config
+	version string
+	// uname is this host's name as drbdadm sees it.
+	uname     string
+	fencePeer string
+	Layers
+
+	log     *slog.Logger
+	now     func() time.Time
+	reg     *registry
+	locks   *locks
+	holds   *holds
+	flushes *flushes
+	dirt    *standbyDirt
+	metrics *measures
+
+	spaceMu sync.Mutex
+	space   spaceReading
+	faults  sync.Map // name of an LV → why its tags or its recovery failed
+}
+
+// NewEngine wires an engine. fencePeer is the command line that the kernel runs before a replica goes on without its peer.
+func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
+	return &Engine{
+		cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, Layers: layers, log: log, now: time.Now,
+		reg: newRegistry(), locks: newLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
+		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(),
+	}
+}
+
+// limits of the verbs, generous: every step below has a tighter one.
+const (
+	changeTimeout  = 2 * time.Minute
+	connectTimeout = 3 * time.Minute
+)
+
+// begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
+// half way helps nobody.
+func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	context.Context, func(), error,
+) {
+	release, err := e.locks.try(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	return ctx, func() { cancel(); release() }, nil
+}
+
+// known returns the record of a finished replica.
+func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
+	v, ok := e.reg.get(nameOf(ref))
+	switch {
+	case !ok:
+		return volume{}, fail(escache.CodeNotFound, "%s/%s: no replica of it is on %s; PUT %s lays one", ref.Pool, ref.Image, e.cfg.Node, escache.PathReplica)
+	case v.Phase != phaseReady:
+		return volume{}, fail(escache.CodeNotFound, "%s/%s: its replica on %s is half made or half removed; repeat that call", ref.Pool, ref.Image, e.cfg.Node)
+	}
+	return v, nil
+}
+
+// connected returns the record and the device of a volume connected here.
+func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, writecache.Device, error) {
+	v, err := e.known(ref)
+	if err != nil {
+		return v, writecache.Device{}, err
+	}
+	dev, ok, err := e.device(ctx, v.name())
+	if err == nil && !ok {
+		err = fail(escache.CodeNotConnected, "%s/%s is not connected on %s", ref.Pool, ref.Image, e.cfg.Node)
+	}
+	return v, dev, err
+}
+
+func (e *Engine) device(ctx context.Context, name string) (writecache.Device, bool, error) {
+	devices, err := e.Caches.Devices(ctx, name)
+	if err != nil {
+		return writecache.Device{}, false, err
+	}
+	dev, ok := devices[name]
+	return dev, ok, nil
+}
+
+// replica returns DRBD's state of a volume. ok is false while DRBD does not know it.
+func (e *Engine) replica(minor int) (drbd.Status, bool, error) {
+	table, err := e.States.Read()
+	if err != nil {
+		return drbd.Status{}, false, err
+	}
+	st, ok := table.Devices[minor]
+	return st, ok, nil
+}
+
+// retag writes a changed record to the disk, then to memory.
+func (e *Engine) retag(ctx context.Context, from, to volume) error {
+	if from == to {
+		return nil
+	}
+	if err := e.Store.Retag(ctx, from.name(), from.tags(), to.tags()); err != nil {
+		return err
+	}
+	e.reg.put(to)
+	return nil
+}
+
+func (e *Engine) resource(v volume) drbd.Resource {
+	return drbd.Resource{
+		Name: v.name(), Minor: v.Minor, Port: v.Port, Disk: e.Store.Path(v.name()),
+		LocalHost: e.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
+		ResyncRate: e.cfg.DRBD.ResyncRate, FencePeer: e.fencePeer,
+	}
+}
+
+// link makes POOL/IMAGE point at the device.
+func (e *Engine) link(v volume) (string, error) {
+	path := devicePath(e.cfg.DeviceDir, v)
+	target := e.Caches.Path(v.name())
+	if got, err := os.Readlink(path); err == nil && got == target {
+		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	tmp := filepath.Join(e.cfg.DeviceDir, "."+v.name())
+	_ = os.Remove(tmp)
+	if err := os.Symlink(target, tmp); err != nil {
+		return "", err
+	}
+	return path, os.Rename(tmp, path)
+}
+
+func (e *Engine) unlink(v volume) error {
+	path := devicePath(e.cfg.DeviceDir, v)
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(path)) // the pool's directory, if that was the last of it
+	return nil
+}
+
+func devicePath(dir string, v volume) string { return filepath.Join(dir, v.Pool, v.Image) }
+
+func sameIP(a, b string) bool {
+	x, y := net.ParseIP(a), net.ParseIP(b)
+	return x != nil && x.Equal(y)
+}

@@ -1,0 +1,168 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// A flush message cannot be called back: the kernel answers it when all is written, however long Ceph takes. So it runs in
+// a job that holds the volume until then; a caller whose time is up leaves it running, and the next one joins it.
+type flushJob struct {
+	// attended is true while a caller waits for it.
+	attended bool
+	// wanted ends when nobody waits any more: the job then stops after the running message.
+	wanted context.CancelFunc
+	done   chan struct{}
+	err    error // valid once done is closed
+}
+
+type flushes struct {
+	mu   sync.Mutex
+	jobs map[string]*flushJob
+}
+
+func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
+
+// messageTimeout is when a flush message's child is given up, which the kernel does not notice.
+const messageTimeout = 24 * time.Hour
+
+// Flush writes back until nothing is dirty, or until its time is up.
+func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
+	none := escache.FlushResponse{}
+	deadline := time.Duration(req.TimeoutSeconds) * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+	v, dev, err := e.connected(ctx, req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	if err := e.mayTouch(v, dev); err != nil {
+		return none, err
+	}
+	start, dirtyBefore := e.now(), dev.DirtyBytes()
+	job, err := e.joinFlush(v)
+	if err != nil {
+		return none, err
+	}
+	select {
+	case <-job.done:
+	case <-ctx.Done():
+	}
+	e.leaveFlush(job)
+	after, cancelAfter := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancelAfter()
+	_, dev, err = e.connected(after, req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	clean := dev.DirtyBytes() == 0 && dev.Blocks > 0 && !dev.Error
+	e.metrics.flushed(v, e.now().Sub(start), dirtyBefore-dev.DirtyBytes(), clean)
+	select {
+	case <-job.done:
+		if job.err != nil && !clean {
+			return none, job.err
+		}
+	default:
+		clean = false // the message has not been answered
+	}
+	return escache.FlushResponse{Clean: clean, DirtyBytes: dev.DirtyBytes()}, nil
+}
+
+// mayTouch refuses what would only get stuck.
+func (e *Engine) mayTouch(v volume, dev writecache.Device) error {
+	if e.holds.until(v.name()) != nil || dev.Suspended {
+		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
+	}
+	return e.notFrozen(v)
+}
+
+func (e *Engine) notFrozen(v volume) error {
+	st, up, err := e.replica(v.Minor)
+	if err != nil {
+		return err
+	}
+	if up && st.Suspended {
+		return fail(escache.CodeStuck,
+			"%s/%s: %s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
+			v.Pool, v.Image, e.cfg.Node, v.Peer.Name, v.Peer.Name)
+	}
+	if up && st.Disk == drbd.Diskless && !st.Linked() {
+		return fail(escache.CodeCacheError, "%s/%s: neither this host's disk nor %s can be reached", v.Pool, v.Image, v.Peer.Name)
+	}
+	return nil
+}
+
+func (e *Engine) joinFlush(v volume) (*flushJob, error) {
+	e.flushes.mu.Lock()
+	defer e.flushes.mu.Unlock()
+	name := v.name()
+	if job := e.flushes.jobs[name]; job != nil && !job.attended {
+		job.attended = true
+		return job, nil
+	}
+	release, err := e.locks.try(v.VolumeRef, "flush")
+	if err != nil {
+		return nil, err
+	}
+	wanted, cancel := context.WithCancel(context.Background())
+	job := &flushJob{attended: true, wanted: cancel, done: make(chan struct{})}
+	e.flushes.jobs[name] = job
+	go func() {
+		job.err = e.flushLoop(wanted, name)
+		e.flushes.mu.Lock()
+		delete(e.flushes.jobs, name)
+		e.flushes.mu.Unlock()
+		release()
+		cancel()
+		close(job.done)
+	}()
+	return job, nil
+}
+
+func (e *Engine) leaveFlush(job *flushJob) {
+	e.flushes.mu.Lock()
+	defer e.flushes.mu.Unlock()
+	job.attended = false
+	job.wanted()
+}
+
+// flushLoop repeats the message: its success says that what was dirty when it began is written, not that nothing is now.
+func (e *Engine) flushLoop(wanted context.Context, name string) error {
+	repaired := false
+	for wanted.Err() == nil {
+		bg, cancel := context.WithTimeout(context.WithoutCancel(wanted), messageTimeout+time.Minute)
+		dev, ok, err := e.device(bg, name)
+		switch {
+		case err != nil || !ok:
+			cancel()
+			return err
+		case dev.Error && repaired:
+			cancel()
+			return fail(escache.CodeCacheError, "writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
+		case dev.Error:
+			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
+			err = e.Caches.Reload(bg, name, dev.Table)
+			repaired = true
+			crashpoint.Reach("flush/reloaded")
+		case dev.DirtyBytes() == 0 && dev.Writeback == 0:
+			cancel()
+			return nil
+		default:
+			crashpoint.Reach("flush/begin")
+			err = e.Caches.FlushOnce(bg, name, messageTimeout)
+			crashpoint.Reach("flush/flushed")
+		}
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("time is up")
+}

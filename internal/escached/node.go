@@ -1,0 +1,104 @@
+package escached
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+)
+
+// spaceReading is the volume group's room, kept for a moment: LVM is slow and every node call would run it.
+type spaceReading struct {
+	at    time.Time
+	space lvm.Space
+	err   error
+}
+
+const spaceFresh = 3 * time.Second
+
+func (e *Engine) room(ctx context.Context) (lvm.Space, error) {
+	e.spaceMu.Lock()
+	defer e.spaceMu.Unlock()
+	if e.now().Sub(e.space.at) > spaceFresh {
+		space, err := e.Store.Space(ctx)
+		e.space = spaceReading{at: e.now(), space: space, err: err}
+	}
+	return e.space.space, e.space.err
+}
+
+// Node reports what this host has and whether it is healthy. It answers whatever is wrong.
+func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
+	n := escache.Node{
+		Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size(), Kernel: e.Kernel.Describe(ctx),
+	}
+	if e.cfg.MaxVolumes > 0 {
+		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
+	}
+	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
+	space, err := e.room(ctx)
+	if err != nil {
+		bad("the caches' volume group cannot be read: %v", err)
+	}
+	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
+	n.CacheAllocatedBytes = space.Capacity - space.Free
+
+	volumes := e.reg.list()
+	n.Volumes = len(volumes)
+	e.count(ctx, &n, volumes, bad)
+	e.kernelReasons(n.Kernel, bad)
+	for name, stuck := range e.Stuck() {
+		bad("a command of %s is stuck: %v", e.title(name), stuck)
+	}
+	e.faults.Range(func(name, why any) bool {
+		bad("%s: %v", e.title(name.(string)), why) //nolint:forcetypeassert // only strings are stored
+		return true
+	})
+	slices.Sort(n.Reasons)
+	n.Healthy = len(n.Reasons) == 0
+	return n, nil
+}
+
+func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, bad func(string, ...any)) {
+	table, err := e.States.Read()
+	if err != nil {
+		bad("DRBD's state cannot be read: %v", err)
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		bad("device-mapper's state cannot be read: %v", err)
+	}
+	for _, v := range volumes {
+		if table.Devices[v.Minor].Role == drbd.Primary {
+			n.Primaries++
+		}
+		if dev, ok := devices[v.name()]; ok {
+			n.DirtyBytes += max(0, dev.DirtyBytes())
+		}
+	}
+}
+
+func (e *Engine) kernelReasons(k escache.Kernel, bad func(string, ...any)) {
+	if k.DRBD == "" {
+		bad("the kernel has no DRBD: load the module drbd (package linux-modules of this kernel)")
+	} else if k.DRBD[0] != '8' {
+		bad("the kernel has DRBD %s; only 8.4, which comes with the kernel, is supported", k.DRBD)
+	}
+	if k.Writecache == "" {
+		bad("the kernel has no dm-writecache: load the module dm-writecache")
+	}
+	if !k.RBD {
+		bad("the kernel has no rbd: load the module rbd")
+	}
+}
+
+// title names a volume for people by its kernel name.
+func (e *Engine) title(name string) string {
+	if v, ok := e.reg.get(name); ok {
+		return v.Pool + "/" + v.Image
+	}
+	return name
+}

@@ -1,0 +1,146 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+)
+
+func drbdDevice(v volume) string { return drbd.Device(v.Minor) }
+
+const (
+	// lossNotice is how long DRBD may take to see that a silent peer is gone (timeout 2 s, ping 1.5 s), with room for a
+	// loaded host.
+	lossNotice = 10 * time.Second
+	// handshake is how long a peer that is there may take to connect after a start.
+	handshake = 10 * time.Second
+	poll      = 200 * time.Millisecond
+	// promoteTries: while the loss of the peer is not noticed yet, the first try always fails.
+	promoteTries = 4
+	demoteTries  = 25
+)
+
+// mayPromote waits until DRBD's state says that this replica is current, or that it is not. It changes nothing but the
+// state of two replicas that were never used.
+func (e *Engine) mayPromote(ctx context.Context, v volume) error {
+	start := e.now()
+	for {
+		st, up, err := e.replica(v.Minor)
+		if err != nil {
+			return err
+		}
+		if !up {
+			return fail(escache.CodeInternal, "%s/%s: DRBD does not run the replica; see the kernel's log", v.Pool, v.Image)
+		}
+		verdict, final := e.verdict(v, st, e.now().Sub(start))
+		if final && verdict == nil && neverUsed(v, st) {
+			verdict, final = e.Replicator.SkipFirstSync(ctx, v.name()), true
+			crashpoint.Reach("dev_connect/first_sync_skipped")
+		}
+		if final {
+			return verdict
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+}
+
+// neverUsed reports two connected replicas of which both were just created: their content is equal as far as it matters.
+func neverUsed(v volume, st drbd.Status) bool {
+	return st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
+		st.Connection == drbd.Connected && !v.Formatted
+}
+
+// verdict judges one reading. final false means: look again.
+func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) { //nolint:revive,staticcheck // error first reads as a verdict
+	switch {
+	case st.Role == drbd.Primary:
+		return nil, true // an attempt that was killed half way
+	case st.PeerRole == drbd.Primary && st.Linked():
+		return fail(escache.CodeConnected, "%s/%s is connected on its peer %s; stop it there first",
+			v.Pool, v.Image, v.Peer.Name), waited > lossNotice
+	case st.Disk == drbd.UpToDate:
+		return nil, true
+	case st.Disk == drbd.Consistent:
+		// The peer may know better. If it stays away, the promotion asks the arbiter.
+		return nil, waited > handshake/3
+	case neverUsed(v, st):
+		return nil, true
+	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted:
+		return fail(escache.CodePeerUnavailable, "%s/%s: the first connect needs both replicas, and %s does not answer; is its replica laid?",
+			v.Pool, v.Image, v.Peer.Name), waited > handshake
+	case st.Disk == "Attaching" || st.Disk == "Negotiating" || st.Connection == "WFReportParams" || st.Connection == "WFBitMapT":
+		return fail(escache.CodeOutdated, "%s/%s: the replica on %s is still being attached (%s)",
+			v.Pool, v.Image, e.cfg.Node, st.Disk), waited > handshake
+	}
+	return fail(escache.CodeOutdated, "%s/%s: the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
+		v.Pool, v.Image, e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
+}
+
+// promote makes the replica Primary. It never forces: if the peer is lost, the kernel asks the arbiter, and a refusal is final.
+func (e *Engine) promote(ctx context.Context, v volume) error {
+	var err error
+	for try := range promoteTries {
+		if try > 0 {
+			if err := pause(ctx, 2*poll); err != nil {
+				return err
+			}
+		}
+		before, _, readErr := e.replica(v.Minor)
+		if readErr != nil {
+			return readErr
+		}
+		if before.Role == drbd.Primary {
+			return nil
+		}
+		err = e.Replicator.Promote(ctx, v.name())
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, drbd.ErrNoCurrentData) && before.Disk == drbd.Consistent:
+			return fail(escache.CodeFencingRefused,
+				"%s/%s: %s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
+				v.Pool, v.Image, e.cfg.Node, v.Peer.Name, v.Peer.Name)
+		case errors.Is(err, drbd.ErrPeerNotFenced):
+			continue
+		case errors.Is(err, drbd.ErrPeerPrimary):
+			continue // or dead, and not noticed yet
+		}
+		return err
+	}
+	if errors.Is(err, drbd.ErrPeerNotFenced) {
+		return fail(escache.CodeFencingRefused, "%s/%s: %s does not answer, and the arbiter did not allow going on without it (%v)",
+			v.Pool, v.Image, v.Peer.Name, err)
+	}
+	return err
+}
+
+// demote makes the replica Secondary. Others that look at every new device (udev) may have it open for a moment.
+func (e *Engine) demote(ctx context.Context, name string) error {
+	var err error
+	for range demoteTries {
+		if err = e.Replicator.Demote(ctx, name); !errors.Is(err, drbd.ErrOpen) {
+			return err
+		}
+		if stop := pause(ctx, poll); stop != nil {
+			return stop
+		}
+	}
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

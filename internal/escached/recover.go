@@ -1,0 +1,158 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+)
+
+// recoverAtOnce bounds how many volumes are recovered at the same time.
+const recoverAtOnce = 4
+
+// Recover finds everything again after a start of the service or of the host: records from the tags, DRBD devices, maps and
+// caches from the kernel. What carries I/O is adopted as it is; what a killed verb left half done is finished or undone.
+// It fails only if the volume group cannot be read; then nothing is known and it must be repeated.
+func (e *Engine) Recover(ctx context.Context) error {
+	if err := e.Kernel.Load(ctx); err != nil {
+		e.log.Error("kernel modules are missing", "error", err)
+	}
+	lvs, err := e.Store.Volumes(ctx, false)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, recoverAtOnce)
+	for _, lv := range lvs {
+		if !strings.HasPrefix(lv.Name, namePrefix) {
+			continue
+		}
+		v, err := parseVolume(lv)
+		if err != nil {
+			e.fault(lv.Name, err)
+			continue
+		}
+		e.reg.put(v)
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := e.recoverVolume(ctx, v, lv.Active); err != nil {
+				e.fault(lv.Name, err)
+			}
+		})
+	}
+	wg.Wait()
+	return e.dropOrphans(lvs)
+}
+
+func (e *Engine) fault(name string, err error) {
+	e.log.Error("a volume could not be recovered", "name", name, "error", err)
+	e.faults.Store(name, err)
+}
+
+func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool) error {
+	release, err := e.locks.try(v.VolumeRef, "recover")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	crashpoint.Reach("recover/begin")
+	dev, connected, err := e.device(ctx, v.name())
+	if err != nil {
+		return err
+	}
+	switch {
+	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
+		// Killed between suspending and loading. The running table is the one from before.
+		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
+			return err
+		}
+		fallthrough
+	case connected:
+		_, err := e.link(v)
+		return err
+	case v.Phase == phaseDeleting:
+		return e.finishDelete(ctx, v)
+	case v.Phase == phaseCreating:
+		return nil // PUT finishes it, DELETE removes it
+	}
+	_ = e.holds.drop(v.name())
+	if !active {
+		if err := e.Store.Activate(ctx, v.name()); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("recover/activated")
+	if err := e.ensureUp(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("recover/up")
+	return e.release(ctx, v)
+}
+
+// dropOrphans removes resource files whose volume is gone: two files with one port make drbdadm refuse all of them.
+func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
+	names, err := e.Resources.List(namePrefix)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == name }) {
+			errs = append(errs, e.Resources.Forget(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
+const askAgainEvery = 10 * time.Second
+
+// watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
+// have been away. DRBD asks once by itself; disconnecting makes it ask again.
+func (e *Engine) watchFrozen(ctx context.Context) {
+	since := map[string]time.Time{}
+	for pause(ctx, time.Second) == nil {
+		table, err := e.States.Read()
+		if err != nil {
+			continue
+		}
+		for _, v := range e.reg.list() {
+			st := table.Devices[v.Minor]
+			if !st.Suspended || st.Linked() {
+				delete(since, v.name())
+				continue
+			}
+			if since[v.name()].IsZero() {
+				since[v.name()] = e.now()
+			}
+			if e.now().Sub(since[v.name()]) < askAgainEvery {
+				continue
+			}
+			since[v.name()] = e.now()
+			if err := e.askAgain(ctx, v); err != nil {
+				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
+			}
+		}
+	}
+}
+
+func (e *Engine) askAgain(ctx context.Context, v volume) error {
+	ctx, done, err := e.begin(ctx, v.VolumeRef, "ask_arbiter", changeTimeout)
+	if err != nil {
+		return nil //nolint:nilerr // a verb is at it; the next round asks
+	}
+	defer done()
+	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	return e.Replicator.Connect(ctx, v.name())
+}

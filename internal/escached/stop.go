@@ -1,0 +1,71 @@
+package escached
+
+import (
+	"context"
+	"errors"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// Stop removes the device, unmaps the image and demotes the replica. It does not flush: only a cache that is positively
+// clean is let go.
+func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "stop", changeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return err
+	}
+	dev, connected, err := e.device(ctx, v.name())
+	if err != nil {
+		return err
+	}
+	if connected {
+		if err := e.mayStop(v, dev); err != nil {
+			return err
+		}
+		crashpoint.Reach("stop/begin")
+		if err := e.Caches.Remove(ctx, v.name()); err != nil {
+			return err
+		}
+		crashpoint.Reach("stop/removed")
+		if err := e.stayedClean(ctx, v, dev); err != nil {
+			return err
+		}
+	}
+	return e.release(ctx, v)
+}
+
+func (e *Engine) mayStop(v volume, dev writecache.Device) error {
+	switch {
+	case e.holds.until(v.name()) != nil || dev.Suspended:
+		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
+	case dev.Open > 0:
+		return fail(escache.CodeDeviceOpen, "%s/%s: the device is open %d times; unmount it first", v.Pool, v.Image, dev.Open)
+	case dev.Error:
+		return fail(escache.CodeCacheError, "%s/%s: dm-writecache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back",
+			v.Pool, v.Image)
+	case dev.Blocks == 0:
+		return fail(escache.CodeDirtyUnknown, "%s/%s: dm-writecache reports no blocks at all", v.Pool, v.Image)
+	case dev.DirtyBytes() > 0:
+		return fail(escache.CodeDirty, "%s/%s: %d bytes are not in Ceph yet; flush first", v.Pool, v.Image, dev.DirtyBytes())
+	}
+	return nil
+}
+
+// stayedClean looks again when nobody can write any more: between the look before and the removal somebody could.
+func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Device) error {
+	dirty, err := e.Disks.CountDirty(ctx, v.name(), drbdDevice(v), writecache.HeaderBytes)
+	if err == nil && dirty == 0 {
+		return nil
+	}
+	if err == nil {
+		err = fail(escache.CodeDirty, "%s/%s: %d bytes were written while it was being stopped; flush again", v.Pool, v.Image, dirty)
+	}
+	return errors.Join(err, e.Caches.Create(ctx, v.name(), dev.Table))
+}
