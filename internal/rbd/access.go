@@ -1,8 +1,12 @@
 package rbd
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -68,7 +72,9 @@ func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Du
 	if life <= 0 {
 		return fmt.Errorf("blocklist %s for %s: the time must be positive: %w", address, life, ErrInvalid)
 	}
-	return c.blocklist(ctx, "blocklist_add", map[string]any{"blocklistop": "add", "addr": address, "expire": life.Seconds()})
+	// The monitor takes no number without a decimal point here.
+	expire := json.Number(fmt.Sprintf("%.1f", life.Seconds()))
+	return c.blocklist(ctx, "blocklist_add", map[string]any{"blocklistop": "add", "addr": address, "expire": expire})
 }
 
 // BlocklistRemove takes a client off the list. If it still exists, it can write again at once. One that is not listed is no error.
@@ -90,23 +96,37 @@ func (c *Cluster) blocklist(ctx context.Context, op string, command map[string]a
 
 // Blocklist returns all entries.
 func (c *Cluster) Blocklist(ctx context.Context) ([]BlocklistEntry, error) {
-	type answer []struct {
-		Address string `json:"addr"`
-		Until   string `json:"until"`
-	}
-	entries, err := monCommand[answer](ctx, c, "blocklist_list", map[string]any{"prefix": "osd blocklist ls"})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]BlocklistEntry, 0, len(entries))
-	for _, e := range entries {
-		until, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Until)
+	return call(ctx, c, "blocklist_list", "", func(conn *rados.Conn) ([]BlocklistEntry, error) {
+		out, err := tell(conn, map[string]any{"prefix": "osd blocklist ls"})
 		if err != nil {
+			return nil, err
+		}
+		return parseBlocklist(out)
+	})
+}
+
+// parseBlocklist takes lists one after the other: Ceph 16 answers with one for clients and one for address ranges.
+func parseBlocklist(text []byte) ([]BlocklistEntry, error) {
+	var out []BlocklistEntry
+	lists := json.NewDecoder(bytes.NewReader(text))
+	for {
+		var list []struct {
+			Address string `json:"addr"`
+			Until   string `json:"until"`
+		}
+		if err := lists.Decode(&list); errors.Is(err, io.EOF) {
+			return out, nil
+		} else if err != nil {
 			return nil, fmt.Errorf("blocklist: %w: %v", ErrCeph, err)
 		}
-		out = append(out, BlocklistEntry{Address: e.Address, Until: until})
+		for _, e := range list {
+			until, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Until)
+			if err != nil {
+				return nil, fmt.Errorf("blocklist: %w: %v", ErrCeph, err)
+			}
+			out = append(out, BlocklistEntry{Address: e.Address, Until: until})
+		}
 	}
-	return out, nil
 }
 
 // checkClientAddress refuses what would hit more than one client: Ceph takes an address without a nonce as the whole host.

@@ -184,19 +184,26 @@ func (c *Cluster) FSID(ctx context.Context) (string, error) {
 
 // call runs fn on a connection, bounded and observed. what names the object of the call in errors.
 func call[T any](ctx context.Context, c *Cluster, op, what string, fn func(*rados.Conn) (T, error)) (T, error) {
-	return callThrough(ctx, c, c.gate, op, what, fn)
+	return callThrough(ctx, c, c.gate, order{op: op, what: what}, fn)
 }
 
-func callThrough[T any](ctx context.Context, c *Cluster, g *gate, op, what string, fn func(*rados.Conn) (T, error)) (T, error) {
+// callAlone is call for what makes or removes an image's name.
+func callAlone[T any](ctx context.Context, c *Cluster, op, what string, ref ImageRef, fn func(*rados.Conn) (T, error)) (T, error) {
+	return callThrough(ctx, c, c.gate, order{op: op, what: what, alone: ref.String()}, fn)
+}
+
+type order struct{ op, what, alone string }
+
+func callThrough[T any](ctx context.Context, c *Cluster, g *gate, o order, fn func(*rados.Conn) (T, error)) (T, error) {
 	began := time.Now()
-	value, err := pass(ctx, g, op, func() (T, error) { return attempt(c, fn) })
+	value, err := pass(ctx, g, o.op, o.alone, func() (T, error) { return attempt(c, fn) })
 	if errors.Is(err, ErrPermission) && c.reread(0) {
-		value, err = pass(ctx, g, op, func() (T, error) { return attempt(c, fn) })
+		value, err = pass(ctx, g, o.op, o.alone, func() (T, error) { return attempt(c, fn) })
 	}
-	if err != nil && what != "" {
-		err = fmt.Errorf("%s: %w", what, err)
+	if err != nil && o.what != "" {
+		err = fmt.Errorf("%s: %w", o.what, err)
 	}
-	c.options.Observe(op, result(err), time.Since(began))
+	c.options.Observe(o.op, result(err), time.Since(began))
 	return value, err
 }
 

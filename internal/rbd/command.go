@@ -35,7 +35,7 @@ func tell(conn *rados.Conn, command map[string]any) ([]byte, error) {
 	}
 	out, status, err := conn.MonCommand(text)
 	if err != nil {
-		return nil, fmt.Errorf("ceph %s: %w: %s", command["prefix"], err, status)
+		return nil, fmt.Errorf("%s: %w: %s", command["prefix"], translate(err), status)
 	}
 	return out, nil
 }

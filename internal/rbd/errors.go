@@ -59,17 +59,28 @@ func errno(err error) syscall.Errno {
 	return syscall.Errno(max(code, -code))
 }
 
-// translate gives an error of go-ceph its sentinel. Errors that have one already keep it.
+// failure is an error of Ceph with its meaning.
+type failure struct {
+	sentinel error
+	number   syscall.Errno
+}
+
+func (f *failure) Error() string  { return fmt.Sprintf("%v: %s", f.sentinel, f.number.Error()) }
+func (f *failure) Unwrap() error  { return f.sentinel }
+func (f *failure) ErrorCode() int { return int(f.number) }
+
+// translate gives an error of go-ceph its sentinel. Errors that have one already keep it, and the text around it.
 func translate(err error) error {
 	number := errno(err)
-	if err == nil || number == 0 {
+	var done *failure
+	if err == nil || number == 0 || errors.As(err, &done) {
 		return err
 	}
 	sentinel, ok := errnos[number]
 	if !ok {
 		sentinel = ErrCeph
 	}
-	return fmt.Errorf("%w: %s", sentinel, number.Error())
+	return &failure{sentinel, number}
 }
 
 // UnavailableError is ErrUnavailable with what hangs and since when.

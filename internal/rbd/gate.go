@@ -16,6 +16,7 @@ type gate struct {
 	timeout  time.Duration // for callers without a deadline of their own
 	maxStuck int
 	slots    chan struct{}
+	names    names
 
 	mu      sync.Mutex
 	running map[*flight]struct{}
@@ -33,15 +34,17 @@ func newGate(cluster string, slots, maxStuck int, timeout time.Duration) *gate {
 	return &gate{
 		cluster: cluster, timeout: timeout, maxStuck: maxStuck,
 		slots: make(chan struct{}, slots), running: map[*flight]struct{}{},
+		names: names{queues: map[string]*queue{}},
 	}
 }
 
 // pass runs fn within the gate. fn must not touch what the caller can see: it may outlive the call.
-func pass[T any](ctx context.Context, g *gate, op string, fn func() (T, error)) (T, error) {
+// alone, if not empty, names what no other call may touch until this one has really ended.
+func pass[T any](ctx context.Context, g *gate, op, alone string, fn func() (T, error)) (T, error) {
 	var none T
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	if err := g.enter(ctx, op); err != nil {
+	if err := g.enter(ctx, op, alone); err != nil {
 		return none, err
 	}
 	type answer struct {
@@ -53,6 +56,7 @@ func pass[T any](ctx context.Context, g *gate, op string, fn func() (T, error)) 
 	go func() {
 		value, err := fn()
 		g.end(f)
+		g.names.leave(alone)
 		answers <- answer{value, err}
 	}()
 	select {
@@ -69,13 +73,16 @@ func pass[T any](ctx context.Context, g *gate, op string, fn func() (T, error)) 
 	}
 }
 
-// enter takes a slot.
-func (g *gate) enter(ctx context.Context, op string) error {
+// enter takes a slot, and the name first: a call that waits for a name must not keep others from running.
+func (g *gate) enter(ctx context.Context, op, alone string) error {
 	if reason := g.tooManyStuck(); reason != "" {
 		return g.unavailable(ctx, op, reason)
 	}
 	if ctx.Err() != nil {
 		return g.unavailable(ctx, op, "no time left to start it")
+	}
+	if !g.names.enter(ctx, alone) {
+		return g.unavailable(ctx, op, "an earlier call on it has not ended; "+g.oldest())
 	}
 	select {
 	case g.slots <- struct{}{}:
@@ -86,6 +93,7 @@ func (g *gate) enter(ctx context.Context, op string) error {
 	case g.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
+		g.names.leave(alone)
 		return g.unavailable(ctx, op, fmt.Sprintf("%d calls are ahead of it; %s", cap(g.slots), g.oldest()))
 	}
 }

@@ -90,8 +90,13 @@ func (c *Cluster) CreateImage(ctx context.Context, s ImageSpec) error {
 	if err := s.Validate(); err != nil {
 		return fmt.Errorf("create %s: %w", s.ImageRef, err)
 	}
-	_, err := call(ctx, c, "image_create", "create "+s.String(), func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, s.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, createImage(conn, io, s) })
+	_, err := callAlone(ctx, c, "image_create", "create "+s.String(), s.ImageRef, func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, s.Pool, func(io *rados.IOContext) (struct{}, error) {
+			if err := c.trash.prepare(io, s.Pool); err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, createImage(conn, io, s)
+		})
 	})
 	return err
 }
@@ -107,20 +112,48 @@ func createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
 		return err
 	}
 	defer options.Destroy()
-	err = librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options)
-	if errors.Is(translate(err), ErrExists) {
-		return existing(conn, io, s.ImageRef)
-	}
-	return err
+	return makeNew(conn, io, s.ImageRef, func() error { return librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options) })
 }
 
-// existing returns ExistsError, or why it is not known what exists.
-func existing(conn *rados.Conn, io *rados.IOContext, ref ImageRef) error {
-	info, err := imageInfo(conn, io, ref)
-	if err != nil {
-		return fmt.Errorf("it exists, but cannot be looked at: %w", err)
+// makeNew runs a create, and turns "exists already" into what exists. A process that dies within a create leaves an image's name
+// without an image, which Ceph then neither makes nor opens: that is removed, and the create repeated. Nobody else can be just
+// making it: callAlone keeps others of this process away, and only one process leads.
+func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() error) error {
+	err := create()
+	if !errors.Is(translate(err), ErrExists) {
+		return err
 	}
-	return &ExistsError{Image: info}
+	info, err := imageInfo(conn, io, ref)
+	if err == nil {
+		return &ExistsError{Image: info}
+	}
+	if half, failed := halfMade(io, ref.Name); failed != nil || !half {
+		return fmt.Errorf("it exists, but cannot be opened: %w", errors.Join(translate(err), translate(failed)))
+	}
+	if err := removeHalfMade(io, ref.Name); err != nil {
+		return err
+	}
+	return create()
+}
+
+// halfMade says whether there is less than an image under a name: a name without an ID, or an ID without a header. An image that
+// cannot be opened for another reason, as a missing data pool, is not half made.
+func halfMade(io *rados.IOContext, name string) (bool, error) {
+	id, err := imageID(io, name)
+	if err == nil {
+		_, err = io.Stat("rbd_header." + id)
+	}
+	if errors.Is(err, rados.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
+}
+
+func removeHalfMade(io *rados.IOContext, name string) error {
+	if err := librbd.RemoveImage(io, name); err != nil && !errors.Is(translate(err), ErrNotFound) {
+		return fmt.Errorf("remove what an earlier call left half made: %w", translate(err))
+	}
+	return nil
 }
 
 func (s ImageSpec) options() (*librbd.ImageOptions, error) {

@@ -78,9 +78,7 @@ func ensurePool(conn *rados.Conn, name string) error {
 	if err := conn.WaitForLatestOSDMap(); err != nil {
 		return err
 	}
-	_, err = withPool(conn, name, func(io *rados.IOContext) (struct{}, error) {
-		return struct{}{}, librbd.PoolInit(io, false)
-	})
+	_, err = withPool(conn, name, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, librbd.PoolInit(io, false) })
 	return err
 }
 
@@ -154,6 +152,9 @@ func (c *Cluster) PoolCapacity(ctx context.Context, name string) (PoolCapacity, 
 				out.AvailableBytes = max(0, min(out.AvailableBytes, out.QuotaBytes-out.UsedBytes))
 			}
 			return out, nil
+		}
+		if _, err := conn.GetPoolByName(name); err == nil {
+			return PoolCapacity{}, fmt.Errorf("%w: there are no statistics of this new pool yet", ErrUnavailable)
 		}
 		return PoolCapacity{}, ErrPoolNotFound
 	})

@@ -36,6 +36,9 @@ func readSettings(dir, clusterID string) (settings, error) {
 		return settings{}, fmt.Errorf("cluster ID %q: only letters, digits, dots, dashes and underscores: %w", clusterID, ErrClusterNotFound)
 	}
 	dir = filepath.Join(dir, clusterID)
+	if strings.ContainsAny(dir, ",; \t") {
+		return settings{}, fmt.Errorf("cluster %s: %w: Ceph takes the path %q for a list: no commas, semicolons or blanks", clusterID, ErrConfig, dir)
+	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return settings{}, fmt.Errorf("cluster %s: make the directory %s with %s and %s: %w",
 			clusterID, dir, confFile, keyringFile, ErrClusterNotFound)

@@ -79,7 +79,7 @@ func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSp
 	if err := sized.Validate(); err != nil {
 		return fmt.Errorf("clone %s: %w", from, err)
 	}
-	_, err := call(ctx, c, "image_clone", "clone "+from.String(), func(conn *rados.Conn) (struct{}, error) {
+	_, err := callAlone(ctx, c, "image_clone", "clone "+from.String(), spec.ImageRef, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, from.Pool, func(parent *rados.IOContext) (struct{}, error) {
 			return withPool(conn, spec.Pool, func(child *rados.IOContext) (struct{}, error) {
 				return struct{}{}, cloneImage(conn, parent, child, from, spec)
@@ -99,10 +99,9 @@ func cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotR
 	if err := options.SetUint64(librbd.ImageOptionCloneFormat, format2); err != nil {
 		return err
 	}
-	err = librbd.CloneImage(parent, from.Name, from.Snapshot, child, spec.Name, options)
-	if errors.Is(translate(err), ErrExists) {
-		return existing(conn, child, spec.ImageRef)
-	}
+	err = makeNew(conn, child, spec.ImageRef, func() error {
+		return librbd.CloneImage(parent, from.Name, from.Snapshot, child, spec.Name, options)
+	})
 	if err != nil || spec.SizeBytes == 0 {
 		return err
 	}

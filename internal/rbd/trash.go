@@ -25,10 +25,33 @@ type trash struct {
 	mu    sync.Mutex
 	pools map[string]bool
 	mine  map[string]bool // POOL/ID of what this process moved there
+
+	prepared map[string]bool // pools that have the object for it
 }
 
 func newTrash(clusterID string) *trash {
-	return &trash{gate: newGate(clusterID, purges, purges, purgeTimeout), pools: map[string]bool{}, mine: map[string]bool{}}
+	return &trash{
+		gate:  newGate(clusterID, purges, purges, purgeTimeout),
+		pools: map[string]bool{}, mine: map[string]bool{}, prepared: map[string]bool{},
+	}
+}
+
+// prepare makes the object that lists a pool's trash. A full pool takes no new object, so that without it nothing could be deleted
+// from a pool that filled up before its first delete.
+func (t *trash) prepare(io *rados.IOContext, pool string) error {
+	t.mu.Lock()
+	done := t.prepared[pool]
+	t.mu.Unlock()
+	if done {
+		return nil
+	}
+	if err := io.Create("rbd_trash", rados.CreateIdempotent); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.prepared[pool] = true
+	return nil
 }
 
 // TrashedImage is an image that waits for its removal.
@@ -42,20 +65,50 @@ type TrashedImage struct {
 // DeleteImage moves an image to the pool's trash, and answers then: its name is free at once, its space when Run has emptied the trash.
 // Errors: ErrNotFound; ErrBusy while somebody has it open or mapped; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
-	_, err := call(ctx, c, "image_delete", "delete "+ref.String(), func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
-			id, err := imageID(io, ref.Name)
-			if err != nil {
-				return struct{}{}, err
-			}
-			if err := librbd.GetImage(io, ref.Name).Trash(0); err != nil {
-				return struct{}{}, err
-			}
-			c.trash.add(ref.Pool, id)
-			c.kick()
-			return struct{}{}, nil
-		})
+	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
 	})
+	return err
+}
+
+func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
+	id, err := imageID(io, ref.Name)
+	if err != nil {
+		return err
+	}
+	if err := unwatched(io, id); err != nil {
+		half, failed := halfMade(io, ref.Name)
+		if failed == nil && half {
+			return removeHalfMade(io, ref.Name)
+		}
+		return err
+	}
+	if err := librbd.GetImage(io, ref.Name).Trash(0); err != nil {
+		if now, failed := imageID(io, ref.Name); failed == nil && now == id && errors.Is(translate(err), ErrNotFound) {
+			return fmt.Errorf("%w: the image is there, but cannot be moved to the trash; is pool %s full?", ErrCeph, ref.Pool)
+		}
+		return err
+	}
+	c.trash.add(ref.Pool, id)
+	c.kick()
+	return nil
+}
+
+// unwatched returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
+// an image that is mapped but was not written to yet has no lock. Somebody who comes between this look and the move keeps
+// the data all the same: a purge refuses images with watchers.
+func unwatched(io *rados.IOContext, id string) error {
+	image, err := librbd.OpenImageByIdReadOnly(io, id, librbd.NoSnapshot)
+	if err != nil {
+		return err
+	}
+	watchers, err := image.ListWatchers()
+	if closed := image.Close(); err == nil {
+		err = closed
+	}
+	if err == nil && len(watchers) > 0 {
+		err = fmt.Errorf("%w by client %s", ErrBusy, watchers[0].Addr)
+	}
 	return err
 }
 
@@ -119,7 +172,8 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	_, err := callThrough(ctx, c, c.trash.gate, "image_purge", "image "+e.Name+" ("+e.ID+")", func(conn *rados.Conn) (struct{}, error) {
+	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
+	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})
