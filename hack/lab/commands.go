@@ -67,7 +67,7 @@ func upCommand(find finder) *cobra.Command {
 	flags := command.Flags()
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of hosts, n1, n2, …")
 	flags.BoolVar(&options.Kubernetes, "kubernetes", false, "make the hosts nodes of a Kubernetes cluster")
-	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB")
+	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
 	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of a host's NVMe stand-in in MiB; takes only what is written")
 	flags.BoolVar(&options.NoCeph, "no-ceph", false, "hosts only")
 	return command
@@ -194,6 +194,8 @@ func lifeCommands(connect connector) []*cobra.Command {
 		simple("heal", "Undo all cuts", (*labclient.Client).Heal),
 		simple("stall-ceph", "Freeze Ceph's OSD: nothing fails, nothing goes on", (*labclient.Client).StallCeph),
 		simple("resume-ceph", "Let Ceph's OSD go on", (*labclient.Client).ResumeCeph),
+		simple("stop-api-server", "End the Kubernetes API server at once", (*labclient.Client).StopAPIServer),
+		simple("start-api-server", "Start the Kubernetes API server again and wait until it is ready", (*labclient.Client).StartAPIServer),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/hack/internal/remote"
 )
 
@@ -101,6 +102,16 @@ func (c *Client) ResumeCeph(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathResumeCeph, nil, nil)
 }
 
+// StopAPIServer ends the Kubernetes API server as a crash would.
+func (c *Client) StopAPIServer(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, PathStopAPIServer, nil, nil)
+}
+
+// StartAPIServer starts it again and returns when it is ready. What was stored is there.
+func (c *Client) StartAPIServer(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, PathStartAPIServer, nil, nil)
+}
+
 // Fill takes all free room of a node's volume group; undo gives it back.
 func (c *Client) Fill(ctx context.Context, node string, undo bool) error {
 	return c.node(ctx, node, VerbFill, Fill{Undo: undo})
@@ -164,9 +175,6 @@ func (c *Client) Supervisor(ctx context.Context) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// Arbiter returns an HTTP client whose requests, whatever host they name, reach the lab's arbiter below PathArbiter.
-func (c *Client) Arbiter() *http.Client { return c.http }
-
 func (c *Client) node(ctx context.Context, node, verb string, body any) error {
 	return c.call(ctx, http.MethodPost, PathNodes+node+"/"+verb, body, nil)
 }
@@ -205,6 +213,12 @@ func (c *Client) call(ctx context.Context, method, path string, body, answer any
 }
 
 func failure(response *http.Response) error {
+	if response.Header.Get("Content-Type") == escache.ProblemContentType {
+		var problem escache.Problem
+		if err := json.NewDecoder(response.Body).Decode(&problem); err == nil {
+			return &problem
+		}
+	}
 	var f Failure
 	if err := json.NewDecoder(response.Body).Decode(&f); err != nil || f.Error == "" {
 		return fmt.Errorf("the lab answered %s", response.Status)

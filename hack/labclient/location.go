@@ -15,6 +15,7 @@ const (
 	EnvName   = "LAB_NAME"   // a lab of this checkout
 	EnvSocket = "LAB_SOCKET" // set inside a lab: its socket
 	EnvState  = "LAB_STATE"  // set inside a lab: its directory
+	EnvBin    = "LAB_BIN"    // set inside a lab with Kubernetes: a directory of tools, first in PATH
 )
 
 var labName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)

@@ -11,6 +11,10 @@ const (
 	PathStallCeph  = "/v1/stall-ceph"
 	PathResumeCeph = "/v1/resume-ceph"
 	PathDown       = "/v1/down"
+
+	PathStopAPIServer  = "/v1/stop-api-server"
+	PathStartAPIServer = "/v1/start-api-server"
+
 	// PathArbiter is where the lab's arbiter record is served, beside its own address inside the lab.
 	PathArbiter = "/arbiter"
 )

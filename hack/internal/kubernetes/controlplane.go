@@ -8,10 +8,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/escache/escache-csi/hack/internal/process"
@@ -42,13 +45,15 @@ type Config struct {
 	Log func(step string)
 }
 
-// ControlPlane is a running one. Its methods may be called from several goroutines, but not during Stop or StopAPIServer.
+// ControlPlane is one that is prepared or runs. Its methods may be called from several goroutines.
 type ControlPlane struct {
 	cfg       Config
 	authority *authority
 	client    *http.Client // as admin
 	ports     ports
-	processes map[string]*process.Process
+
+	mu        sync.Mutex
+	processes map[string]*process.Process // by name; the latest, running or not
 }
 
 type ports struct{ apiServer, etcdClient, etcdPeer, controllerManager, scheduler int }
@@ -124,7 +129,7 @@ func (c *ControlPlane) Server() string {
 // Logs gives the log file of each part by its name.
 func (c *ControlPlane) Logs() map[string]string {
 	logs := map[string]string{}
-	for name, p := range c.processes {
+	for name, p := range c.started() {
 		logs[name] = p.Log()
 	}
 	return logs
@@ -132,19 +137,32 @@ func (c *ControlPlane) Logs() map[string]string {
 
 // Failed is nil while all parts run, and otherwise says which one has ended and why. An API server that was stopped on purpose counts as ended.
 func (c *ControlPlane) Failed() error {
-	var failed []error
-	for _, p := range c.processes {
-		failed = append(failed, p.Err())
+	return errors.Join(slices.Collect(maps.Values(c.Ended()))...)
+}
+
+// Ended holds, by its name, each part that has ended and why.
+func (c *ControlPlane) Ended() map[string]error {
+	ended := map[string]error{}
+	for name, p := range c.started() {
+		if err := p.Err(); err != nil {
+			ended[name] = err
+		}
 	}
-	return errors.Join(failed...)
+	return ended
 }
 
 // StopAPIServer ends the API server at once, as a crash would; the other parts go on and keep asking for it.
-func (c *ControlPlane) StopAPIServer(context.Context) error { return c.processes[apiServer].Kill() }
+func (c *ControlPlane) StopAPIServer(context.Context) error {
+	p := c.started()[apiServer]
+	if p == nil {
+		return errors.New("the API server was never started")
+	}
+	return p.Kill()
+}
 
 // StartAPIServer starts it again and returns when it is ready.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
-	if c.processes[apiServer].Err() == nil {
+	if p := c.started()[apiServer]; p != nil && p.Err() == nil {
 		return nil
 	}
 	return c.startAPIServer(ctx)
@@ -153,13 +171,21 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 // Stop ends all parts at once: nothing of what they hold is kept. Logs stay in Dir.
 func (c *ControlPlane) Stop(context.Context) error {
 	var failed []error
+	started := c.started()
 	for _, name := range []string{scheduler, controllerManager, apiServer, etcd} {
-		if p := c.processes[name]; p != nil {
+		if p := started[name]; p != nil {
 			failed = append(failed, p.Kill())
 		}
 	}
 	c.client.CloseIdleConnections()
 	return errors.Join(failed...)
+}
+
+// started holds the processes as they are now.
+func (c *ControlPlane) started() map[string]*process.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.processes)
 }
 
 func (c *ControlPlane) path(parts ...string) string {

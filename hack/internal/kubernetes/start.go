@@ -36,7 +36,7 @@ func (c *ControlPlane) start(ctx context.Context) error {
 	if err := c.startControllers(ctx); err != nil {
 		return err
 	}
-	return process.Wait(ctx, c.processes[controllerManager], "make the default service account", pollInterval, func(ctx context.Context) error {
+	return process.Wait(ctx, c.started()[controllerManager], "make the default service account", pollInterval, func(ctx context.Context) error {
 		return c.get(ctx, c.client, c.Server()+"/api/v1/namespaces/default/serviceaccounts/default")
 	})
 }
@@ -67,7 +67,9 @@ func (c *ControlPlane) run(name string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	c.mu.Lock()
 	c.processes[name] = p
+	c.mu.Unlock()
 	return nil
 }
 
@@ -82,7 +84,7 @@ func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return process.Wait(ctx, c.processes[etcd], "be healthy", pollInterval, func(ctx context.Context) error {
+	return process.Wait(ctx, c.started()[etcd], "be healthy", pollInterval, func(ctx context.Context) error {
 		return c.get(ctx, c.client, client+"/health")
 	})
 }
@@ -107,7 +109,7 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return process.Wait(ctx, c.processes[apiServer], "be ready", pollInterval, func(ctx context.Context) error {
+	return process.Wait(ctx, c.started()[apiServer], "be ready", pollInterval, func(ctx context.Context) error {
 		return c.get(ctx, c.client, c.Server()+"/readyz")
 	})
 }
@@ -153,7 +155,7 @@ func (c *ControlPlane) startControllers(ctx context.Context) error {
 	}
 	defer insecure.CloseIdleConnections()
 	for name, port := range map[string]int{controllerManager: c.ports.controllerManager, scheduler: c.ports.scheduler} {
-		err := process.Wait(ctx, c.processes[name], "be healthy", pollInterval, func(ctx context.Context) error {
+		err := process.Wait(ctx, c.started()[name], "be healthy", pollInterval, func(ctx context.Context) error {
 			return c.get(ctx, insecure, fmt.Sprintf("https://127.0.0.1:%d/healthz", port))
 		})
 		if err != nil {

@@ -36,5 +36,8 @@ func Enter(ctx context.Context, client *labclient.Client, command []string) erro
 	for name, value := range status.Environment {
 		env = append(env, name+"="+value)
 	}
+	if bin := status.Environment[labclient.EnvBin]; bin != "" {
+		env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
+	}
 	return fmt.Errorf("run nsenter: %w", syscall.Exec(nsenter, args, env))
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +19,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/escache/escache-csi/hack/internal/arbiter"
+	"github.com/escache/escache-csi/hack/internal/kubernetes"
 	"github.com/escache/escache-csi/hack/internal/microceph"
 	"github.com/escache/escache-csi/hack/internal/progress"
 	"github.com/escache/escache-csi/hack/labclient"
@@ -33,10 +37,12 @@ type lab struct {
 	down    chan struct{}
 	endOnce sync.Once
 
-	net   *network
-	tls   *credentials
-	ceph  *microceph.Cluster // nil in a lab without
-	nodes []*node
+	net     *network
+	tls     *credentials
+	records *arbiter.Store
+	ceph    *microceph.Cluster       // nil in a lab without
+	kube    *kubernetes.ControlPlane // nil in a lab without
+	nodes   []*node
 
 	mu      sync.Mutex
 	stalled bool
@@ -68,7 +74,15 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 	if l.tls, err = newCredentials(l.path("tls"), l.nodes); err != nil {
 		return err
 	}
+	if l.plan.Kubernetes {
+		if err := l.prepareKubernetes(ctx); err != nil {
+			return err
+		}
+	}
 	group, groupCtx := errgroup.WithContext(ctx)
+	if l.kube != nil {
+		group.Go(func() error { return l.startKubernetes(groupCtx, steps) })
+	}
 	if !l.plan.NoCeph {
 		group.Go(func() error { return l.startCeph(groupCtx, steps) })
 	}
@@ -91,6 +105,21 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 	}
 	l.ready = time.Since(l.started)
 	steps.Say("lab %q is up: %s", l.plan.Location.Name, strings.Join(l.nodeNames(), " "))
+	return nil
+}
+
+// startArbiter serves the arbiter record where the nodes can reach it.
+func (l *lab) startArbiter() error {
+	var err error
+	if l.records, err = arbiter.Open(l.path("arbiter.json")); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(CentralAddress, strconv.Itoa(ArbiterPort)))
+	if err != nil {
+		return fmt.Errorf("arbiter: %w", err)
+	}
+	server := &http.Server{Handler: arbiter.Handler(l.records), ReadHeaderTimeout: 10 * time.Second}
+	go func() { slog.Error("the arbiter ended", "error", server.Serve(listener)) }()
 	return nil
 }
 
@@ -202,7 +231,10 @@ func (l *lab) status() labclient.Status {
 }
 
 func (l *lab) parts() []labclient.Part {
-	parts := []labclient.Part{{Name: "supervisor", State: "up", Log: l.path(superLog)}}
+	parts := []labclient.Part{
+		{Name: "supervisor", State: "up", Log: l.path(superLog)},
+		{Name: "arbiter", State: "up", Address: fmt.Sprintf("%s:%d", CentralAddress, ArbiterPort)},
+	}
 	if l.ceph != nil {
 		l.mu.Lock()
 		stalled := l.stalled
@@ -219,7 +251,7 @@ func (l *lab) parts() []labclient.Part {
 			parts = append(parts, part)
 		}
 	}
-	return parts
+	return append(parts, l.kubernetesParts()...)
 }
 
 // environment is what a command inside the lab finds its way with.
@@ -238,5 +270,6 @@ func (l *lab) environment() map[string]string {
 		env["CEPH_CONF"] = l.ceph.Conf()
 		env["LAB_CEPH_FSID"] = l.ceph.FSID()
 	}
+	l.kubernetesEnvironment(env)
 	return env
 }

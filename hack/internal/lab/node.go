@@ -44,8 +44,12 @@ type node struct {
 func newNode(l *lab, index int) *node {
 	n := &node{lab: l, index: index, name: nodeName(index), conns: map[net.Conn]struct{}{}, since: time.Now()}
 	n.setState(labclient.NodeOff)
+	codeMiB := 0
+	if l.plan.Kubernetes {
+		codeMiB = kubernetesCodeMiB
+	}
 	n.machine = vm.New(vm.Config{
-		Name: n.name, Kernel: l.plan.Image.Kernel, Initrd: l.plan.Image.Initrd, MemoryMiB: l.plan.MemoryMiB,
+		Name: n.name, Kernel: l.plan.Image.Kernel, Initrd: l.plan.Image.Initrd, MemoryMiB: l.plan.MemoryMiB, CodeMiB: codeMiB,
 		Disks: []vm.Disk{
 			{Path: n.path("root.img")}, {Path: n.path("nvme.img")},
 			{Path: n.path("config.tar"), ReadOnly: true}, {Path: l.plan.Programs, ReadOnly: true},
@@ -90,7 +94,7 @@ func (n *node) powerOn(ctx context.Context) error {
 	if err := n.start(ctx); err != nil {
 		return err
 	}
-	return n.waitServices(ctx)
+	return errors.Join(n.waitServices(ctx), n.waitKubelet(ctx))
 }
 
 // start powers the machine on and returns when commands can be run on it.
@@ -144,7 +148,7 @@ func (n *node) serve(ctx context.Context) error {
 	if _, err := n.run(ctx, &files, "tar", "-x", "-C", "/"); err != nil {
 		return fmt.Errorf("%s: %w", n.name, err)
 	}
-	return n.waitServices(ctx)
+	return errors.Join(n.waitServices(ctx), n.waitKubelet(ctx))
 }
 
 // waitServices returns when escached listens. Its socket in the kernel's list says so without a client.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,7 +66,11 @@ type file struct {
 // writeConfig writes the node's configuration disk: a tar that is unpacked over its root at every boot.
 func (n *node) writeConfig() error {
 	var content bytes.Buffer
-	if err := writeTar(&content, append(n.configFiles(), n.lab.cephFiles()...)); err != nil {
+	kubernetes, err := n.kubernetesFiles()
+	if err != nil {
+		return fmt.Errorf("configuration of %s: %w", n.name, err)
+	}
+	if err := writeTar(&content, slices.Concat(n.configFiles(), n.lab.cephFiles(), kubernetes)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(n.path("config.tar"), content.Bytes(), 0o600); err != nil {

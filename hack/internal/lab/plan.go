@@ -39,6 +39,8 @@ type Plan struct {
 	Image    hostimage.Image
 	// Programs is a tar of the programs under test, the same for all nodes.
 	Programs string
+	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab needs any.
+	Tools map[string]string
 	// HasEscached is false in a checkout that has no escached yet.
 	HasEscached bool
 }

@@ -43,8 +43,15 @@ func Prepare(ctx context.Context, location labclient.Location, options Options, 
 	if err != nil {
 		return plan, err
 	}
+	flavour := hostimage.Base()
+	if options.Kubernetes {
+		plan.MemoryMiB = max(plan.MemoryMiB, kubernetesMemoryMiB)
+		if flavour, err = plan.kubernetesFlavour(ctx, cache, steps); err != nil {
+			return plan, err
+		}
+	}
 	err = steps.Do("host image", func() error {
-		plan.Image, err = hostimage.Build(ctx, cache, hostimage.Base(), func(step string) { steps.Say("host image: %s", step) })
+		plan.Image, err = hostimage.Build(ctx, cache, flavour, func(step string) { steps.Say("host image: %s", step) })
 		return err
 	})
 	if err != nil {

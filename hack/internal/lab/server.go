@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/hack/internal/arbiter"
 	"github.com/escache/escache-csi/hack/labclient"
 )
 
@@ -33,12 +34,15 @@ func (l *lab) handler() http.Handler {
 	do(labclient.PathHeal, l.net.heal)
 	do(labclient.PathStallCeph, func(ctx context.Context) error { return l.stallCeph(ctx, true) })
 	do(labclient.PathResumeCeph, func(ctx context.Context) error { return l.stallCeph(ctx, false) })
+	do(labclient.PathStopAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, false) })
+	do(labclient.PathStartAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, true) })
 	var once sync.Once
 	do(labclient.PathDown, func(context.Context) error {
 		once.Do(func() { close(l.down) })
 		return nil
 	})
 	l.handleNodes(mux)
+	mux.Handle(labclient.PathArbiter+"/", http.StripPrefix(labclient.PathArbiter, arbiter.Handler(l.records)))
 	return mux
 }
 

@@ -18,6 +18,7 @@ type Config struct {
 	Kernel    string
 	Initrd    string
 	MemoryMiB int
+	CodeMiB   int    // QEMU's room for translated code; 0: 128
 	Disks     []Disk // become vda, vdb, … in this order
 	NICs      []NIC  // become eth0, eth1, …
 	Console   string // file that the serial console is appended to
@@ -101,9 +102,13 @@ func (m *Machine) Wait(ctx context.Context) error {
 
 // arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is itself virtual often cannot nest.
 func arguments(config Config) []string {
+	codeMiB := config.CodeMiB
+	if codeMiB == 0 {
+		codeMiB = 128
+	}
 	args := []string{
 		"-name", config.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
+		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(codeMiB), "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
 		"-kernel", config.Kernel, "-initrd", config.Initrd,
 		"-append", "console=ttyS0 panic=-1 mitigations=off quiet loglevel=5 systemd.show_status=false",
 		"-chardev", "file,id=console,append=on,path=" + config.Console, "-serial", "chardev:console",
