@@ -74,6 +74,9 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 	if l.tls, err = newCredentials(l.path("tls"), l.nodes); err != nil {
 		return err
 	}
+	if err := l.startArbiter(); err != nil {
+		return err
+	}
 	if l.plan.Kubernetes {
 		if err := l.prepareKubernetes(ctx); err != nil {
 			return err
