@@ -19,11 +19,15 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
-  CGO_ENABLED=0 go test -c -tags e2e -o "bin/$1.test" "./internal/e2e/$1"
-  lab run -- bin/"$1".test -test.v -test.timeout 40m
+  lab run -- "bin/$1.test" -test.v -test.failfast -test.timeout 20m
 }
 
 step "install packages" hack/setup.sh build lab kubernetes
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
+step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/...
 step "tests of packages" go test -tags "$tags" ./...
+
+step "lab up: Ceph and three hosts" lab up
+step "tests on hosts" in_lab host
+step "lab down" lab down

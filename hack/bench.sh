@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Measures on real parts and prints tables. Each ratio is from one run in one lab, its candidates taken in turns.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/step.sh
+
+export LAB_NAME=${LAB_NAME:-bench-$$}
+lab() { bin/lab "$@"; }
+
+finish() {
+  local status=$?
+  trap - EXIT INT TERM
+  [ -x bin/lab ] && lab down || true
+  steps_summary
+  exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+step "install packages" hack/setup.sh build lab
+step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build benchmarks" env CGO_ENABLED=0 go build -o bin/bench-host ./hack/bench/host
+
+step "lab up: Ceph and three hosts" lab up
+step "benchmarks on hosts" lab run -- bin/bench-host
+step "lab down" lab down

@@ -1,0 +1,67 @@
+// Command host measures, in a running lab, what a volume of escache costs against what it is made of: a bare DRBD device on the same two hosts, and
+// an RBD image without a cache. Hosts are emulated, so no number means anything outside the run it is from; the ratios do.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/escache/escache-csi/internal/e2e/labtest"
+)
+
+func main() {
+	rounds := flag.Int("rounds", 5, "how often each candidate has its turn")
+	duration := flag.Duration("duration", 4*time.Second, "how long one turn of synchronous writes is")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if !run(ctx, func(r *runner) { bench(r, *rounds, *duration) }) {
+		os.Exit(1)
+	}
+}
+
+const mib = 1 << 20
+
+func bench(r *runner, rounds int, duration time.Duration) {
+	lab := labtest.Open(r)
+	cache := newCache(r, lab)
+	candidates := []candidate{cache, newBareDRBD(r, lab), newBareRBD(r, lab)}
+	before, begin := lab.Hosts[0].ServiceUse(r), time.Now()
+	idle(r.Context())
+	after, elapsed := lab.Hosts[0].ServiceUse(r), time.Since(begin)
+
+	// Candidates take turns, so whatever else the machine does meets all of them.
+	syncs, sequentials := make([][]syncResult, len(candidates)), make([][]float64, len(candidates))
+	var flushes []float64
+	for round := range rounds {
+		r.Logf("round %d of %d", round+1, rounds)
+		for i, c := range candidates {
+			syncs[i] = append(syncs[i], benchSync(r, lab.Hosts[0], c.device(), duration))
+			c.settle(r)
+		}
+		for i, c := range candidates {
+			sequentials[i] = append(sequentials[i], benchSequential(r, lab.Hosts[0], c.device()))
+			if i == 0 {
+				flushes = append(flushes, cache.timedFlush(r))
+			}
+			c.settle(r)
+		}
+	}
+	printSync(candidates, syncs)
+	printSequential(candidates, sequentials, flushes)
+	fmt.Printf("\nescached on %s: %s; idle CPU %.2f %% of an emulated core\n",
+		lab.Hosts[0].Name, after, 100*(after.CPU-before.CPU).Seconds()/elapsed.Seconds())
+}
+
+// idle is how long escached is watched doing nothing.
+func idle(ctx context.Context) {
+	select {
+	case <-time.After(20 * time.Second):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,94 @@
+package labtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// cephTimeout bounds one command of Ceph's tools, which take most of a second each only to start.
+const cephTimeout = time.Minute
+
+// forever is for blocklist entries: one that runs out gives the old writer its write access back.
+const forever = "315360000"
+
+// Command runs one of Ceph's tools beside the lab's Ceph and returns its output.
+func (l *Lab) Command(t T, name string, args ...string) string {
+	t.Helper()
+	out, err := command(t.Context(), name, args...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return out
+}
+
+func command(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, cephTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, stderr.String())
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// commandJSON runs a tool with --format json.
+func commandJSON(ctx context.Context, into any, name string, args ...string) error {
+	out, err := command(ctx, name, append(args, "--format", "json")...)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(out), into)
+}
+
+// Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again when the test is over. The caller says with it
+// that the client's host will have lost that map by then: it was switched off, or has unmapped.
+func (l *Lab) Blocklist(t T, clientAddress string) {
+	t.Helper()
+	l.Command(t, "ceph", "osd", "blocklist", "add", clientAddress, forever)
+	t.Cleanup(func() {
+		if _, err := command(context.Background(), "ceph", "osd", "blocklist", "rm", clientAddress); err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// ImageBytes is how much of the image is in Ceph, counted in objects that exist.
+func (v *Volume) ImageBytes(t T) int64 {
+	t.Helper()
+	var du struct {
+		Images []struct {
+			Used int64 `json:"used_size"`
+		} `json:"images"`
+	}
+	if err := commandJSON(t.Context(), &du, "rbd", "du", v.String()); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if len(du.Images) != 1 {
+		t.Fatalf("rbd du %s: %+v", v, du)
+	}
+	return du.Images[0].Used
+}
+
+// Watchers are the addresses of the clients that have the image open.
+func (v *Volume) Watchers(ctx context.Context) ([]string, error) {
+	var status struct {
+		Watchers []struct {
+			Address string `json:"address"`
+		} `json:"watchers"`
+	}
+	if err := commandJSON(ctx, &status, "rbd", "status", v.String()); err != nil {
+		return nil, err
+	}
+	var addresses []string
+	for _, w := range status.Watchers {
+		addresses = append(addresses, w.Address)
+	}
+	return addresses, nil
+}

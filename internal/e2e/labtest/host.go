@@ -1,0 +1,138 @@
+package labtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/hack/labclient"
+	"github.com/escache/escache-csi/internal/escache"
+)
+
+// commandTimeout bounds one command on an emulated host.
+const commandTimeout = 90 * time.Second
+
+// Host is one machine of the lab.
+type Host struct {
+	Name    string
+	Address string // on the network of replicas and Ceph
+	// URL and TLS lead to the host's escached, and API calls it.
+	URL string
+	TLS escache.TLSFiles
+	API *escache.Client
+
+	lab *Lab
+}
+
+// Run runs a command on the host and returns its standard output. A failure fails the test.
+func (h *Host) Run(t T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	out, err := h.Try(ctx, nil, args...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return out
+}
+
+// Shell runs a script on the host.
+func (h *Host) Shell(t T, script string) string {
+	t.Helper()
+	return h.Run(t, "sh", "-c", script)
+}
+
+// Try runs a command on the host with stdin, which may be nil. The output is returned also when it fails.
+func (h *Host) Try(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	err := h.exec(ctx, stdin, &stdout, &stderr, args...)
+	out := strings.TrimSpace(stdout.String())
+	if err != nil {
+		return out, fmt.Errorf("on %s: %s: %w: %s", h.Name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// stream runs a command whose output is read while it runs.
+func (h *Host) stream(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+	var stderr bytes.Buffer
+	if err := h.exec(ctx, stdin, stdout, &stderr, args...); err != nil {
+		return fmt.Errorf("on %s: %s: %w: %s", h.Name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// Write makes a file on the host.
+func (h *Host) Write(t T, path, content string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	if _, err := h.Try(ctx, strings.NewReader(content), "sh", "-c", `mkdir -p "$(dirname "$0")" && cat >"$0"`, path); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// WaitForService waits until escached answers.
+func (h *Host) WaitForService(t T, limit time.Duration) time.Duration {
+	t.Helper()
+	return WaitFor(t, "escached on "+h.Name+" answers", limit, func(ctx context.Context) error {
+		_, err := h.API.Node(ctx)
+		return err
+	})
+}
+
+// KillService ends escached with SIGKILL, waits until it is back under another process id and answers, and returns how long that took.
+func (h *Host) KillService(t T) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	old := h.ServicePID(t)
+	h.Run(t, "kill", "-9", old)
+	WaitFor(t, "a new escached on "+h.Name, time.Minute, func(ctx context.Context) error {
+		pid, err := h.Try(ctx, nil, "cat", pidFile)
+		if err == nil && pid == old {
+			err = fmt.Errorf("process %s has not gone", old)
+		}
+		return err
+	})
+	h.WaitForService(t, time.Minute)
+	return time.Since(begin)
+}
+
+// pidFile is where the hosts' service keeper writes what it started.
+const pidFile = "/run/lab/services/escached.pid"
+
+// ServicePID is escached's process id.
+func (h *Host) ServicePID(t T) string {
+	t.Helper()
+	return h.Run(t, "cat", pidFile)
+}
+
+// saveLog keeps what a host's escached said, for a test that failed.
+func (h *Host) saveLog(t T, dir string) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	out, err := h.Try(ctx, nil, "sh", "-c", "tail -n 300 /var/log/escached.log; echo; echo == kernel; dmesg | tail -n 80; echo; echo == drbd; cat /proc/drbd; "+
+		"dmsetup table; dmsetup status --noflush; tail -n 20 /run/escache/fence-peer.log")
+	if err != nil {
+		out += "\n" + err.Error()
+	}
+	path := fmt.Sprintf("%s/%s-failed-%s.log", dir, h.Name, time.Now().Format("150405"))
+	if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
+		t.Logf("%v", err)
+		return
+	}
+	t.Logf("what %s has to say: %s", h.Name, path)
+}
+
+// exec runs a command on the host; an exit status other than 0 is an error.
+func (h *Host) exec(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) error {
+	code, err := h.lab.client.Exec(ctx, h.Name, labclient.Command{Args: args}, labclient.Streams{In: stdin, Out: stdout, Err: stderr})
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit status %d", code)
+	}
+	return err
+}

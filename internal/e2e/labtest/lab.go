@@ -1,0 +1,160 @@
+package labtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/hack/labclient"
+	"github.com/escache/escache-csi/internal/escache"
+)
+
+// Limits of what is done to the lab as a whole.
+const (
+	powerOnLimit = 3 * time.Minute
+	queryLimit   = 20 * time.Second // an emulated host may be slow to answer
+)
+
+// escachedPort is where the lab's hosts serve the API.
+const escachedPort = 7443
+
+// Lab is the running lab that this process is in.
+type Lab struct {
+	Hosts []*Host
+	// Pools exist in Ceph. Tests make their images in them and remove them again.
+	Pools []string
+
+	client  *labclient.Client
+	logs    string // directory for what hosts say about a failed test, beside the lab's own, which goes with it
+	started int64  // seconds since 1970; two runs in one lab have nothing in common
+	epochs  atomic.Uint64
+	volumes atomic.Int64
+}
+
+// Open finds the lab. There must be one, with at least three hosts: a test that has none has failed.
+func Open(t T) *Lab {
+	t.Helper()
+	client, err := labclient.Inside()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	status, err := client.Status(t.Context())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	l := &Lab{Pools: []string{"rbd", "fast"}, client: client, logs: status.StateDir + "-failed"}
+	l.started = time.Now().Unix()
+	l.epochs.Store(uint64(l.started))
+	for _, node := range status.Nodes {
+		h, err := l.host(node)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		l.Hosts = append(l.Hosts, h)
+	}
+	if len(l.Hosts) < 3 {
+		t.Fatalf("the lab has %d hosts, and the tests need 3", len(l.Hosts))
+	}
+	return l
+}
+
+func (l *Lab) host(node labclient.Node) (*Host, error) {
+	h := &Host{
+		Name: node.Name, Address: node.DataAddress, lab: l,
+		URL: fmt.Sprintf("https://%s:%d", node.MgmtAddress, escachedPort),
+		TLS: escache.TLSFiles{CA: os.Getenv("LAB_CA"), Cert: os.Getenv("LAB_CLIENT_CERT"), Key: os.Getenv("LAB_CLIENT_KEY")},
+	}
+	var err error
+	h.API, err = escache.New(escache.Options{Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit}})
+	return h, err
+}
+
+func (l *Lab) nextEpoch() uint64 { return l.epochs.Add(1) }
+func (l *Lab) nextVolume() int   { return int(l.volumes.Add(1)) }
+
+// PowerOff takes a host's power away.
+func (l *Lab) PowerOff(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.PowerOff(ctx, h.Name) })
+}
+
+// PowerOn boots a host. It returns when commands can be run on it; escached may need longer.
+func (l *Lab) PowerOn(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.PowerOn(ctx, h.Name) })
+}
+
+// Cut disconnects a host from everything but the tests.
+func (l *Lab) Cut(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, labclient.Cut{}) })
+}
+
+// CutFrom disconnects two hosts from each other.
+func (l *Lab) CutFrom(t T, h, other *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, labclient.Cut{From: other.Name}) })
+}
+
+// Heal undoes all cuts.
+func (l *Lab) Heal(t T) { l.must(t, l.client.Heal) }
+
+// StallCeph makes Ceph's disk hang.
+func (l *Lab) StallCeph(t T) { l.must(t, l.client.StallCeph) }
+
+// ResumeCeph lets it go on.
+func (l *Lab) ResumeCeph(t T) { l.must(t, l.client.ResumeCeph) }
+
+// FailDisk makes the disk below a host's caches fail.
+func (l *Lab) FailDisk(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.FailDisk(ctx, h.Name, false) })
+}
+
+func (l *Lab) must(t T, do func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), powerOnLimit)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// rescue is for a failed test: what the hosts have to say is kept, and whatever the test broke in the lab is mended.
+func (l *Lab) rescue(t T) {
+	if err := os.MkdirAll(l.logs, 0o755); err != nil {
+		t.Logf("%v", err)
+	}
+	for _, h := range l.Hosts {
+		h.saveLog(t, l.logs)
+	}
+	l.mend(t)
+}
+
+// mend undoes everything that tests do to a lab.
+func (l *Lab) mend(t T) {
+	ctx, cancel := context.WithTimeout(context.Background(), powerOnLimit)
+	defer cancel()
+	failed := []error{l.client.ResumeCeph(ctx), l.client.Heal(ctx)}
+	status, err := l.client.Status(ctx)
+	failed = append(failed, err)
+	for _, node := range status.Nodes {
+		if node.DiskFailed {
+			failed = append(failed, l.client.FailDisk(ctx, node.Name, true))
+		}
+		if node.State == labclient.NodeOff {
+			failed = append(failed, l.client.PowerOn(ctx, node.Name))
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		t.Logf("mend the lab: %v", err)
+	}
+}
+
+// CodeOf is the code of an error that escached answered; empty for any other error, and for none.
+func CodeOf(err error) api.Code {
+	var problem *api.Problem
+	if errors.As(err, &problem) {
+		return problem.Code
+	}
+	return ""
+}

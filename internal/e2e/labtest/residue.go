@@ -1,0 +1,77 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// residueScript prints one line for everything on a host that belongs to a volume.
+const residueScript = `
+lvs --noheadings -o lv_name | sed 's/^ */logical volume /'
+for d in /sys/block/drbd*; do [ -e "$d" ] && echo "minor ${d##*drbd}"; done
+drbdsetup show 2>/dev/null | sed -n 's/^resource \(.*\) {/resource \1/p'
+dmsetup ls | grep -v -e '^nvme0' -e '^No devices' | sed 's/^/device-mapper /'
+for d in /sys/bus/rbd/devices/*; do [ -e "$d" ] && echo "rbd map $(cat "$d"/pool "$d"/name | tr '\n' ' ')"; done
+find /dev/escache -type l 2>/dev/null | sed 's/^/link /'
+for f in /etc/drbd.d/*.res; do [ -e "$f" ] && echo "resource file $f"; done
+ss -Htln '( sport >= :7800 and sport <= :8799 )' | sed 's/^/port /'
+ls /run/escache/holds 2>/dev/null | sed "s/^/hold /"
+exit 0`
+
+// Residue is what a host still has of any volume, a line each.
+func (h *Host) Residue(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := h.Try(ctx, nil, "sh", "-c", residueScript)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" }), nil
+}
+
+// AssertNothingLeft fails the test for everything that a volume left behind: on the hosts logical volumes, DRBD minors, resources and ports,
+// device-mapper devices, maps, links, files; in Ceph images and with them watchers, and trash.
+func (l *Lab) AssertNothingLeft(t T) {
+	t.Helper()
+	for _, h := range l.Hosts {
+		left, err := h.Residue(t.Context())
+		if err != nil {
+			t.Errorf("%s: what is left: %v", h.Name, err)
+		}
+		for _, line := range left {
+			t.Errorf("%s: left behind: %s", h.Name, line)
+		}
+		status, err := h.API.Status(t.Context())
+		if err != nil {
+			t.Errorf("%s: status: %v", h.Name, err)
+		} else if len(status.Volumes) > 0 {
+			t.Errorf("%s: left behind in status: %+v", h.Name, status.Volumes)
+		}
+	}
+	for _, pool := range l.Pools {
+		for _, args := range [][]string{{"ls", pool}, {"trash", "ls", pool}} {
+			if images := l.Command(t, "rbd", args...); images != "" {
+				t.Errorf("left behind in Ceph (rbd %s): %s", strings.Join(args, " "), images)
+			}
+		}
+	}
+}
+
+// watcherLimit is how long Ceph remembers a client that died, and some.
+const watcherLimit = 45 * time.Second
+
+// WaitForNoWatcher waits until no client has the image open any more.
+func (v *Volume) WaitForNoWatcher(t T) {
+	t.Helper()
+	WaitFor(t, fmt.Sprintf("no watcher of %s", v), watcherLimit, func(ctx context.Context) error {
+		watchers, err := v.Watchers(ctx)
+		if err == nil && len(watchers) > 0 {
+			err = fmt.Errorf("watched by %v", watchers)
+		}
+		return err
+	})
+}

@@ -1,0 +1,305 @@
+package labtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// Limits of calls on emulated hosts, far above what they take: a test that hits one has found a hang.
+const (
+	callLimit  = 2 * time.Minute
+	syncLimit  = time.Minute
+	flushLimit = 90 // seconds
+)
+
+// numbers is how many ports and minors the lab's hosts give to volumes.
+const numbers = 200
+
+// VolumeSpec says what a test wants. The zero value is 64 MiB with a cache of 32 MiB on the first two hosts.
+type VolumeSpec struct {
+	SizeBytes, CacheBytes int64
+	Hosts                 []*Host // two
+}
+
+// Volume is an RBD image and what the hosts are told about it.
+type Volume struct {
+	api.VolumeRef
+	ImageID               string
+	SizeBytes, CacheBytes int64
+	Hosts                 []*Host
+	Port, Minor           int
+
+	lab   *Lab
+	mu    sync.Mutex
+	epoch int64
+}
+
+func (v *Volume) String() string { return v.Pool + "/" + v.Image }
+
+// NewVolume makes an image. When a test fails half way, what is left of its volumes is torn down by force, so that the next test says something too.
+func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
+	t.Helper()
+	n := l.nextVolume()
+	v := &Volume{
+		VolumeRef: api.VolumeRef{Pool: l.Pools[0], Image: fmt.Sprintf("e2e-%d-%d", l.started%100_000, n)},
+		SizeBytes: spec.SizeBytes, CacheBytes: spec.CacheBytes, Hosts: spec.Hosts,
+		// Numbers are used again only after a round, so that one that was not given back is found.
+		Port: 7800 + n%numbers, Minor: 100 + n%numbers, lab: l,
+	}
+	if v.SizeBytes == 0 {
+		v.SizeBytes = 64 << 20
+	}
+	if v.CacheBytes == 0 {
+		v.CacheBytes = 32 << 20
+	}
+	if len(v.Hosts) == 0 {
+		v.Hosts = l.Hosts[:2]
+	}
+	l.Command(t, "rbd", "create", "--size", fmt.Sprintf("%dB", v.SizeBytes), v.String())
+	t.Cleanup(func() { v.tearDown(t) })
+	var info struct{ ID string }
+	if err := commandJSON(t.Context(), &info, "rbd", "info", v.String()); err != nil {
+		t.Fatalf("%v", err)
+	}
+	v.ImageID = info.ID
+	return v
+}
+
+// Request is what both hosts are asked for.
+func (v *Volume) Request() api.ReplicaRequest {
+	r := api.ReplicaRequest{
+		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
+	}
+	for _, h := range v.Hosts {
+		r.Nodes = append(r.Nodes, api.ReplicaNode{Name: h.Name, Address: h.Address})
+	}
+	return r
+}
+
+// Lay lays both replicas, side by side as the controller does.
+func (v *Volume) Lay(t T) {
+	t.Helper()
+	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.PutReplica(ctx, v.Request()) })
+}
+
+// LayOn lays one replica.
+func (v *Volume) LayOn(t T, h *Host) {
+	t.Helper()
+	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return h.API.PutReplica(ctx, v.Request()) })
+}
+
+// DropOn deletes one replica.
+func (v *Volume) DropOn(t T, h *Host) {
+	t.Helper()
+	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef, false) })
+}
+
+// LogicalVolume is the path of the disk below a replica.
+func (v *Volume) LogicalVolume() string {
+	sum := sha256.Sum256([]byte(v.String()))
+	return "/dev/escache/escache-" + hex.EncodeToString(sum[:8])
+}
+
+// Drop deletes both replicas.
+func (v *Volume) Drop(t T) {
+	t.Helper()
+	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef, false) })
+}
+
+func both(t T, hosts []*Host, call func(context.Context, *Host) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	answers := make(chan error, len(hosts))
+	for _, h := range hosts {
+		go func() {
+			err := call(ctx, h)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", h.Name, err)
+			}
+			answers <- err
+		}()
+	}
+	var failed []error
+	for range hosts {
+		failed = append(failed, <-answers)
+	}
+	if err := errors.Join(failed...); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Epoch is the newest one that was used.
+func (v *Volume) Epoch() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.epoch
+}
+
+// NextEpoch gives the volume to a host, on record: an epoch of its own, and the arbiter knows.
+func (v *Volume) NextEpoch(t T, h *Host) int64 {
+	t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.epoch++
+	err := v.lab.Attach(t.Context(), Record{VolumeRef: v.VolumeRef, ImageID: v.ImageID, AttachedNode: h.Name, Epoch: v.epoch})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return v.epoch
+}
+
+// ConnectRequest is for tests that connect by themselves.
+func (v *Volume) ConnectRequest(epoch int64) api.ConnectRequest {
+	return api.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch}
+}
+
+// Connect takes the volume over to a host, with a new epoch, and makes the device there.
+func (v *Volume) Connect(t T, h *Host) api.ConnectResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	answer, err := h.API.DevConnect(ctx, v.ConnectRequest(v.NextEpoch(t, h)))
+	if err != nil {
+		t.Fatalf("%s: connect %s: %v", h.Name, v, err)
+	}
+	return *answer
+}
+
+// Flush makes the cache clean.
+func (v *Volume) Flush(t T, h *Host) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	answer, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: flushLimit})
+	if err != nil {
+		t.Fatalf("%s: flush %s: %v", h.Name, v, err)
+	}
+	if !answer.Clean || answer.DirtyBytes != 0 {
+		t.Fatalf("%s: flush %s: %+v", h.Name, v, *answer)
+	}
+}
+
+// Stop removes the device.
+func (v *Volume) Stop(t T, h *Host) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	if err := h.API.Stop(ctx, v.VolumeRef); err != nil {
+		t.Fatalf("%s: stop %s: %v", h.Name, v, err)
+	}
+}
+
+// Remove ends the volume's life in good order: flushed, stopped, replicas deleted, image removed.
+func (v *Volume) Remove(t T, connected *Host) {
+	t.Helper()
+	if connected != nil {
+		v.Flush(t, connected)
+		v.Stop(t, connected)
+	}
+	v.Drop(t)
+	v.RemoveImage(t)
+}
+
+// RemoveImage removes the image, which Ceph refuses while anyone watches it, and what is on record of the volume.
+func (v *Volume) RemoveImage(t T) {
+	t.Helper()
+	v.lab.Command(t, "rbd", "--no-progress", "rm", v.String())
+	if err := v.lab.forget(t.Context(), v.VolumeRef); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// Status is what a host says of the volume.
+func (v *Volume) Status(t T, h *Host) api.VolumeStatus {
+	t.Helper()
+	status, err := v.status(t.Context(), h)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return status
+}
+
+func (v *Volume) status(ctx context.Context, h *Host) (api.VolumeStatus, error) {
+	status, err := h.API.VolumeStatus(ctx, v.VolumeRef)
+	if err != nil {
+		return api.VolumeStatus{}, fmt.Errorf("%s: status of %s: %w", h.Name, v, err)
+	}
+	return *status, nil
+}
+
+// WaitForStatus waits until a host's status of the volume is as wanted.
+func (v *Volume) WaitForStatus(t T, h *Host, what string, limit time.Duration, wanted func(api.VolumeStatus) bool) time.Duration {
+	t.Helper()
+	return WaitFor(t, fmt.Sprintf("%s: %s: %s", h.Name, v, what), limit, func(ctx context.Context) error {
+		status, err := v.status(ctx, h)
+		if err == nil && !wanted(status) {
+			err = fmt.Errorf("status is %s", describe(status))
+		}
+		return err
+	})
+}
+
+// WaitForPeer waits until a host sees the other replica current, and puts that on record.
+func (v *Volume) WaitForPeer(t T, h *Host) time.Duration {
+	t.Helper()
+	took := v.WaitForStatus(t, h, "peer is current", syncLimit, Redundant)
+	for _, peer := range v.Hosts {
+		if peer == h {
+			continue
+		}
+		if err := v.lab.resynced(t.Context(), v.VolumeRef, peer.Name); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	return took
+}
+
+// Redundant says whether both replicas are current.
+func Redundant(s api.VolumeStatus) bool {
+	return s.DiskState == upToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == upToDate && s.Peers[0].ConnectionState == connected
+}
+
+const (
+	upToDate  = "UpToDate"
+	connected = "Connected"
+)
+
+func describe(s api.VolumeStatus) string {
+	dirty := "unknown"
+	if s.DirtyBytes != nil {
+		dirty = fmt.Sprint(*s.DirtyBytes)
+	}
+	text := fmt.Sprintf("state %s, role %s, epoch %d, disk %s, peers %+v, dirty %s, I/O suspended %t", s.State, s.Role, s.Epoch, s.DiskState, s.Peers, dirty, s.IOSuspended)
+	if s.Error != nil {
+		text += fmt.Sprintf(", error %+v", *s.Error)
+	}
+	return text
+}
+
+// tearDown removes what a failed test left. After a test that passed there is nothing, and it does nothing.
+func (v *Volume) tearDown(t T) {
+	if !t.Failed() {
+		return
+	}
+	v.lab.rescue(t)
+	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+	defer cancel()
+	for _, h := range v.Hosts {
+		_, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
+		err = errors.Join(err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true))
+		if err != nil {
+			t.Logf("tear down %s on %s: %v", v, h.Name, err)
+		}
+	}
+	if _, err := command(ctx, "rbd", "--no-progress", "rm", v.String()); err != nil {
+		t.Logf("tear down %s: %v", v, err)
+	}
+}
