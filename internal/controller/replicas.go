@@ -96,6 +96,7 @@ func (s *service) recordStale(ctx context.Context, group string, stale []v1alpha
 	if err != nil {
 		return fmt.Errorf("record in group %s that replicas have to be removed later: %w", group, err)
 	}
+	s.Book.HoldStale(group, stale)
 	crashpoint.Reach("replica/stale_recorded")
 	return nil
 }

@@ -275,7 +275,9 @@ func (i *Images) cluster(id string) (*rbd.Cluster, error) {
 	return cluster, nil
 }
 
-func refOf(image controller.ImageRef) rbd.ImageRef { return rbd.ImageRef{Pool: image.Pool, Name: image.Image} }
+func refOf(image controller.ImageRef) rbd.ImageRef {
+	return rbd.ImageRef{Pool: image.Pool, Name: image.Image}
+}
 
 var meanings = []struct{ from, to error }{
 	{rbd.ErrUnavailable, controller.ErrUnavailable},

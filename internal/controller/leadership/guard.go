@@ -111,7 +111,9 @@ func (g guardedClient) Delete(ctx context.Context, o client.Object, opts ...clie
 	return g.Client.Delete(ctx, o, opts...)
 }
 
-func (g guardedClient) Status() client.SubResourceWriter { return guardedStatus{g.Client.Status(), g.lease} }
+func (g guardedClient) Status() client.SubResourceWriter {
+	return guardedStatus{g.Client.Status(), g.lease}
+}
 
 type guardedStatus struct {
 	client.SubResourceWriter

@@ -150,6 +150,16 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 	return nil
 }
 
+// HoldStale keeps ports and minors of replicas that were given up just now, until SetGroup tells which are left.
+func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range stale {
+		b.numbers(group).take(int(r.Port - b.slots.Ports.First))
+	}
+	b.stale[group] = append(b.stale[group], stale...)
+}
+
 // Ready reports whether the node was ready for replicas when it was last looked at.
 func (b *Book) Ready(group, node string) bool {
 	b.mu.Lock()

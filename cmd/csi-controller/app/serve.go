@@ -1,0 +1,186 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/ceph"
+	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/leadership"
+	"github.com/escache/escache-csi/internal/controller/nodegroup"
+	"github.com/escache/escache-csi/internal/controller/orphans"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/server"
+	"github.com/escache/escache-csi/internal/controller/storageclass"
+	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/rbd"
+)
+
+// errLeaseLost ends the process: another replica leads, and nothing here may go on.
+var errLeaseLost = errors.New("the lease is lost; ending, so that nothing goes on in two places")
+
+// serve runs until the context ends or the lease is lost.
+func serve(ctx context.Context, o Options, stderr io.Writer) error {
+	log, err := newLogger(o.LogLevel, stderr)
+	if err != nil {
+		return err
+	}
+	traces, flush, err := newTraces(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer flush()
+	kubernetes, err := kubernetesConfig(o)
+	if err != nil {
+		return err
+	}
+	lease, err := newLease(kubernetes, o)
+	if err != nil {
+		return err
+	}
+	m, err := newManager(kubernetes, o, lease)
+	if err != nil {
+		return err
+	}
+	seen := server.NewMetrics(metrics.Registry)
+	clusters := rbd.NewClusters(rbd.Options{
+		Dir: o.CephDir, Observe: seen.ObserveCeph,
+		OwnsTrash: func(image string) bool { return strings.HasPrefix(image, o.ImagePrefix) },
+	})
+	defer clusters.Close()
+	p := parts{
+		options: o, log: log, manager: m, lease: lease, metrics: seen, traces: traces, clusters: clusters,
+		images: ceph.New(clusters, o.CephDir, time.Now),
+		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
+			Port: o.EscachedPort, TLS: o.EscachedTLS, Timeouts: escache.Timeouts{Change: 30 * time.Second},
+			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
+		}),
+		book:  reservation.NewBook(o.Slots, storageclass.CacheOverheadBytes),
+		locks: controller.NewOperations(time.Now),
+	}
+	if err := p.assemble(ctx); err != nil {
+		return err
+	}
+	log.Info("started", "version", o.Version, "identity", lease.Identity())
+	err = m.Start(ctx)
+	if err != nil && strings.Contains(err.Error(), "leader election lost") {
+		return errLeaseLost
+	}
+	return err
+}
+
+func kubernetesConfig(o Options) (*rest.Config, error) {
+	config, err := loadKubeconfig(o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the Kubernetes API server: %w; in a pod leave --kubeconfig out", err)
+	}
+	// The API server's own priority and fairness is what bounds calls; the client's default of 20 a second would bound creation.
+	config.QPS = -1
+	config.Timeout = 30 * time.Second
+	config.UserAgent = "escache-csi-controller/" + o.Version
+	return config, nil
+}
+
+func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ctrl.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	m, err := ctrl.NewManager(kubernetes, ctrl.Options{
+		Scheme: scheme, Logger: ctrl.Log,
+		// Nobody here reads who owns which field, and it is a third of every object.
+		Cache:                               cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Client:                              client.Options{},
+		Metrics:                             metricsserver.Options{BindAddress: o.Metrics},
+		HealthProbeBindAddress:              o.Health,
+		LeaderElection:                      true,
+		LeaderElectionResourceLockInterface: lease,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
+	}
+	return m, nil
+}
+
+// parts are what the process is made of.
+type parts struct {
+	options  Options
+	log      *slog.Logger
+	manager  ctrl.Manager
+	lease    *leadership.Lease
+	metrics  *server.Metrics
+	traces   traceProvider
+	clusters *rbd.Clusters
+	images   *ceph.Images
+	hosts    *hosts.Hosts
+	book     *reservation.Book
+	locks    *controller.Operations
+}
+
+// assemble hands every part to the manager, which runs them while this process leads.
+func (p parts) assemble(ctx context.Context) error {
+	guarded := p.lease.Client(p.manager.GetClient())
+	service := controller.NewService(controller.Config{
+		Cached: guarded, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.lease.Hosts(p.hosts),
+		Book: p.book, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
+		Log: p.log.With("component", "service"), Now: time.Now,
+	})
+	search := orphans.Search{
+		Reader: p.manager.GetClient(), Images: p.images, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
+	}
+	groups := nodegroup.New(nodegroup.Config{
+		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: guardedHosts{p.hosts, p.lease.Hosts(p.hosts)}, Book: p.book, Locks: p.locks,
+		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
+		Poll: p.options.Poll, Patience: min(p.options.Poll, 4*time.Second), Quiet: 10 * time.Second, Parallel: 32,
+	})
+	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
+	return errors.Join(
+		groups.SetupWithManager(p.manager),
+		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
+		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.emptyTrash(ctx, search) })),
+		p.manager.Add(server.New(server.Config{
+			Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
+			Longest: p.options.LongestCall, Traces: p.traces,
+			Prepare: func(ctx context.Context) error { return p.prepare(ctx) },
+		})),
+		p.manager.AddHealthzCheck("alive", healthz.Ping),
+		p.manager.AddReadyzCheck("synced", p.synced),
+	)
+}
+
+// prepare reads what the leader before has left. It goes on until it succeeds: a leader that ended itself because the API
+// server was slow would only be followed by another.
+func (p parts) prepare(ctx context.Context) error {
+	if err := nodegroup.Follow(ctx, p.manager.GetCache(), p.book); err != nil {
+		return err
+	}
+	for {
+		err := nodegroup.Rebuild(ctx, p.manager.GetAPIReader(), p.book)
+		if err == nil {
+			return nil
+		}
+		p.log.Warn("reading all volumes and groups again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}

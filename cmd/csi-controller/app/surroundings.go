@@ -1,0 +1,157 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/leadership"
+	"github.com/escache/escache-csi/internal/controller/orphans"
+)
+
+// youngVolume is how old a CacheVolume without a PersistentVolume has to be to count as an orphan.
+const youngVolume = 10 * time.Minute
+
+type traceProvider = trace.TracerProvider
+
+// newLogger is the one logger; klog and controller-runtime write into it.
+func newLogger(level string, out io.Writer) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q is none of debug, info, warn and error", level)
+	}
+	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l}))
+	bridge := logr.FromSlogHandler(log.With("component", "kubernetes").Handler())
+	klog.SetLogger(bridge)
+	ctrl.SetLogger(bridge)
+	return log, nil
+}
+
+func newTraces(ctx context.Context, o Options) (trace.TracerProvider, func(), error) {
+	if o.TraceTarget == "" {
+		return noop.NewTracerProvider(), func() {}, nil
+	}
+	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpoint(o.TraceTarget), otlptracegrpc.WithInsecure())
+	if err != nil {
+		return nil, nil, fmt.Errorf("--otlp-endpoint %s: %w", o.TraceTarget, err)
+	}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter),
+		sdktrace.WithResource(resource.NewSchemaless(semconv.ServiceName("csi-controller"), semconv.ServiceVersion(o.Version))))
+	return provider, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		_ = provider.Shutdown(ctx)
+	}, nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return scheme, v1alpha1.AddToScheme(scheme)
+}
+
+func loadKubeconfig(path string) (*rest.Config, error) {
+	if path == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", path)
+}
+
+// newLease makes the lock with a client of its own, which other traffic does not slow down.
+func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, error) {
+	identity := o.Identity
+	if identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		identity = host + "_" + uuid.NewString()[:8]
+	}
+	namespace := o.Namespace
+	if namespace == "" {
+		own, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+		if err != nil {
+			return nil, fmt.Errorf("not in a pod: name the lease's namespace with --lease-namespace: %w", err)
+		}
+		namespace = strings.TrimSpace(string(own))
+	}
+	own := rest.CopyConfig(kubernetes)
+	own.Timeout = o.RenewDeadline / 2
+	client, err := coordinationv1.NewForConfig(own)
+	if err != nil {
+		return nil, err
+	}
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.LeaseName}, Client: client,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}
+	return leadership.New(lock, o.RenewDeadline, time.Now), nil
+}
+
+// synced is readiness: the cache of objects is filled, so that this replica can take over at once.
+func (p parts) synced(r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	defer cancel()
+	if !p.manager.GetCache().WaitForCacheSync(ctx) {
+		return fmt.Errorf("the API server's objects are not read yet")
+	}
+	return nil
+}
+
+// emptyTrash purges deleted images in the background, also those that the leader before has left.
+func (p parts) emptyTrash(ctx context.Context, search orphans.Search) error {
+	pools, err := search.Pools(ctx)
+	if err != nil {
+		p.log.Warn("pools whose trash is to be emptied are not known yet", "error", err)
+	}
+	for _, pool := range pools {
+		if err := p.images.WatchTrash(pool.ClusterID, pool.Pool); err != nil {
+			p.log.Warn("trash is not emptied", "cluster", pool.ClusterID, "pool", pool.Pool, "error", err)
+		}
+	}
+	p.clusters.Run(ctx, p.log.With("component", "trash"))
+	return nil
+}
+
+// guardedHosts asks hosts at any time, and changes them only while this process leads.
+type guardedHosts struct {
+	asked   *hosts.Hosts
+	changed controller.Hosts
+}
+
+func (g guardedHosts) Node(ctx context.Context, node string) (*escache.Node, error) {
+	return g.asked.Node(ctx, node)
+}
+
+func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
+	return g.changed.DeleteReplica(ctx, node, volume, discard)
+}

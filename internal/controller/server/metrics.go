@@ -1,0 +1,46 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+)
+
+// Metrics are the durations and codes of calls: CSI's own, and those to Ceph and to escacheds.
+type Metrics struct {
+	csi     *prometheus.HistogramVec
+	ceph    *prometheus.HistogramVec
+	escache *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "escache", Subsystem: "controller", Name: name, Help: help,
+			Buckets: []float64{.002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, labels)
+		registry.MustRegister(h)
+		return h
+	}
+	return &Metrics{
+		csi:     histogram("csi_call_seconds", "Duration of CSI calls, by method and gRPC code.", "method", "code"),
+		ceph:    histogram("ceph_call_seconds", "Duration of calls to Ceph, by operation and result.", "operation", "result"),
+		escache: histogram("escached_call_seconds", "Duration of calls to the hosts' escached, by call and result.", "call", "result"),
+	}
+}
+
+func (m *Metrics) observe(method string, code codes.Code, took time.Duration) {
+	m.csi.WithLabelValues(method, code.String()).Observe(took.Seconds())
+}
+
+// ObserveCeph is told each call to Ceph.
+func (m *Metrics) ObserveCeph(operation, result string, took time.Duration) {
+	m.ceph.WithLabelValues(operation, result).Observe(took.Seconds())
+}
+
+// ObserveEscached is told each call to an escached.
+func (m *Metrics) ObserveEscached(call, result string, took time.Duration) {
+	m.escache.WithLabelValues(call, result).Observe(took.Seconds())
+}
