@@ -103,8 +103,8 @@ func IsFinal(code codes.Code) bool {
 	}
 }
 
-// toStatus makes a gRPC status of an error.
-func toStatus(err error) error {
+// Status makes a gRPC status of an error.
+func Status(err error) error {
 	if err == nil {
 		return nil
 	}

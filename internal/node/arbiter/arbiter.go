@@ -85,7 +85,7 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusNotFound, api.CodeNotFound, err.Error())
 	default:
 		log.WarnContext(ctx, "could not decide about going on without the peer", "error", err)
-		answer(w, http.StatusServiceUnavailable, api.CodeFencingRefused, err.Error())
+		answer(w, http.StatusServiceUnavailable, api.CodePeerUnavailable, err.Error())
 	}
 }
 

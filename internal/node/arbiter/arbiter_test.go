@@ -175,7 +175,7 @@ func TestHTTPAnswers(t *testing.T) {
 		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, api.CodeStaleEpoch},
 		{"unknown volume", `{"pool":"p","image":"x","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusNotFound, api.CodeNotFound},
 		{"no API", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, errors.Join(cluster.ErrUnavailable),
-			http.StatusServiceUnavailable, api.CodeFencingRefused},
+			http.StatusServiceUnavailable, api.CodePeerUnavailable},
 		{"unknown field", `{"pool":"p","force":true}`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
 		{"no JSON", `x`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
 	}

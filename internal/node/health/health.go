@@ -129,6 +129,16 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	}
 }
 
+// IsRedundant reports whether every acknowledged write is on two hosts or in Ceph.
+func IsRedundant(s escache.VolumeStatus) bool {
+	for _, f := range redundancy(s) {
+		if f.Condition == v1alpha1.ConditionRedundant {
+			return false
+		}
+	}
+	return true
+}
+
 // IsConnected reports whether the replication link is up: DRBD 8.4 says Connected, or names the resync that runs over it.
 func IsConnected(p escache.Peer) bool {
 	switch p.ConnectionState {

@@ -1,0 +1,122 @@
+// Package app is the command line of csi-node.
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/filesystem"
+)
+
+// Options are the flags.
+type Options struct {
+	NodeName        string
+	KubeletDir      string
+	CSISocket       string
+	RegistrationDir string
+	EscachedSocket  string
+	ArbiterSocket   string
+	MetricsAddress  string
+	Kubeconfig      string
+	LogLevel        slog.Level
+	Version         string
+}
+
+// Validate completes the options, or says which flag is wrong.
+func (o *Options) Validate() error {
+	if o.NodeName == "" {
+		return errors.New("--node-name is needed: the Kubernetes name of this node (in a pod: the downward API's spec.nodeName)")
+	}
+	if o.CSISocket == "" {
+		o.CSISocket = filepath.Join(o.KubeletDir, "plugins", v1alpha1.DriverName, "csi.sock")
+	}
+	if o.RegistrationDir == "" {
+		o.RegistrationDir = filepath.Join(o.KubeletDir, "plugins_registry")
+	}
+	for _, path := range []struct{ flag, value string }{
+		{"kubelet-dir", o.KubeletDir}, {"csi-socket", o.CSISocket}, {"registration-dir", o.RegistrationDir},
+		{"escached-socket", o.EscachedSocket}, {"arbiter-socket", o.ArbiterSocket},
+	} {
+		if !filepath.IsAbs(path.value) {
+			return fmt.Errorf("--%s %q is not an absolute path", path.flag, path.value)
+		}
+	}
+	return nil
+}
+
+// Main runs the command line and ends the process.
+func Main(version string) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := root(version).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "csi-node:", err)
+		if errors.Is(err, filesystem.ErrInUse) {
+			os.Exit(filesystem.ExitInUse)
+		}
+		os.Exit(1)
+	}
+}
+
+func root(version string) *cobra.Command {
+	o := &Options{Version: version}
+	var level string
+	cmd := &cobra.Command{
+		Use:           "csi-node",
+		Short:         "CSI Node service of escache: formats, mounts and watches cached volumes on this host",
+		Args:          cobra.NoArgs,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
+				return fmt.Errorf("--log-level %q is none of debug, info, warn, error", level)
+			}
+			if err := o.Validate(); err != nil {
+				return err
+			}
+			return Run(cmd.Context(), *o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.NodeName, "node-name", os.Getenv("NODE_NAME"), "Kubernetes name of this node (default: the environment's NODE_NAME)")
+	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's directory, at the same path here as on the host")
+	f.StringVar(&o.CSISocket, "csi-socket", "", "socket to serve CSI on (default: KUBELET-DIR/plugins/"+v1alpha1.DriverName+"/csi.sock)")
+	f.StringVar(&o.RegistrationDir, "registration-dir", "", "where the kubelet looks for plugins (default: KUBELET-DIR/plugins_registry)")
+	f.StringVar(&o.EscachedSocket, "escached-socket", "/run/escache/escached.sock", "socket of the local escached")
+	f.StringVar(&o.ArbiterSocket, "arbiter-socket", "/run/escache/arbiter.sock", "socket on which escached asks whether it may go on without its peer")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address for /metrics, /healthz and /livez")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file with the way to the Kubernetes API (default: the pod's service account)")
+	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	cmd.AddCommand(inspect())
+	return cmd
+}
+
+// inspect is run by csi-node itself as a child, because reading a device can hang with it.
+func inspect() *cobra.Command {
+	var scan bool
+	cmd := &cobra.Command{
+		Use:    "inspect [--scan] DEVICE",
+		Short:  "print what reading a device tells, as JSON",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			surface, err := filesystem.Inspect(args[0], scan)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(surface)
+		},
+	}
+	cmd.Flags().BoolVar(&scan, "scan", false, "also look whether the device is blank")
+	return cmd
+}

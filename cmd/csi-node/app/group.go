@@ -1,0 +1,58 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/registration"
+)
+
+// follower has the driver registered anew when what the kubelet was told of this node is not so any more.
+type follower struct {
+	service   *node.Service
+	cluster   *cluster.Client
+	node      string
+	registrar *registration.Registrar
+	logger    *slog.Logger
+}
+
+// infoInterval is how often the node's group is looked up: one small read.
+const infoInterval = 30 * time.Second
+
+func (f *follower) run(ctx context.Context) error {
+	ticker := time.NewTicker(infoInterval)
+	defer ticker.Stop()
+	var told *node.Info
+	for {
+		if info, err := f.service.Info(ctx); err == nil {
+			if told != nil && *told != info {
+				f.logger.InfoContext(ctx, "this node has changed: registering anew", "group", info.Group, "maxVolumes", info.MaxVolumes,
+					"groupBefore", told.Group)
+				f.registrar.Again()
+			}
+			told = &info
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// prepare takes the label of an earlier group off the Node: the kubelet does not register a driver whose topology contradicts it.
+func (f *follower) prepare(ctx context.Context) error {
+	info, err := f.service.Info(ctx)
+	if err != nil {
+		return err
+	}
+	label, err := f.cluster.NodeLabel(ctx, f.node, v1alpha1.TopologyKey)
+	if err != nil || label == "" || label == info.Group {
+		return err
+	}
+	return f.cluster.RemoveNodeLabel(ctx, f.node, v1alpha1.TopologyKey)
+}

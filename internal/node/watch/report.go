@@ -1,0 +1,189 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/health"
+)
+
+// report makes Events of what began and what is over, and brings the CacheVolume's status up to date where it is not.
+// status is nil where escached does not answer.
+func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding, status *api.VolumeStatus, now time.Time) {
+	if v.object == nil {
+		return
+	}
+	w.mu.Lock()
+	if v.news != nil {
+		v.object, v.news = v.news, nil
+	}
+	w.mu.Unlock()
+	begun, over := v.change(findings, now)
+	for _, p := range begun {
+		p.quiet = !v.maySpeak(p.finding.Reason, now)
+		w.tell(ctx, v, p, cluster.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
+	}
+	for _, p := range over {
+		w.tell(ctx, v, p, cluster.Event{
+			Reason: "Recovered", Time: now,
+			Message: fmt.Sprintf("%s is over after %s", p.finding.Reason, now.Sub(p.since).Round(time.Second)),
+		})
+	}
+	w.keep(ctx, v, status, now)
+}
+
+func (w *Watch) tell(ctx context.Context, v *volume, p *problem, e cluster.Event) {
+	if p.quiet {
+		return
+	}
+	w.Logger.InfoContext(ctx, "volume", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
+	if err := w.Cluster.Emit(ctx, w.Node, v.object, e); err != nil {
+		w.Logger.WarnContext(ctx, "cannot write an Event", "error", err)
+	}
+}
+
+const (
+	// dirtyPause is the least time between two writes of numbers to the API.
+	dirtyPause = 10 * time.Second
+	writeTries = 4
+)
+
+// keep writes the status if it is not what it should be. It decides by the object as last seen, so nothing is read or written
+// while nothing changes.
+func (w *Watch) keep(ctx context.Context, v *volume, status *api.VolumeStatus, now time.Time) {
+	numbers := v.numbers(status, now)
+	for range writeTries {
+		wanted := w.wanted(v, status, numbers)
+		if wanted == nil {
+			return
+		}
+		changed, err := w.Cluster.PatchStatus(ctx, v.object, wanted)
+		if err == nil {
+			v.object = changed
+			if numbers != nil {
+				v.dirtyWritten, v.flushedAt = now, time.Time{}
+			}
+			return
+		}
+		if !errors.Is(err, cluster.ErrConflict) {
+			w.Logger.WarnContext(ctx, "cannot write a volume's status; the next look tries again", "volume", v.object.Name, "error", err)
+			return
+		}
+		object, err := w.Cluster.Volume(ctx, v.object.Name)
+		if err != nil {
+			return
+		}
+		v.object = object
+	}
+}
+
+// wanted returns the fields of the status that have to change, or nil. Only the attached node speaks for a volume.
+func (w *Watch) wanted(v *volume, status *api.VolumeStatus, numbers map[string]any) map[string]any {
+	if v.object.Status.AttachedNode != w.Node {
+		return nil
+	}
+	fields := map[string]any{}
+	conditions := slices.Clone(v.object.Status.Conditions)
+	differs := false
+	for _, wanted := range v.conditions() {
+		if is := meta.FindStatusCondition(conditions, wanted.Type); is != nil && is.Status == wanted.Status && is.Reason == wanted.Reason {
+			continue
+		}
+		meta.SetStatusCondition(&conditions, wanted)
+		differs = true
+	}
+	if differs {
+		fields["conditions"] = conditions
+	}
+	if status != nil && status.ClientAddress != "" && status.ClientAddress != v.object.Status.ClientAddress &&
+		status.Epoch == v.object.Status.Epoch {
+		fields["clientAddress"] = status.ClientAddress
+	}
+	for name, value := range numbers {
+		fields[name] = value
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	return fields
+}
+
+// numbers returns what is written at most once in dirtyPause, or nil.
+func (v *volume) numbers(status *api.VolumeStatus, now time.Time) map[string]any {
+	if status == nil || status.DirtyBytes == nil {
+		return nil
+	}
+	dirty := *status.DirtyBytes
+	if dirty == 0 && v.wasDirty {
+		v.flushedAt = now
+	}
+	v.wasDirty = dirty > 0
+	flushed := !v.flushedAt.IsZero()
+	if (dirty == v.object.Status.DirtyBytes && !flushed) || now.Sub(v.dirtyWritten) < dirtyPause {
+		return nil
+	}
+	fields := map[string]any{"dirtyBytes": dirty, "summary": map[string]any{"dirty": v1alpha1.HumanBytes(dirty)}}
+	if flushed {
+		fields["lastFlushTime"] = metav1.NewTime(v.flushedAt)
+	}
+	return fields
+}
+
+// conditions returns what the problems make of the watched conditions.
+func (v *volume) conditions() []metav1.Condition {
+	good := map[string]struct{ reason, message string }{
+		v1alpha1.ConditionRedundant: {"TwoCopies", "every acknowledged write is on two hosts or in Ceph"},
+		v1alpha1.ConditionSynced:    {"InSync", "no replica is catching up"},
+		v1alpha1.ConditionHealthy:   {"NoError", "the cache reports no error"},
+	}
+	all := make([]metav1.Condition, 0, len(good))
+	for _, kind := range watched() {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good[kind].reason, Message: good[kind].message}
+		problems := v.open(kind)
+		slices.SortFunc(problems, func(a, b health.Finding) int {
+			return cmp.Or(cmp.Compare(b.Severity, a.Severity), strings.Compare(string(a.Reason), string(b.Reason)))
+		})
+		if len(problems) > 0 {
+			c.Status, c.Reason = metav1.ConditionFalse, string(problems[0].Reason)
+			messages := make([]string, 0, len(problems))
+			for _, f := range problems {
+				messages = append(messages, f.Message)
+			}
+			c.Message = strings.Join(messages, "; ")
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// left takes back what was wrong with a volume that is not connected here any more: it was written back and taken down, or
+// another node has it and speaks for it.
+func (w *Watch) left(ctx context.Context, v *volume, now time.Time) {
+	if v.object == nil || len(v.problems) == 0 {
+		return
+	}
+	clear(v.problems)
+	object, err := w.Cluster.Volume(ctx, v.object.Name)
+	if err != nil || (object.Status.AttachedNode != w.Node && object.Status.AttachedNode != "") {
+		return
+	}
+	v.object = object
+	conditions := slices.Clone(object.Status.Conditions)
+	for _, c := range v.conditions() {
+		meta.SetStatusCondition(&conditions, c)
+	}
+	if _, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"conditions": conditions}); err != nil {
+		w.Logger.WarnContext(ctx, "cannot write the status of a volume that has left", "volume", object.Name, "time", now, "error", err)
+	}
+}

@@ -1,0 +1,139 @@
+package watch
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/health"
+)
+
+// volume is what is remembered of a connected volume. Losing it costs nothing: what was reported is on the CacheVolume.
+type volume struct {
+	ref   api.VolumeRef
+	since time.Time
+	// object is the CacheVolume as last read or written; nil until it was found. Only the watch's goroutine uses it.
+	object      *v1alpha1.CacheVolume
+	lookupAfter time.Time
+	// What follows is guarded by the watch's lock: a newer object that another part of this process wrote, and what metrics
+	// are made of.
+	news   *v1alpha1.CacheVolume
+	name   string
+	status api.VolumeStatus
+
+	problems map[health.Reason]*problem
+	// candidates are findings of a fresh volume that were seen once.
+	candidates []health.Reason
+	// spoken are the times of recent Events by reason.
+	spoken map[health.Reason][]time.Time
+
+	progress   *Progress
+	progressAt time.Time
+
+	wasDirty     bool
+	flushedAt    time.Time
+	dirtyWritten time.Time
+}
+
+// problem is something wrong that was reported and is not over.
+type problem struct {
+	finding health.Finding
+	since   time.Time
+	// absent is how many looks in a row did not find it.
+	absent int
+	quiet  bool
+}
+
+func newVolume(ref api.VolumeRef, now time.Time) *volume {
+	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, spoken: map[health.Reason][]time.Time{}}
+}
+
+// adopt takes over what an earlier csi-node has reported, so that it is not reported again.
+func (v *volume) adopt(object *v1alpha1.CacheVolume) {
+	v.object = object
+	for _, c := range object.Status.Conditions {
+		if c.Status != metav1.ConditionFalse || !slices.Contains(watched(), c.Type) {
+			continue
+		}
+		v.problems[health.Reason(c.Reason)] = &problem{
+			finding: health.Finding{Reason: health.Reason(c.Reason), Condition: c.Type, Message: c.Message}, since: c.LastTransitionTime.Time,
+		}
+	}
+}
+
+// watched are the conditions that the watch keeps.
+func watched() []string {
+	return []string{v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced, v1alpha1.ConditionHealthy}
+}
+
+// open returns the findings of problems under these conditions.
+func (v *volume) open(conditions ...string) []health.Finding {
+	var all []health.Finding
+	for _, p := range v.problems {
+		if slices.Contains(conditions, p.finding.Condition) {
+			all = append(all, p.finding)
+		}
+	}
+	return all
+}
+
+// seenBefore passes only findings of the look before, or of problems that are reported already: a volume that was just connected
+// may need a moment to find its peer.
+func (v *volume) seenBefore(findings []health.Finding) []health.Finding {
+	var passed []health.Finding
+	var now []health.Reason
+	for _, f := range findings {
+		now = append(now, f.Reason)
+		if slices.Contains(v.candidates, f.Reason) || v.problems[f.Reason] != nil {
+			passed = append(passed, f)
+		}
+	}
+	v.candidates = now
+	return passed
+}
+
+// absences is how many looks have to miss a problem before it is over: what comes and goes is one problem.
+const absences = 2
+
+// change compares findings with the open problems.
+func (v *volume) change(findings []health.Finding, now time.Time) (begun, over []*problem) {
+	for _, f := range findings {
+		if p, ok := v.problems[f.Reason]; ok {
+			p.finding, p.absent = f, 0
+			continue
+		}
+		p := &problem{finding: f, since: now}
+		v.problems[f.Reason] = p
+		begun = append(begun, p)
+	}
+	for reason, p := range v.problems {
+		if slices.ContainsFunc(findings, func(f health.Finding) bool { return f.Reason == reason }) {
+			continue
+		}
+		if p.absent++; p.absent >= absences {
+			delete(v.problems, reason)
+			over = append(over, p)
+		}
+	}
+	slices.SortFunc(over, func(a, b *problem) int { return a.since.Compare(b.since) })
+	return begun, over
+}
+
+const (
+	spokenLimit  = 3
+	spokenPeriod = 10 * time.Minute
+)
+
+// maySpeak bounds how often one reason becomes an Event. Conditions and metrics go on telling.
+func (v *volume) maySpeak(reason health.Reason, now time.Time) bool {
+	recent := slices.DeleteFunc(v.spoken[reason], func(t time.Time) bool { return now.Sub(t) > spokenPeriod })
+	v.spoken[reason] = recent
+	if len(recent) >= spokenLimit {
+		return false
+	}
+	v.spoken[reason] = append(recent, now)
+	return true
+}

@@ -1,0 +1,277 @@
+// Package watch follows the volumes that are connected on this node. What changes becomes a condition of the CacheVolume and an
+// Event on its claim, once; what is, becomes a metric. While nothing changes the Kubernetes API is not asked and not written to.
+package watch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/health"
+)
+
+// Cache is the local escached.
+type Cache interface {
+	Status(ctx context.Context) (*api.Status, error)
+	VolumeStatus(ctx context.Context, ref api.VolumeRef) (*api.VolumeStatus, error)
+}
+
+// Cluster is the Kubernetes API. Its reads are current.
+type Cluster interface {
+	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
+	VolumeOf(ctx context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error)
+	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
+	Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e cluster.Event) error
+}
+
+// Progress is how far the I/O of a volume's Ceph image has come.
+type Progress struct {
+	Completed uint64
+	InFlight  uint64
+}
+
+// Options are what a Watch needs.
+type Options struct {
+	Node    string
+	Cache   Cache
+	Cluster Cluster
+	// Progress reads the image's counters from the kernel; false where it cannot tell.
+	Progress func(device string) (Progress, bool)
+	Logger   *slog.Logger
+	Now      func() time.Time
+}
+
+// Watch follows the local escached.
+type Watch struct {
+	Options
+	mu      sync.Mutex
+	volumes map[api.VolumeRef]*volume
+	// silentSince is when escached stopped to answer; zero while it answers.
+	silentSince time.Time
+	answeredAt  time.Time
+}
+
+// New returns a Watch.
+func New(o Options) *Watch {
+	return &Watch{Options: o, volumes: map[api.VolumeRef]*volume{}}
+}
+
+const (
+	// Interval is the time between two looks: two of them, and an API call, are below five seconds.
+	Interval = 2 * time.Second
+	// pollTime bounds one look with all that follows from it.
+	pollTime = 20 * time.Second
+	// silence is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
+	silence = 4 * time.Second
+	// settle is how long a volume may take to find its peer after it was connected.
+	settle = 6 * time.Second
+)
+
+// Run looks until the context ends.
+func (w *Watch) Run(ctx context.Context) error {
+	ticker := time.NewTicker(Interval)
+	defer ticker.Stop()
+	for {
+		w.look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// look asks escached once. The lock is not held while anybody is asked.
+func (w *Watch) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
+	defer cancel()
+	status, err := w.Cache.Status(ctx)
+	now := w.Now()
+	if err != nil {
+		w.silent(ctx, now, err)
+		return
+	}
+	w.mu.Lock()
+	w.silentSince, w.answeredAt = time.Time{}, now
+	w.mu.Unlock()
+	seen := map[api.VolumeRef]bool{}
+	for _, s := range status.Volumes {
+		if s.Device == "" && s.Role != api.RolePrimary {
+			continue
+		}
+		seen[s.VolumeRef] = true
+		w.observe(ctx, w.known(s.VolumeRef, now), s, now)
+	}
+	for ref, v := range w.snapshot() {
+		if !seen[ref] {
+			w.left(ctx, v, now)
+			w.mu.Lock()
+			delete(w.volumes, ref)
+			w.mu.Unlock()
+		}
+	}
+}
+
+func (w *Watch) known(ref api.VolumeRef, now time.Time) *volume {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.volumes[ref]
+	if !ok {
+		v = newVolume(ref, now)
+		w.volumes[ref] = v
+	}
+	return v
+}
+
+func (w *Watch) snapshot() map[api.VolumeRef]*volume {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make(map[api.VolumeRef]*volume, len(w.volumes))
+	for ref, v := range w.volumes {
+		all[ref] = v
+	}
+	return all
+}
+
+// silent marks all volumes that were connected once escached has not answered for a while.
+func (w *Watch) silent(ctx context.Context, now time.Time, err error) {
+	w.mu.Lock()
+	if w.silentSince.IsZero() {
+		w.silentSince = now
+	}
+	since := w.silentSince
+	w.mu.Unlock()
+	if now.Sub(since) < silence-Interval/2 {
+		return
+	}
+	for _, v := range w.snapshot() {
+		finding := health.Finding{
+			Reason: health.EscachedSilent, Condition: v1alpha1.ConditionHealthy,
+			Message: "escached on " + w.Node + " does not answer; I/O goes on, but nobody watches it: " + err.Error(),
+		}
+		w.report(ctx, v, append(v.open(v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced), finding), nil, now)
+	}
+}
+
+// observe takes one status of one connected volume.
+func (w *Watch) observe(ctx context.Context, v *volume, s api.VolumeStatus, now time.Time) {
+	if err := w.identify(ctx, v, s, now); err != nil {
+		if !errors.Is(err, errWait) {
+			w.Logger.WarnContext(ctx, "cannot find the CacheVolume of a connected image", "pool", s.Pool, "image", s.Image, "error", err)
+		}
+		w.remember(v, s)
+		return
+	}
+	findings := health.Findings(s, w.stalled(v, s, now))
+	w.remember(v, s)
+	if now.Sub(v.since) < settle {
+		findings = v.seenBefore(findings)
+	}
+	w.report(ctx, v, findings, &s, now)
+	w.restore(ctx, v, s)
+}
+
+func (w *Watch) remember(v *volume, s api.VolumeStatus) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v.status = s
+	if v.object != nil {
+		v.name = v.object.Name
+	}
+}
+
+// errWait: the CacheVolume was looked for a short while ago.
+var errWait = errors.New("looked for a short while ago")
+
+// lookupPause is the time between two searches for a CacheVolume that is not there.
+const lookupPause = 30 * time.Second
+
+// identify finds the CacheVolume of an image, once for each attachment.
+func (w *Watch) identify(ctx context.Context, v *volume, s api.VolumeStatus, now time.Time) error {
+	if v.object != nil && v.object.Status.Epoch >= s.Epoch {
+		return nil
+	}
+	if now.Before(v.lookupAfter) {
+		return errWait
+	}
+	object, err := w.Cluster.VolumeOf(ctx, v.ref)
+	if err != nil {
+		v.lookupAfter = now.Add(lookupPause)
+		if errors.Is(err, cluster.ErrUnavailable) {
+			v.lookupAfter = now.Add(Interval)
+		}
+		return err
+	}
+	v.adopt(object)
+	return nil
+}
+
+// stalled reports whether I/O to Ceph is under way and nothing of it has ended since the last look but one.
+func (w *Watch) stalled(v *volume, s api.VolumeStatus, now time.Time) bool {
+	p, ok := w.Progress(s.Device)
+	if !ok || p.InFlight == 0 || v.progress == nil || p.Completed != v.progress.Completed {
+		v.progress, v.progressAt = &p, now
+		return false
+	}
+	return now.Sub(v.progressAt) >= 2*Interval-Interval/4
+}
+
+// restore takes a peer off the list of outdated nodes once it holds a current copy again. The order is what makes it safe: the
+// record is read first and the peer's state after it, so a peer that is lost and outdated in between changes the record, and
+// the compare-and-swap fails.
+func (w *Watch) restore(ctx context.Context, v *volume, s api.VolumeStatus) {
+	for _, peer := range s.Peers {
+		if s.Role != api.RolePrimary || !v.object.Status.IsOutdated(peer.Name) || !health.IsCurrent(s, peer.Name) {
+			continue
+		}
+		if err := w.restorePeer(ctx, v, peer.Name); err != nil && !errors.Is(err, cluster.ErrConflict) {
+			w.Logger.WarnContext(ctx, "cannot take a resynchronised peer off the list of outdated nodes", "volume", v.object.Name,
+				"peer", peer.Name, "error", err)
+		}
+	}
+}
+
+func (w *Watch) restorePeer(ctx context.Context, v *volume, peer string) error {
+	object, err := w.Cluster.Volume(ctx, v.object.Name)
+	if err != nil {
+		return err
+	}
+	v.object = object
+	if object.Status.AttachedNode != w.Node || object.Status.IsOutdated(w.Node) || !object.Status.IsOutdated(peer) {
+		return nil
+	}
+	status, err := w.Cache.VolumeStatus(ctx, v.ref)
+	if err != nil {
+		return err
+	}
+	if status.Role != api.RolePrimary || status.Epoch != object.Status.Epoch || !health.IsCurrent(*status, peer) {
+		return nil
+	}
+	left := []string{}
+	for _, node := range object.Status.Outdated {
+		if node != peer {
+			left = append(left, node)
+		}
+	}
+	changed, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"outdated": left})
+	if err != nil {
+		return err
+	}
+	v.object = changed
+	w.Logger.InfoContext(ctx, "the peer holds a current copy again", "volume", object.Name, "peer", peer)
+	return nil
+}
+
+// Recorded tells the watch of a CacheVolume that somebody on this node has just written.
+func (w *Watch) Recorded(object *v1alpha1.CacheVolume) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if v, ok := w.volumes[api.VolumeRef{Pool: object.Spec.Pool, Image: object.Spec.Image}]; ok {
+		v.news = object
+	}
+}
