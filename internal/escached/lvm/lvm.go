@@ -21,9 +21,10 @@ var ErrNoRoom = errors.New("the volume group has not enough free space")
 // ErrNoGroup says that the volume group is not there.
 var ErrNoGroup = errors.New("the volume group does not exist")
 
-// LVM never looks at what escached builds: reading a frozen or suspended device would hang every LVM command.
-const config = `devices { global_filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|","r|/dev/escache/|"] }` +
-	` activation { auto_set_activation_skip=0 } report { time_format="" }`
+// LVM never looks at what escached builds: reading a frozen or suspended device would hang every LVM command. The filter
+// comes on top of the host's own global_filter.
+const config = `devices { filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|","r|/dev/escache/|"] }` +
+	` activation { auto_set_activation_skip=0 }`
 
 // Group is one volume group driven through LVM's own tools.
 type Group struct {
@@ -198,6 +199,5 @@ func (g *Group) lvm(ctx context.Context, query bool, volume string, args ...stri
 		g.mu.Lock()
 		defer g.mu.Unlock()
 	}
-	args = slices.Insert(args, 1, "--config", config)
-	return g.run.Run(ctx, command.Command{Volume: volume, Name: "lvm", Args: args, Query: query})
+	return g.run.Run(ctx, command.Command{Volume: volume, Name: "lvm", Args: append(args, "--config", config), Query: query})
 }

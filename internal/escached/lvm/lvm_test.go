@@ -64,7 +64,7 @@ func TestRetagChangesOnlyTheDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(f.calls[0], " ")
-	if !strings.HasSuffix(got, "--deltag escache.epoch=1 --addtag escache.epoch=2 vg/lv") {
+	if !strings.HasPrefix(got, "lvm lvchange --deltag escache.epoch=1 --addtag escache.epoch=2 vg/lv --config ") {
 		t.Fatal(got)
 	}
 }
