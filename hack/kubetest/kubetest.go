@@ -1,5 +1,5 @@
-// Package kubetest gives tests a real Kubernetes control plane on loopback: etcd, API server, controller manager and scheduler, without nodes. It starts
-// in 4 s (minutes when they have to be built first, see hack/tool) and ends with the test process, however that ends.
+// Package kubetest gives tests a real Kubernetes control plane on loopback: etcd, API server, controller manager and scheduler, without
+// nodes. It starts in 4 s (minutes when they have to be built first, see hack/tool) and ends with the test process, however that ends.
 package kubetest
 
 import (
@@ -83,7 +83,9 @@ func start(dir string) (*Cluster, error) {
 	}
 	starting, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	control, err := kubernetes.Start(starting, kubernetes.Config{Dir: filepath.Join(dir, "kubernetes"), Address: "127.0.0.1", Programs: programs})
+	control, err := kubernetes.Start(starting, kubernetes.Config{
+		Dir: filepath.Join(dir, "kubernetes"), Address: "127.0.0.1", Programs: programs,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,5 @@
-// Command microceph runs a real one-machine Ceph on loopback in the foreground, in a directory that goes when it ends: with Ctrl-C, or the terminal.
+// Command microceph runs a real one-machine Ceph on loopback in the foreground, in a directory that goes when it ends: with Ctrl-C, or the
+// terminal.
 //
 //	go run ./hack/microceph
 //	CEPH_CONF=… rbd create --size 1G rbd/try
@@ -23,10 +24,10 @@ func main() {
 	propose := flag.Duration("propose-interval", 0, "paxos_propose_interval; 0 leaves Ceph's own second")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := run(ctx, *port, *propose); err != nil {
+	err := run(ctx, *port, *propose)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "microceph:", err)
-		stop()
 		os.Exit(1)
 	}
 }

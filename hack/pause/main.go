@@ -1,4 +1,5 @@
-// Command pause holds a pod's namespaces open: it waits to be told to end, and buries the orphans it inherits where a pod shares process ids.
+// Command pause holds a pod's namespaces open: it waits to be told to end, and buries the orphans it inherits where a pod shares process
+// ids.
 package main
 
 import (

@@ -22,10 +22,10 @@ func main() {
 	everything := flag.Bool("build-all", false, "build every tool there is")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *everything, flag.Args()); err != nil {
+	err := run(ctx, *everything, flag.Args())
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "tool:", err)
-		stop()
 		os.Exit(1)
 	}
 }

@@ -1,5 +1,5 @@
-// Package kubenode makes a lab machine a Kubernetes node: what its root image holds beyond a plain host's (containerd, kubelet, images unpacked in
-// containerd's store), and the files that are each node's own.
+// Package kubenode makes a lab machine a Kubernetes node: what its root image holds beyond a plain host's (containerd, kubelet, images
+// unpacked in containerd's store), and the files that are each node's own.
 package kubenode
 
 import (

@@ -32,7 +32,8 @@ type File struct {
 	Content []byte
 }
 
-// Files are those of one node. Gateway is its way to Services and to everything outside; others are the cluster's nodes, with or without itself.
+// Files are those of one node. Gateway is its way to Services and to everything outside; others are the cluster's nodes, with or without
+// itself.
 func Files(node Node, identity Identity, gateway string, others []Node) ([]File, error) {
 	network, err := cni(node.PodNetwork)
 	if err != nil {
@@ -76,7 +77,8 @@ func environment(node Node, gateway string, others []Node) []byte {
 			routes = append(routes, other.PodNetwork+"="+other.Address)
 		}
 	}
-	return fmt.Appendf(nil, "NODE_NAME=%s\nNODE_ADDRESS=%s\nGATEWAY=%s\nPOD_ROUTES=%q\n", node.Name, node.Address, gateway, strings.Join(routes, " "))
+	return fmt.Appendf(nil, "NODE_NAME=%s\nNODE_ADDRESS=%s\nGATEWAY=%s\nPOD_ROUTES=%q\n",
+		node.Name, node.Address, gateway, strings.Join(routes, " "))
 }
 
 // cni is the network of pods: a pair of virtual cards each, addresses from the node's own range.

@@ -47,8 +47,12 @@ func TestNodeKnowsTheWayToTheOthersPodsButNotToItsOwn(t *testing.T) {
 func TestPodsGetAddressesOfTheNodesOwnRange(t *testing.T) {
 	var network struct {
 		Plugins []struct {
-			IPAM struct{ Ranges [][]struct{ Subnet string } }
-		}
+			IPAM struct {
+				Ranges [][]struct {
+					Subnet string `json:"subnet"`
+				} `json:"ranges"`
+			} `json:"ipam"`
+		} `json:"plugins"`
 	}
 	if err := json.Unmarshal(filesOf(t, cluster()[2])["/etc/cni/net.d/10-lab.conflist"].Content, &network); err != nil {
 		t.Fatal(err)

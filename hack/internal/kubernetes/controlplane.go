@@ -1,5 +1,5 @@
-// Package kubernetes runs a real Kubernetes control plane (etcd, API server, controller manager, scheduler) and CSI's sidecars as children of the
-// calling process, and knows what a node needs to join it. Nothing of it survives that process.
+// Package kubernetes runs a real Kubernetes control plane (etcd, API server, controller manager, scheduler) and CSI's sidecars as children
+// of the calling process, and knows what a node needs to join it. Nothing of it survives that process.
 package kubernetes
 
 import (
@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/hack/internal/pki"
 	"github.com/escache/escache-csi/hack/internal/process"
 )
 
@@ -48,7 +49,7 @@ type Config struct {
 // ControlPlane is one that is prepared or runs. Its methods may be called from several goroutines.
 type ControlPlane struct {
 	cfg       Config
-	authority *authority
+	authority *pki.Authority
 	client    *http.Client // as admin
 	ports     ports
 
@@ -135,7 +136,8 @@ func (c *ControlPlane) Logs() map[string]string {
 	return logs
 }
 
-// Failed is nil while all parts run, and otherwise says which one has ended and why. An API server that was stopped on purpose counts as ended.
+// Failed is nil while all parts run, and otherwise says which one has ended and why. An API server that was stopped on purpose counts as
+// ended.
 func (c *ControlPlane) Failed() error {
 	return errors.Join(slices.Collect(maps.Values(c.Ended()))...)
 }
@@ -202,18 +204,18 @@ func (c *ControlPlane) preparePKI() error {
 		}
 	}
 	var err error
-	if c.authority, err = newAuthority(); err != nil {
+	if c.authority, err = pki.NewAuthority("lab"); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.authority.pem, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.authority.Certificate(), 0o644); err != nil {
 		return err
 	}
-	serving, err := c.authority.server("kube-apiserver", c.cfg.Address, "127.0.0.1", ServiceAddress, "localhost",
+	serving, err := c.authority.Server("kube-apiserver", c.cfg.Address, "127.0.0.1", ServiceAddress, "localhost",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc")
 	if err != nil {
 		return err
 	}
-	kubeletClient, err := c.authority.client("kube-apiserver", "system:masters")
+	kubeletClient, err := c.authority.Client("kube-apiserver", "system:masters")
 	if err != nil {
 		return err
 	}
@@ -222,8 +224,8 @@ func (c *ControlPlane) preparePKI() error {
 		return err
 	}
 	return errors.Join(
-		serving.write(dir, "apiserver"),
-		kubeletClient.write(dir, "apiserver-kubelet"),
+		writePair(dir, "apiserver", serving),
+		writePair(dir, "apiserver-kubelet", kubeletClient),
 		os.WriteFile(filepath.Join(dir, "sa.key"), private, 0o600),
 		os.WriteFile(filepath.Join(dir, "sa.pub"), public, 0o644),
 		c.writeKubeconfig(c.Kubeconfig(), "admin", "system:masters"),
@@ -234,16 +236,16 @@ func (c *ControlPlane) preparePKI() error {
 
 // prepareClient makes the client that asks for readiness, as admin.
 func (c *ControlPlane) prepareClient() error {
-	admin, err := c.authority.client("admin", "system:masters")
+	admin, err := c.authority.Client("admin", "system:masters")
 	if err != nil {
 		return err
 	}
-	certificate, err := tls.X509KeyPair(admin.cert, admin.key)
+	certificate, err := tls.X509KeyPair(admin.Certificate, admin.Key)
 	if err != nil {
 		return err
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(c.authority.cert)
+	roots.AppendCertsFromPEM(c.authority.Certificate())
 	c.client = &http.Client{
 		Timeout: 2 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{

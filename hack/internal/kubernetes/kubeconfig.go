@@ -26,14 +26,15 @@ contexts:
 current-context: lab
 `
 
-// UserKubeconfig makes a kubeconfig for a user in these groups. It holds all it needs, so it works from any host that reaches the API server.
+// UserKubeconfig makes a kubeconfig for a user in these groups. It holds all it needs, so it works from any host that reaches the API
+// server.
 func (c *ControlPlane) UserKubeconfig(user string, groups ...string) ([]byte, error) {
-	identity, err := c.authority.client(user, groups...)
+	identity, err := c.authority.Client(user, groups...)
 	if err != nil {
 		return nil, err
 	}
 	encode := base64.StdEncoding.EncodeToString
-	return fmt.Appendf(nil, kubeconfigTemplate, c.Server(), encode(c.authority.pem), user, encode(identity.cert), encode(identity.key)), nil
+	return fmt.Appendf(nil, kubeconfigTemplate, c.Server(), encode(c.authority.Certificate()), user, encode(identity.Certificate), encode(identity.Key)), nil
 }
 
 func (c *ControlPlane) writeKubeconfig(path, user string, groups ...string) error {

@@ -18,11 +18,11 @@ func (c *ControlPlane) NodeIdentity(name, address string) (kubenode.Identity, er
 	if err != nil {
 		return kubenode.Identity{}, err
 	}
-	serving, err := c.authority.server(name, name, address)
+	serving, err := c.authority.Server(name, address)
 	if err != nil {
 		return kubenode.Identity{}, err
 	}
-	return kubenode.Identity{Kubeconfig: kubeconfig, CA: c.authority.pem, Certificate: serving.cert, Key: serving.key}, nil
+	return kubenode.Identity{Kubeconfig: kubeconfig, CA: c.authority.Certificate(), Certificate: serving.Certificate, Key: serving.Key}, nil
 }
 
 // WaitNode returns when a node is Ready. A node that lost its power counts as Ready until that is noticed, so for its return give the
@@ -39,9 +39,24 @@ func (c *ControlPlane) WaitNode(ctx context.Context, name, bootID string) error 
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("node %s not Ready after %s: %w (on the node: /var/log/kubelet.log)", name, time.Since(begin).Round(time.Second), err)
+			waited := time.Since(begin).Round(time.Second)
+			return fmt.Errorf("node %s not Ready after %s: %w (on the node: /var/log/kubelet.log)", name, waited, err)
 		}
 	}
+}
+
+// nodeStatus is what counts here of a Node object.
+type nodeStatus struct {
+	Status struct {
+		Conditions []struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		} `json:"conditions"`
+		NodeInfo struct {
+			BootID string `json:"bootID"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
 }
 
 func (c *ControlPlane) nodeReady(ctx context.Context, name, bootID string) error {
@@ -57,12 +72,7 @@ func (c *ControlPlane) nodeReady(ctx context.Context, name, bootID string) error
 	if response.StatusCode == http.StatusNotFound {
 		return errors.New("its kubelet has not registered it")
 	}
-	var node struct {
-		Status struct {
-			Conditions []struct{ Type, Status, Message string }
-			NodeInfo   struct{ BootID string }
-		}
-	}
+	var node nodeStatus
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return err

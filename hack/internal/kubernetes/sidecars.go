@@ -24,8 +24,8 @@ type SidecarConfig struct {
 	Args       map[string][]string
 }
 
-// Sidecars are the provisioner, attacher and resizer of one replica of the driver. As in a pod they wait for the driver's socket, however long that
-// takes. Each ends when it needs the driver after that has gone, not earlier; nothing starts them again but StartEnded.
+// Sidecars are the provisioner, attacher and resizer of one replica of the driver. As in a pod they wait for the driver's socket, however
+// long that takes. Each ends when it needs the driver after that has gone, not earlier; nothing starts them again but StartEnded.
 type Sidecars struct {
 	cfg       SidecarConfig
 	processes map[string]*process.Process

@@ -36,9 +36,9 @@ func (c *ControlPlane) start(ctx context.Context) error {
 	if err := c.startControllers(ctx); err != nil {
 		return err
 	}
-	return process.Wait(ctx, c.started()[controllerManager], "make the default service account", pollInterval, func(ctx context.Context) error {
-		return c.get(ctx, c.client, c.Server()+"/api/v1/namespaces/default/serviceaccounts/default")
-	})
+	account := c.Server() + "/api/v1/namespaces/default/serviceaccounts/default"
+	return process.Wait(ctx, c.started()[controllerManager], "make the default service account", pollInterval,
+		func(ctx context.Context) error { return c.get(ctx, c.client, account) })
 }
 
 // choosePorts takes free ports, so that several control planes can share loopback. Another process could take one before it is used;
@@ -55,15 +55,17 @@ func (c *ControlPlane) choosePorts(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find a free port: %w", err)
 		}
-		defer listener.Close() // all at the end, so that none is given twice
-		*port = listener.Addr().(*net.TCPAddr).Port
+		defer listener.Close()                      // all at the end, so that none is given twice
+		*port = listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on TCP
 	}
 	return nil
 }
 
 // run starts a part; links to the one Kubernetes program are told apart by the name they are called by.
 func (c *ControlPlane) run(name string, args ...string) error {
-	p, err := process.Start(process.Spec{Name: name, Path: c.cfg.Programs[name], Dir: c.cfg.Dir, Args: args, Log: c.path("log", name+".log")})
+	p, err := process.Start(process.Spec{
+		Name: name, Path: c.cfg.Programs[name], Dir: c.cfg.Dir, Args: args, Log: c.path("log", name+".log"),
+	})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package microceph runs the smallest real Ceph there is: one monitor, one manager and one OSD in memory, with cephx on and both protocol versions,
-// as children of the calling process. Nothing of it survives that process.
+// Package microceph runs the smallest real Ceph there is: one monitor, one manager and one OSD in memory, with cephx on and both protocol
+// versions, as children of the calling process. Nothing of it survives that process.
 package microceph
 
 import (
@@ -95,7 +95,8 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// chooseMonitorPorts finds two neighbouring ports. Only on loopback may others be in use: elsewhere the network namespace is the caller's own.
+// chooseMonitorPorts finds two neighbouring ports. Only on loopback may others be in use: elsewhere the network namespace is the caller's
+// own.
 func chooseMonitorPorts(ctx context.Context, cfg Config) (monitorAddress, error) {
 	if cfg.Port != 0 {
 		return monitorAddress{v1: cfg.Port, v2: cfg.Port + 1}, nil
@@ -110,7 +111,7 @@ func chooseMonitorPorts(ctx context.Context, cfg Config) (monitorAddress, error)
 		if err != nil {
 			return monitorAddress{}, fmt.Errorf("find a port for the monitor: %w", err)
 		}
-		port := first.Addr().(*net.TCPAddr).Port
+		port := first.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on TCP
 		second, err := listen.Listen(ctx, "tcp", net.JoinHostPort(cfg.Address, fmt.Sprint(port+1)))
 		first.Close()
 		if err == nil {

@@ -19,8 +19,9 @@ import (
 // commandTimeout is for one try of one command of the ceph tool. Its own start takes most of a second on a loaded machine.
 const commandTimeout = 15 * time.Second
 
-// Ceph runs `ceph ARGS` as client.admin and returns its output. A command without an answer is repeated: a monitor that has just formed its quorum
-// leaves some unanswered, so whatever is asked here must bear being asked twice. An answer that is an error is returned at once.
+// Ceph runs `ceph ARGS` as client.admin and returns its output. A command without an answer is repeated: a monitor that has just formed
+// its quorum leaves some unanswered, so whatever is asked here must bear being asked twice. An answer that is an error is returned at
+// once.
 func (c *Cluster) Ceph(ctx context.Context, args ...string) ([]byte, error) {
 	return c.cephWithInput(ctx, "", args...)
 }
@@ -56,7 +57,8 @@ func (c *Cluster) run(ctx context.Context, input, tool string, args ...string) (
 		return out.Bytes(), nil
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case tool == "ceph" && (cmd.ProcessState.ExitCode() == int(syscall.ETIMEDOUT) || strings.Contains(complaints.String(), "error connecting")):
+	case tool == "ceph" && cmd.ProcessState.ExitCode() == int(syscall.ETIMEDOUT),
+		tool == "ceph" && strings.Contains(complaints.String(), "error connecting"):
 		err = errNoMonitor
 	}
 	return nil, fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args[2:], " "), err, strings.TrimSpace(complaints.String()))

@@ -179,7 +179,9 @@ func (c *Cluster) managerAvailable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var status struct{ Available bool }
+	var status struct {
+		Available bool `json:"available"`
+	}
 	if err := json.Unmarshal(out, &status); err != nil {
 		return err
 	}

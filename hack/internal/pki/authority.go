@@ -54,24 +54,25 @@ func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// Server issues a certificate for a server that is reached under a name and addresses.
-func (a *Authority) Server(name string, addresses ...string) (Pair, error) {
+// Server issues a certificate for a server that is reached under its name and under others, IP addresses or not.
+func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	template := template(name)
 	template.DNSNames = []string{name}
-	for _, address := range addresses {
-		ip := net.ParseIP(address)
-		if ip == nil {
-			return Pair{}, fmt.Errorf("certificate for %s: %q is not an IP address", name, address)
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
 		}
-		template.IPAddresses = append(template.IPAddresses, ip)
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return a.issue(template)
 }
 
-// Client issues a certificate for a client.
-func (a *Authority) Client(name string) (Pair, error) {
+// Client issues a certificate for a client. Kubernetes takes its name for the user's, and its groups for the user's groups.
+func (a *Authority) Client(name string, groups ...string) (Pair, error) {
 	template := template(name)
+	template.Subject.Organization = groups
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return a.issue(template)
 }

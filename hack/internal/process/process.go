@@ -1,8 +1,9 @@
-// Package process runs the lab's daemons as children in the foreground. A child dies with the process that started it, its output goes to a file,
-// and nothing is ever restarted here: whoever starts a daemon decides what its end means.
+// Package process runs the lab's daemons as children in the foreground. A child dies with the process that started it, its output goes to
+// a file, and nothing is ever restarted here: whoever starts a daemon decides what its end means.
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,8 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// keep stays on one OS thread from start to end: the kernel sends the parent-death signal when the thread that forked ends, not the process.
+// keep stays on one OS thread from start to end: the kernel sends the parent-death signal when the thread that forked ends, not the
+// process.
 func (p *Process) keep(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -169,14 +171,16 @@ func (p *Process) standsStill() error {
 			continue // the thread ended meanwhile
 		}
 		// "PID (NAME) STATE …", and NAME may hold anything but ends at the last parenthesis.
-		if _, after, ok := strings.Cut(string(line[strings.LastIndexByte(string(line), ')'):]), " "); !ok || after[0] != 'T' {
+		fields := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
+		if len(fields) == 0 || fields[0] != "T" {
 			return fmt.Errorf("thread %s still runs", filepath.Base(filepath.Dir(stat)))
 		}
 	}
 	return nil
 }
 
-// Wait repeats check until it is nil. It gives up when ctx is done or the child has ended, and then says what it waited for and what was last missing.
+// Wait repeats check until it is nil. It gives up when ctx is done or the child has ended, and then says what it waited for and what was
+// last missing.
 func Wait(ctx context.Context, p *Process, what string, every time.Duration, check func(context.Context) error) error {
 	start := time.Now()
 	tick := time.NewTicker(every)
@@ -191,7 +195,8 @@ func Wait(ctx context.Context, p *Process, what string, every time.Duration, che
 		case <-p.Done():
 			return fmt.Errorf("wait for %s to %s: %w", p.Name(), what, p.Err())
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not %s within %s: %w (log: %s)", p.Name(), what, time.Since(start).Round(time.Second/10), err, p.Log())
+			waited := time.Since(start).Round(time.Second / 10)
+			return fmt.Errorf("%s did not %s within %s: %w (log: %s)", p.Name(), what, waited, err, p.Log())
 		}
 	}
 }

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -67,7 +68,9 @@ func all() []set {
 		{"csi-sanity", "csi-test/v5"},
 	} {
 		name, module := sidecar[0], "github.com/kubernetes-csi/"+sidecar[1]
-		sets = append(sets, set{module: "csi", pkg: module + "/cmd/" + name, requires: module, variables: versionIn("main.version"), names: []string{name}})
+		sets = append(sets, set{
+			module: "csi", pkg: module + "/cmd/" + name, requires: module, variables: versionIn("main.version"), names: []string{name},
+		})
 	}
 	const containerd = "github.com/containerd/containerd/v2"
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
@@ -92,10 +95,8 @@ func all() []set {
 func find(name string) (set, error) {
 	var known []string
 	for _, s := range all() {
-		for _, n := range s.names {
-			if n == name {
-				return s, nil
-			}
+		if slices.Contains(s.names, name) {
+			return s, nil
 		}
 		known = append(known, s.names...)
 	}
