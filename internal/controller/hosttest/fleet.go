@@ -1,0 +1,113 @@
+// Package hosttest gives tests hosts that speak the escache HTTP API, without disks and kernels behind it. Each listens on a
+// loopback address of its own, all on one port, as in a cluster.
+package hosttest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+// Fleet is a number of hosts.
+type Fleet struct {
+	Port  int
+	Hosts map[string]*Host
+}
+
+// Start starts a host for each name, each with that much cache. They end with the test.
+func Start(t testing.TB, cacheBytes int64, names ...string) *Fleet {
+	t.Helper()
+	for range 50 {
+		if f := try(t, cacheBytes, names); f != nil {
+			return f
+		}
+	}
+	t.Fatal("no port is free on all loopback addresses")
+	return nil
+}
+
+func try(t testing.TB, cacheBytes int64, names []string) *Fleet {
+	f := &Fleet{Hosts: map[string]*Host{}}
+	for i, name := range names {
+		h := newHost(name, fmt.Sprintf("127.0.%d.%d", 1+i/200, 11+i%200), cacheBytes)
+		if err := h.listen(f.Port); err != nil {
+			for _, other := range f.Hosts {
+				other.Stop()
+			}
+			return nil
+		}
+		f.Port = h.port
+		f.Hosts[name] = h
+	}
+	t.Cleanup(func() {
+		for _, h := range f.Hosts {
+			h.Stop()
+		}
+	})
+	return f
+}
+
+// Node is the Kubernetes Node of a host, Ready and with its address.
+func (f *Fleet) Node(name string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if h := f.Hosts[name]; h != nil {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.address}}
+	}
+	return n
+}
+
+func (h *Host) listen(port int) error {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(h.address, fmt.Sprint(port)))
+	if err != nil {
+		return err
+	}
+	h.port = listener.Addr().(*net.TCPAddr).Port
+	h.server = &http.Server{Handler: h.handler(), ReadHeaderTimeout: 5 * time.Second}
+	go func(s *http.Server) { _ = s.Serve(listener) }(h.server)
+	return nil
+}
+
+// Stop ends the host's service at once, as a crash would. What it has stays.
+func (h *Host) Stop() {
+	if h.server != nil {
+		_ = h.server.Close()
+		h.server = nil
+	}
+}
+
+// Restart starts it again.
+func (h *Host) Restart(t testing.TB) {
+	t.Helper()
+	if err := h.listen(h.port); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Replicas is how many replicas all hosts have together.
+func (f *Fleet) Replicas() int {
+	n := 0
+	for _, h := range f.Hosts {
+		n += h.Replicas()
+	}
+	return n
+}
+
+// On returns the names of the hosts that have a replica of the volume.
+func (f *Fleet) On(volume escache.VolumeRef) map[string]bool {
+	out := map[string]bool{}
+	for name, h := range f.Hosts {
+		if h.Has(volume) {
+			out[name] = true
+		}
+	}
+	return out
+}
