@@ -39,13 +39,13 @@ type api struct {
 	verbs   verbs
 	log     *slog.Logger
 	metrics *measures
-	// ready says why changes cannot be made yet, or nil.
-	ready func() error
+	// ready returns nil as soon as changes can be made, or why they cannot.
+	ready func(ctx context.Context) error
 	// paths and methods to calls.
 	routes map[string]map[string]call
 }
 
-func newAPI(v verbs, m *measures, ready func() error, log *slog.Logger) *api {
+func newAPI(v verbs, m *measures, ready func(ctx context.Context) error, log *slog.Logger) *api {
 	a := &api{verbs: v, log: log, metrics: m, ready: ready}
 	a.routes = map[string]map[string]call{
 		escache.PathNode:   {http.MethodGet: a.node},
@@ -181,7 +181,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, fail(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
 	}
 	if r.Method != http.MethodGet {
-		if err := a.ready(); err != nil {
+		if err := a.ready(r.Context()); err != nil {
 			return nil, err
 		}
 	}
@@ -204,7 +204,7 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 }
 
 // handler is the whole HTTP surface: the API and the metrics.
-func handler(e *Engine, ready func() error, log *slog.Logger) http.Handler {
+func handler(e *Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collector{e}, e.metrics.flushSeconds, e.metrics.flushBytes, e.metrics.opSeconds, e.metrics.opFailures,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())

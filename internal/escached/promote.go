@@ -19,7 +19,8 @@ const (
 	// handshake is how long a peer that is there may take to connect after a start.
 	handshake = 10 * time.Second
 	poll      = 200 * time.Millisecond
-	// promoteTries: while the loss of the peer is not noticed yet, the first try always fails.
+	// promoteTries: while the loss of the peer is not noticed yet, the first try always fails. Within one try the kernel asks
+	// the arbiter up to four times.
 	promoteTries = 4
 	demoteTries  = 25
 )
@@ -106,10 +107,11 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 			return fail(escache.CodeFencingRefused,
 				"%s/%s: %s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
 				v.Pool, v.Image, e.cfg.Node, v.Peer.Name, v.Peer.Name)
-		case errors.Is(err, drbd.ErrPeerNotFenced):
-			continue
-		case errors.Is(err, drbd.ErrPeerPrimary):
-			continue // or dead, and not noticed yet
+		case errors.Is(err, drbd.ErrPeerNotFenced) && !before.Linked():
+			return fail(escache.CodeFencingRefused, "%s/%s: %s does not answer, and the arbiter did not allow going on without it (%v)",
+				v.Pool, v.Image, v.Peer.Name, err)
+		case errors.Is(err, drbd.ErrPeerNotFenced), errors.Is(err, drbd.ErrPeerPrimary):
+			continue // the peer may be dead, and that was not noticed yet
 		}
 		return err
 	}

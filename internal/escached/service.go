@@ -22,19 +22,24 @@ const shutdownGrace = 20 * time.Second
 // recoverEvery is how soon recovery is tried again while the volume group cannot be read.
 const recoverEvery = 5 * time.Second
 
+// startPatience is how long a change waits for the recovery.
+const startPatience = 15 * time.Second
+
 // Service serves one engine over HTTP.
 type Service struct {
-	cfg       Config
-	engine    *Engine
-	log       *slog.Logger
-	recovered atomic.Pointer[error]
+	cfg    Config
+	engine *Engine
+	log    *slog.Logger
+	// found is closed when it is known what is on this host; until then trouble says why it is not.
+	found   chan struct{}
+	trouble atomic.Pointer[error]
 }
 
 // NewService returns a service of an engine.
 func NewService(cfg Config, engine *Engine, log *slog.Logger) *Service {
-	s := &Service{cfg: cfg, engine: engine, log: log}
+	s := &Service{cfg: cfg, engine: engine, log: log, found: make(chan struct{})}
 	starting := fail(escache.CodeStuck, "escached is still finding out what is on this host; repeat the call in a moment")
-	s.recovered.Store(&starting)
+	s.trouble.Store(&starting)
 	return s
 }
 
@@ -52,8 +57,8 @@ func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, len(listeners))
+	s.log.Info("serving", "node", s.cfg.Node, "socket", s.cfg.Socket, "listen", s.cfg.Listen)
 	for _, l := range listeners {
-		s.log.Info("serving", "address", l.Addr().String())
 		go func() { failed <- server.Serve(l) }()
 	}
 	go s.recover(ctx)
@@ -71,7 +76,16 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-func (s *Service) ready() error { return *s.recovered.Load() }
+// ready lets a change wait for the recovery after a start, which usually takes a moment only.
+func (s *Service) ready(ctx context.Context) error {
+	select {
+	case <-s.found:
+		return nil
+	case <-ctx.Done():
+	case <-time.After(startPatience):
+	}
+	return *s.trouble.Load()
+}
 
 // recover finds everything again, however often it takes, then watches what needs watching.
 func (s *Service) recover(ctx context.Context) {
@@ -82,13 +96,12 @@ func (s *Service) recover(ctx context.Context) {
 		}
 		s.log.Error("what is on this host cannot be found out yet", "error", err)
 		problem := fail(escache.CodeStuck, "escached cannot read what is on this host: %v", err)
-		s.recovered.Store(&problem)
+		s.trouble.Store(&problem)
 		if pause(ctx, recoverEvery) != nil {
 			return
 		}
 	}
-	var none error
-	s.recovered.Store(&none)
+	close(s.found)
 	s.log.Info("recovered", "volumes", len(s.engine.reg.list()))
 	go s.engine.watchFrozen(ctx)
 	s.engine.watchHolds(ctx)
