@@ -1,0 +1,352 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/command"
+	fs "github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+// host is an escache host: its escached, its kernel's mounts and devices, and the Kubernetes API. It keeps what the real ones
+// keep, so a Service made anew over the same host is a restarted csi-node.
+type host struct {
+	mu       sync.Mutex
+	did      []string
+	failures map[string]error
+	before   map[string]func() // called once, unlocked, before the named step
+
+	volumes map[string]*v1alpha1.CacheVolume
+	groups  []v1alpha1.NodeGroup
+	version int
+
+	status   map[string]*api.VolumeStatus // by image
+	contents map[string]fs.Content        // by device
+	table    []mounts.Entry
+	dead     map[mounts.Number]bool
+}
+
+func newHost() *host {
+	return &host{
+		failures: map[string]error{}, before: map[string]func(){}, volumes: map[string]*v1alpha1.CacheVolume{},
+		status: map[string]*api.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[mounts.Number]bool{},
+	}
+}
+
+func (h *host) service() *Service {
+	return New(Options{
+		Node: "n1", Version: "test", Cache: h, Cluster: h, Mounter: h, Filesystems: h, Devices: h, Logger: slog.New(slog.DiscardHandler),
+	})
+}
+
+// attached adds a volume that is attached to n1 in epoch 3, with a blank device and a clean standby replica.
+func (h *host) attached(name string) {
+	zero := int64(0)
+	v := &v1alpha1.CacheVolume{}
+	v.Name, v.ResourceVersion = name, "1"
+	v.Spec = v1alpha1.CacheVolumeSpec{
+		Pool: "p", Image: name, SizeBytes: 1 << 30, CacheMode: v1alpha1.CacheModeWriteback, Replicas: []string{"n1", "n2"},
+	}
+	v.Status = v1alpha1.CacheVolumeStatus{
+		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, ImageID: "id-" + name,
+	}
+	h.volumes[name] = v
+	h.status[name] = &api.VolumeStatus{
+		VolumeRef: api.VolumeRef{Pool: "p", Image: name}, State: api.StateStandby, Role: api.RoleSecondary, DirtyBytes: &zero, SizeBytes: 1 << 30,
+	}
+	h.contents[h.device(name)] = fs.Content{Surface: fs.Surface{Scanned: true, Blank: true}}
+}
+
+func (h *host) device(name string) string { return "/dev/escache/p/" + name }
+
+// step notes what is done and returns the failure that the test wants there.
+func (h *host) step(name, volume string) error {
+	h.mu.Lock()
+	hook := h.before[name]
+	delete(h.before, name)
+	h.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.did = append(h.did, name)
+	return h.failures[name]
+}
+
+func (h *host) Volume(_ context.Context, name string) (*v1alpha1.CacheVolume, error) {
+	if err := h.step("read", name); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v, ok := h.volumes[name]; ok {
+		return v.DeepCopy(), nil
+	}
+	return nil, fmt.Errorf("CacheVolume %s: %w", name, cluster.ErrNotFound)
+}
+
+func (h *host) Annotate(_ context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error) {
+	if err := h.step("annotate", v.Name); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	is := h.volumes[v.Name]
+	if is.ResourceVersion != v.ResourceVersion {
+		return nil, cluster.ErrConflict
+	}
+	h.version++
+	is.ResourceVersion = "w" + strconv.Itoa(h.version)
+	is.Annotations = maps.Clone(is.Annotations)
+	if is.Annotations == nil {
+		is.Annotations = map[string]string{}
+	}
+	is.Annotations[key] = value
+	return is.DeepCopy(), nil
+}
+
+func (h *host) Groups(context.Context) ([]v1alpha1.NodeGroup, error) {
+	return h.groups, h.step("groups", "")
+}
+
+func (h *host) Node(context.Context) (*api.Node, error) {
+	return &api.Node{Name: "n1", Healthy: true, MaxVolumes: 64}, h.step("node", "")
+}
+
+func (h *host) VolumeStatus(_ context.Context, ref api.VolumeRef) (*api.VolumeStatus, error) {
+	if err := h.step("status", ref.Image); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s, ok := h.status[ref.Image]; ok {
+		is := *s
+		return &is, nil
+	}
+	return &api.VolumeStatus{VolumeRef: ref, State: api.StateAbsent}, nil
+}
+
+func (h *host) DevConnect(_ context.Context, r api.ConnectRequest) (*api.ConnectResponse, error) {
+	if err := h.step("connect", r.Image); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.status[r.Image]
+	s.State, s.Role, s.Device, s.Epoch, s.Mode = api.StateConnected, api.RolePrimary, h.device(r.Image), r.Epoch, r.Options.Mode
+	return &api.ConnectResponse{Device: s.Device, ImageID: "id-" + r.Image, ClientAddress: "10.0.0.1:0/7"}, nil
+}
+
+func (h *host) Flush(_ context.Context, r api.FlushRequest) (*api.FlushResponse, error) {
+	if err := h.step("flush", r.Image); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.status[r.Image]
+	if s.Device == "" {
+		return nil, &api.Problem{Code: api.CodeNotConnected}
+	}
+	if h.failures["slow flush"] != nil {
+		return &api.FlushResponse{DirtyBytes: 4096}, nil
+	}
+	zero := int64(0)
+	s.DirtyBytes = &zero
+	return &api.FlushResponse{Clean: true}, nil
+}
+
+func (h *host) Stop(_ context.Context, ref api.VolumeRef) error {
+	if err := h.step("stop", ref.Image); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.status[ref.Image]
+	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
+		return &api.Problem{Code: api.CodeDeviceOpen, Detail: "it is open"}
+	}
+	if s.DirtyBytes == nil || *s.DirtyBytes > 0 {
+		return &api.Problem{Code: api.CodeDirty, Detail: "it is dirty"}
+	}
+	s.State, s.Role, s.Device = api.StateStandby, api.RoleSecondary, ""
+	return nil
+}
+
+func (h *host) Resize(_ context.Context, ref api.VolumeRef, size int64) error {
+	if err := h.step("resize", ref.Image); err != nil {
+		return err
+	}
+	h.status[ref.Image].SizeBytes = size
+	return nil
+}
+
+func (h *host) Table() ([]mounts.Entry, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.table), nil
+}
+
+func (h *host) Mount(_ context.Context, volume, device, target, fsType string, options []string) error {
+	if err := h.step("mount", volume); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, err := h.number(device)
+	if err != nil {
+		return err
+	}
+	if h.contents[device].Signature.Type != fsType {
+		return &command.ExitError{Command: "mount", Code: 32, Stderr: "wrong fs type"}
+	}
+	ro := slices.Contains(options, "ro")
+	h.table = append(h.table, mounts.Entry{Path: target, Device: n, FSType: fsType, Options: options, ReadOnly: ro, FilesystemReadOnly: ro})
+	return nil
+}
+
+func (h *host) Bind(_ context.Context, volume, source, target string, readOnly bool) error {
+	if err := h.step("bind", volume); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(target); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n, err := h.number(source); err == nil {
+		h.table = append(h.table, mounts.Entry{Path: target, Device: n, Node: true, FSType: "devtmpfs", ReadOnly: readOnly})
+		return nil
+	}
+	at := mounts.At(h.table, source)
+	h.table = append(h.table, mounts.Entry{Path: target, Device: at.Device, FSType: at.FSType, ReadOnly: readOnly})
+	return nil
+}
+
+func (h *host) Unmount(_ context.Context, volume, target string) error {
+	if err := h.step("unmount", volume); err != nil {
+		return err
+	}
+	h.take(target)
+	return nil
+}
+
+func (h *host) Abandon(_ context.Context, volume, target string) error {
+	if err := h.step("abandon", volume); err != nil {
+		return err
+	}
+	h.take(target)
+	return nil
+}
+
+func (h *host) take(target string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := len(h.table) - 1; i >= 0; i-- {
+		if h.table[i].Path == target {
+			h.table = slices.Delete(h.table, i, i+1)
+			return
+		}
+	}
+}
+
+func (h *host) Probe(_ context.Context, volume, device string) (fs.Content, error) {
+	if err := h.step("probe", volume); err != nil {
+		return fs.Content{}, err
+	}
+	return h.contents[device], nil
+}
+
+func (h *host) Make(_ context.Context, volume, device string, _ fs.Action, r fs.Record, _ []string) error {
+	if err := h.step("mkfs", volume); err != nil {
+		return err
+	}
+	h.contents[device] = formatted(r.Type, r.UUID)
+	return nil
+}
+
+func formatted(fsType, uuid string) fs.Content {
+	return fs.Content{
+		Signature: fs.Signature{Found: true, Usage: "filesystem", Type: fsType, UUID: uuid},
+		Surface:   fs.Surface{SizeBytes: 1 << 30, Superblock: &fs.Superblock{Type: fsType, UUID: uuid, FilesystemBytes: 1 << 30}},
+	}
+}
+
+func (h *host) Grow(_ context.Context, volume, _, _, _ string) error { return h.step("grow", volume) }
+
+func (h *host) Check(_ context.Context, volume, _, _ string) string {
+	_ = h.step("check", volume)
+	return "e2fsck says: bad magic number"
+}
+
+// Number: a volume's device is 252:LENGTH-OF-NAME while it is connected.
+func (h *host) Number(path string) (mounts.Number, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.number(path)
+}
+
+func (h *host) number(path string) (mounts.Number, error) {
+	s, ok := h.status[filepath.Base(path)]
+	if !ok || filepath.Dir(path) != "/dev/escache/p" || s.Device == "" {
+		return mounts.Number{}, &os.PathError{Op: "stat", Path: path, Err: os.ErrNotExist}
+	}
+	index := uint32(slices.Index(slices.Sorted(maps.Keys(h.status)), filepath.Base(path)))
+	return mounts.Number{Major: 252, Minor: index}, nil
+}
+
+func (h *host) Dead(n mounts.Number) bool { return h.dead[n] }
+
+func (h *host) Bytes(mounts.Number) (int64, error) { return 1 << 30, nil }
+
+func (h *host) Usage(context.Context, string) (Usage, error) {
+	return Usage{TotalBytes: 1000, FreeBytes: 600, AvailableBytes: 500, TotalInodes: 100, FreeInodes: 90}, h.step("usage", "")
+}
+
+// mountCapability is a filesystem for many pods of one node.
+func mountCapability(fsType string, flags ...string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
+}
+
+func blockCapability() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
+}
+
+func stageOf(volume, path string, c *csi.VolumeCapability) *csi.NodeStageVolumeRequest {
+	return &csi.NodeStageVolumeRequest{
+		VolumeId: volume, StagingTargetPath: path, VolumeCapability: c,
+		PublishContext: map[string]string{v1alpha1.PublishContextEpoch: "3"},
+	}
+}
+
+// staged returns a host with volume "v" staged as ext4 at the returned directory.
+func staged(t *testing.T) (*host, string) {
+	t.Helper()
+	h, dir := newHost(), t.TempDir()
+	h.attached("v")
+	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability("ext4"))); err != nil {
+		t.Fatal(err)
+	}
+	h.did = nil
+	return h, dir
+}

@@ -1,0 +1,141 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/node/mounts"
+)
+
+func unstageOf(path string) *csi.NodeUnstageVolumeRequest {
+	return &csi.NodeUnstageVolumeRequest{VolumeId: "v", StagingTargetPath: path}
+}
+
+func TestUnstageUnmountsFlushesAndStops(t *testing.T) {
+	h, dir := staged(t)
+	dirty := int64(4096)
+	h.status["v"].DirtyBytes = &dirty
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"read", "status", "unmount", "flush", "stop"}; !slices.Equal(h.did, want) {
+		t.Errorf("did %q, want %q", h.did, want)
+	}
+	if len(h.table) != 0 || h.status["v"].Device != "" {
+		t.Errorf("mounts %+v, device %q", h.table, h.status["v"].Device)
+	}
+	h.did = nil
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(h.did, "flush") {
+		t.Errorf("the second time did %q", h.did)
+	}
+}
+
+func TestUnstageSucceedsOnlyWhenClean(t *testing.T) {
+	rows := []struct {
+		name    string
+		change  func(h *host)
+		code    codes.Code
+		mounted bool // what refuses before anything is done leaves the mount
+	}{
+		{"time is up", func(h *host) { h.failures["slow flush"] = command.ErrTimeout }, codes.DeadlineExceeded, false},
+		{"Ceph does not answer", func(h *host) { h.failures["flush"] = &api.Problem{Code: api.CodeCephUnavailable} }, codes.Unavailable, false},
+		{"escached does not answer", func(h *host) { h.failures["status"] = escache.ErrUnreachable }, codes.Unavailable, true},
+		{"the device is open", func(h *host) { h.failures["stop"] = &api.Problem{Code: api.CodeDeviceOpen} }, codes.FailedPrecondition, false},
+		{"a process has a file open", func(h *host) { h.failures["unmount"] = mounts.ErrBusy }, codes.FailedPrecondition, true},
+		{"umount hangs in the kernel", func(h *host) { h.failures["unmount"] = command.ErrStuck }, codes.Unavailable, true},
+		{"the Kubernetes API does not answer", func(h *host) { h.failures["read"] = cluster.ErrUnavailable }, codes.Unavailable, true},
+		{"I/O is frozen", func(h *host) { h.status["v"].IOSuspended = true }, codes.Unavailable, true},
+		{"a pod has it", func(h *host) {
+			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
+		}, codes.FailedPrecondition, true},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h, dir := staged(t)
+			row.change(h)
+			_, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir))
+			if Code(err) != row.code {
+				t.Fatalf("%s: %v; want %s", Code(err), err, row.code)
+			}
+			if mounted := mounts.At(h.table, dir) != nil; mounted != row.mounted {
+				t.Errorf("mounted %v", mounted)
+			}
+		})
+	}
+}
+
+// After a reboot the device is not there, and the replica may hold what Ceph has not.
+func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
+	dirty, zero := int64(8192), int64(0)
+	rows := []struct {
+		name      string
+		change    func(h *host)
+		reconnect bool
+	}{
+		{"dirty", func(h *host) { h.status["v"].DirtyBytes = &dirty }, true},
+		{"nobody knows", func(h *host) { h.status["v"].DirtyBytes = nil }, true},
+		{"clean", func(h *host) { h.status["v"].DirtyBytes = &zero }, false},
+		{"dirty, but the truth is in Ceph", func(h *host) {
+			h.status["v"].DirtyBytes = &dirty
+			h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph
+		}, false},
+		{"dirty, but outdated", func(h *host) {
+			h.status["v"].DirtyBytes = &dirty
+			h.volumes["v"].Status.Outdated = []string{"n1"}
+		}, false},
+		{"dirty, but another node has it", func(h *host) {
+			h.status["v"].DirtyBytes = &dirty
+			h.volumes["v"].Status.AttachedNode = "n2"
+		}, false},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h := newHost()
+			h.attached("v")
+			row.change(h)
+			if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(t.TempDir())); err != nil {
+				t.Fatal(err)
+			}
+			if did := slices.Contains(h.did, "connect") && slices.Contains(h.did, "flush") && slices.Contains(h.did, "stop"); did != row.reconnect {
+				t.Errorf("did %q", h.did)
+			}
+		})
+	}
+}
+
+func TestUnstageCleansUpAfterADeadDevice(t *testing.T) {
+	h, dir := staged(t)
+	h.dead[h.table[0].Device] = true
+	h.failures["unmount"] = &command.ExitError{Command: "umount", Code: 32, Stderr: "i/o error"}
+	h.status["v"].Device, h.status["v"].Role, h.status["v"].State = "", api.RoleSecondary, api.StateStandby
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(h.did, "abandon") || len(h.table) != 0 {
+		t.Errorf("did %q, mounts %+v", h.did, h.table)
+	}
+}
+
+func TestUnstageOfAVolumeThatIsGone(t *testing.T) {
+	h, dir := staged(t)
+	delete(h.volumes, "v")
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil || len(h.table) != 0 {
+		t.Errorf("%v, mounts %+v", err, h.table)
+	}
+	_, err := h.service().NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: "v"})
+	if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "staging target path") {
+		t.Errorf("%v", err)
+	}
+}
