@@ -3,10 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -202,23 +201,18 @@ func lifeCommands(connect connector) []*cobra.Command {
 // insideCommands run something of this machine in the lab's namespaces.
 func insideCommands(connect connector) []*cobra.Command {
 	inside := func(use, short string, prefix ...string) *cobra.Command {
-		return &cobra.Command{
-			Use: use, Short: short, DisableFlagParsing: true,
+		command := &cobra.Command{
+			Use: use, Short: short, Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				if len(args) > 0 && args[0] == "--" {
-					args = args[1:]
-				}
-				command := append(prefix, args...)
-				if len(command) == 0 || len(args) > 0 && len(prefix) == 0 && strings.HasPrefix(args[0], "-") {
-					return fmt.Errorf("usage: lab %s", use)
-				}
 				client, err := connect()
 				if err != nil {
 					return err
 				}
-				return lab.Enter(cmd.Context(), client, command)
+				return lab.Enter(cmd.Context(), client, slices.Concat(prefix, args))
 			},
 		}
+		command.Flags().SetInterspersed(false)
+		return command
 	}
 	return []*cobra.Command{
 		inside("run -- COMMAND [ARGUMENT…]", "Run a command of this machine inside the lab's namespaces, with its environment"),

@@ -36,7 +36,7 @@ func Base() Flavour {
 	return Flavour{
 		Name: "base",
 		Packages: []string{
-			"busybox-static", "ca-certificates", "cryptsetup-bin", "dmsetup", "drbd-utils", "e2fsprogs", "fdisk", "iproute2", "iptables", "kmod",
+			"busybox-static", "ca-certificates", "cryptsetup-bin", "curl", "dmsetup", "drbd-utils", "e2fsprogs", "fdisk", "iproute2", "iptables", "kmod",
 			"libc-bin", "lvm2", "mount", "nftables", "parted", "procps", "util-linux", "xfsprogs",
 		},
 		Files: []string{
@@ -51,7 +51,7 @@ func Base() Flavour {
 			"/sbin/{pvchange,pvcreate,pvmove,pvremove,pvresize,pvs,pvscan}",
 			"/sbin/{vgcfgrestore,vgchange,vgck,vgcreate,vgextend,vgimportclone,vgreduce,vgremove,vgrename,vgs,vgscan}",
 			"/sbin/{drbdadm,drbdmeta,drbdmon,drbdsetup}", "/lib/drbd/*-84", "/etc/drbd.conf",
-			"/bin/ip", "/sbin/{bridge,ip,tc}", "/bin/ss",
+			"/bin/ip", "/sbin/{bridge,ip,tc}", "/bin/ss", "/usr/bin/curl",
 			"/usr/sbin/nft", "/usr/sbin/{iptables*,ip6tables*,xtables-nft-multi}", "/usr/lib/x86_64-linux-gnu/xtables/*",
 			"/bin/ps", "/usr/bin/{free,pgrep,pkill,top,vmstat,w}", "/sbin/sysctl",
 			"/etc/{mke2fs.conf,services,protocols}", "/usr/bin/{getent,ldd}", "/lib/x86_64-linux-gnu/libnss_{dns,files}.so*",

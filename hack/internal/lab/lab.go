@@ -51,7 +51,7 @@ type lab struct {
 }
 
 func newLab(plan Plan) *lab {
-	l := &lab{plan: plan, started: time.Now(), down: make(chan struct{}), net: &network{}}
+	l := &lab{plan: plan, started: plan.Begun, down: make(chan struct{}), net: &network{}}
 	for i := range plan.Nodes {
 		l.nodes = append(l.nodes, newNode(l, i))
 	}

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/escache/escache-csi/hack/internal/hostimage"
 	"github.com/escache/escache-csi/hack/labclient"
@@ -36,7 +37,9 @@ type Options struct {
 type Plan struct {
 	Options
 	Location labclient.Location
-	Image    hostimage.Image
+	// Begun is when `up` began.
+	Begun time.Time
+	Image hostimage.Image
 	// Programs is a tar of the programs under test, the same for all nodes.
 	Programs string
 	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab needs any.

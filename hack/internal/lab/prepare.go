@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/escache/escache-csi/hack/internal/buildcache"
 	"github.com/escache/escache-csi/hack/internal/hostimage"
@@ -35,7 +36,7 @@ func programs() []program {
 
 // Prepare gets everything that needs a network or a compiler, since the lab itself has neither.
 func Prepare(ctx context.Context, location labclient.Location, options Options, steps *progress.Printer) (Plan, error) {
-	plan := Plan{Options: options, Location: location}
+	plan := Plan{Options: options, Location: location, Begun: time.Now()}
 	if err := steps.Do("packages", func() error { return setup(ctx, location.Checkout) }); err != nil {
 		return plan, err
 	}

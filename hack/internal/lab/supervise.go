@@ -100,7 +100,7 @@ func supervise(stateDir string) error {
 	abandoned := watch(life, started, cancel)
 
 	l := newLab(plan)
-	err = l.start(ctx, progress.New(stepsOut))
+	err = l.start(ctx, progress.Since(plan.Begun, stepsOut))
 	select {
 	case <-abandoned:
 		l.end()

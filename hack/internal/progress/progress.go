@@ -21,13 +21,16 @@ type Printer struct {
 }
 
 // New prints to out, in colour where that is a terminal.
-func New(out io.Writer) *Printer {
+func New(out io.Writer) *Printer { return Since(time.Now(), out) }
+
+// Since goes on with what was begun at a time before.
+func Since(start time.Time, out io.Writer) *Printer {
 	colour := false
 	if file, ok := out.(*os.File); ok {
 		info, err := file.Stat()
 		colour = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
 	}
-	return &Printer{out: out, start: time.Now(), colour: colour}
+	return &Printer{out: out, start: start, colour: colour}
 }
 
 // Step starts a step; calling what it returns ends it. A nil error prints ok.
