@@ -1,0 +1,131 @@
+package conformance
+
+import (
+	"errors"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func connectChecks() []Check {
+	return []Check{
+		{"connect makes the device once", connectMakesDevice},
+		{"an older epoch is refused", olderEpoch},
+		{"another image is refused", otherImage},
+		{"connect without a replica or an image is refused", nothingToConnect},
+		{"an image that another client holds is refused", imageInUse},
+	}
+}
+
+func connectMakesDevice(s *suite) {
+	v := s.laid()
+	first := v.attach(s.first)
+	size, err := s.first.Devices.Size(s.Context(), first.Device)
+	if err != nil || size != s.target.ImageBytes {
+		s.Errorf("the device %s has %d bytes (%v), the image %d", first.Device, size, err, s.target.ImageBytes)
+	}
+	status := s.first.status(v.VolumeRef)
+	if status.State != api.StateConnected || status.Role != api.RolePrimary || status.Epoch != v.epoch || status.Device != first.Device ||
+		status.ClientAddress != first.ClientAddress || status.ImageID != v.id || first.ImageID != v.id ||
+		status.SizeBytes != s.target.ImageBytes || status.Mode != api.ModeWriteback {
+		s.Errorf("dev_connect with epoch %d of image id %s answered %+v and left the status %+v", v.epoch, v.id, first, shown(status))
+	}
+	if dirty := v.dirty(s.first); dirty != 0 {
+		s.Errorf("%d bytes are dirty before anything was written", dirty)
+	}
+	data := v.write(s.first, mib, mib)
+	for _, step := range []struct {
+		what  string
+		epoch int64
+		id    string
+	}{{"again", v.epoch, v.id}, {"without the image id", v.epoch, ""}, {"with a newer epoch", v.epoch + 1, v.id}} {
+		v.record(s.first, step.epoch)
+		var repeated api.ConnectResponse
+		decode(s, s.first.connect(v, step.epoch, step.id), &repeated)
+		if repeated != first {
+			s.Errorf("connected %s: %+v, at first it was %+v", step.what, repeated, first)
+		}
+		if status := s.first.status(v.VolumeRef); status.Epoch != step.epoch || status.State != api.StateConnected {
+			s.Errorf("connected %s: the status is %+v, want epoch %d", step.what, status, step.epoch)
+		}
+	}
+	v.holds(s.first, mib, data)
+}
+
+func olderEpoch(s *suite) {
+	v := s.laid()
+	v.epoch = 4
+	v.attach(s.first)
+	older := func(when string) {
+		s.Helper()
+		refused(s, "an older epoch "+when, s.first.connect(v, v.epoch-1, v.id), api.CodeStaleEpoch)
+		if status := s.first.status(v.VolumeRef); status.Epoch != v.epoch {
+			s.Errorf("%s: a refused epoch changed the epoch from %d to %d", when, v.epoch, status.Epoch)
+		}
+	}
+	older("while connected")
+	if state := s.first.status(v.VolumeRef).State; state != api.StateConnected {
+		s.Errorf("a refused epoch left the state %q", state)
+	}
+	v.detach(s.first)
+	older("after stop")
+	if state := s.first.status(v.VolumeRef).State; state != api.StateStandby {
+		s.Errorf("a refused epoch left the state %q", state)
+	}
+}
+
+func otherImage(s *suite) {
+	v := s.laid()
+	refused(s, "another image id than the replica's", s.first.connect(v, 1, "0"+v.id), api.CodeIdentityMismatch)
+
+	// An image of the same name, made anew: the replica learned no id, so only the request knows better.
+	w := s.newVolume()
+	r := w.request()
+	r.ImageID = ""
+	for _, h := range []*host{s.first, s.second} {
+		done(s, "lay a replica without an image id", h.put(r))
+	}
+	refused(s, "another image id than Ceph's", s.first.connect(w, 1, "0"+w.id), api.CodeIdentityMismatch)
+
+	for _, volume := range []*volume{v, w} {
+		if status := s.first.status(volume.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary {
+			s.Errorf("a refused connect left the status %+v", shown(status))
+		}
+	}
+	v.epoch = 1
+	v.attach(s.first) // and nothing stands in the way of the right one
+}
+
+func nothingToConnect(s *suite) {
+	v := s.nameVolume()
+	refused(s, "connect without a replica", s.first.connect(v, 1, ""), api.CodeNotFound)
+	r := v.request()
+	r.ImageID = ""
+	s.Cleanup(v.remove)
+	for _, h := range []*host{s.first, s.second} {
+		done(s, "lay a replica before its image", h.put(r))
+	}
+	refused(s, "connect without an image", s.first.connect(v, 1, ""), api.CodeImageNotFound)
+	if status := s.first.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary || status.Device != "" {
+		s.Errorf("a refused connect left the status %+v", shown(status))
+	}
+}
+
+func imageInUse(s *suite) {
+	v := s.laid()
+	other, err := s.target.Storage.Occupy(s.Context(), v.VolumeRef)
+	if errors.Is(err, ErrUnsupported) {
+		s.Skipf("the target cannot take an image's lock as another client")
+	}
+	if err != nil {
+		s.Fatalf("take the lock of %s: %v", v, err)
+	}
+	refused(s, "connect an image that another client holds", s.first.connect(v, 1, v.id), api.CodeImageInUse)
+	if status := s.first.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary {
+		s.Errorf("a refused connect left the status %+v", shown(status))
+	}
+	if err := other.Close(); err != nil {
+		s.Fatalf("give the lock of %s back: %v", v, err)
+	}
+	v.epoch = 1
+	v.attach(s.first)
+}

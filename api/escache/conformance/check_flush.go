@@ -1,0 +1,167 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func flushChecks() []Check {
+	return []Check{
+		{"flush makes the cache clean", flushCleans},
+		{"flush says what is left when its time is up", flushTimesOut},
+		{"a second call on a busy volume is told what runs", busyNamesOperation},
+	}
+}
+
+func flushCleans(s *suite) {
+	refused(s, "flush an unknown volume", s.first.flush(s.nameVolume(), 1), api.CodeNotFound)
+	v := s.laid()
+	refused(s, "flush a standby", s.first.flush(v, 1), api.CodeNotConnected)
+	v.attach(s.first)
+	v.clean(s.first)
+	data := v.makeDirty(s.first)
+	for range 2 { // the second time there is nothing to do
+		v.clean(s.first)
+		if dirty := v.dirty(s.first); dirty != 0 {
+			s.Errorf("%d bytes are dirty after a flush that answered clean", dirty)
+		}
+	}
+	v.holds(s.first, 0, data)
+}
+
+// stall makes Ceph hang, or skips the check. It is undone at the latest when the check ends.
+func (s *suite) stall() (resume func()) {
+	s.Helper()
+	stalled, err := s.target.Storage.Stall(s.Context())
+	if errors.Is(err, ErrUnsupported) {
+		s.Skipf("the target cannot make Ceph hang")
+	}
+	if err != nil {
+		s.Fatalf("stall Ceph: %v", err)
+	}
+	over := false
+	resume = func() {
+		if over {
+			return
+		}
+		over = true
+		if err := stalled.Close(); err != nil {
+			s.Errorf("resume Ceph: %v", err)
+		}
+	}
+	s.Cleanup(resume)
+	return resume
+}
+
+// lookWhileStuck demands that status and node answer while a flush hangs, and returns the status.
+func (s *suite) lookWhileStuck(v *volume) api.VolumeStatus {
+	s.Helper()
+	start := time.Now()
+	status := s.first.status(v.VolumeRef)
+	s.first.node()
+	if took := time.Since(start); took > 10*time.Second {
+		s.Errorf("status and node took %s while a flush was running", took)
+	}
+	return status
+}
+
+func flushTimesOut(s *suite) {
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	resume := s.stall()
+	const seconds = 2
+	start := time.Now()
+	var flushed api.FlushResponse
+	decode(s, s.first.flush(v, seconds), &flushed)
+	if took := time.Since(start); took > (seconds+20)*time.Second {
+		s.Errorf("a flush that was given %d s took %s", seconds, took)
+	}
+	if flushed.Clean || flushed.DirtyBytes <= 0 {
+		s.Errorf("a flush that could not write answered %+v", flushed)
+	}
+	if dirty := s.lookWhileStuck(v).DirtyBytes; dirty != nil && *dirty == 0 {
+		s.Errorf("nothing is dirty after a flush that could not write")
+	}
+	resume()
+	s.cleanEventually(v)
+	v.holds(s.first, 0, data)
+}
+
+// cleanEventually flushes until it succeeds: what an earlier flush began may still be running.
+func (s *suite) cleanEventually(v *volume) {
+	s.Helper()
+	s.eventually("flush "+v.String()+" once Ceph goes on", func() (bool, any) {
+		a := s.first.flush(v, s.seconds())
+		if a.code() == api.CodeBusy || a.code() == api.CodeStuck {
+			return false, a
+		}
+		var flushed api.FlushResponse
+		decode(s, a, &flushed)
+		return flushed.Clean && flushed.DirtyBytes == 0, a
+	})
+}
+
+// age is how long something has been running, as a person reads it.
+var age = regexp.MustCompile(`\b\d+(\.\d+)?\s?(ms|s|m|seconds?|minutes?)\b`)
+
+func busyNamesOperation(s *suite) {
+	v, other := s.connected(), s.laid()
+	v.makeDirty(s.first)
+	s.stall()
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	flushed := make(chan *answer, 1)
+	seconds := max(2, int(s.target.CallTimeout/time.Second)/8) // time for all the calls below on a slow host
+	body := encode(s, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: seconds})
+	go func() {
+		a, _ := s.first.call.do(ctx, request{method: http.MethodPost, path: api.PathFlush, body: body})
+		flushed <- a
+	}()
+	s.eventually("the state of a volume under flush", func() (bool, any) {
+		status := s.lookWhileStuck(v)
+		return status.State == api.StateFlushing, shown(status)
+	})
+	for what, call := range map[string]func() *answer{
+		"flush":       func() *answer { return s.first.flush(v, 1) },
+		"stop":        func() *answer { return s.first.stop(v) },
+		"mode":        func() *answer { return s.first.mode(v, api.ModeWritethrough) },
+		"hold":        func() *answer { return s.first.hold(v, 1) },
+		"resize":      func() *answer { return s.first.resize(v, s.target.ImageBytes) },
+		"dev_connect": func() *answer { return s.first.connect(v, v.epoch, v.id) },
+		"put replica": func() *answer { return s.first.put(v.request()) },
+	} {
+		start := time.Now()
+		a := call()
+		refused(s, what+" while a flush runs", a, api.CodeBusy)
+		if a.problem != nil && (!strings.Contains(a.problem.Detail, "flush") || !age.MatchString(a.problem.Detail)) {
+			s.Errorf("%s while a flush runs: %q does not name the operation and its age", what, a.problem.Detail)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			s.Errorf("%s waited %s for the running flush", what, took)
+		}
+	}
+	select {
+	case a := <-flushed:
+		s.Fatalf("the flush ended too early to tell: %v", a)
+	default:
+	}
+	done(s, "a call on another volume", s.first.put(other.request()))
+	select {
+	case a := <-flushed:
+		var left api.FlushResponse
+		if a == nil {
+			s.Fatalf("the flush got no answer")
+		}
+		if decode(s, a, &left); left.Clean {
+			s.Errorf("a flush that could not write answered %+v", left)
+		}
+	case <-time.After(s.target.CallTimeout):
+		s.Fatalf("a flush that was given %d s has not answered after %s", seconds, s.target.CallTimeout)
+	}
+}

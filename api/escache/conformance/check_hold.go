@@ -1,0 +1,91 @@
+package conformance
+
+import (
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func holdChecks() []Check {
+	return []Check{
+		{"hold suspends I/O with a clean cache until release", holdAndRelease},
+		{"a watchdog releases a hold", watchdogReleases},
+	}
+}
+
+func holdAndRelease(s *suite) {
+	unknown := s.nameVolume()
+	refused(s, "hold an unknown volume", s.first.hold(unknown, 1), api.CodeNotFound)
+	refused(s, "release an unknown volume", s.first.release(unknown), api.CodeNotFound)
+	v := s.laid()
+	refused(s, "hold a standby", s.first.hold(v, 1), api.CodeNotConnected)
+	done(s, "release a standby", s.first.release(v))
+	v.attach(s.first)
+	done(s, "release what is not held", s.first.release(v))
+	data := v.makeDirty(s.first)
+	load := v.startLoad(s.first)
+	load.proceeds(1)
+
+	var held, again api.HoldResponse
+	decode(s, s.first.hold(v, 300), &held)
+	load.stands(s.target.CallTimeout / 60)
+	s.heldClean(v, held)
+	refused(s, "stop while held and written to", s.first.stop(v), api.CodeHeld, api.CodeDeviceOpen)
+	refused(s, "mode while held", s.first.mode(v, api.ModeWritethrough), api.CodeHeld)
+	refused(s, "resize while held", s.first.resize(v, s.target.ImageBytes), api.CodeHeld)
+	refused(s, "flush while held", s.first.flush(v, 1), api.CodeHeld)
+	refused(s, "delete while held", s.first.delete(v, "true"), api.CodeConnected)
+	decode(s, s.first.hold(v, 1), &again)
+	if again.HeldUntil.Before(held.HeldUntil) {
+		s.Errorf("a second hold ends at %s, before the first at %s", again.HeldUntil, held.HeldUntil)
+	}
+	s.heldClean(v, again)
+	load.stands(2 * time.Second) // the shorter second hold would have run out
+
+	done(s, "release", s.first.release(v))
+	load.proceeds(2)
+	load.stop()
+	done(s, "release again", s.first.release(v))
+	if until := s.first.status(v.VolumeRef).HeldUntil; until != nil {
+		s.Errorf("a released volume is held until %s", until)
+	}
+	v.holds(s.first, 0, data)
+
+	decode(s, s.first.hold(v, 300), &held)
+	refused(s, "stop while held", s.first.stopClosed(v), api.CodeHeld)
+	s.heldClean(v, held)
+	done(s, "release an idle volume", s.first.release(v))
+	v.detach(s.first)
+}
+
+func (s *suite) heldClean(v *volume, held api.HoldResponse) {
+	s.Helper()
+	status := s.first.status(v.VolumeRef)
+	if status.HeldUntil == nil || !status.HeldUntil.Equal(held.HeldUntil) || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
+		s.Errorf("held until %s: the status is %+v", held.HeldUntil, shown(status))
+	}
+}
+
+func watchdogReleases(s *suite) {
+	v := s.connected()
+	load := v.startLoad(s.first)
+	load.proceeds(1)
+	const seconds = 4
+	start := time.Now()
+	var held api.HoldResponse
+	decode(s, s.first.hold(v, seconds), &held)
+	if before := time.Since(start); before < seconds*time.Second/2 {
+		load.stands(seconds * time.Second / 4)
+	}
+	load.proceeds(2)
+	s.eventually("the hold is over", func() (bool, any) {
+		status := s.first.status(v.VolumeRef)
+		return status.HeldUntil == nil, shown(status)
+	})
+	if took := time.Since(start); took > seconds*time.Second+30*time.Second {
+		s.Errorf("a hold of %d s lasted %s", seconds, took)
+	}
+	load.stop()
+	done(s, "release what the watchdog released", s.first.release(v))
+	v.detach(s.first)
+}

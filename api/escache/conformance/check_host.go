@@ -1,0 +1,152 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func hostChecks() []Check {
+	return []Check{
+		{"node counts what is laid", nodeCounts},
+		{"status of a volume that is not here", statusOfAbsent},
+		{"TCP needs a client certificate", certificateNeeded},
+	}
+}
+
+func nodeCounts(s *suite) {
+	before := s.first.node()
+	if before.Name != s.first.Name {
+		s.Errorf("the host calls itself %q, replica requests call it %q", before.Name, s.first.Name)
+	}
+	if sum := before.CacheAllocatedBytes + before.CacheFreeBytes; sum > before.CacheCapacityBytes {
+		s.Errorf("allocated and free are %d bytes, more than the capacity of %d", sum, before.CacheCapacityBytes)
+	}
+	v := s.connected()
+	v.makeDirty(s.first)
+	during := s.first.node()
+	if grown := during.CacheAllocatedBytes - before.CacheAllocatedBytes; grown < s.target.CacheBytes {
+		s.Errorf("a replica of %d bytes raised cacheAllocatedBytes by %d", s.target.CacheBytes, grown)
+	}
+	if shrunk := before.CacheFreeBytes - during.CacheFreeBytes; shrunk < s.target.CacheBytes {
+		s.Errorf("a replica of %d bytes lowered cacheFreeBytes by %d", s.target.CacheBytes, shrunk)
+	}
+	if during.Volumes != before.Volumes+1 || during.Primaries != before.Primaries+1 || during.DirtyBytes <= before.DirtyBytes {
+		s.Errorf("a connected, dirty volume more changed the host from %+v to %+v", before, during)
+	}
+	v.detach(s.first)
+	done(s, "delete", s.first.delete(v, ""))
+	after := s.first.node()
+	if after.CacheAllocatedBytes != before.CacheAllocatedBytes || after.Volumes != before.Volumes || after.Primaries != before.Primaries {
+		s.Errorf("after the volume was deleted the host has %+v, before it had %+v", after, before)
+	}
+}
+
+func statusOfAbsent(s *suite) {
+	v := s.nameVolume()
+	if status := s.first.status(v.VolumeRef); status.State != api.StateAbsent {
+		s.Errorf("the state of a volume nobody knows is %q, want %q", status.State, api.StateAbsent)
+	}
+	for _, query := range []url.Values{
+		{"pool": {v.Pool}}, {"image": {v.Image}}, {"pool": {v.Pool}, "image": {"a/b"}}, {"pool": {v.Pool}, "image": {""}},
+		{"pool": {v.Pool}, "image": {v.Image}, "force": {"true"}}, {"pool": {v.Pool, v.Pool}, "image": {v.Image}},
+	} {
+		a := s.first.send(request{method: http.MethodGet, path: api.PathStatus, query: query, broken: true})
+		refused(s, "status?"+query.Encode(), a, api.CodeInvalidRequest)
+	}
+}
+
+// certificateNeeded calls without a certificate, and with one that nobody trusts: the handshake fails, or the answer says so.
+func certificateNeeded(s *suite) {
+	called := 0
+	for _, h := range []*host{s.first, s.second} {
+		if h.URL == "" {
+			continue
+		}
+		called++
+		stranger, err := selfSigned()
+		if err != nil {
+			s.Fatalf("%v", err)
+		}
+		for what, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a stranger's certificate": {stranger}} {
+			config, err := clientTLS(h.TLS)
+			if err != nil {
+				s.Fatalf("%v", err)
+			}
+			config.Certificates = nil
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				if len(certificates) == 0 {
+					return &tls.Certificate{}, nil
+				}
+				return &certificates[0], nil
+			}
+			bare := *h.call
+			transport := &http.Transport{TLSClientConfig: config}
+			bare.http = &http.Client{Transport: transport}
+			ctx, cancel := context.WithTimeout(s.Context(), s.target.CallTimeout)
+			a, err := bare.do(ctx, request{method: http.MethodGet, path: api.PathNode})
+			cancel()
+			transport.CloseIdleConnections()
+			if err == nil && a.code() != api.CodeUnauthorized {
+				s.Errorf("%s: a caller with %s got %s", h.Name, what, a)
+			}
+		}
+		if status, err := plaintext(s.Context(), h.URL); err == nil && status < http.StatusBadRequest {
+			s.Errorf("%s: a caller without TLS got %d", h.Name, shown(status))
+		}
+	}
+	if called == 0 {
+		s.Skipf("both hosts are called over a unix socket")
+	}
+}
+
+// plaintext speaks HTTP to the TLS port.
+func plaintext(ctx context.Context, address string) (int, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return 0, err
+	}
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", api.PathNode, u.Host); err != nil {
+		return 0, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, nil
+}
+
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "stranger"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}

@@ -1,0 +1,64 @@
+package conformance
+
+import (
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func modeChecks() []Check {
+	return []Check{
+		{"writethrough drains and keeps the cache clean under writes", writethroughStaysClean},
+		{"connect may begin in writethrough", connectInWritethrough},
+	}
+}
+
+func writethroughStaysClean(s *suite) {
+	refused(s, "mode of an unknown volume", s.first.mode(s.nameVolume(), api.ModeWritethrough), api.CodeNotFound)
+	v := s.laid()
+	refused(s, "mode of a standby", s.first.mode(v, api.ModeWritethrough), api.CodeNotConnected)
+	v.attach(s.first)
+	data := v.makeDirty(s.first)
+	for range 2 {
+		done(s, "mode writethrough", s.first.mode(v, api.ModeWritethrough))
+		if status := s.first.status(v.VolumeRef); status.Mode != api.ModeWritethrough || status.State != api.StateDraining {
+			s.Errorf("the status in writethrough is %+v", shown(status))
+		}
+	}
+	load := v.startLoad(s.first)
+	s.eventually("the cache drains", func() (bool, any) {
+		dirty := v.dirty(s.first)
+		return dirty == 0, dirty
+	})
+	for range 10 {
+		load.proceeds(1)
+		if dirty := v.dirty(s.first); dirty != 0 {
+			s.Errorf("%d bytes became dirty in writethrough after the cache was clean", dirty)
+			break
+		}
+	}
+	load.stop()
+	v.holds(s.first, 0, data)
+	for range 2 {
+		done(s, "mode writeback", s.first.mode(v, api.ModeWriteback))
+		if status := s.first.status(v.VolumeRef); status.Mode != api.ModeWriteback || status.State != api.StateConnected {
+			s.Errorf("the status in writeback is %+v", shown(status))
+		}
+	}
+	v.makeDirty(s.first)
+}
+
+func connectInWritethrough(s *suite) {
+	v := s.laid()
+	v.record(s.first, 1)
+	var connected api.ConnectResponse
+	decode(s, s.first.post(api.PathDevConnect, api.ConnectRequest{
+		VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Options: api.ConnectOptions{Mode: api.ModeWritethrough},
+	}), &connected)
+	v.device = connected.Device
+	data := v.write(s.first, 0, 4*mib)
+	status := s.first.status(v.VolumeRef)
+	if status.Mode != api.ModeWritethrough || status.State != api.StateDraining || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
+		s.Errorf("the status after writing in writethrough is %+v", shown(status))
+	}
+	v.holds(s.first, 0, data)
+	done(s, "stop without a flush", s.first.stopClosed(v))
+}

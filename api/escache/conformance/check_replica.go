@@ -1,0 +1,126 @@
+package conformance
+
+import (
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func replicaChecks() []Check {
+	return []Check{
+		{"a replica is laid once", replicaLaid},
+		{"a replica with other parameters is refused", replicaMismatch},
+		{"ports and minors belong to one volume", portsInUse},
+		{"a cache larger than the free space is refused", noRoom},
+		{"a replica is deleted once", replicaDeleted},
+		{"a connected replica is not deleted", connectedNotDeleted},
+		{"a standby is not deleted while the cache is dirty", dirtyStandbyNotDeleted},
+	}
+}
+
+func replicaLaid(s *suite) {
+	v := s.newVolume()
+	want := v.request()
+	early := want
+	early.ImageID = "" // as long as nobody has opened the image
+	done(s, "lay the replica without an image id", s.first.put(early))
+	done(s, "lay it again with one", s.first.put(want))
+	status := s.first.status(v.VolumeRef)
+	if status.State != api.StateStandby || status.ImageID != want.ImageID || status.CacheBytes < want.CacheBytes ||
+		status.SizeBytes != want.SizeBytes || status.Port != want.Port || status.Minor != want.Minor || status.Epoch != 0 ||
+		status.Role == api.RolePrimary {
+		s.Errorf("the status after laying %+v is %+v", want, shown(status))
+	}
+	s.first.unchanged(func() {
+		done(s, "lay it a third time", s.first.put(want))
+		done(s, "lay it without the image id once more", s.first.put(early))
+	})
+	grown := want
+	grown.SizeBytes += 4 * mib
+	done(s, "lay it after the image grew", s.first.put(grown))
+	found := false
+	for _, listed := range s.first.statuses() {
+		found = found || listed.VolumeRef == v.VolumeRef
+	}
+	if !found {
+		s.Errorf("the list of all volumes does not have %s", v)
+	}
+}
+
+func replicaMismatch(s *suite) {
+	v := s.laid()
+	s.first.unchanged(func() {
+		for what, tc := range map[string]struct {
+			change func(*api.ReplicaRequest)
+			code   api.Code
+		}{
+			"another cache size": {func(r *api.ReplicaRequest) { r.CacheBytes += 4 * mib }, api.CodeReplicaMismatch},
+			"another port":       {func(r *api.ReplicaRequest) { r.Port += portsAndMinors / 2 }, api.CodeReplicaMismatch},
+			"another minor":      {func(r *api.ReplicaRequest) { r.Minor += portsAndMinors / 2 }, api.CodeReplicaMismatch},
+			"a smaller image":    {func(r *api.ReplicaRequest) { r.SizeBytes -= 4 * mib }, api.CodeReplicaMismatch},
+			"another image id":   {func(r *api.ReplicaRequest) { r.ImageID = "0" + r.ImageID }, api.CodeIdentityMismatch},
+		} {
+			r := v.request()
+			tc.change(&r)
+			refused(s, "a replica with "+what, s.first.put(r), tc.code)
+		}
+	})
+}
+
+func portsInUse(s *suite) {
+	v, other := s.laid(), s.nameVolume()
+	s.first.unchanged(func() {
+		r := other.request()
+		r.Port = v.port
+		refused(s, "a replica with another volume's port", s.first.put(r), api.CodePortInUse)
+		r = other.request()
+		r.Minor = v.minor
+		refused(s, "a replica with another volume's minor", s.first.put(r), api.CodePortInUse)
+	})
+}
+
+func noRoom(s *suite) {
+	r := s.nameVolume().request()
+	r.CacheBytes = s.first.node().CacheFreeBytes/4096*4096 + 64*mib
+	s.first.unchanged(func() {
+		refused(s, "a replica larger than the free space", s.first.put(r), api.CodeNoRoom)
+	})
+}
+
+func replicaDeleted(s *suite) {
+	v := s.laid()
+	for _, what := range []string{"delete the replica", "delete it again"} {
+		done(s, what, s.first.delete(v, ""))
+		if status := s.first.status(v.VolumeRef); status.State != api.StateAbsent {
+			s.Errorf("%s: the state is %q, want %q", what, status.State, api.StateAbsent)
+		}
+	}
+	done(s, "delete with discard what is gone", s.first.delete(v, "true"))
+	done(s, "lay it anew", s.first.put(v.request()))
+	done(s, "delete a clean replica with discard", s.first.delete(v, "true"))
+	done(s, "delete what was never there", s.first.delete(s.nameVolume(), ""))
+}
+
+func connectedNotDeleted(s *suite) {
+	v := s.connected()
+	data := v.write(s.first, 0, mib)
+	for _, discard := range []string{"", "false", "true"} {
+		refused(s, "delete the connected replica, discard="+discard, s.first.delete(v, discard), api.CodeConnected)
+	}
+	if status := s.first.status(v.VolumeRef); status.State != api.StateConnected || status.Device != v.device {
+		s.Errorf("refused deletes changed the status to %+v", shown(status))
+	}
+	v.holds(s.first, 0, data)
+}
+
+// dirtyStandbyNotDeleted: the standby's copy is the only one that survives the first host.
+func dirtyStandbyNotDeleted(s *suite) {
+	v := s.connected()
+	v.makeDirty(s.first)
+	before := s.second.status(v.VolumeRef)
+	refused(s, "delete the standby while the cache is dirty", s.second.delete(v, ""), api.CodeDirty, api.CodeDirtyUnknown, api.CodeConnected)
+	after := s.second.status(v.VolumeRef)
+	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
+		s.Errorf("the refused delete changed the standby from %+v to %+v", shown(before), shown(after))
+	}
+	v.detach(s.first)
+	done(s, "delete the standby of a clean cache", s.second.delete(v, ""))
+}

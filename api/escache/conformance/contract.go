@@ -1,0 +1,99 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// contract is openapi.yaml, ready to validate requests and answers.
+type contract struct {
+	router  routers.Router
+	problem *openapi3.Schema
+}
+
+func loadContract(ctx context.Context) (*contract, error) {
+	loader := openapi3.NewLoader()
+	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) { return api.Documents.ReadFile(path.Base(u.Path)) }
+	doc, err := loader.LoadFromURI(&url.URL{Path: api.OpenAPIFile})
+	if err != nil {
+		return nil, fmt.Errorf("read the contract: %w", err)
+	}
+	if err := doc.Validate(ctx); err != nil {
+		return nil, fmt.Errorf("the contract: %w", err)
+	}
+	doc.Servers = nil // paths decide, whatever host is called
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		return nil, fmt.Errorf("the contract: %w", err)
+	}
+	return &contract{router: router, problem: doc.Components.Schemas["Problem"].Value}, nil
+}
+
+// checkRequest says what the contract has against a request. The request's body can be read again.
+func (c *contract) checkRequest(r *http.Request) error {
+	route, params, err := c.router.FindRoute(r)
+	if err != nil {
+		return err
+	}
+	return openapi3filter.ValidateRequest(r.Context(), requestInput(r, route, params))
+}
+
+func requestInput(r *http.Request, route *routers.Route, params map[string]string) *openapi3filter.RequestValidationInput {
+	return &openapi3filter.RequestValidationInput{
+		Request: r, PathParams: params, Route: route,
+		Options: &openapi3filter.Options{
+			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, SkipSettingDefaults: true,
+		},
+	}
+}
+
+// checkAnswer says what the contract has against an answer. What is no call of the contract must be answered with a problem all the same.
+func (c *contract) checkAnswer(r *http.Request, status int, header http.Header, body []byte) error {
+	if status >= http.StatusBadRequest {
+		if err := c.checkProblem(status, header, body); err != nil {
+			return err
+		}
+	} else if status == http.StatusNoContent && len(body) > 0 {
+		return fmt.Errorf("204 with %d bytes", len(body))
+	}
+	route, params, err := c.router.FindRoute(r)
+	if err != nil || route.Path != r.URL.Path { // the router forgives a slash at the end
+		if status < http.StatusBadRequest {
+			return fmt.Errorf("%d for what is no call of the API", status)
+		}
+		return nil
+	}
+	input := requestInput(r, route, params)
+	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Options: input.Options, Status: status, Header: header, Body: io.NopCloser(bytes.NewReader(body)),
+	})
+}
+
+// checkProblem checks what the schema cannot: that status, code and body say the same.
+func (c *contract) checkProblem(status int, header http.Header, body []byte) error {
+	problem, err := problemOf(header, body)
+	if err != nil {
+		return fmt.Errorf("%d: %w", status, err)
+	}
+	if problem.Status != status || api.StatusOf(problem.Code) != status {
+		return fmt.Errorf("%d with status %d in the body, and the code %s, which has status %d",
+			status, problem.Status, problem.Code, api.StatusOf(problem.Code))
+	}
+	var value any
+	if err := decodeStrictly(body, &value); err != nil {
+		return err
+	}
+	return c.problem.VisitJSON(value, openapi3.EnableJSONSchema2020())
+}

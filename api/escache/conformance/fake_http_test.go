@@ -1,0 +1,165 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func fail(code api.Code, format string, args ...any) error {
+	return &api.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// fakeServer is one host's HTTP side: it parses, asks the contract, and writes answers.
+type fakeServer struct {
+	h        *fakeHost
+	contract *contract
+}
+
+type verb func(ctx context.Context, body []byte, r *http.Request) (any, error)
+
+func (s *fakeServer) verbs() map[string]map[string]verb {
+	h := s.h
+	return map[string]map[string]verb{
+		api.PathNode:   {http.MethodGet: func(context.Context, []byte, *http.Request) (any, error) { return h.node(), nil }},
+		api.PathStatus: {http.MethodGet: func(_ context.Context, _ []byte, r *http.Request) (any, error) { return h.status(refOf(r)) }},
+		api.PathReplica: {
+			http.MethodPut: with(s, h.put),
+			http.MethodDelete: func(_ context.Context, _ []byte, r *http.Request) (any, error) {
+				return nil, h.delete(refOf(r), r.URL.Query().Get("discard") == "true")
+			},
+		},
+		api.PathDevConnect: {http.MethodPost: with(s, h.connect)},
+		api.PathFlush:      {http.MethodPost: with(s, h.flush)},
+		api.PathStop:       {http.MethodPost: with(s, h.stop)},
+		api.PathMode:       {http.MethodPost: with(s, h.setMode)},
+		api.PathHold:       {http.MethodPost: with(s, h.hold)},
+		api.PathRelease:    {http.MethodPost: with(s, h.release)},
+		api.PathResize:     {http.MethodPost: with(s, h.resize)},
+	}
+}
+
+func refOf(r *http.Request) api.VolumeRef {
+	return api.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
+}
+
+func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
+	return func(ctx context.Context, body []byte, _ *http.Request) (any, error) {
+		var req R
+		decodeBody := decodeStrictly
+		if s.h.w.breaks("unknown fields are ignored") {
+			decodeBody = func(data []byte, into any) error { return json.Unmarshal(data, into) }
+		}
+		if err := decodeBody(body, &req); err != nil {
+			return nil, fail(api.CodeInvalidRequest, "body: %v", err)
+		}
+		return f(ctx, req)
+	}
+}
+
+func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	value, err := s.answer(w, r)
+	var problem *api.Problem
+	switch {
+	case errors.As(err, &problem):
+		s.problem(w, problem)
+	case value == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		data, _ := json.Marshal(value)
+		if s.h.w.breaks("answers have a field of their own") {
+			data = append([]byte(`{"extra":1,`), data[1:]...)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(data)
+	}
+}
+
+func (s *fakeServer) problem(w http.ResponseWriter, p *api.Problem) {
+	p.Status = api.StatusOf(p.Code)
+	if s.h.w.breaks("every error is a 500") {
+		p.Status = http.StatusInternalServerError
+	}
+	p.Type, p.Title = "urn:escache:problem:"+string(p.Code), http.StatusText(p.Status)
+	w.Header().Set("Content-Type", api.ProblemContentType)
+	if s.h.w.breaks("errors are plain JSON") {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	if s.h.w.breaks("codes of its own") {
+		p.Code = "my_" + p.Code
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+const maxBody = 64 << 10
+
+func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request) (any, error) {
+	verbs := s.verbs()[r.URL.Path]
+	if verbs == nil {
+		return nil, fail(api.CodeUnknownPath, "%s is no call of this API", r.URL.Path)
+	}
+	call := verbs[r.Method]
+	if call == nil {
+		if !s.h.w.breaks("Allow is not sent") {
+			w.Header().Set("Allow", strings.Join(slices.Collect(maps.Keys(verbs)), ", "))
+		}
+		return nil, fail(api.CodeMethodNotAllowed, "%s is no method of %s", r.Method, r.URL.Path)
+	}
+	limit := int64(maxBody)
+	if s.h.w.breaks("bodies have no bound") {
+		limit = 1 << 30
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
+	if err != nil || !utf8.Valid(body) {
+		return nil, fail(api.CodeInvalidRequest, "the body is over 64 KiB or no UTF-8")
+	}
+	if err := s.checkQuery(r); err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if err := s.contract.checkRequest(r); err != nil && !s.forgives(err) {
+		return nil, fail(api.CodeInvalidRequest, "%v", err)
+	}
+	return call(r.Context(), body, r)
+}
+
+// forgives lets pass what a world that breaks a rule of input does not see.
+func (s *fakeServer) forgives(err error) bool {
+	for rule, words := range map[string]string{
+		"unknown fields are ignored": "is unsupported", "names are not checked": "the regular expression",
+		"missing fields are zero": "is missing", "sizes are not checked": "multipleOf",
+	} {
+		if s.h.w.breaks(rule) && strings.Contains(err.Error(), words) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *fakeServer) checkQuery(r *http.Request) error {
+	known := map[string][]string{api.PathStatus: {"pool", "image"}}[r.URL.Path]
+	if r.Method == http.MethodDelete {
+		known = []string{"pool", "image", "discard"}
+	}
+	query := r.URL.Query()
+	for name, values := range query {
+		if (!slices.Contains(known, name) || len(values) > 1) && !s.h.w.breaks("unknown parameters are ignored") {
+			return fail(api.CodeInvalidRequest, "parameter %s is not known or is given twice", name)
+		}
+	}
+	if r.URL.Path == api.PathStatus && query.Has("pool") != query.Has("image") {
+		return fail(api.CodeInvalidRequest, "pool and image are given together or not at all")
+	}
+	return nil
+}

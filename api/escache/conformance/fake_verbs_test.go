@@ -1,0 +1,464 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// begin takes the volume for an operation, with the world's lock held.
+func (h *fakeHost) begin(ref api.VolumeRef, verb string) (r *replica, end func(), err error) {
+	r = h.replicas[ref]
+	if r == nil {
+		return nil, nil, fail(api.CodeNotFound, "no replica here; lay one")
+	}
+	for r.verb != "" && h.w.breaks("a busy volume makes callers wait") {
+		h.w.mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+		h.w.mu.Lock()
+	}
+	if h.w.breaks("one operation blocks all volumes") {
+		for _, other := range h.replicas {
+			if other.verb != "" {
+				r = other
+			}
+		}
+	}
+	if r.verb != "" && !h.w.breaks("operations run at the same time") {
+		detail := fmt.Sprintf("%s has been running for %s", r.verb, time.Since(r.since).Round(time.Millisecond))
+		if h.w.breaks("busy does not name the operation") {
+			detail = "try again later"
+		}
+		return nil, nil, fail(api.CodeBusy, "%s", detail)
+	}
+	r.verb, r.since = verb, time.Now()
+	return r, func() { r.verb = "" }, nil
+}
+
+func (h *fakeHost) lock() func() {
+	h.w.mu.Lock()
+	return h.w.mu.Unlock
+}
+
+func (h *fakeHost) node() api.Node {
+	defer h.lock()()
+	n := api.Node{
+		Name: h.name, Version: "fake", Healthy: true, CacheCapacityBytes: fakeCapacity, CacheAllocatedBytes: h.leaked,
+		MaxVolumes: 100, Kernel: api.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
+	}
+	for ref, r := range h.replicas {
+		n.Volumes++
+		n.CacheAllocatedBytes += r.req.CacheBytes
+		if r.connected && !h.w.breaks("primaries are not counted") {
+			n.Primaries++
+			n.DirtyBytes += int64(len(h.w.caches[ref].dirty)) * block
+		}
+	}
+	n.CacheFreeBytes = n.CacheCapacityBytes - n.CacheAllocatedBytes
+	return n
+}
+
+func (h *fakeHost) status(ref api.VolumeRef) (any, error) {
+	defer h.lock()()
+	status := api.Status{Volumes: []api.VolumeStatus{}}
+	if ref.Pool == "" {
+		for ref := range h.replicas {
+			if !h.w.breaks("the list is empty") {
+				status.Volumes = append(status.Volumes, h.one(ref))
+			}
+		}
+		return status, nil
+	}
+	if r := h.replicas[ref]; r != nil && h.w.breaks("status waits for the running operation") {
+		for r.verb != "" {
+			h.w.mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+			h.w.mu.Lock()
+		}
+	} else if r == nil && h.w.breaks("an absent volume is an error") {
+		return nil, fail(api.CodeNotFound, "no replica here")
+	}
+	status.Volumes = append(status.Volumes, h.one(ref))
+	return status, nil
+}
+
+func (h *fakeHost) one(ref api.VolumeRef) api.VolumeStatus {
+	v := api.VolumeStatus{VolumeRef: ref, State: api.StateAbsent, Role: api.RoleUnknown, SyncedPercent: 100}
+	r := h.replicas[ref]
+	if r == nil {
+		return v
+	}
+	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
+	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, api.StateStandby, api.RoleSecondary, "UpToDate"
+	if r.primary {
+		v.Role = api.RolePrimary
+	}
+	if !r.connected {
+		return v
+	}
+	dirty := int64(len(h.w.caches[ref].dirty)) * block
+	v.DirtyBytes, v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = &dirty, r.mode, devicePath(ref), r.client, r.size, r.held
+	switch {
+	case r.verb == "flush":
+		v.State = api.StateFlushing
+	case r.mode == api.ModeWritethrough:
+		v.State = api.StateDraining
+	default:
+		v.State = api.StateConnected
+	}
+	return v
+}
+
+func (h *fakeHost) put(_ context.Context, req api.ReplicaRequest) (any, error) {
+	defer h.lock()()
+	if err := h.checkNodes(req); err != nil {
+		return nil, err
+	}
+	if r := h.replicas[req.VolumeRef]; r != nil {
+		return nil, h.putAgain(r, req)
+	}
+	for ref, r := range h.replicas {
+		if r.req.Port == req.Port && !h.w.breaks("a port is given twice") || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
+			return nil, fail(api.CodePortInUse, "port or minor belongs to %s", ref.Image)
+		}
+	}
+	used := int64(0)
+	for _, r := range h.replicas {
+		used += r.req.CacheBytes
+	}
+	full := used+req.CacheBytes > fakeCapacity && !h.w.breaks("space is not checked")
+	if !full || h.w.breaks("a refused replica stays") {
+		h.replicas[req.VolumeRef] = &replica{req: req, size: req.SizeBytes}
+		if h.w.caches[req.VolumeRef] == nil {
+			h.w.caches[req.VolumeRef] = &cache{dirty: map[int64][]byte{}}
+		}
+	}
+	if full {
+		return nil, fail(api.CodeNoRoom, "not enough space")
+	}
+	return nil, nil
+}
+
+func (h *fakeHost) checkNodes(req api.ReplicaRequest) error {
+	a, b := req.Nodes[0], req.Nodes[1]
+	if a.Name == b.Name || a.Address == b.Address || (a.Name != h.name && b.Name != h.name) ||
+		net.ParseIP(a.Address) == nil || net.ParseIP(b.Address) == nil {
+		return fail(api.CodeInvalidRequest, "nodes: two different hosts with IP addresses are needed, one of them this one")
+	}
+	return nil
+}
+
+func (h *fakeHost) putAgain(have *replica, req api.ReplicaRequest) error {
+	_, end, err := h.begin(req.VolumeRef, "put_replica")
+	if err != nil {
+		return err
+	}
+	defer end()
+	switch {
+	case h.w.breaks("a replica is laid but once"):
+		return fail(api.CodeReplicaMismatch, "it is here already")
+	case h.w.breaks("parameters are not compared"):
+	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
+		return fail(api.CodeIdentityMismatch, "the replica belongs to another image")
+	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
+		req.SizeBytes < have.req.SizeBytes:
+		return fail(api.CodeReplicaMismatch, "other parameters; delete it first")
+	}
+	if have.req.ImageID == "" && !h.w.breaks("an image id is not filled in") {
+		have.req.ImageID = req.ImageID
+	}
+	have.req.SizeBytes = max(have.req.SizeBytes, req.SizeBytes)
+	return nil
+}
+
+func (h *fakeHost) delete(ref api.VolumeRef, discard bool) error {
+	defer h.lock()()
+	if h.replicas[ref] == nil {
+		if h.w.breaks("what is gone cannot be deleted") {
+			return fail(api.CodeNotFound, "no replica here")
+		}
+		return nil
+	}
+	r, end, err := h.begin(ref, "delete_replica")
+	if err != nil {
+		return err
+	}
+	defer end()
+	forced := discard && h.w.breaks("discard removes a connected replica")
+	switch {
+	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
+		return fail(api.CodeConnected, "stop it first")
+	case len(h.w.caches[ref].dirty) > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):
+		return fail(api.CodeDirty, "flush it first")
+	}
+	if r.connected {
+		h.disconnect(ref, r)
+	}
+	delete(h.replicas, ref)
+	if h.w.breaks("space is not given back") {
+		h.leaked += r.req.CacheBytes
+	}
+	if h.w.hosts[0].replicas[ref] == nil && h.w.hosts[1].replicas[ref] == nil {
+		delete(h.w.caches, ref)
+	}
+	return nil
+}
+
+func (h *fakeHost) disconnect(ref api.VolumeRef, r *replica) {
+	r.connected, r.primary, r.client, r.mode = false, false, "", ""
+	if img := h.w.images[ref]; img != nil && img.holder == h.name && !h.w.breaks("stop keeps the image's lock") {
+		img.holder = ""
+	}
+	if h.w.breaks("stop forgets the epoch") {
+		r.epoch = 0
+	}
+}
+
+func (h *fakeHost) connect(_ context.Context, req api.ConnectRequest) (any, error) {
+	defer h.lock()()
+	o := req.Options
+	if o.HighWatermark != 0 && o.LowWatermark >= o.HighWatermark {
+		return nil, fail(api.CodeInvalidRequest, "lowWatermark must be below highWatermark")
+	}
+	r, end, err := h.begin(req.VolumeRef, "dev_connect")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if req.Epoch < r.epoch && !h.w.breaks("older epochs are taken") {
+		if h.w.breaks("a refused epoch is recorded") {
+			r.epoch = req.Epoch
+		}
+		return nil, fail(api.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	answer, err := h.assemble(req, r)
+	if err != nil {
+		return nil, err
+	}
+	if !h.w.breaks("a newer epoch is not recorded") || r.epoch == 0 {
+		r.epoch = req.Epoch
+	}
+	return answer, nil
+}
+
+func (h *fakeHost) assemble(req api.ConnectRequest, r *replica) (any, error) {
+	answer := func() (any, error) {
+		return api.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: r.req.ImageID, ClientAddress: r.client}, nil
+	}
+	h.w.clients++
+	client := fmt.Sprintf("10.0.0.1:0/%d", h.w.clients)
+	if r.connected {
+		if h.w.breaks("a repeated connect is refused") {
+			return nil, fail(api.CodeConnected, "it is connected already")
+		}
+		if h.w.breaks("a repeated connect maps again") {
+			r.client = client
+		}
+		return answer()
+	}
+	r.primary = h.w.breaks("a refused connect stays Primary")
+	img := h.w.images[req.VolumeRef]
+	if img == nil {
+		return nil, fail(api.CodeImageNotFound, "Ceph has no such image")
+	}
+	for _, id := range []string{req.ImageID, r.req.ImageID} {
+		if id != "" && id != img.id && !h.w.breaks("image ids are not compared") {
+			return nil, fail(api.CodeIdentityMismatch, "another image")
+		}
+	}
+	for _, peer := range h.w.hosts {
+		if p := peer.replicas[req.VolumeRef]; peer != h && p != nil && p.connected && !h.w.breaks("two hosts may connect") {
+			return nil, fail(api.CodeConnected, "connected on %s", peer.name)
+		}
+	}
+	if img.holder != "" && img.holder != h.name && !h.w.breaks("a lock is no obstacle") && !h.w.breaks("two hosts may connect") {
+		return nil, fail(api.CodeImageInUse, "%s has it", img.holder)
+	}
+	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.name
+	r.size, r.mode = img.size, api.ModeWriteback
+	if h.w.breaks("the device has another size") {
+		r.size -= block
+	}
+	if h.w.breaks("the peer does not learn of a resize") && r.req.Nodes[1].Name == h.name {
+		r.size = r.req.SizeBytes
+	} else {
+		r.req.SizeBytes = img.size
+	}
+	if req.Options.Mode != "" && !h.w.breaks("options are ignored") {
+		r.mode = req.Options.Mode
+	}
+	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.name {
+		img.blocks = map[int64][]byte{}
+	}
+	return answer()
+}
+
+// here is a connected replica.
+func (h *fakeHost) here(ref api.VolumeRef, verb string) (*replica, func(), error) {
+	r, end, err := h.begin(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !r.connected {
+		end()
+		return nil, nil, fail(api.CodeNotConnected, "not connected here")
+	}
+	if r.held != nil && verb != "hold" {
+		end()
+		return nil, nil, fail(api.CodeHeld, "release it first")
+	}
+	return r, end, nil
+}
+
+// drain moves what is dirty to the image.
+func (h *fakeHost) drain(ctx context.Context, ref api.VolumeRef) error {
+	if err := h.w.ceph(ctx); err != nil {
+		return err
+	}
+	if img := h.w.images[ref]; img != nil && !h.w.breaks("flush loses data") {
+		maps.Copy(img.blocks, h.w.caches[ref].dirty)
+	}
+	clear(h.w.caches[ref].dirty)
+	return nil
+}
+
+func (h *fakeHost) flush(ctx context.Context, req api.FlushRequest) (any, error) {
+	defer h.lock()()
+	_, end, err := h.here(req.VolumeRef, "flush")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if h.w.breaks("flush lies") {
+		return api.FlushResponse{Clean: true}, nil
+	}
+	if !h.w.breaks("flush knows no end") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.TimeoutSeconds)*time.Second)
+		defer cancel()
+	}
+	if err := h.drain(ctx, req.VolumeRef); err != nil {
+		if h.w.breaks("flush lies when its time is up") {
+			return api.FlushResponse{Clean: true}, nil
+		}
+		return api.FlushResponse{DirtyBytes: int64(len(h.w.caches[req.VolumeRef].dirty)) * block}, nil
+	}
+	return api.FlushResponse{Clean: true}, nil
+}
+
+func (h *fakeHost) stop(_ context.Context, req api.StopRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.begin(req.VolumeRef, "stop")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	switch {
+	case !r.connected && h.w.breaks("stop twice is an error"):
+		return nil, fail(api.CodeNotConnected, "not connected")
+	case !r.connected:
+		return nil, nil
+	case r.held != nil && !h.w.breaks("a held volume is stopped"):
+		return nil, fail(api.CodeHeld, "release it first")
+	case r.open > 0 && !h.w.breaks("an open device is stopped"):
+		return nil, fail(api.CodeDeviceOpen, "close it first")
+	case len(h.w.caches[req.VolumeRef].dirty) > 0 && !h.w.breaks("a dirty device is stopped"):
+		return nil, fail(api.CodeDirty, "flush first")
+	case h.w.breaks("stop does nothing"):
+		return nil, nil
+	}
+	h.disconnect(req.VolumeRef, r)
+	return nil, nil
+}
+
+func (h *fakeHost) setMode(ctx context.Context, req api.ModeRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "mode")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if h.w.breaks("mode does nothing") {
+		return nil, nil
+	}
+	r.mode = req.Mode
+	if req.Mode == api.ModeWritethrough && !h.w.breaks("writethrough does not drain") {
+		return nil, h.drain(ctx, req.VolumeRef)
+	}
+	return nil, nil
+}
+
+func (h *fakeHost) hold(ctx context.Context, req api.HoldRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "hold")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if !h.w.breaks("hold does not clean") {
+		if err := h.drain(ctx, req.VolumeRef); err != nil {
+			return nil, fail(api.CodeTimeout, "%v", err)
+		}
+	}
+	until := time.Now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
+	if r.held != nil && r.held.After(until) && !h.w.breaks("a second hold cuts the first short") {
+		until = *r.held
+	}
+	if r.held == nil {
+		r.released = make(chan struct{})
+	}
+	r.held = &until
+	if !h.w.breaks("no watchdog") {
+		time.AfterFunc(time.Until(until), func() {
+			defer h.lock()()
+			if r.held != nil && !time.Now().Before(*r.held) {
+				r.held = nil
+				close(r.released)
+			}
+		})
+	}
+	return api.HoldResponse{HeldUntil: until}, nil
+}
+
+func (h *fakeHost) release(_ context.Context, req api.ReleaseRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.begin(req.VolumeRef, "release")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if r.held == nil {
+		if h.w.breaks("what is not held cannot be released") {
+			return nil, fail(api.CodeNotConnected, "not held")
+		}
+		return nil, nil
+	}
+	r.held = nil
+	close(r.released)
+	return nil, nil
+}
+
+func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "resize")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	switch {
+	case req.SizeBytes < r.size && !h.w.breaks("a device shrinks"):
+		return nil, fail(api.CodeInvalidRequest, "a device never shrinks")
+	case req.SizeBytes > h.w.images[req.VolumeRef].size && !h.w.breaks("a device outgrows its image"):
+		return nil, fail(api.CodeInvalidRequest, "grow the image first")
+	case h.w.breaks("resize does nothing"):
+		return nil, nil
+	case req.SizeBytes > r.size && h.w.breaks("resize loses data"):
+		clear(h.w.caches[req.VolumeRef].dirty)
+	}
+	r.size, r.req.SizeBytes = req.SizeBytes, req.SizeBytes
+	return nil, nil
+}
