@@ -105,7 +105,7 @@ func certificateNeeded(s *suite) {
 			}
 		}
 		if status, err := plaintext(s.Context(), h.URL); err == nil && status < http.StatusBadRequest {
-			s.Errorf("%s: a caller without TLS got %d", h.Name, shown(status))
+			s.Errorf("%s: a caller without TLS got %d", h.Name, status)
 		}
 	}
 	if called == 0 {
