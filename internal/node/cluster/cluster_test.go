@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// server answers with what the test sets, and notes what it was asked.
+type server struct {
+	answer func(method, path string) (int, string)
+	asked  []string
+	body   string
+	kind   string
+}
+
+func start(t *testing.T) (*server, *Client) {
+	t.Helper()
+	s := &server{}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.asked = append(s.asked, r.Method+" "+r.URL.RequestURI())
+		s.body, s.kind = string(body), r.Header.Get("Content-Type")
+		code, answer := s.answer(r.Method, r.URL.RequestURI())
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(h.Close)
+	c, err := New(&rest.Config{Host: h.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, c
+}
+
+func volume(name, pool, image string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":"7"},"spec":{"pool":%q,"image":%q}}`, name, pool, image)
+}
+
+func TestErrorsAreTold(t *testing.T) {
+	s, c := start(t)
+	for code, want := range map[int]error{
+		http.StatusNotFound: ErrNotFound, http.StatusConflict: ErrConflict, http.StatusServiceUnavailable: ErrUnavailable,
+		http.StatusTooManyRequests: ErrUnavailable, http.StatusInternalServerError: ErrUnavailable,
+	} {
+		s.answer = func(string, string) (int, string) { return code, `{"kind":"Status","message":"why not"}` }
+		if _, err := c.Volume(t.Context(), "v"); !errors.Is(err, want) || !strings.Contains(err.Error(), "why not") {
+			t.Errorf("%d: %v", code, err)
+		}
+	}
+	s.answer = func(string, string) (int, string) { return http.StatusForbidden, `{"message":"no"}` }
+	if _, err := c.Volume(t.Context(), "v"); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) {
+		t.Errorf("forbidden: %v", err)
+	}
+	down, err := New(&rest.Config{Host: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := down.Volume(t.Context(), "v"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("down: %v", err)
+	}
+}
+
+func TestAVolumeIsFoundByItsImage(t *testing.T) {
+	s, c := start(t)
+	pages := map[string]string{
+		"GET /apis/escache.io/v1alpha1/cachevolumes?limit=250": `{"metadata":{"continue":"more"},"items":[` + volume("a", "p", "x") + `]}`,
+		"GET /apis/escache.io/v1alpha1/cachevolumes?continue=more&limit=250": `{"metadata":{},"items":[` +
+			volume("b", "other", "img") + "," + volume("c", "p", "img") + `]}`,
+		"GET /apis/escache.io/v1alpha1/cachevolumes/c":    volume("c", "p", "img"),
+		"GET /apis/escache.io/v1alpha1/cachevolumes/same": volume("same", "p", "same"),
+	}
+	s.answer = func(method, path string) (int, string) {
+		if page, ok := pages[method+" "+path]; ok {
+			return http.StatusOK, page
+		}
+		return http.StatusNotFound, "{}"
+	}
+	v, err := c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "same"})
+	if err != nil || v.Name != "same" || len(s.asked) != 1 {
+		t.Errorf("%v %v %q", v, err, s.asked)
+	}
+	if v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "img"}); err != nil || v.Name != "c" {
+		t.Errorf("%v %v", v, err)
+	}
+	if _, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "nowhere"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestChangesNameTheVersionTheyWereDecidedOn(t *testing.T) {
+	s, c := start(t)
+	s.answer = func(string, string) (int, string) { return http.StatusOK, volume("v", "p", "i") }
+	v := &v1alpha1.CacheVolume{}
+	v.Name, v.ResourceVersion = "v", "42"
+	var sent struct {
+		Metadata struct {
+			ResourceVersion string            `json:"resourceVersion"`
+			Annotations     map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Status map[string]any `json:"status"`
+	}
+	if _, err := c.PatchStatus(t.Context(), v, map[string]any{"dirtyBytes": 5}); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(s.body), &sent); err != nil || sent.Metadata.ResourceVersion != "42" || sent.Status["dirtyBytes"] != 5.0 ||
+		s.asked[0] != "PATCH /apis/escache.io/v1alpha1/cachevolumes/v/status" || s.kind != "application/merge-patch+json" {
+		t.Errorf("%q %s %s", s.asked, s.kind, s.body)
+	}
+	if _, err := c.Annotate(t.Context(), v, "k", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(s.body), &sent); err != nil || sent.Metadata.Annotations["k"] != "x" ||
+		s.asked[1] != "PATCH /apis/escache.io/v1alpha1/cachevolumes/v" {
+		t.Errorf("%q %s", s.asked, s.body)
+	}
+}
+
+func TestAnEventIsOnTheClaimOrElseOnTheVolume(t *testing.T) {
+	s, c := start(t)
+	s.answer = func(method, path string) (int, string) {
+		if strings.HasSuffix(path, "/persistentvolumeclaims/data") {
+			return http.StatusOK, `{"metadata":{"name":"data","namespace":"app","uid":"u-1"}}`
+		}
+		if method == http.MethodPost {
+			return http.StatusCreated, "{}"
+		}
+		return http.StatusNotFound, "{}"
+	}
+	v := &v1alpha1.CacheVolume{}
+	v.Name, v.UID = "pvc-1", "u-2"
+	v.Annotations = map[string]string{v1alpha1.AnnotationClaim: "app/data"}
+	event := Event{Warning: true, Reason: "PeerLost", Message: strings.Repeat("x", 3000), Time: time.Now()}
+	if err := c.Emit(t.Context(), "n1", v, event); err != nil {
+		t.Fatal(err)
+	}
+	var sent coreEvent
+	if err := json.Unmarshal([]byte(s.body), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if sent.InvolvedObject.Kind != "PersistentVolumeClaim" || sent.InvolvedObject.UID != "u-1" || sent.Metadata.Namespace != "app" ||
+		sent.Type != "Warning" || len(sent.Message) != messageLimit || s.asked[len(s.asked)-1] != "POST /api/v1/namespaces/app/events" {
+		t.Errorf("%q %+v", s.asked, sent)
+	}
+	v.Annotations[v1alpha1.AnnotationClaim] = "app/deleted"
+	if err := c.Emit(t.Context(), "n1", v, event); err != nil {
+		t.Fatal(err)
+	}
+	_ = json.Unmarshal([]byte(s.body), &sent)
+	if sent.InvolvedObject.Kind != "CacheVolume" || sent.Metadata.Namespace != "default" {
+		t.Errorf("%+v", sent.InvolvedObject)
+	}
+}

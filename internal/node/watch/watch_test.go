@@ -1,0 +1,444 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/node/cluster"
+)
+
+// world is an escached with one volume, and the Kubernetes API with its compare-and-swap.
+type world struct {
+	t      *testing.T
+	watch  *Watch
+	now    time.Time
+	status api.VolumeStatus
+	gone   bool
+	silent bool
+	// beforeStatus is called once before a single volume's status is answered.
+	beforeStatus func()
+	progress     Progress
+
+	object        v1alpha1.CacheVolume
+	version       int
+	reads, writes int
+	events        []string
+	apiDown       bool
+}
+
+func newWorld(t *testing.T) *world {
+	dirty := int64(0)
+	w := &world{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w.status = api.VolumeStatus{
+		VolumeRef: api.VolumeRef{Pool: "p", Image: "v"}, State: api.StateConnected, Role: api.RolePrimary, Epoch: 3, Mode: api.ModeWriteback,
+		Device: "/dev/escache/p/v", CacheBytes: 1 << 30, DirtyBytes: &dirty, DiskState: "UpToDate", SyncedPercent: 100, ClientAddress: "10.0.0.1:0/7",
+		Peers: []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}},
+	}
+	w.object.Name, w.object.ResourceVersion = "v", "0"
+	w.object.Spec = v1alpha1.CacheVolumeSpec{Pool: "p", Image: "v", Replicas: []string{"n1", "n2"}}
+	w.object.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache}
+	w.restart()
+	return w
+}
+
+func (w *world) restart() {
+	w.watch = New(Options{
+		Node: "n1", Cache: w, Cluster: w, Now: func() time.Time { return w.now }, Logger: slog.New(slog.DiscardHandler),
+		Progress: func(string) (Progress, bool) { return w.progress, true },
+	})
+}
+
+func (w *world) looks(n int) {
+	for range n {
+		w.watch.look(w.t.Context())
+		w.now = w.now.Add(Interval)
+	}
+}
+
+// settled is a world whose volume has been connected and well for a while.
+func settled(t *testing.T) *world {
+	w := newWorld(t)
+	w.looks(6)
+	w.reads, w.writes, w.events = 0, 0, nil
+	return w
+}
+
+func (w *world) lose() {
+	w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState = "WFConnection", "DUnknown"
+}
+
+func (w *world) find() {
+	w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState = "Connected", "UpToDate"
+}
+
+func (w *world) condition(kind string) string {
+	c := meta.FindStatusCondition(w.object.Status.Conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + " " + c.Reason
+}
+
+func (w *world) Status(context.Context) (*api.Status, error) {
+	if w.silent {
+		return nil, escache.ErrUnreachable
+	}
+	if w.gone {
+		return &api.Status{}, nil
+	}
+	s := w.status
+	s.Peers = slices.Clone(s.Peers)
+	return &api.Status{Volumes: []api.VolumeStatus{s}}, nil
+}
+
+func (w *world) VolumeStatus(context.Context, api.VolumeRef) (*api.VolumeStatus, error) {
+	if w.beforeStatus != nil {
+		hook := w.beforeStatus
+		w.beforeStatus = nil
+		hook()
+	}
+	s := w.status
+	s.Peers = slices.Clone(s.Peers)
+	return &s, nil
+}
+
+func (w *world) Volume(context.Context, string) (*v1alpha1.CacheVolume, error) {
+	w.reads++
+	if w.apiDown {
+		return nil, cluster.ErrUnavailable
+	}
+	return w.object.DeepCopy(), nil
+}
+
+func (w *world) VolumeOf(ctx context.Context, _ api.VolumeRef) (*v1alpha1.CacheVolume, error) {
+	return w.Volume(ctx, "")
+}
+
+func (w *world) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	w.writes++
+	if w.apiDown {
+		return nil, cluster.ErrUnavailable
+	}
+	if v.ResourceVersion != w.object.ResourceVersion {
+		return nil, cluster.ErrConflict
+	}
+	// Through JSON, so that each field's name has to be right. A list replaces the list, as in a merge patch.
+	data, err := json.Marshal(status)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, ok := status["conditions"]; ok {
+		w.object.Status.Conditions = nil
+	}
+	if _, ok := status["outdated"]; ok {
+		w.object.Status.Outdated = nil
+	}
+	if err := json.Unmarshal(data, &w.object.Status); err != nil {
+		w.t.Fatal(err)
+	}
+	w.touch()
+	return w.object.DeepCopy(), nil
+}
+
+func (w *world) touch() {
+	w.version++
+	w.object.ResourceVersion = strconv.Itoa(w.version)
+}
+
+func (w *world) Emit(_ context.Context, _ string, _ *v1alpha1.CacheVolume, e cluster.Event) error {
+	if w.apiDown {
+		return cluster.ErrUnavailable
+	}
+	w.events = append(w.events, e.Reason)
+	return nil
+}
+
+func TestAConnectedVolumeIsWrittenOnceAndThenLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	w.looks(1)
+	if w.writes != 1 || w.object.Status.ClientAddress != "10.0.0.1:0/7" || w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
+		t.Errorf("%d writes, %+v", w.writes, w.object.Status)
+	}
+	w.looks(1000)
+	if w.writes != 1 || w.reads != 1 || len(w.events) != 0 {
+		t.Errorf("while nothing changed: %d writes, %d reads, events %q", w.writes, w.reads, w.events)
+	}
+}
+
+func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
+	rows := []struct {
+		name      string
+		begin     func(w *world)
+		end       func(w *world)
+		condition string
+		reason    string
+		looks     int // within five seconds: at most two
+	}{
+		{"peer lost", (*world).lose, (*world).find, v1alpha1.ConditionRedundant, "PeerLost", 1},
+		{"frozen", func(w *world) { w.status.IOSuspended = true }, func(w *world) { w.status.IOSuspended = false },
+			v1alpha1.ConditionHealthy, "IOFrozen", 1},
+		{"error", func(w *world) { w.status.Error = &api.Fault{Code: api.CodeCacheError, Detail: "origin EIO"} },
+			func(w *world) { w.status.Error = nil }, v1alpha1.ConditionHealthy, "CacheError", 1},
+		{"full", func(w *world) { dirty := int64(1 << 30); w.status.DirtyBytes = &dirty }, func(w *world) { w.status.DirtyBytes = new(int64) },
+			v1alpha1.ConditionHealthy, "CacheNearlyFull", 1},
+		{"Ceph stalls", func(w *world) { w.progress = Progress{Completed: 10, InFlight: 4} },
+			func(w *world) { w.progress = Progress{Completed: 14} }, v1alpha1.ConditionHealthy, "CephStalled", 3},
+		{"escached silent", func(w *world) { w.silent = true }, func(w *world) { w.silent = false }, v1alpha1.ConditionHealthy, "EscachedSilent", 3},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			w := settled(t)
+			row.begin(w)
+			w.looks(row.looks)
+			if w.condition(row.condition) != "False "+row.reason || !slices.Equal(w.events, []string{row.reason}) {
+				t.Fatalf("%s, events %q", w.condition(row.condition), w.events)
+			}
+			w.looks(50)
+			if len(w.events) != 1 || w.writes > 2 { // the full cache's number is written once more, ten seconds later
+				t.Errorf("while it lasts: events %q, %d writes", w.events, w.writes)
+			}
+			row.end(w)
+			w.looks(absences)
+			if got := w.condition(row.condition); got[:4] != "True" || !slices.Equal(w.events, []string{row.reason, "Recovered"}) {
+				t.Errorf("%s, events %q", got, w.events)
+			}
+		})
+	}
+}
+
+// I/O that ends is no stall, however much is under way.
+func TestABusyCephIsNotStalled(t *testing.T) {
+	w := settled(t)
+	for i := range uint64(20) {
+		w.progress = Progress{Completed: i, InFlight: 64}
+		w.looks(1)
+	}
+	if len(w.events) != 0 {
+		t.Errorf("events %q", w.events)
+	}
+}
+
+func TestWhatComesAndGoesDoesNotFlood(t *testing.T) {
+	w := settled(t)
+	for range 50 { // every other look: one trouble
+		w.lose()
+		w.looks(1)
+		w.find()
+		w.looks(1)
+	}
+	if len(w.events) != 1 {
+		t.Errorf("flapping fast: events %q", w.events)
+	}
+	w = settled(t)
+	for range 50 { // slow enough to recover each time
+		w.lose()
+		w.looks(1)
+		w.find()
+		w.looks(absences)
+	}
+	if len(w.events) > 2*spokenLimit {
+		t.Errorf("flapping slowly: %d events in five minutes", len(w.events))
+	}
+}
+
+func TestAFreshVolumeMayTakeAMomentToFindItsPeer(t *testing.T) {
+	w := newWorld(t)
+	w.lose()
+	w.looks(1)
+	w.find()
+	w.looks(5)
+	if len(w.events) != 0 {
+		t.Errorf("events %q", w.events)
+	}
+	w = newWorld(t)
+	w.lose()
+	w.looks(2)
+	if !slices.Equal(w.events, []string{"PeerLost"}) {
+		t.Errorf("a peer that stays away: events %q", w.events)
+	}
+}
+
+func TestARestartReportsNothingTwice(t *testing.T) {
+	w := settled(t)
+	w.lose()
+	w.looks(1)
+	w.events = nil
+	w.restart()
+	w.looks(5)
+	if len(w.events) != 0 {
+		t.Errorf("again: %q", w.events)
+	}
+	w.find()
+	w.looks(absences)
+	if !slices.Equal(w.events, []string{"Recovered"}) || w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
+		t.Errorf("events %q, %s", w.events, w.condition(v1alpha1.ConditionRedundant))
+	}
+}
+
+func TestTroubleIsWrittenOnceTheAPIAnswersAgain(t *testing.T) {
+	w := settled(t)
+	w.apiDown = true
+	w.lose()
+	w.looks(3)
+	w.apiDown = false
+	w.looks(1)
+	if w.condition(v1alpha1.ConditionRedundant) != "False PeerLost" {
+		t.Error(w.condition(v1alpha1.ConditionRedundant))
+	}
+}
+
+func TestNumbersAreWrittenAtMostOnceInTenSeconds(t *testing.T) {
+	w := settled(t)
+	w.looks(10)
+	for i := range int64(60) { // two minutes of a busy writer
+		dirty := 4096 * (i + 1)
+		w.status.DirtyBytes = &dirty
+		w.looks(1)
+	}
+	if w.writes < 10 || w.writes > 13 {
+		t.Errorf("%d writes in two minutes", w.writes)
+	}
+	w.status.DirtyBytes = new(int64)
+	flushed := w.now
+	w.looks(6)
+	if w.object.Status.DirtyBytes != 0 || w.object.Status.LastFlushTime == nil || w.object.Status.LastFlushTime.Sub(flushed) > 3*Interval {
+		t.Errorf("%+v", w.object.Status)
+	}
+}
+
+func TestConditionsOfOthersAreKept(t *testing.T) {
+	w := newWorld(t)
+	w.object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageThere"}}
+	w.looks(1)
+	w.lose()
+	// The controller writes between our read and our write.
+	meta.SetStatusCondition(&w.object.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Deleting"})
+	w.touch()
+	w.looks(2)
+	if w.condition(v1alpha1.ConditionReady) != "False Deleting" || w.condition(v1alpha1.ConditionRedundant) != "False PeerLost" {
+		t.Errorf("%+v", w.object.Status.Conditions)
+	}
+}
+
+func TestOnlyTheAttachedNodeSpeaksForAVolume(t *testing.T) {
+	w := newWorld(t)
+	w.object.Status.AttachedNode = "n2"
+	w.lose()
+	w.looks(5)
+	if w.writes != 0 {
+		t.Errorf("%d writes", w.writes)
+	}
+}
+
+func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
+	outdated := func(t *testing.T) *world {
+		w := settled(t)
+		w.lose()
+		w.looks(1)
+		w.object.Status.Outdated = []string{"n2"} // as the arbiter does
+		w.touch()
+		w.watch.Recorded(w.object.DeepCopy())
+		w.looks(1)
+		return w
+	}
+	t.Run("resync", func(t *testing.T) {
+		w := outdated(t)
+		w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState, w.status.SyncedPercent = "SyncSource", "Inconsistent", 50
+		w.looks(5)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+			t.Error("off the list during the resync")
+		}
+		w.find()
+		w.status.SyncedPercent = 100
+		w.looks(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("lost again between the record and the look", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = w.lose
+		w.looks(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list although it was lost again")
+		}
+	})
+	t.Run("granted again between the look and the write", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = w.touch // the arbiter's grant changes the object; the status was read just before
+		w.looks(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list in spite of a newer grant")
+		}
+	})
+	t.Run("taken over meanwhile", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
+		w.touch()
+		w.looks(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("a node that does not have the volume changed its list")
+		}
+	})
+	t.Run("another epoch", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.object.Status.Epoch = 4
+		w.touch()
+		w.looks(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("a look of an older epoch changed the list")
+		}
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		w := outdated(t)
+		w.restart()
+		w.find()
+		w.looks(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Error("a restarted csi-node does not take it off")
+		}
+	})
+}
+
+func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
+	w := settled(t)
+	w.lose()
+	w.looks(1)
+	w.gone = true
+	w.object.Status.AttachedNode = ""
+	w.touch()
+	w.looks(1)
+	if got := w.condition(v1alpha1.ConditionRedundant); got != "True TwoCopies" {
+		t.Error(got)
+	}
+	writes := w.writes
+	w.looks(10)
+	if w.writes != writes {
+		t.Error("goes on writing")
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	p, ok := parseStat("  12 3 456 7 100 3 999 50 4 1 2 0 0 0 0 9 9\n")
+	if !ok || p.Completed != 112 || p.InFlight != 4 {
+		t.Errorf("%+v %v", p, ok)
+	}
+	if _, ok := parseStat("x"); ok {
+		t.Error("garbage was read")
+	}
+}
