@@ -71,8 +71,8 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device)
 		return escache.ConnectResponse{}, fail(escache.CodeCacheError, "%s/%s: the device's origin %s is no map of the image; stop it and connect again",
 			v.Pool, v.Image, dev.Origin)
 	}
-	if dev.Error && !dev.Suspended {
-		if err := e.Caches.Reload(ctx, v.name(), dev.Table); err != nil {
+	if dev.Error && e.holds.until(v.name()) == nil {
+		if err := e.reload(ctx, v.name(), dev.Table, dev.Table); err != nil {
 			return escache.ConnectResponse{}, err
 		}
 	}

@@ -43,7 +43,7 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 	if err != nil {
 		return none, err
 	}
-	if err := e.mayTouch(v, dev); err != nil {
+	if err := e.reachable(v); err != nil {
 		return none, err
 	}
 	start, dirtyBefore := e.now(), dev.DirtyBytes()
@@ -75,12 +75,23 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 	return escache.FlushResponse{Clean: clean, DirtyBytes: dev.DirtyBytes()}, nil
 }
 
-// mayTouch refuses what would only get stuck.
-func (e *Engine) mayTouch(v volume, dev writecache.Device) error {
-	if e.holds.until(v.name()) != nil || dev.Suspended {
+// reachable refuses a volume on which everything would only get stuck.
+func (e *Engine) reachable(v volume) error {
+	if e.holds.until(v.name()) != nil {
 		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
 	}
 	return e.notFrozen(v)
+}
+
+// mayTouch is what a verb that has the volume calls first.
+func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
+	if err := e.reachable(v); err != nil {
+		return err
+	}
+	if dev.Suspended { // not by a hold: a reload that did not get to its end
+		return e.Caches.LoadAndResume(ctx, v.name(), dev.Table)
+	}
+	return nil
 }
 
 func (e *Engine) notFrozen(v volume) error {
@@ -148,9 +159,11 @@ func (e *Engine) flushLoop(wanted context.Context, name string) error {
 			return fail(escache.CodeCacheError, "writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
 		case dev.Error:
 			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
-			err = e.Caches.Reload(bg, name, dev.Table)
+			err = e.reload(bg, name, dev.Table, dev.Table)
 			repaired = true
 			crashpoint.Reach("flush/reloaded")
+		case dev.Suspended:
+			err = e.Caches.LoadAndResume(bg, name, dev.Table)
 		case dev.DirtyBytes() == 0 && dev.Writeback == 0:
 			cancel()
 			return nil

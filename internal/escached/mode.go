@@ -2,9 +2,11 @@ package escached
 
 import (
 	"context"
+	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // SetMode turns draining on and off by reloading the table, so that the kernel itself is the record of the mode.
@@ -18,7 +20,7 @@ func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := e.mayTouch(v, dev); err != nil {
+	if err := e.mayTouch(ctx, v, dev); err != nil {
 		return err
 	}
 	drain := req.Mode == escache.ModeWritethrough
@@ -28,9 +30,25 @@ func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	table := dev.Table
 	table.Cleaner = drain
 	crashpoint.Reach("mode/begin")
-	err = e.Caches.Reload(ctx, v.name(), table)
+	err = e.reload(ctx, v.name(), dev.Table, table)
 	crashpoint.Reach("mode/reloaded")
 	return err
+}
+
+// reload puts a table in place of the running one under open files. If that fails, I/O must not stay suspended: the old
+// table is loaded again.
+func (e *Engine) reload(ctx context.Context, name string, old, table writecache.Table) error {
+	err := e.Caches.Reload(ctx, name, table)
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	dev, ok, look := e.device(ctx, name)
+	if look != nil || !ok || !dev.Suspended {
+		return errors.Join(err, look)
+	}
+	return errors.Join(err, e.Caches.LoadAndResume(ctx, name, old))
 }
 
 // Resize makes the device as large as the image has become, under running I/O.
@@ -44,7 +62,7 @@ func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := e.mayTouch(v, dev); err != nil {
+	if err := e.mayTouch(ctx, v, dev); err != nil {
 		return err
 	}
 	if req.SizeBytes < dev.Bytes {
@@ -57,7 +75,7 @@ func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
 		table := dev.Table
 		table.Bytes = req.SizeBytes
 		crashpoint.Reach("resize/begin")
-		if err := e.Caches.Reload(ctx, v.name(), table); err != nil {
+		if err := e.reload(ctx, v.name(), dev.Table, table); err != nil {
 			return err
 		}
 	}

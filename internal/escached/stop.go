@@ -43,7 +43,7 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 
 func (e *Engine) mayStop(v volume, dev writecache.Device) error {
 	switch {
-	case e.holds.until(v.name()) != nil || dev.Suspended:
+	case e.holds.until(v.name()) != nil, dev.Suspended:
 		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
 	case dev.Open > 0:
 		return fail(escache.CodeDeviceOpen, "%s/%s: the device is open %d times; unmount it first", v.Pool, v.Image, dev.Open)

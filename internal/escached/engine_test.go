@@ -1,0 +1,385 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+var (
+	ref    = escache.VolumeRef{Pool: "rbd", Image: "v1"}
+	putReq = escache.ReplicaRequest{
+		VolumeRef: ref, ImageID: "10ab", SizeBytes: 64 << 20, CacheBytes: 32 << 20, Port: 7800, Minor: 100,
+		Nodes: []escache.ReplicaNode{{Name: "n1", Address: "10.0.0.1"}, {Name: "n2", Address: "10.0.0.2"}},
+	}
+)
+
+func code(err error) escache.Code {
+	if err == nil {
+		return ""
+	}
+	return problemOf(err).Code
+}
+
+func connectWith(e *Engine, epoch int64) (escache.ConnectResponse, error) {
+	return e.DevConnect(context.Background(), escache.ConnectRequest{VolumeRef: ref, ImageID: "10ab", Epoch: epoch})
+}
+
+// verbsOfALife is every verb once, in the order of a volume's life.
+func verbsOfALife() []struct {
+	name string
+	do   func(e *Engine) error
+} {
+	ctx := context.Background()
+	return []struct {
+		name string
+		do   func(e *Engine) error
+	}{
+		{"put_replica", func(e *Engine) error { return e.PutReplica(ctx, putReq) }},
+		{"dev_connect", func(e *Engine) error { _, err := connectWith(e, 1); return err }},
+		{"mode", func(e *Engine) error {
+			return e.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
+		}},
+		{"hold", func(e *Engine) error {
+			_, err := e.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
+			return err
+		}},
+		{"release", func(e *Engine) error { return e.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }},
+		{"resize", func(e *Engine) error {
+			return e.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 64 << 20})
+		}},
+		{"flush", func(e *Engine) error {
+			res, err := e.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 5})
+			if err == nil && !res.Clean {
+				return errors.New("not clean")
+			}
+			return err
+		}},
+		{"stop", func(e *Engine) error { return e.Stop(ctx, escache.StopRequest{VolumeRef: ref}) }},
+		{"delete_replica", func(e *Engine) error { return e.DeleteReplica(ctx, ref, false) }},
+	}
+}
+
+// dieAt runs a verb that is killed on its way and reports whether it was.
+func dieAt(do func() error) (died bool, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(killed); !ok {
+				panic(r)
+			}
+			died = true
+		}
+	}()
+	return false, do()
+}
+
+func TestEveryVerbSucceedsWhenRepeatedAfterAFailureOrAKillAtEveryStep(t *testing.T) {
+	for _, how := range []string{"failed", "killed"} {
+		for n := 1; ; n++ {
+			w := newWorld(t)
+			e := w.engine()
+			hit := false
+			for _, verb := range verbsOfALife() {
+				if verb.name == "flush" && how == "killed" {
+					continue // it runs in a goroutine of its own; a kill of it leaves nothing but what was dirty
+				}
+				before := len(w.steps)
+				if verb.name == "flush" {
+					w.dirty = 8192
+				}
+				w.failAt, w.killAt = 0, 0
+				// The n-th step of this verb, for every verb of this life.
+				if how == "failed" {
+					w.failAt = before + n
+				} else {
+					w.killAt = before + n
+				}
+				died, err := dieAt(func() error { return verb.do(e) })
+				broke := died || errors.Is(err, errInjected)
+				hit = hit || broke
+				if err != nil && !broke {
+					t.Fatalf("%s: %v", verb.name, err)
+				}
+				at := ""
+				if broke {
+					at = w.steps[before+n-1]
+				}
+				if died {
+					e = w.restarted()
+				}
+				w.failAt, w.killAt = 0, 0
+				if err := verb.do(e); err != nil {
+					t.Fatalf("%s, %s at step %d (%s), repeated: %v", verb.name, how, n, at, err)
+				}
+			}
+			if left := w.left(); len(left) > 0 {
+				t.Fatalf("%s at step %d of each verb: left behind %q", how, n, left)
+			}
+			if !hit {
+				break // no verb has that many steps
+			}
+		}
+	}
+}
+
+func TestAConnectThatFailsLeavesAStandby(t *testing.T) {
+	for name, c := range map[string]struct {
+		breakIt func(w *world)
+		want    escache.Code
+	}{
+		"image held elsewhere":       {func(w *world) { w.mapErr = krbd.ErrInUse }, escache.CodeImageInUse},
+		"no image":                   {func(w *world) { w.mapErr = krbd.ErrNotFound }, escache.CodeImageNotFound},
+		"no Ceph":                    {func(w *world) { w.mapErr = krbd.ErrUnavailable }, escache.CodeCephUnavailable},
+		"another image of that name": {func(w *world) { w.image.ImageID = "20cd" }, escache.CodeIdentityMismatch},
+		"image shrunk":               {func(w *world) { w.image.Bytes = 4096 }, escache.CodeIdentityMismatch},
+		"arbiter refuses": {func(w *world) {
+			w.promote = drbd.ErrPeerNotFenced
+			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.UpToDate, PeerDisk: "DUnknown"}
+		}, escache.CodeFencingRefused},
+		"old primary alone": {func(w *world) {
+			w.promote = drbd.ErrNoCurrentData
+			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.Consistent, PeerDisk: "DUnknown"}
+		}, escache.CodeFencingRefused},
+		"outdated": {func(w *world) {
+			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.Outdated, PeerDisk: "DUnknown"}
+		}, escache.CodeOutdated},
+		"resync running": {func(w *world) {
+			w.minors[100] = drbd.Status{Connection: "SyncTarget", Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.Inconsistent, PeerDisk: drbd.UpToDate}
+		}, escache.CodeOutdated},
+		"superblock zeroed":     {func(w *world) { clear(w.blocks("/dev/drbd100")[writecache.HeaderBytes:]) }, escache.CodeCacheCorrupt},
+		"superblock is garbage": {func(w *world) { w.blocks("/dev/drbd100")[writecache.HeaderBytes] = 1 }, escache.CodeCacheCorrupt},
+		"header zeroed":         {func(w *world) { clear(w.blocks("/dev/drbd100")[:4096]) }, escache.CodeCacheCorrupt},
+		"header damaged":        {func(w *world) { w.blocks("/dev/drbd100")[30] ^= 1 }, escache.CodeCacheCorrupt},
+		"cache of another volume": {func(w *world) {
+			block, _ := writecache.Header{Pool: "rbd", Image: "v2", ImageID: "30ef", Formatted: true}.Block()
+			copy(w.blocks("/dev/drbd100"), block)
+		}, escache.CodeIdentityMismatch},
+	} {
+		w := newWorld(t)
+		e := w.engine()
+		for _, verb := range verbsOfALife() {
+			if verb.name == "delete_replica" {
+				break
+			}
+			if err := verb.do(e); err != nil {
+				t.Fatal(name, verb.name, err)
+			}
+		}
+		c.breakIt(w)
+		disk := slices.Clone(w.blocks("/dev/drbd100"))
+		_, err := connectWith(e, 2)
+		if code(err) != c.want {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+		if len(w.maps)+len(w.dm) != 0 || w.minors[100].Role != drbd.Secondary {
+			t.Errorf("%s: half a device is left: %q", name, w.left())
+		}
+		if !slices.Equal(disk, w.blocks("/dev/drbd100")) {
+			t.Errorf("%s: the refused connect wrote to the cache", name)
+		}
+	}
+}
+
+func TestEpochsOnlyGrow(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	first, err := connectWith(e, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := len(w.steps)
+	if again, err := connectWith(e, 5); err != nil || again != first || len(w.steps) != steps {
+		t.Fatalf("a repeat must answer the same and change nothing: %+v, %v, %q", again, err, w.steps[steps:])
+	}
+	if again, err := connectWith(e, 6); err != nil || again != first {
+		t.Fatalf("a newer epoch is taken over in place: %+v, %v", again, err)
+	}
+	for _, e := range []*Engine{e, w.restarted()} {
+		if _, err := connectWith(e, 5); code(err) != escache.CodeStaleEpoch {
+			t.Fatalf("an older epoch must be refused, also after a restart: %v", err)
+		}
+	}
+}
+
+func TestWhatIsDirtyIsNotLetGo(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectWith(e, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.DeleteReplica(t.Context(), ref, true); code(err) != escache.CodeConnected {
+		t.Errorf("delete while connected, even with discard: %v", err)
+	}
+	w.dirty = 4096
+	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != escache.CodeDirty {
+		t.Errorf("stop while dirty: %v", err)
+	}
+	// The host dies with it; after the boot it is a standby with dirty data.
+	w.dm, w.maps = map[string]writecache.Device{}, nil
+	w.minors[100] = drbd.Status{Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.UpToDate}
+	e = w.restarted()
+	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirty {
+		t.Errorf("delete while dirty: %v", err)
+	}
+	st := w.minors[100]
+	st.Disk = drbd.Diskless
+	w.minors[100] = st
+	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirtyUnknown {
+		t.Errorf("delete without knowing: %v", err)
+	}
+	if err := e.DeleteReplica(t.Context(), ref, true); err != nil || len(w.left()) > 0 {
+		t.Errorf("discard is a decision: %v, %q", err, w.left())
+	}
+}
+
+func TestStopRefusesWhatIsInUse(t *testing.T) {
+	for want, change := range map[escache.Code]func(*writecache.Device){
+		escache.CodeDeviceOpen: func(d *writecache.Device) { d.Open = 1 },
+		escache.CodeCacheError: func(d *writecache.Device) { d.Error = true },
+		escache.CodeHeld:       func(d *writecache.Device) { d.Suspended = true },
+	} {
+		w := newWorld(t)
+		e := w.engine()
+		if err := e.PutReplica(t.Context(), putReq); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := connectWith(e, 1); err != nil {
+			t.Fatal(err)
+		}
+		dev := w.dm[nameOf(ref)]
+		change(&dev)
+		w.dm[nameOf(ref)] = dev
+		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != want {
+			t.Errorf("want %s, got %v", want, err)
+		}
+	}
+}
+
+func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		w := newWorld(t)
+		e := w.engine()
+		for _, verb := range verbsOfALife()[:2] {
+			if err := verb.do(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if code(e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})) != escache.CodeHeld {
+			t.Error("a held volume must not be stopped")
+		}
+		if restart {
+			e = w.restarted()
+			if !w.dm[nameOf(ref)].Suspended {
+				t.Fatal("a restart must not end a hold")
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		go func() {
+			defer cancel()
+			for e.holds.until(nameOf(ref)) != nil && ctx.Err() == nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		e.watchHolds(ctx)
+		if w.dm[nameOf(ref)].Suspended {
+			t.Errorf("restart %v: the watchdog did not release", restart)
+		}
+	}
+}
+
+func TestReplicasThatDifferAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*escache.ReplicaRequest)
+		want   escache.Code
+	}{
+		"same":             {func(*escache.ReplicaRequest) {}, ""},
+		"image grew":       {func(r *escache.ReplicaRequest) { r.SizeBytes += 4096 }, ""},
+		"other cache size": {func(r *escache.ReplicaRequest) { r.CacheBytes += 4096 }, escache.CodeReplicaMismatch},
+		"smaller image":    {func(r *escache.ReplicaRequest) { r.SizeBytes = 4096 }, escache.CodeReplicaMismatch},
+		"other port":       {func(r *escache.ReplicaRequest) { r.Port++ }, escache.CodeReplicaMismatch},
+		"other minor":      {func(r *escache.ReplicaRequest) { r.Minor++ }, escache.CodeReplicaMismatch},
+		"other image id":   {func(r *escache.ReplicaRequest) { r.ImageID = "20cd" }, escache.CodeIdentityMismatch},
+		"port of another":  {func(r *escache.ReplicaRequest) { r.Image, r.Minor = "v2", 101 }, escache.CodePortInUse},
+		"minor of another": {func(r *escache.ReplicaRequest) { r.Image, r.Port = "v2", 7801 }, escache.CodePortInUse},
+		"not this host": {func(r *escache.ReplicaRequest) {
+			r.Nodes = []escache.ReplicaNode{{Name: "n3", Address: "10.0.0.3"}, r.Nodes[1]}
+		}, escache.CodeInvalidRequest},
+		"other address": {func(r *escache.ReplicaRequest) {
+			r.Nodes = []escache.ReplicaNode{{Name: "n1", Address: "10.0.0.9"}, r.Nodes[1]}
+		}, escache.CodeInvalidRequest},
+		"port not configured":  {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 22, 101 }, escache.CodeInvalidRequest},
+		"minor not configured": {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 7801, 7 }, escache.CodeInvalidRequest},
+		"no room":              {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor, r.CacheBytes = "v2", 7801, 101, 2<<30 }, escache.CodeNoRoom},
+	} {
+		w := newWorld(t)
+		e := w.engine()
+		if err := e.PutReplica(t.Context(), putReq); err != nil {
+			t.Fatal(err)
+		}
+		req := putReq
+		req.Nodes = slices.Clone(putReq.Nodes)
+		c.change(&req)
+		before := fmt.Sprint(w.left())
+		if err := e.PutReplica(t.Context(), req); code(err) != c.want {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+		if after := fmt.Sprint(w.left()); after != before {
+			t.Errorf("%s: changed the host: %s → %s", name, before, after)
+		}
+	}
+}
+
+func TestANewPartnerIsTakenOnlyByACurrentReplica(t *testing.T) {
+	req := putReq
+	req.Nodes = []escache.ReplicaNode{putReq.Nodes[0], {Name: "n3", Address: "10.0.0.3"}}
+	for disk, want := range map[string]escache.Code{drbd.UpToDate: "", drbd.Outdated: escache.CodeReplicaMismatch, drbd.Inconsistent: escache.CodeReplicaMismatch} {
+		w := newWorld(t)
+		e := w.engine()
+		if err := e.PutReplica(t.Context(), putReq); err != nil {
+			t.Fatal(err)
+		}
+		st := w.minors[100]
+		st.Disk = disk
+		w.minors[100] = st
+		err := e.PutReplica(t.Context(), req)
+		if code(err) != want {
+			t.Errorf("%s: got %v, want %q", disk, err, want)
+		}
+		if partner := w.files[nameOf(ref)].PeerHost; (partner == "n3") != (want == "") {
+			t.Errorf("%s: partner is %s", disk, partner)
+		}
+	}
+}
+
+func TestASecondCallIsToldWhoIsAtIt(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	release, err := e.locks.try(ref, "dev_connect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.PutReplica(t.Context(), putReq); code(err) != escache.CodeBusy {
+		t.Fatalf("got %v", err)
+	}
+	release()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,445 @@
+package escached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// world is one host as the engine sees it through its layers, with a peer that is there and answers. Every change goes
+// through step, which a test can make fail or kill the engine.
+type world struct {
+	t      *testing.T
+	dir    string
+	free   int64
+	lvs    map[string]lvm.Volume
+	md     map[string]bool // DRBD metadata was created
+	files  map[string]drbd.Resource
+	minors map[int]drbd.Status
+	maps   []krbd.Device
+	image  krbd.Device
+	mapErr error
+	dm     map[string]writecache.Device
+	disk   map[string][]byte // by path; /dev/drbdN and its LV share one
+	dirty  int64
+	// promote is what a promotion answers beside what the state says.
+	promote error
+
+	steps []string
+	// failAt and killAt are numbers of steps, from 1.
+	failAt, killAt int
+}
+
+type killed struct{ at string }
+
+var errInjected = errors.New("injected")
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
+		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, disk: map[string][]byte{},
+		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
+	}
+}
+
+func (w *world) step(format string, args ...any) error {
+	name := fmt.Sprintf(format, args...)
+	w.steps = append(w.steps, name)
+	switch len(w.steps) {
+	case w.killAt:
+		panic(killed{name})
+	case w.failAt:
+		return fmt.Errorf("%s: %w", name, errInjected)
+	}
+	return nil
+}
+
+func (w *world) engine() *Engine {
+	cfg := DefaultConfig()
+	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
+	return NewEngine(cfg, "test", "n1", "fence", Layers{
+		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w), Images: (*worldImages)(w),
+		Caches: (*worldCaches)(w), Disks: (*worldDisks)(w), Kernel: worldKernel{},
+		Stuck: func() map[string]*command.StuckError { return nil },
+	}, slog.New(slog.DiscardHandler))
+}
+
+// restarted is the engine after a start: everything it knows it found.
+func (w *world) restarted() *Engine {
+	w.t.Helper()
+	w.failAt, w.killAt = 0, 0
+	e := w.engine()
+	if err := e.Recover(context.Background()); err != nil {
+		w.t.Fatalf("recover: %v", err)
+	}
+	e.faults.Range(func(name, why any) bool { w.t.Fatalf("recover %v: %v", name, why); return false })
+	return e
+}
+
+// left lists what is on the host.
+func (w *world) left() []string {
+	var out []string
+	for name := range w.lvs {
+		out = append(out, "lv "+name)
+	}
+	for name := range w.files {
+		out = append(out, "file "+name)
+	}
+	for minor, st := range w.minors {
+		out = append(out, fmt.Sprintf("minor %d %s", minor, st.Role))
+	}
+	for _, m := range w.maps {
+		out = append(out, "map "+m.Image)
+	}
+	for name := range w.dm {
+		out = append(out, "dm "+name)
+	}
+	return out
+}
+
+func (w *world) minorOf(name string) int { return w.files[name].Minor }
+
+type worldStore world
+
+func (s *worldStore) Space(context.Context) (lvm.Space, error) {
+	return lvm.Space{Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, nil
+}
+
+func (s *worldStore) Volumes(context.Context, bool) ([]lvm.Volume, error) {
+	var out []lvm.Volume
+	for _, lv := range s.lvs {
+		out = append(out, lv)
+	}
+	return out, nil
+}
+
+func (s *worldStore) Create(_ context.Context, name string, size int64, tags map[string]string) error {
+	if err := (*world)(s).step("lvcreate"); err != nil {
+		return err
+	}
+	if size > s.free {
+		return lvm.ErrNoRoom
+	}
+	s.free -= size
+	s.lvs[name] = lvm.Volume{Name: name, Bytes: size, Active: true, Tags: tags}
+	s.disk[s.Path(name)] = []byte("old data of another volume")
+	return nil
+}
+
+func (s *worldStore) Remove(_ context.Context, name string) error {
+	if err := (*world)(s).step("lvremove"); err != nil {
+		return err
+	}
+	if _, used := s.files[name]; used {
+		s.t.Errorf("the LV goes before the resource file")
+	}
+	s.free += s.lvs[name].Bytes
+	delete(s.lvs, name)
+	delete(s.md, name)
+	return nil
+}
+
+func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }
+
+func (s *worldStore) Retag(_ context.Context, name string, from, to map[string]string) error {
+	if err := (*world)(s).step("retag"); err != nil {
+		return err
+	}
+	lv := s.lvs[name]
+	if !maps.Equal(lv.Tags, from) {
+		s.t.Errorf("retag from %v, but there is %v", from, lv.Tags)
+	}
+	lv.Tags = to
+	s.lvs[name] = lv
+	return nil
+}
+
+func (s *worldStore) Path(name string) string { return "/dev/vg/" + name }
+
+type worldFiles world
+
+func (f *worldFiles) Write(r drbd.Resource) (bool, error) {
+	if f.files[r.Name] == r {
+		return false, nil
+	}
+	f.files[r.Name] = r
+	return true, nil
+}
+
+func (f *worldFiles) Forget(name string) error {
+	delete(f.files, name)
+	return nil
+}
+
+func (f *worldFiles) List(prefix string) ([]string, error) {
+	var out []string
+	for name := range f.files {
+		if strings.HasPrefix(name, prefix) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+type worldDRBD world
+
+func (d *worldDRBD) Read() (drbd.Table, error) {
+	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
+}
+
+func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
+	if err := (*world)(d).step("create-md"); err != nil {
+		return err
+	}
+	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
+		d.t.Errorf("create-md on a device that is up")
+	}
+	d.md[name] = true
+	return nil
+}
+
+func (d *worldDRBD) Up(_ context.Context, name string) error {
+	if err := (*world)(d).step("up"); err != nil {
+		return err
+	}
+	if !d.md[name] {
+		d.t.Errorf("up without metadata")
+	}
+	d.minors[(*world)(d).minorOf(name)] = drbd.Status{
+		Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.Inconsistent, PeerDisk: drbd.Inconsistent, SyncedPercent: 100,
+	}
+	return nil
+}
+
+func (d *worldDRBD) Adjust(context.Context, string) error { return (*world)(d).step("adjust") }
+
+func (d *worldDRBD) Down(_ context.Context, name string) error {
+	if err := (*world)(d).step("down"); err != nil {
+		return err
+	}
+	minor := (*world)(d).minorOf(name)
+	if d.minors[minor].Role == drbd.Primary {
+		return errors.New("down while Primary")
+	}
+	delete(d.minors, minor)
+	return nil
+}
+
+func (d *worldDRBD) set(name string, change func(*drbd.Status)) {
+	minor := (*world)(d).minorOf(name)
+	st := d.minors[minor]
+	change(&st)
+	d.minors[minor] = st
+}
+
+func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
+	if err := (*world)(d).step("disconnect"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Connection = drbd.StandAlone })
+	return nil
+}
+
+func (d *worldDRBD) Connect(_ context.Context, name string) error {
+	return (*world)(d).step("connect")
+}
+
+func (d *worldDRBD) SkipFirstSync(_ context.Context, name string) error {
+	if err := (*world)(d).step("skip first sync"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Disk, st.PeerDisk = drbd.UpToDate, drbd.UpToDate })
+	return nil
+}
+
+func (d *worldDRBD) Promote(_ context.Context, name string) error {
+	if err := (*world)(d).step("promote"); err != nil {
+		return err
+	}
+	if d.promote != nil {
+		return d.promote
+	}
+	d.set(name, func(st *drbd.Status) { st.Role = drbd.Primary })
+	return nil
+}
+
+func (d *worldDRBD) Demote(_ context.Context, name string) error {
+	if err := (*world)(d).step("demote"); err != nil {
+		return err
+	}
+	if len(d.dm) > 0 {
+		return drbd.ErrOpen
+	}
+	d.set(name, func(st *drbd.Status) { st.Role = drbd.Secondary })
+	return nil
+}
+
+type worldImages world
+
+func (i *worldImages) Map(_ context.Context, _, pool, image string) (krbd.Device, error) {
+	if err := (*world)(i).step("map"); err != nil {
+		return krbd.Device{}, err
+	}
+	if i.mapErr != nil {
+		return krbd.Device{}, i.mapErr
+	}
+	if len(i.maps) > 0 {
+		i.t.Errorf("mapped twice")
+	}
+	i.maps = append(i.maps, i.image)
+	return i.image, nil
+}
+
+func (i *worldImages) Unmap(context.Context, string, int) error {
+	if err := (*world)(i).step("unmap"); err != nil {
+		return err
+	}
+	if len(i.dm) > 0 {
+		return krbd.ErrBusy
+	}
+	i.maps = nil
+	return nil
+}
+
+func (i *worldImages) Find(string, string) ([]krbd.Device, error) { return i.maps, nil }
+func (i *worldImages) Available() bool                            { return true }
+
+type worldCaches world
+
+func (c *worldCaches) Path(name string) string { return "/dev/mapper/" + name }
+
+func (c *worldCaches) Devices(_ context.Context, prefix string) (map[string]writecache.Device, error) {
+	out := map[string]writecache.Device{}
+	for name, dev := range c.dm {
+		if strings.HasPrefix(name, prefix) {
+			dev.Blocks, dev.Free = 1000, 1000-c.dirty/writecache.BlockBytes
+			out[name] = dev
+		}
+	}
+	return out, nil
+}
+
+func (c *worldCaches) Create(_ context.Context, name string, t writecache.Table) error {
+	if err := (*world)(c).step("dm create %s", name); err != nil {
+		return err
+	}
+	(*world)(c).formatLikeTheKernel(t.Cache)
+	if t.Origin == c.image.Path() {
+		t.Origin = c.image.Number
+	}
+	c.dm[name] = writecache.Device{Table: t}
+	return nil
+}
+
+// formatLikeTheKernel writes a superblock where there are zeros.
+func (w *world) formatLikeTheKernel(cache string) {
+	block := w.blocks(cache)[writecache.HeaderBytes:]
+	if strings.Trim(string(block[:writecache.BlockBytes]), "\x00") == "" {
+		copy(block, superblock)
+	}
+}
+
+var superblock = []byte{0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1}
+
+func (c *worldCaches) Remove(_ context.Context, name string) error {
+	if _, ok := c.dm[name]; !ok {
+		return nil
+	}
+	if err := (*world)(c).step("dm remove %s", name); err != nil {
+		return err
+	}
+	if c.dm[name].Open > 0 {
+		return writecache.ErrOpen
+	}
+	delete(c.dm, name)
+	return nil
+}
+
+func (c *worldCaches) Reload(ctx context.Context, name string, t writecache.Table) error {
+	if err := (*world)(c).step("dm suspend"); err != nil {
+		return err
+	}
+	dev := c.dm[name]
+	dev.Suspended = true
+	c.dm[name] = dev
+	return c.LoadAndResume(ctx, name, t)
+}
+
+func (c *worldCaches) LoadAndResume(_ context.Context, name string, t writecache.Table) error {
+	if err := (*world)(c).step("dm load and resume"); err != nil {
+		return err
+	}
+	dev := c.dm[name]
+	dev.Table, dev.Suspended, dev.Error = t, false, false
+	c.dm[name] = dev
+	return nil
+}
+
+func (c *worldCaches) FlushOnce(context.Context, string, time.Duration) error {
+	if err := (*world)(c).step("flush"); err != nil {
+		return err
+	}
+	c.dirty = 0
+	return nil
+}
+
+func (c *worldCaches) Quiesce(_ context.Context, name string) error {
+	if err := (*world)(c).step("quiesce"); err != nil {
+		return err
+	}
+	dev := c.dm[name]
+	dev.Suspended = true
+	c.dm[name] = dev
+	return nil
+}
+
+type worldDisks world
+
+// blocks are those of a DRBD device or of the LV below it.
+func (w *world) blocks(path string) []byte {
+	for _, r := range w.files {
+		if path == drbd.Device(r.Minor) {
+			path = r.Disk
+		}
+	}
+	if len(w.disk[path]) < 2<<20 {
+		w.disk[path] = append(w.disk[path], make([]byte, 2<<20)...)
+	}
+	return w.disk[path]
+}
+
+func (d *worldDisks) Read(_ context.Context, _, path string, offset, n int64) ([]byte, error) {
+	return append([]byte(nil), (*world)(d).blocks(path)[offset:offset+n]...), nil
+}
+
+func (d *worldDisks) Write(_ context.Context, _, path string, offset int64, data []byte) error {
+	if err := (*world)(d).step("write %d bytes at %d", len(data), offset); err != nil {
+		return err
+	}
+	copy((*world)(d).blocks(path)[offset:], data)
+	return nil
+}
+
+func (d *worldDisks) CountDirty(context.Context, string, string, int64) (int64, error) {
+	return d.dirty, nil
+}
+
+type worldKernel struct{}
+
+func (worldKernel) Load(context.Context) error { return nil }
+func (worldKernel) Describe(context.Context) escache.Kernel {
+	return escache.Kernel{Release: "6.1", DRBD: "8.4.11", Writecache: "1.6.0", RBD: true}
+}
