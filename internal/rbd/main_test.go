@@ -3,6 +3,7 @@ package rbd
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,7 +18,12 @@ import (
 // ceph is the cluster of all tests that do not break it.
 var ceph *cephtest.Cluster
 
-func TestMain(m *testing.M) { os.Exit(cephtest.Run(m, func(c *cephtest.Cluster) { ceph = c })) }
+func TestMain(m *testing.M) {
+	if os.Getenv(victimDir) != "" {
+		os.Exit(m.Run()) // it uses its parent's
+	}
+	os.Exit(cephtest.Run(m, func(c *cephtest.Cluster) { ceph = c }))
+}
 
 const testCluster = "test"
 
@@ -70,7 +76,7 @@ func open(t testing.TB, c *cephtest.Cluster, options Options) *Cluster {
 // newPool makes a pool of the test's own, and removes it with all images.
 func newPool(t testing.TB) string {
 	t.Helper()
-	name := fmt.Sprintf("p%d", time.Now().UnixNano())
+	name := fmt.Sprintf("p%016x", rand.Uint64())
 	ceph.Pool(t, name)
 	t.Cleanup(func() { removePool(t, name) })
 	return name

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -73,6 +74,9 @@ func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 
 func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	id, err := imageID(io, ref.Name)
+	if errors.Is(err, rados.ErrNotFound) {
+		return finishMove(io, ref.Name)
+	}
 	if err != nil {
 		return err
 	}
@@ -93,6 +97,10 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	c.kick()
 	return nil
 }
+
+// finishMove ends a move to the trash that a process died in: the image has no ID any more, and cannot be purged yet. Asked to move
+// a name that is gone, librbd looks for such an image. It returns ErrNotFound if there is none.
+func finishMove(io *rados.IOContext, name string) error { return librbd.GetImage(io, name).Trash(0) }
 
 // unwatched returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
 // an image that is mapped but was not written to yet has no lock. Somebody who comes between this look and the move keeps
@@ -169,6 +177,29 @@ func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err er
 }
 
 func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
+	err := c.purgeOnce(ctx, e)
+	if errno(err) == syscall.EUCLEAN { // still on its way to the trash
+		ref := ImageRef{Pool: e.Pool, Name: e.Name}
+		_, err = callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
+			return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
+				if _, err := imageID(io, e.Name); !errors.Is(err, rados.ErrNotFound) {
+					return struct{}{}, err // another image has the name now, and must stay
+				}
+				return struct{}{}, finishMove(io, e.Name)
+			})
+		})
+		if err == nil || errors.Is(err, ErrNotFound) {
+			err = c.purgeOnce(ctx, e)
+		}
+	}
+	if err == nil || errors.Is(err, ErrNotFound) {
+		c.trash.forget(e.Pool, e.ID)
+		return nil
+	}
+	return err
+}
+
+func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -178,10 +209,6 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})
 	})
-	if err == nil || errors.Is(err, ErrNotFound) {
-		c.trash.forget(e.Pool, e.ID)
-		return nil
-	}
 	return err
 }
 
