@@ -75,7 +75,6 @@ func killedAtEveryCrashPoint(t *testing.T, lab *labtest.Lab) {
 	bystander.Lay(t)
 	device := bystander.Connect(t, n1).Device
 	writer := n1.StartWriter(t, device, labtest.Writes{Span: 2 * mib, Pause: 20 * time.Millisecond})
-	bystander.Flush(t, n1)
 	before, err := n1.Residue(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,6 @@ func (h *Host) WaitForCrash(t T, point, old string) {
 		case slices.Contains(strings.Fields(out), old):
 			return fmt.Errorf("process %s is still there", old)
 		}
-		_, err = h.API.Node(ctx)
-		return err
+		return h.ready(ctx)
 	})
 }

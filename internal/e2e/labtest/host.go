@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/hack/labclient"
 	"github.com/escache/escache-csi/internal/escache"
 )
@@ -76,12 +77,16 @@ func (h *Host) Write(t T, path, content string) {
 	}
 }
 
-// WaitForService waits until escached answers.
+// ready is nil once escached takes orders. It answers questions before that, so the question is an order that changes nothing.
+func (h *Host) ready(ctx context.Context) error {
+	return h.API.DeleteReplica(ctx, api.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"}, false)
+}
+
+// WaitForService waits until escached takes orders.
 func (h *Host) WaitForService(t T, limit time.Duration) time.Duration {
 	t.Helper()
 	return WaitFor(t, "escached on "+h.Name+" answers", limit, func(ctx context.Context) error {
-		_, err := h.API.Node(ctx)
-		return err
+		return h.ready(ctx)
 	})
 }
 

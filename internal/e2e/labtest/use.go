@@ -21,7 +21,7 @@ func (u ServiceUse) String() string {
 func (h *Host) ServiceUse(t T) ServiceUse {
 	t.Helper()
 	// Fields 14 and 15 of stat are user and system time in hundredths of a second.
-	out := h.Shell(t, `cd /proc/$(cat `+pidFile+`) && set -- $(sed 's/.*) //' stat) && echo $(($12 + $13)) $(ls fd | wc -l) `+
+	out := h.Shell(t, `cd /proc/$(cat `+pidFile+`) && set -- $(sed 's/.*) //' stat) && echo $((${12} + ${13})) $(ls fd | wc -l) `+
 		`$(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p; s/^Threads:[^0-9]*//p' status)`)
 	var (
 		u     ServiceUse

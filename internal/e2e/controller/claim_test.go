@@ -1,0 +1,118 @@
+//go:build e2e
+
+package controller
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+const class = `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: escache}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+parameters: {clusterID: lab, pool: fast, dataPool: rbd, imageFeatures: "layering,exclusive-lock", objectSize: 8Mi, cacheSize: "10%,min=64Mi", highWatermark: "70", lowWatermark: "30"}
+`
+
+const claim = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOncePod], storageClassName: escache, resources: {requests: {storage: 2Gi}}}
+`
+
+// topologyArgs keep external-provisioner from choosing groups by a hash of the claim's name: placement chooses.
+var topologyArgs = map[string][]string{"csi-provisioner": {"--strict-topology=true", "--immediate-topology=false"}}
+
+func claimLife(t *testing.T, w *world) {
+	d := w.launch(t, "a", soon...)
+	leader(t, 30*time.Second, d)
+	w.kube.Sidecars(t, "a", d.socket(), topologyArgs)
+	w.kubectl(t, class, "apply", "-f", "-")
+	w.kubectl(t, claim, "apply", "-f", "-")
+	w.kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/data", "--timeout=60s")
+
+	v := w.volumes(t)[0]
+	if v.Status.Phase != v1alpha1.VolumeReady || v.Annotations[v1alpha1.AnnotationClaim] != "default/data" {
+		t.Errorf("record %+v", v)
+	}
+	if want := int64(208 << 20); v.Spec.CacheBytes != want {
+		t.Errorf("cache of %d bytes, want %d", v.Spec.CacheBytes, want)
+	}
+	var image struct {
+		Size       int64    `json:"size"`
+		ObjectSize int64    `json:"object_size"`
+		Features   []string `json:"features"`
+		DataPool   string   `json:"data_pool"`
+	}
+	must(t, json.Unmarshal([]byte(w.rbd(t, "info", "--format", "json", "fast/"+v.Spec.Image)), &image))
+	slices.Sort(image.Features)
+	if image.Size != 2*gib || image.ObjectSize != 8<<20 || image.DataPool != "rbd" ||
+		!slices.Equal(image.Features, []string{"data-pool", "exclusive-lock", "layering"}) {
+		t.Errorf("image %+v", image)
+	}
+	t.Logf("\n%s\n%s", w.kubectl(t, "", "get", "nodegroups"), w.kubectl(t, "", "get", "cachevolumes"))
+
+	w.kubectl(t, "", "patch", "pvc", "data", "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"3Gi"}}}}`)
+	w.kubectl(t, "", "wait", "--for=jsonpath={.spec.sizeBytes}=3221225472", "cachevolume/"+v.Name, "--timeout=60s")
+	eventually(t, 20*time.Second, func() bool {
+		must(t, json.Unmarshal([]byte(w.rbd(t, "info", "--format", "json", "fast/"+v.Spec.Image)), &image))
+		return image.Size == 3*gib
+	}, func() string { return "the image did not grow" })
+
+	w.kubectl(t, "", "delete", "pvc", "data", "--timeout=60s")
+	w.empty(t)
+	w.kubectl(t, "", "delete", "storageclass", "escache")
+}
+
+// badObjects shows that the API server itself refuses what would make no sense.
+func badObjects(t *testing.T, w *world) {
+	const volume = `{"apiVersion":"escache.io/v1alpha1","kind":"CacheVolume","metadata":{"name":"bad"},"spec":{"clusterID":"lab","pool":"rbd",` +
+		`"image":"i","sizeBytes":1073741824,"cacheBytes":67108864,"cacheMode":"writeback","group":"g1","replicas":["n1","n2"],"port":7800,"minor":100}}`
+	const group = `{"apiVersion":"escache.io/v1alpha1","kind":"NodeGroup","metadata":{"name":"bad"},"spec":{"nodes":["a","b","c"]}}`
+	const flush = `{"apiVersion":"escache.io/v1alpha1","kind":"CacheFlush","metadata":{"name":"bad"},"spec":{"volume":"v"}}`
+	for _, object := range []string{volume, group, flush} {
+		if out, err := w.try(object, "apply", "-f", "-"); err != nil {
+			t.Fatalf("a good object is refused: %s", out)
+		}
+	}
+	for name, tc := range map[string]struct{ object, from, to, says string }{
+		"two replicas on one node": {volume, `["n1","n2"]`, `["n1","n1"]`, "two different nodes"},
+		"one replica":              {volume, `["n1","n2"]`, `["n1"]`, "at least 2 items"},
+		"odd size":                 {volume, `1073741824`, `1073741825`, "multiple of 4096"},
+		"shrunk":                   {volume, `1073741824`, `1048576`, "cannot shrink"},
+		"other pool":               {volume, `"rbd"`, `"fast"`, "pool is immutable"},
+		"data pool added":          {volume, `"pool":"rbd"`, `"pool":"rbd","dataPool":"fast"`, "dataPool is immutable"},
+		"other port":               {volume, `7800`, `7801`, "port is immutable"},
+		"unknown mode":             {volume, `writeback`, `writeonce`, "Unsupported value"},
+		"two nodes":                {group, `["a","b","c"]`, `["a","b"]`, "at least 3 items"},
+		"one node twice":           {group, `["a","b","c"]`, `["a","b","a"]`, "three different nodes"},
+		"two nodes replaced":       {group, `["a","b","c"]`, `["a","x","y"]`, "one node at a time"},
+		"nothing to flush":         {flush, `"volume":"v"`, `"mode":"Drain"`, "exactly one"},
+		"two things to flush":      {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := w.try(strings.Replace(tc.object, tc.from, tc.to, 1), "apply", "-f", "-")
+			if err == nil || !strings.Contains(out, tc.says) {
+				t.Errorf("got %v: %s", err, out)
+			}
+		})
+	}
+	w.kubectl(t, "", "delete", "cachevolume/bad", "nodegroup/bad", "cacheflush/bad")
+}
+
+// try is kubectl that may fail.
+func (w *world) try(stdin string, args ...string) (string, error) {
+	command := exec.Command(w.kube.Kubectl(), append([]string{"--kubeconfig", w.kube.Kubeconfig()}, args...)...)
+	command.Stdin = strings.NewReader(stdin)
+	out, err := command.CombinedOutput()
+	return string(out), err
+}

@@ -1,0 +1,31 @@
+//go:build e2e
+
+package controller
+
+import "testing"
+
+// TestController runs everything in one world, for starting one takes longer than most of the tests.
+func TestController(t *testing.T) {
+	w := start(t)
+	for _, tc := range []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
+		{"objects that make no sense are refused by the API server", badObjects},
+		{"csi-sanity", sanity},
+		{"a hundred creations of one name make one volume", oneName},
+		{"storms of creations and deletions leave nothing", storm},
+		{"volumes spread evenly over groups and hosts", spread},
+		{"group status tells of hosts", groupStatus},
+		{"orphans are listed, and removed only by name", orphanCommand},
+		{"failures of others have the right code, in time, and pass", trouble},
+		{"killed at every side effect of every call, the repeated call converges", crashes},
+		{"another replica serves within 20 s, and the old leader does nothing any more", takeOver},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.run(t, w)
+			w.empty(t)
+		})
+	}
+}

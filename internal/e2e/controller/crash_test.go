@@ -1,0 +1,225 @@
+//go:build e2e
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// scene is one call in a state that makes it do all it can do.
+type scene struct {
+	name    string
+	prepare func(t *testing.T, w *world, d *driver)
+	call    func(t *testing.T, w *world, d *driver) error
+	// check looks at the world after the call has succeeded at last.
+	check func(t *testing.T, w *world)
+	// clean undoes prepare.
+	clean func(t *testing.T, w *world, d *driver)
+}
+
+const crashed = "pvc-crash"
+
+func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image: "escache-" + crashed} }
+
+// crashes kills the leader at every crash point that each scene passes. Another replica takes over and the call is repeated
+// there, as a sidecar would.
+func crashes(t *testing.T, w *world) {
+	for _, s := range scenes() {
+		t.Run(s.name, func(t *testing.T) {
+			points := s.trace(t, w)
+			if len(points) == 0 {
+				t.Fatal("the call passes no crash point")
+			}
+			t.Logf("%d crash points: %s", len(points), strings.Join(points, ", "))
+			for _, point := range points {
+				t.Run(strings.ReplaceAll(point, "/", ":"), func(t *testing.T) { s.die(t, w, point) })
+			}
+		})
+	}
+}
+
+// trace finds the points that the scene's call passes.
+func (s scene) trace(t *testing.T, w *world) []string {
+	d := leader(t, 30*time.Second, w.launch(t, "trace", soon...))
+	s.prepare(t, w, d)
+	d.reached(t)
+	must(t, s.call(t, w, d))
+	points := d.reached(t)
+	s.check(t, w)
+	s.clean(t, w, d)
+	w.empty(t)
+	d.kill()
+	return points
+}
+
+func (s scene) die(t *testing.T, w *world, point string) {
+	first := leader(t, 30*time.Second, w.launch(t, "first", soon...))
+	s.prepare(t, w, first)
+	first.dieAt(t, point)
+	second := w.launch(t, "second", soon...)
+	err := s.call(t, w, first)
+	if err == nil || first.alive() && !waitEnded(first) {
+		t.Fatalf("the leader did not die at %s: %v", point, err)
+	}
+	leader(t, 30*time.Second, second)
+	until(t, func() error { return s.call(t, w, second) })
+	s.check(t, w)
+	s.clean(t, w, second)
+	w.empty(t)
+	second.kill()
+}
+
+func waitEnded(d *driver) bool {
+	select {
+	case <-d.ended:
+		return true
+	case <-time.After(5 * time.Second):
+		return false
+	}
+}
+
+func scenes() []scene {
+	var elsewhere string
+	nothing := func(*testing.T, *world, *driver) {}
+	create := func(t *testing.T, _ *world, d *driver) {
+		until(t, func() error { return d.create(t.Context(), crashed) })
+	}
+	remove := func(t *testing.T, _ *world, d *driver) {
+		until(t, func() error { return d.delete(t.Context(), crashed) })
+	}
+	attach := func(t *testing.T, w *world, d *driver) {
+		create(t, w, d)
+		until(t, func() error { return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0]) })
+	}
+	detachAndRemove := func(t *testing.T, w *world, d *driver) {
+		until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+		remove(t, w, d)
+	}
+	return []scene{
+		{
+			name: "CreateVolume", prepare: nothing, clean: remove,
+			call: func(t *testing.T, _ *world, d *driver) error { return d.create(t.Context(), crashed) },
+			check: func(t *testing.T, w *world) {
+				if v := w.one(t); v.Status.Phase != v1alpha1.VolumeReady || !slices.Equal(w.images(t), []string{v.Spec.Image}) {
+					t.Errorf("record %+v, images %v", v.Status, w.images(t))
+				}
+			},
+		},
+		{
+			name: "DeleteVolume of a volume that was attached", clean: nothing,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+			},
+			call:  func(t *testing.T, _ *world, d *driver) error { return d.delete(t.Context(), crashed) },
+			check: func(t *testing.T, w *world) { w.empty(t) },
+		},
+		{
+			name: "ControllerPublishVolume", prepare: create, clean: detachAndRemove,
+			call: func(t *testing.T, w *world, d *driver) error {
+				return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0])
+			},
+			check: func(t *testing.T, w *world) { w.attached(t, w.one(t).Spec.Replicas[0]) },
+		},
+		{
+			name: "ControllerPublishVolume on the node without a replica", clean: detachAndRemove,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+				elsewhere = third(w.one(t))
+			},
+			call:  func(t *testing.T, _ *world, d *driver) error { return d.publish(t.Context(), crashed, elsewhere) },
+			check: func(t *testing.T, w *world) { w.attached(t, elsewhere) },
+		},
+		{
+			name: "ControllerUnpublishVolume", prepare: attach, clean: remove,
+			call: func(t *testing.T, _ *world, d *driver) error { return d.unpublish(t.Context(), crashed, "") },
+			check: func(t *testing.T, w *world) {
+				if s := w.one(t).Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph {
+					t.Errorf("status %+v", s)
+				}
+			},
+		},
+		{
+			name: "ControllerUnpublishVolume of a node that is out of service",
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				node := w.one(t).Spec.Replicas[0]
+				w.fleet.Hosts[node].Connect(imageRef(), "127.0.0.1:0/4711")
+				w.clientAddress(t, "127.0.0.1:0/4711")
+				w.kubectl(t, "", "taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+			},
+			call: func(t *testing.T, _ *world, d *driver) error { return d.unpublish(t.Context(), crashed, "") },
+			check: func(t *testing.T, w *world) {
+				if s := w.one(t).Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCache || len(s.Fenced) != 1 {
+					t.Errorf("status %+v", s)
+				}
+				if list := w.ceph.Ceph(t, "osd", "blocklist", "ls"); !strings.Contains(list, "127.0.0.1:0/4711 ") {
+					t.Errorf("not on the blocklist:\n%s", list)
+				}
+			},
+			clean: func(t *testing.T, w *world, d *driver) {
+				node := w.one(t).Spec.Replicas[0]
+				w.kubectl(t, "", "taint", "node", node, "node.kubernetes.io/out-of-service-")
+				w.fleet.Hosts[node].Release(imageRef())
+				remove(t, w, d)
+				w.ceph.Ceph(t, "osd", "blocklist", "rm", "127.0.0.1:0/4711")
+			},
+		},
+		{
+			name: "ControllerExpandVolume", prepare: create, clean: remove,
+			call: func(t *testing.T, _ *world, d *driver) error { return d.expand(t.Context(), crashed, 2*gib) },
+			check: func(t *testing.T, w *world) {
+				if v := w.one(t); v.Spec.SizeBytes != 2*gib || !strings.Contains(w.rbd(t, "info", "rbd/"+v.Spec.Image), "size 2 GiB") {
+					t.Errorf("record has %d bytes, image: %s", v.Spec.SizeBytes, w.rbd(t, "info", "rbd/"+v.Spec.Image))
+				}
+			},
+		},
+	}
+}
+
+// one is the only volume there is.
+func (w *world) one(t *testing.T) *v1alpha1.CacheVolume {
+	t.Helper()
+	all := w.volumes(t)
+	if len(all) != 1 {
+		t.Fatalf("%d volumes", len(all))
+	}
+	return &all[0]
+}
+
+func third(v *v1alpha1.CacheVolume) string {
+	for _, n := range nodes[map[string]int{"g1": 0, "g2": 3}[v.Spec.Group]:] {
+		if !v.Spec.HasReplica(n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// attached fails unless the node has the volume, and exactly the two replicas of the record are there.
+func (w *world) attached(t *testing.T, node string) {
+	t.Helper()
+	v := w.one(t)
+	if v.Status.AttachedNode != node || v.Status.Authority != v1alpha1.AuthorityCache {
+		t.Errorf("attached to %q with authority %s, want %s", v.Status.AttachedNode, v.Status.Authority, node)
+	}
+	on := w.fleet.On(imageRef())
+	if len(on) != 2 || !on[v.Spec.Replicas[0]] || !on[v.Spec.Replicas[1]] || !on[node] {
+		t.Errorf("replicas of %v on %v", v.Spec.Replicas, on)
+	}
+}
+
+// clientAddress records what csi-node does after dev_connect.
+func (w *world) clientAddress(t *testing.T, address string) {
+	t.Helper()
+	v := w.one(t)
+	v.Status.ClientAddress = address
+	must(t, w.api.Status().Update(t.Context(), v))
+}
