@@ -28,19 +28,36 @@ func (c *ControlPlane) NodeIdentity(name, address string) (kubenode.Identity, er
 // WaitNode returns when a node is Ready. A node that lost its power counts as Ready until that is noticed, so for its return give the
 // boot id (/proc/sys/kernel/random/boot_id) it has now; empty means any.
 func (c *ControlPlane) WaitNode(ctx context.Context, name, bootID string) error {
+	err := repeat(ctx, func() error { return c.nodeReady(ctx, name, bootID) })
+	if err != nil {
+		return fmt.Errorf("node %s is not Ready: %w", name, err)
+	}
+	return nil
+}
+
+// WaitDriver returns when a node's kubelet has registered a CSI driver.
+func (c *ControlPlane) WaitDriver(ctx context.Context, node, driver string) error {
+	err := repeat(ctx, func() error { return c.driverRegistered(ctx, node, driver) })
+	if err != nil {
+		return fmt.Errorf("the kubelet of %s does not know %s: %w", node, driver, err)
+	}
+	return nil
+}
+
+// repeat checks until all is well or ctx ends; then it returns what was last wrong, and after how long.
+func repeat(ctx context.Context, check func() error) error {
 	begin := time.Now()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := c.nodeReady(ctx, name, bootID)
+		err := check()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			waited := time.Since(begin).Round(time.Second)
-			return fmt.Errorf("node %s not Ready after %s: %w (on the node: /var/log/kubelet.log)", name, waited, err)
+			return fmt.Errorf("after %s: %w", time.Since(begin).Round(time.Second), err)
 		}
 	}
 }
@@ -60,25 +77,13 @@ type nodeStatus struct {
 }
 
 func (c *ControlPlane) nodeReady(ctx context.Context, name, bootID string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Server()+"/api/v1/nodes/"+name, nil)
-	if err != nil {
-		return err
-	}
-	response, err := c.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode == http.StatusNotFound {
+	var node nodeStatus
+	err := c.object(ctx, "/api/v1/nodes/"+name, &node)
+	if errors.Is(err, errNotFound) {
 		return errors.New("its kubelet has not registered it")
 	}
-	var node nodeStatus
-	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return err
-	}
-	if err := json.Unmarshal(body, &node); err != nil {
-		return fmt.Errorf("%s: %w", response.Status, err)
 	}
 	if got := node.Status.NodeInfo.BootID; bootID != "" && got != bootID {
 		return fmt.Errorf("the last one seen is its boot %s, not %s", got, bootID)
@@ -92,4 +97,49 @@ func (c *ControlPlane) nodeReady(ctx context.Context, name, bootID string) error
 		}
 	}
 	return errors.New("its kubelet has not reported yet")
+}
+
+func (c *ControlPlane) driverRegistered(ctx context.Context, node, driver string) error {
+	var known struct {
+		Spec struct {
+			Drivers []struct {
+				Name string `json:"name"`
+			} `json:"drivers"`
+		} `json:"spec"`
+	}
+	if err := c.object(ctx, "/apis/storage.k8s.io/v1/csinodes/"+node, &known); err != nil {
+		return err
+	}
+	for _, d := range known.Spec.Drivers {
+		if d.Name == driver {
+			return nil
+		}
+	}
+	return fmt.Errorf("it knows %d drivers, and that is not among them", len(known.Spec.Drivers))
+}
+
+var errNotFound = errors.New("no such object")
+
+// object reads one object of the API.
+func (c *ControlPlane) object(ctx context.Context, path string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Server()+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	switch {
+	case response.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%s: %w", path, errNotFound)
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %s: %s", path, response.Status, body)
+	}
+	return json.Unmarshal(body, into)
 }

@@ -117,6 +117,10 @@ func (n *node) kubernetesFiles() ([]file, error) {
 	for i, f := range list {
 		files[i] = file{path: strings.TrimPrefix(f.Path, "/"), mode: int64(f.Mode), data: string(f.Content)}
 	}
+	if n.lab.plan.Driver {
+		driver, err := n.csiNodeFiles()
+		return append(files, driver...), err
+	}
 	return files, nil
 }
 

@@ -44,6 +44,9 @@ type lab struct {
 	kube    *kubernetes.ControlPlane // nil in a lab without
 	nodes   []*node
 
+	// replicas of csi-controller, none in a lab without the driver.
+	replicas []*replica
+
 	mu      sync.Mutex
 	stalled bool
 	// keyring is the nodes' for Ceph, nil until there is one.
@@ -105,6 +108,11 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 	}
 	if err := group.Wait(); err != nil {
 		return err
+	}
+	if l.plan.Driver {
+		if err := steps.Do("driver", func() error { return l.startDriver(ctx) }); err != nil {
+			return err
+		}
 	}
 	l.ready = time.Since(l.started)
 	steps.Say("lab %q is up: %s", l.plan.Location.Name, strings.Join(l.nodeNames(), " "))
@@ -254,7 +262,7 @@ func (l *lab) parts() []labclient.Part {
 			parts = append(parts, part)
 		}
 	}
-	return append(parts, l.kubernetesParts()...)
+	return slices.Concat(parts, l.kubernetesParts(), l.driverParts())
 }
 
 // environment is what a command inside the lab finds its way with.

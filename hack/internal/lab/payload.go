@@ -98,6 +98,14 @@ func (n *node) configFiles() []file {
 	return files
 }
 
+// arbiterURL is csi-node's socket where that runs, and elsewhere the record that the lab itself keeps.
+func (l *lab) arbiterURL() string {
+	if l.plan.Driver {
+		return "unix:///run/escache/arbiter.sock"
+	}
+	return fmt.Sprintf("http://%s:%d", CentralAddress, ArbiterPort)
+}
+
 func (n *node) escachedFiles() []file {
 	config := fmt.Sprintf(`node: %s
 address: %s
@@ -108,15 +116,16 @@ tls:
   key: /etc/escache/tls/server-key.pem
   clientCA: /etc/escache/tls/ca.pem
 socket: /run/escache/escached.sock
-arbiter: http://%s:%d
+arbiter: %s
 ceph:
   conf: /etc/ceph/ceph.conf
   keyring: /%s
   user: %s
 drbd:
-  ports: {first: 7800, last: 7999}
-  minors: {first: 100, last: 299}
-`, n.name, dataAddress(n.index), EscachedPort, CentralAddress, ArbiterPort, nodeKeyring, cephUser)
+  ports: {first: %d, last: %d}
+  minors: {first: %d, last: %d}
+`, n.name, dataAddress(n.index), EscachedPort, n.lab.arbiterURL(), nodeKeyring, cephUser,
+		drbdFirstPort, drbdLastPort, drbdFirstMinor, drbdLastMinor)
 	service := "#!/bin/sh\n" +
 		"# Without Ceph's keyring there is nothing to serve; it comes when the lab's Ceph is up.\n" +
 		"while [ ! -e /" + nodeKeyring + " ]; do sleep 0.1; done\n" +

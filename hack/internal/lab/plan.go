@@ -22,12 +22,17 @@ const (
 	ArbiterPort = 7790
 	// EscachedPort is where each node's escached listens.
 	EscachedPort = 7443
+
+	// What replicas may have on every node; escached and csi-controller have to agree.
+	drbdFirstPort, drbdLastPort   = 7800, 7999
+	drbdFirstMinor, drbdLastMinor = 100, 299
 )
 
 // Options are what a person chooses for a lab.
 type Options struct {
 	Nodes      int
 	Kubernetes bool
+	Driver     bool // the CSI driver on the nodes and beside them; needs Kubernetes
 	MemoryMiB  int
 	DiskMiB    int
 	NoCeph     bool
@@ -44,6 +49,8 @@ type Plan struct {
 	Programs string
 	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab needs any.
 	Tools map[string]string
+	// Controller is csi-controller's path in a lab with the driver.
+	Controller string
 	// HasEscached is false in a checkout that has no escached yet.
 	HasEscached bool
 }

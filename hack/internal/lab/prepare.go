@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/escache/escache-csi/hack/internal/buildcache"
@@ -26,18 +27,26 @@ type program struct {
 	needed bool
 }
 
-func programs() []program {
-	return []program{
+func (p *Plan) programs() []program {
+	list := []program{
 		{name: "lab-agent", source: "hack/labagent", needed: true},
 		{name: "escached", source: "cmd/escached", tags: "crashpoint"},
 		{name: "blockcheck", source: "hack/blockcheck"},
 	}
+	if p.Driver {
+		list = append(list, program{name: "csi-node", source: "cmd/csi-node", tags: "crashpoint", needed: true})
+	}
+	return list
 }
 
 // Prepare gets everything that needs a network or a compiler, since the lab itself has neither.
 func Prepare(ctx context.Context, location labclient.Location, options Options, steps *progress.Printer) (Plan, error) {
 	plan := Plan{Options: options, Location: location, Begun: time.Now()}
-	if err := steps.Do("packages", func() error { return setup(ctx, location.Checkout) }); err != nil {
+	groups := []string{"lab"}
+	if options.Driver {
+		groups = append(groups, "build")
+	}
+	if err := steps.Do("packages", func() error { return setup(ctx, location.Checkout, groups...) }); err != nil {
 		return plan, err
 	}
 	cache, err := buildcache.Open("")
@@ -59,14 +68,17 @@ func Prepare(ctx context.Context, location labclient.Location, options Options, 
 		return plan, err
 	}
 	err = steps.Do("programs", func() error { return plan.build(ctx) })
+	if err == nil && options.Driver {
+		err = steps.Do("csi-controller", func() error { return plan.buildController(ctx) })
+	}
 	return plan, err
 }
 
-func setup(ctx context.Context, checkout string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(checkout, "hack", "setup.sh"), "lab")
+func setup(ctx context.Context, checkout string, groups ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(checkout, "hack", "setup.sh"), groups...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("install packages (hack/setup.sh lab): %w", err)
+		return fmt.Errorf("install packages (hack/setup.sh %s): %w", strings.Join(groups, " "), err)
 	}
 	return nil
 }
@@ -80,7 +92,7 @@ func (p *Plan) build(ctx context.Context) error {
 	}
 	defer pack.Close()
 	out := tar.NewWriter(pack)
-	for _, program := range programs() {
+	for _, program := range p.programs() {
 		sources, err := filepath.Glob(filepath.Join(p.Location.Checkout, program.source, "*.go"))
 		if err != nil || len(sources) == 0 {
 			if program.needed {

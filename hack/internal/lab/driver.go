@@ -1,0 +1,215 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/hack/internal/kubernetes"
+	"github.com/escache/escache-csi/hack/internal/process"
+	"github.com/escache/escache-csi/hack/labclient"
+)
+
+const (
+	driverNamespace = "escache-system"
+	// controllerReplicas is two: one leads, one waits.
+	controllerReplicas = 2
+	driverReadyTime    = 2 * time.Minute
+	// restartDelay is the kubelet's first back-off in spirit, without its growth: tests kill often.
+	restartDelay = time.Second
+	// Where the replicas' metrics and health are served: port + number of the replica, on loopback.
+	controllerMetricsPort = 9820
+	controllerHealthPort  = 9830
+)
+
+//go:embed driver.yaml
+var driverObjects []byte
+
+// replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What ends is started again, as the kubelet would.
+type replica struct {
+	name       string
+	controller process.Spec
+	sidecars   kubernetes.SidecarConfig
+}
+
+// buildController compiles csi-controller, the one program that is linked with Ceph's libraries.
+func (p *Plan) buildController(ctx context.Context) error {
+	tags, err := exec.CommandContext(ctx, filepath.Join(p.Location.Checkout, "hack", "ceph-tags.sh")).Output()
+	if err != nil {
+		return fmt.Errorf("which Ceph is there to build against (hack/ceph-tags.sh): %w", err)
+	}
+	p.Controller = filepath.Join(p.Location.StateDir, "driver", "csi-controller")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "crashpoint,"+strings.TrimSpace(string(tags)), "-o", p.Controller, "./cmd/csi-controller")
+	cmd.Dir = p.Location.Checkout
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build cmd/csi-controller: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// startDriver makes the driver's objects known to Kubernetes, runs its controllers, and returns when a leader serves and every kubelet knows the driver.
+func (l *lab) startDriver(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, driverReadyTime)
+	defer cancel()
+	crds := filepath.Join(l.plan.Location.Checkout, "charts", "escache-csi", "crds")
+	if err := l.kubectl(ctx, nil, "apply", "--filename", crds); err != nil {
+		return err
+	}
+	if err := l.kubectl(ctx, driverObjects, "apply", "--filename", "-"); err != nil {
+		return err
+	}
+	if err := l.kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "--filename", crds); err != nil {
+		return err
+	}
+	config, err := l.writeCephDir()
+	if err != nil {
+		return err
+	}
+	for i := range controllerReplicas {
+		r := l.newReplica(i, config)
+		l.replicas = append(l.replicas, r)
+		go l.keep(r)
+	}
+	for _, n := range l.nodes {
+		if err := l.kube.WaitDriver(ctx, n.name, v1alpha1.DriverName); err != nil {
+			return fmt.Errorf("%w (see `lab logs %s/csi-node`)", err, n.name)
+		}
+	}
+	return l.waitLeader(ctx)
+}
+
+// writeCephDir makes the directory that csi-controller finds its Ceph clusters in, by their ids.
+func (l *lab) writeCephDir() (string, error) {
+	dir := l.path("driver", "ceph")
+	cluster := filepath.Join(dir, l.ceph.FSID())
+	err := errors.Join(os.MkdirAll(cluster, 0o755),
+		os.Symlink(l.ceph.Conf(), filepath.Join(cluster, "ceph.conf")),
+		os.Symlink(l.ceph.AdminKeyring(), filepath.Join(cluster, "keyring")))
+	if err != nil {
+		return "", fmt.Errorf("Ceph configuration of csi-controller: %w", err)
+	}
+	return dir, nil
+}
+
+func (l *lab) newReplica(i int, cephDir string) *replica {
+	name := fmt.Sprintf("csi-controller-%d", i)
+	socket := filepath.Join(l.plan.Location.RunDir, fmt.Sprintf("csi-%d.sock", i))
+	kubeconfig := l.kube.Kubeconfig()
+	return &replica{
+		name: name,
+		controller: process.Spec{
+			Name: name, Path: l.plan.Controller, Log: l.path("driver", name+".log"),
+			Args: []string{
+				"--kubeconfig=" + kubeconfig, "--ceph-dir=" + cephDir, "--csi-socket=" + socket, "--identity=" + name,
+				"--lease-namespace=" + driverNamespace,
+				fmt.Sprintf("--metrics-address=127.0.0.1:%d", controllerMetricsPort+i),
+				fmt.Sprintf("--health-address=127.0.0.1:%d", controllerHealthPort+i),
+				fmt.Sprintf("--escached-port=%d", EscachedPort),
+				"--escached-ca=" + l.path("tls", caFile),
+				"--escached-cert=" + l.path("tls", clientCertFile), "--escached-key=" + l.path("tls", clientKeyFile),
+				fmt.Sprintf("--drbd-ports=%d-%d", drbdFirstPort, drbdLastPort),
+				fmt.Sprintf("--drbd-minors=%d-%d", drbdFirstMinor, drbdLastMinor),
+			},
+		},
+		sidecars: kubernetes.SidecarConfig{
+			Name: name, Dir: l.path("driver"), Socket: socket, Kubeconfig: kubeconfig, Namespace: driverNamespace, Programs: l.plan.Tools,
+		},
+	}
+}
+
+// keep runs a replica until the lab ends.
+func (l *lab) keep(r *replica) {
+	var controller *process.Process
+	var sidecars *kubernetes.Sidecars
+	for {
+		var err error
+		if controller == nil || controller.Err() != nil {
+			if controller != nil {
+				slog.Info("starting again", "replica", r.name, "error", controller.Err())
+			}
+			controller, err = process.Start(r.controller)
+		}
+		if sidecars == nil {
+			var started error
+			sidecars, started = kubernetes.StartSidecars(context.Background(), r.sidecars)
+			err = errors.Join(err, started)
+		} else {
+			err = errors.Join(err, sidecars.StartEnded())
+		}
+		if err != nil {
+			slog.Error("replica", "name", r.name, "error", err)
+		}
+		select {
+		case <-l.down:
+			return
+		case <-time.After(restartDelay):
+		}
+	}
+}
+
+// waitLeader returns when one replica serves CSI: its socket is there only while it leads.
+func (l *lab) waitLeader(ctx context.Context) error {
+	for {
+		for _, r := range l.replicas {
+			if _, err := os.Stat(r.sidecars.Socket); err == nil {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			r := l.replicas[0]
+			return fmt.Errorf("no csi-controller leads: %w; the end of %s:\n%s", ctx.Err(), r.controller.Log, process.Tail(r.controller.Log, 15))
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+func (l *lab) kubectl(ctx context.Context, in []byte, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(l.path("bin"), "kubectl"), append([]string{"--kubeconfig", l.kube.Kubeconfig()}, args...)...)
+	cmd.Stdin = bytes.NewReader(in)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl %s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
+
+// csiNodeFiles make csi-node a service of the host, beside escached.
+func (n *node) csiNodeFiles() ([]file, error) {
+	config, err := n.lab.kube.UserKubeconfig("escache-csi-node", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	service := "#!/bin/sh\n" +
+		"# The kubelet makes the directory in which plugins announce themselves.\n" +
+		"while [ ! -d /var/lib/kubelet/plugins_registry ]; do sleep 0.1; done\n" +
+		"exec /usr/local/bin/csi-node --node-name=" + n.name + " --kubeconfig=/etc/escache/csi-node.kubeconfig\n"
+	return []file{
+		{"etc/escache/csi-node.kubeconfig", 0o600, string(config)},
+		{"etc/lab/services/csi-node", 0o755, service},
+	}, nil
+}
+
+func (l *lab) driverParts() []labclient.Part {
+	var parts []labclient.Part
+	for _, r := range l.replicas {
+		state := "standby"
+		if _, err := os.Stat(r.sidecars.Socket); err == nil {
+			state = "leads"
+		}
+		parts = append(parts, labclient.Part{Name: r.name, State: state, Address: r.sidecars.Socket, Log: r.controller.Log})
+		for _, sidecar := range kubernetes.SidecarPrograms() {
+			log := filepath.Join(r.sidecars.Dir, r.name+"."+sidecar+".log")
+			parts = append(parts, labclient.Part{Name: r.name + "." + sidecar, State: "up", Log: log})
+		}
+	}
+	return parts
+}
