@@ -1,0 +1,57 @@
+package kubetest
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/escache/escache-csi/hack/internal/buildcache"
+	"github.com/escache/escache-csi/hack/internal/kubernetes"
+	"github.com/escache/escache-csi/hack/internal/progress"
+	"github.com/escache/escache-csi/hack/internal/tools"
+)
+
+// Tools are the paths of tools by name (see hack/tool), built first if they have to be.
+func Tools(t testing.TB, names ...string) map[string]string {
+	t.Helper()
+	cache, err := buildcache.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	paths, err := builder.Paths(ctx, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what they log is shown
+// when it has failed.
+func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
+	t.Helper()
+	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{
+		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: c.Kubeconfig(), Namespace: "default",
+		Programs: Tools(t, kubernetes.SidecarPrograms()...), Args: args,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sidecars.Stop(context.Background()); err != nil {
+			t.Log(err)
+		}
+		if !t.Failed() {
+			return
+		}
+		for part, path := range sidecars.Logs() {
+			text, _ := os.ReadFile(path)
+			t.Logf("%s:\n%s", part, text[max(0, len(text)-8000):])
+		}
+	})
+}
