@@ -20,9 +20,8 @@ const sector = 4096
 
 // Write writes data and returns when the device has it for good.
 func (d Devices) Write(ctx context.Context, device string, offset int64, data []byte) error {
-	_, err := d.Host.Try(ctx, bytes.NewReader(data), "sh", "-c",
-		fmt.Sprintf("cat >/tmp/data.$$ && dd if=/tmp/data.$$ of=%s bs=%d seek=%d oflag=direct,sync conv=notrunc 2>&1; s=$?; rm -f /tmp/data.$$; exit $s",
-			device, sector, offset/sector))
+	_, err := d.Host.Try(ctx, bytes.NewReader(data), "dd", "of="+device, fmt.Sprintf("bs=%d", sector), fmt.Sprintf("seek=%d", offset/sector),
+		"iflag=fullblock", "oflag=direct", "conv=notrunc,fsync")
 	return err
 }
 
