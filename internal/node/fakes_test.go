@@ -36,8 +36,12 @@ type host struct {
 
 	status   map[string]*api.VolumeStatus // by image
 	contents map[string]fs.Content        // by device
-	table    []mounts.Entry
-	dead     map[mounts.Number]bool
+	// devices are real ones for volumes that have one; connecting a volume then answers with its.
+	devices map[string]string
+	made    func(name string)
+	resized func(name string, size int64)
+	table   []mounts.Entry
+	dead    map[mounts.Number]bool
 }
 
 func newHost() *host {
@@ -71,7 +75,12 @@ func (h *host) attached(name string) {
 	h.contents[h.device(name)] = fs.Content{Surface: fs.Surface{Scanned: true, Blank: true}}
 }
 
-func (h *host) device(name string) string { return "/dev/escache/p/" + name }
+func (h *host) device(name string) string {
+	if real, ok := h.devices[name]; ok {
+		return real
+	}
+	return "/dev/escache/p/" + name
+}
 
 // step notes what is done and returns the failure that the test wants there.
 func (h *host) step(name, volume string) error {
@@ -192,6 +201,9 @@ func (h *host) Resize(_ context.Context, ref api.VolumeRef, size int64) error {
 		return err
 	}
 	h.status[ref.Image].SizeBytes = size
+	if h.resized != nil {
+		h.resized(ref.Image, size)
+	}
 	return nil
 }
 

@@ -47,7 +47,11 @@ func (c *controller) ControllerGetCapabilities(
 func (c *controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	c.host.mu.Lock()
 	defer c.host.mu.Unlock()
-	c.host.attached(r.GetName())
+	if c.host.made != nil {
+		c.host.made(r.GetName())
+	} else {
+		c.host.attached(r.GetName())
+	}
 	c.host.volumes[r.GetName()].Status.AttachedNode = ""
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}}, nil
 }
@@ -92,15 +96,23 @@ func (c *controller) ControllerExpandVolume(
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), NodeExpansionRequired: true}, nil
 }
 
-// TestSanity runs the node and identity tests of csi-test over gRPC, with the interceptor and the sockets that csi-node uses.
+// TestSanity runs csi-test's node and identity tests on fakes.
 func TestSanity(t *testing.T) {
-	dir, err := os.MkdirTemp("", "sanity")
+	h := newHost()
+	runSanity(t, h, h.service(), "mount")
+	if len(h.table) != 0 {
+		t.Errorf("mounts are left: %s", fmt.Sprint(h.table))
+	}
+}
+
+// runSanity runs the tests over gRPC, with the interceptor and the sockets that csi-node uses. Ginkgo runs once in a process.
+func runSanity(t *testing.T, h *host, service *Service, access string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sanity") // short: a socket's path is bounded
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	h := newHost()
-	service := h.service()
 	logged := server.Interceptor(service.Logger, server.NewMetrics(prometheus.NewRegistry()), Status)
 	s := grpc.NewServer(grpc.UnaryInterceptor(logged))
 	csi.RegisterIdentityServer(s, service)
@@ -118,16 +130,14 @@ func TestSanity(t *testing.T) {
 	config := sanity.NewTestConfig()
 	config.Address = "unix://" + filepath.Join(dir, "csi.sock")
 	config.TargetPath, config.StagingPath = filepath.Join(dir, "targets"), filepath.Join(dir, "staging")
+	config.TestVolumeAccessType, config.TestVolumeSize, config.TestVolumeExpandSize = access, 1<<30, 2<<30
+	sc := sanity.GinkgoTest(&config)
+	defer sc.Finalize()
+	gomega.RegisterFailHandler(ginkgo.Fail)
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	suite.FocusStrings = []string{"Node Service", "Identity Service"}
-	reporter.Succinct = true
-	sc := sanity.GinkgoTest(&config)
-	gomega.RegisterFailHandler(ginkgo.Fail)
+	reporter.Succinct, reporter.NoColor = true, true
 	if !ginkgo.RunSpecs(t, "csi-node", suite, reporter) {
 		t.Error("csi-sanity failed")
-	}
-	sc.Finalize()
-	if len(h.table) != 0 {
-		t.Errorf("mounts are left: %s", fmt.Sprint(h.table))
 	}
 }

@@ -55,8 +55,10 @@ func (e *ExitError) Error() string {
 	if said == "" {
 		said = strings.TrimSpace(e.Stdout)
 	}
-	return fmt.Sprintf("%s: exit code %d: %s", e.Command, e.Code, said)
+	return fmt.Sprintf("%s: exit code %d: %s", e.Command, e.Code, strings.Join(strings.FieldsFunc(said, isLineEnd), "; "))
 }
+
+func isLineEnd(r rune) bool { return r == '\n' || r == '\r' }
 
 // Runner runs commands. Its errors are *ExitError, ErrStuck, ErrTimeout, the context's, or that of a program that is missing.
 type Runner interface {
