@@ -70,7 +70,8 @@ func upCommand(find finder) *cobra.Command {
 	flags := command.Flags()
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of hosts, n1, n2, …")
 	flags.BoolVar(&options.Kubernetes, "kubernetes", false, "make the hosts nodes of a Kubernetes cluster")
-	flags.BoolVar(&options.Driver, "driver", false, "also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
+	flags.BoolVar(&options.Driver, "driver", false,
+		"also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
 	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
 	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of a host's NVMe stand-in in MiB; takes only what is written")
 	flags.BoolVar(&options.NoCeph, "no-ceph", false, "hosts only")

@@ -34,7 +34,8 @@ func (c *ControlPlane) UserKubeconfig(user string, groups ...string) ([]byte, er
 		return nil, err
 	}
 	encode := base64.StdEncoding.EncodeToString
-	return fmt.Appendf(nil, kubeconfigTemplate, c.Server(), encode(c.authority.Certificate()), user, encode(identity.Certificate), encode(identity.Key)), nil
+	return fmt.Appendf(nil, kubeconfigTemplate,
+		c.Server(), encode(c.authority.Certificate()), user, encode(identity.Certificate), encode(identity.Key)), nil
 }
 
 func (c *ControlPlane) writeKubeconfig(path, user string, groups ...string) error {

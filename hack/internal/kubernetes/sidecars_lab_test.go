@@ -133,7 +133,7 @@ func TestSidecarsWaitForTheDriverAndMissItWhenItIsGone(t *testing.T) {
 		}
 		return out
 	}
-	dir, err := os.MkdirTemp("", "csi-")
+	dir, err := os.MkdirTemp("", "csi-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,8 @@ const (
 //go:embed driver.yaml
 var driverObjects []byte
 
-// replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What ends is started again, as the kubelet would.
+// replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What ends is started again, as the kubelet
+// would.
 type replica struct {
 	name       string
 	controller process.Spec
@@ -48,7 +49,8 @@ func (p *Plan) buildController(ctx context.Context) error {
 		return fmt.Errorf("which Ceph is there to build against (hack/ceph-tags.sh): %w", err)
 	}
 	p.Controller = filepath.Join(p.Location.StateDir, "driver", "csi-controller")
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "crashpoint,"+strings.TrimSpace(string(tags)), "-o", p.Controller, "./cmd/csi-controller")
+	list := "crashpoint," + strings.TrimSpace(string(tags))
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", list, "-o", p.Controller, "./cmd/csi-controller")
 	cmd.Dir = p.Location.Checkout
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build cmd/csi-controller: %w\n%s", err, out)
@@ -56,7 +58,8 @@ func (p *Plan) buildController(ctx context.Context) error {
 	return nil
 }
 
-// startDriver makes the driver's objects known to Kubernetes, runs its controllers, and returns when a leader serves and every kubelet knows the driver.
+// startDriver makes the driver's objects known to Kubernetes, runs its controllers, and returns when a leader serves and every kubelet
+// knows the driver.
 func (l *lab) startDriver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, driverReadyTime)
 	defer cancel()
@@ -95,7 +98,7 @@ func (l *lab) writeCephDir() (string, error) {
 		os.Symlink(l.ceph.Conf(), filepath.Join(cluster, "ceph.conf")),
 		os.Symlink(l.ceph.AdminKeyring(), filepath.Join(cluster, "keyring")))
 	if err != nil {
-		return "", fmt.Errorf("Ceph configuration of csi-controller: %w", err)
+		return "", fmt.Errorf("the way to Ceph for csi-controller: %w", err)
 	}
 	return dir, nil
 }
@@ -167,14 +170,16 @@ func (l *lab) waitLeader(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			r := l.replicas[0]
-			return fmt.Errorf("no csi-controller leads: %w; the end of %s:\n%s", ctx.Err(), r.controller.Log, process.Tail(r.controller.Log, 15))
+			log := r.controller.Log
+			return fmt.Errorf("no csi-controller leads: %w; the end of %s:\n%s", ctx.Err(), log, process.Tail(log, 15))
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
 func (l *lab) kubectl(ctx context.Context, in []byte, args ...string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(l.path("bin"), "kubectl"), append([]string{"--kubeconfig", l.kube.Kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(ctx, l.path("bin", "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.kube.Kubeconfig())
 	cmd.Stdin = bytes.NewReader(in)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl %s: %w: %s", args[0], err, out)

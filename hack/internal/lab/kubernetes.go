@@ -113,9 +113,9 @@ func (n *node) kubernetesFiles() ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := make([]file, len(list))
-	for i, f := range list {
-		files[i] = file{path: strings.TrimPrefix(f.Path, "/"), mode: int64(f.Mode), data: string(f.Content)}
+	var files []file
+	for _, f := range list {
+		files = append(files, file{path: strings.TrimPrefix(f.Path, "/"), mode: int64(f.Mode), data: string(f.Content)})
 	}
 	if n.lab.plan.Driver {
 		driver, err := n.csiNodeFiles()

@@ -19,7 +19,7 @@ func startForTest(t *testing.T) *Cluster {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	begin := time.Now()
-	dir, err := os.MkdirTemp("", "mc-")
+	dir, err := os.MkdirTemp("", "mc-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,9 @@ func TestEveryBlobIsWhereItsDigestSays(t *testing.T) {
 		}
 		return data
 	}
-	var index struct{ Manifests []descriptor }
+	var index struct {
+		Manifests []descriptor `json:"manifests"`
+	}
 	if err := json.Unmarshal(files["index.json"], &index); err != nil || len(index.Manifests) != 1 {
 		t.Fatal(index, err)
 	}
@@ -64,8 +66,8 @@ func TestEveryBlobIsWhereItsDigestSays(t *testing.T) {
 		t.Errorf("name %q", name)
 	}
 	var manifest struct {
-		Config descriptor
-		Layers []descriptor
+		Config descriptor   `json:"config"`
+		Layers []descriptor `json:"layers"`
 	}
 	if err := json.Unmarshal(blob(index.Manifests[0]), &manifest); err != nil || len(manifest.Layers) != 1 {
 		t.Fatal(manifest, err)

@@ -173,7 +173,10 @@ func versionOf(ctx context.Context, module, required string) (string, error) {
 		return "", fmt.Errorf("read %s/go.mod (is go installed?): %w", module, err)
 	}
 	var mod struct {
-		Require []struct{ Path, Version string }
+		Require []struct {
+			Path    string `json:"Path"`
+			Version string `json:"Version"`
+		} `json:"Require"`
 	}
 	if err := json.Unmarshal(out, &mod); err != nil {
 		return "", err
