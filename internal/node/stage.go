@@ -9,6 +9,7 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -31,6 +32,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if err != nil {
 		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)
 	}
+	crashpoint.Reach("node_stage/connected")
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
 		return s.undo(ctx, r, v, err)
 	}
@@ -125,6 +127,7 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 	if err != nil {
 		return err
 	}
+	crashpoint.Reach("node_stage/mounted")
 	if grow && !r.readOnly {
 		// Restored into a larger volume. A filesystem that is too small is usable: it is grown again by the next expansion.
 		if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
@@ -148,6 +151,7 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 	if err != nil {
 		return err
 	}
+	crashpoint.Reach("node_stage/record_written")
 	started := time.Now()
 	if err := s.Filesystems.Make(ctx, r.volume, c.Device, action, record, r.mkfsOptions); err != nil {
 		var exit *command.ExitError
@@ -156,10 +160,12 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 		}
 		return fmt.Errorf("make %s on volume %s: %w", r.fsType, r.volume, err)
 	}
+	crashpoint.Reach("node_stage/filesystem_made")
 	record.State = fs.Formatted
 	if _, err := s.keepRecord(ctx, v, record); err != nil {
 		return err
 	}
+	crashpoint.Reach("node_stage/record_closed")
 	s.Logger.InfoContext(ctx, "made a filesystem", "volume", r.volume, "type", r.fsType, "uuid", record.UUID, "resumed", action == fs.Reformat,
 		"duration", time.Since(started))
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -49,6 +50,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	if err := s.unmountAll(ctx, volume, path, table); err != nil {
 		return err
 	}
+	crashpoint.Reach("node_unstage/unmounted")
 	if v == nil {
 		return nil // its finalizer keeps the object until replicas and image are gone
 	}
@@ -130,8 +132,10 @@ func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTi
 		return fmt.Errorf("%w: %s of volume %s are still to be written to Ceph; the next try goes on", ErrNotClean,
 			v1alpha1.HumanBytes(flushed.DirtyBytes), v.Name)
 	}
+	crashpoint.Reach("node_unstage/flushed")
 	if err := s.Cache.Stop(ctx, refOf(v)); err != nil {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}
+	crashpoint.Reach("node_unstage/stopped")
 	return nil
 }

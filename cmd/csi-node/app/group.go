@@ -21,7 +21,7 @@ type follower struct {
 }
 
 // infoInterval is how often the node's group is looked up: one small read.
-const infoInterval = 30 * time.Second
+const infoInterval = 10 * time.Second
 
 func (f *follower) run(ctx context.Context) error {
 	ticker := time.NewTicker(infoInterval)
