@@ -6,7 +6,7 @@ set -euo pipefail
 packages() {
   case $1 in
     build) echo ca-certificates git gcc libc6-dev librbd-dev librados-dev ;;
-    lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod nftables procps \
+    lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod lz4 nftables procps \
       qemu-system-x86 util-linux ;;
     kubernetes) echo ca-certificates git ;;
     lint) echo git shellcheck ;;

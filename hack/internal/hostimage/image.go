@@ -26,7 +26,7 @@ var source embed.FS
 
 // Image is what a machine boots.
 type Image struct {
-	Kernel string // bzImage
+	Kernel string
 	Initrd string
 	Root   string // ext4, to be copied for each machine
 	// Release is the kernel's, e.g. 6.1.0-56-cloud-amd64.
@@ -55,7 +55,7 @@ func Build(ctx context.Context, cache *buildcache.Cache, flavour Flavour, log fu
 		return Image{}, fmt.Errorf("host image: %w", err)
 	}
 	return Image{
-		Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd"), Root: filepath.Join(dir, "root.ext4"),
+		Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), Root: filepath.Join(dir, "root.ext4"),
 		Release: strings.TrimSpace(string(release)),
 	}, nil
 }
@@ -173,7 +173,7 @@ func (b *builder) build(ctx context.Context) error {
 		return err
 	}
 	b.log("write kernel, initramfs and root disk")
-	if err := copyFile(filepath.Join(packages, "boot/vmlinuz-"+k.version), filepath.Join(b.dir, "vmlinuz"), 0o644); err != nil {
+	if err := makeKernel(ctx, filepath.Join(packages, "boot/vmlinuz-"+k.version), filepath.Join(b.dir, "kernel")); err != nil {
 		return err
 	}
 	if err := makeInitramfs(ctx, k, filepath.Join(work, "initramfs"), filepath.Join(b.dir, "initrd")); err != nil {
