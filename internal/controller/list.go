@@ -4,47 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// tokenPrefix makes a page token recognisable; the rest is the id of the last volume on the page before. So pages stay right
-// while volumes come and go.
-const tokenPrefix = "after:"
+// pageSize bounds what is read from the API server at once.
+const pageSize = 500
 
-// ListVolumes returns the volumes that are made, by id.
+// ListVolumes returns the volumes that are made. It asks the API server itself, for whoever made a volume just now looks for
+// it here; the page tokens are the API server's own, which expire after minutes.
 func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if r.GetMaxEntries() < 0 {
 		return nil, fmt.Errorf("max_entries %d: %w", r.GetMaxEntries(), ErrInvalid)
 	}
-	after, isToken := strings.CutPrefix(r.GetStartingToken(), tokenPrefix)
-	if r.GetStartingToken() != "" && (!isToken || after == "") {
-		return nil, fmt.Errorf("starting_token %q: %w", r.GetStartingToken(), ErrPageToken)
+	out := &csi.ListVolumesResponse{NextToken: r.GetStartingToken()}
+	for {
+		page := &v1alpha1.CacheVolumeList{}
+		limit := pageSize
+		if most := int(r.GetMaxEntries()); most > 0 {
+			limit = min(limit, most-len(out.Entries))
+		}
+		err := s.service.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(out.NextToken))
+		if out.NextToken != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
+			return nil, fmt.Errorf("starting_token %q: %w: %w", r.GetStartingToken(), ErrPageToken, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list volumes: %w", err)
+		}
+		for i := range page.Items {
+			if v := &page.Items[i]; v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() {
+				out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
+					Volume: volumeOf(v), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedOn(v)},
+				})
+			}
+		}
+		out.NextToken = page.Continue
+		if page.Continue == "" || len(out.Entries) == int(r.GetMaxEntries()) {
+			return out, nil
+		}
 	}
-	all := &v1alpha1.CacheVolumeList{}
-	if err := s.service.Cached.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list volumes: %w", err)
-	}
-	page := slices.DeleteFunc(all.Items, func(v v1alpha1.CacheVolume) bool {
-		return v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero() || v.Name <= after
-	})
-	slices.SortFunc(page, func(a, b v1alpha1.CacheVolume) int { return strings.Compare(a.Name, b.Name) })
-	out := &csi.ListVolumesResponse{}
-	if n := int(r.GetMaxEntries()); n > 0 && n < len(page) {
-		page = page[:n]
-		out.NextToken = tokenPrefix + page[n-1].Name
-	}
-	for i := range page {
-		out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
-			Volume: volumeOf(&page[i]), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedOn(&page[i])},
-		})
-	}
-	return out, nil
 }
 
 // ControllerGetVolume returns one volume.

@@ -4,6 +4,7 @@ package hosttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,33 +26,42 @@ type Fleet struct {
 // Start starts a host for each name, each with that much cache. They end with the test.
 func Start(t testing.TB, cacheBytes int64, names ...string) *Fleet {
 	t.Helper()
-	for range 50 {
-		if f := try(t, cacheBytes, names); f != nil {
-			return f
-		}
+	f, err := New(cacheBytes, names...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free on all loopback addresses")
-	return nil
+	t.Cleanup(f.Stop)
+	return f
 }
 
-func try(t testing.TB, cacheBytes int64, names []string) *Fleet {
+// New is Start for programs that are no tests. They stop the fleet themselves.
+func New(cacheBytes int64, names ...string) (*Fleet, error) {
+	for range 50 {
+		if f := try(cacheBytes, names); f != nil {
+			return f, nil
+		}
+	}
+	return nil, errors.New("no port is free on all loopback addresses")
+}
+
+// Stop ends all hosts.
+func (f *Fleet) Stop() {
+	for _, h := range f.Hosts {
+		h.Stop()
+	}
+}
+
+func try(cacheBytes int64, names []string) *Fleet {
 	f := &Fleet{Hosts: map[string]*Host{}}
 	for i, name := range names {
 		h := newHost(name, fmt.Sprintf("127.0.%d.%d", 1+i/200, 11+i%200), cacheBytes)
 		if err := h.listen(f.Port); err != nil {
-			for _, other := range f.Hosts {
-				other.Stop()
-			}
+			f.Stop()
 			return nil
 		}
 		f.Port = h.port
 		f.Hosts[name] = h
 	}
-	t.Cleanup(func() {
-		for _, h := range f.Hosts {
-			h.Stop()
-		}
-	})
 	return f
 }
 

@@ -15,12 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,6 +53,7 @@ var nodes = []string{"n1", "n2", "n3", "n4", "n5", "n6"}
 
 func start(t *testing.T) *world {
 	t.Helper()
+	log.SetLogger(logr.Discard())
 	w := &world{ceph: cephtest.Start(t), kube: kubetest.Start(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
 	w.binary = build(t)
 	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.AdminKeyring())
@@ -112,8 +115,9 @@ func (w *world) addGroup(t *testing.T, group string, members []string) {
 		n.Labels = map[string]string{v1alpha1.TopologyKey: group}
 		status := n.Status
 		must(t, w.api.Create(ctx, n))
+		made := n.DeepCopy()
 		n.Status = status
-		must(t, w.api.Status().Update(ctx, n))
+		must(t, w.api.Status().Patch(ctx, n, client.MergeFrom(made))) // Kubernetes' own controllers change it meanwhile
 		must(t, w.api.Create(ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{

@@ -1,0 +1,173 @@
+package authority
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+var group = []string{"n1", "n2", "n3"}
+
+// volume has its replicas on n1 and n2.
+func volume(change func(*v1alpha1.CacheVolumeStatus)) *v1alpha1.CacheVolume {
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}}}
+	v.Name = "v"
+	v.Status.Epoch = 7
+	change(&v.Status)
+	return v
+}
+
+func inCache(s *v1alpha1.CacheVolumeStatus) { s.Authority = v1alpha1.AuthorityCache }
+
+func TestAttach(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		status  func(*v1alpha1.CacheVolumeStatus)
+		node    string
+		want    Attachment
+		refusal string // what the error says; empty: none
+	}{
+		{"never attached", func(*v1alpha1.CacheVolumeStatus) {}, "n1", Attachment{Epoch: 8}, ""},
+		{"clean, partner", func(s *v1alpha1.CacheVolumeStatus) { s.Authority = v1alpha1.AuthorityCeph }, "n2", Attachment{Epoch: 8}, ""},
+		{"clean, node without a replica", func(*v1alpha1.CacheVolumeStatus) {}, "n3", Attachment{Epoch: 8, Relay: true}, ""},
+		{"clean, an old copy is laid anew", func(s *v1alpha1.CacheVolumeStatus) { s.Outdated = []string{"n2"} }, "n2",
+			Attachment{Epoch: 8, Renew: []string{"n2"}}, ""},
+		{"clean, all copies old", func(s *v1alpha1.CacheVolumeStatus) { s.Outdated = []string{"n1", "n2"} }, "n3",
+			Attachment{Epoch: 8, Relay: true, Renew: []string{"n1", "n2"}}, ""},
+		{"again", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }, "n1",
+			Attachment{Held: true, Epoch: 7, TakeOver: true}, ""},
+		{"again, before the truth moved", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "n1",
+			Attachment{Held: true, Epoch: 7}, ""},
+		{"dirty, holder", inCache, "n1", Attachment{Epoch: 8, TakeOver: true}, ""},
+		{"dirty, partner", inCache, "n2", Attachment{Epoch: 8, TakeOver: true}, ""},
+		{"dirty, node without a replica", inCache, "n3", Attachment{}, "attach it on n1 or n2"},
+		{"dirty, old copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }, "n2", Attachment{}, "the current one is on n1"},
+		{"dirty, current copy beside an old one", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }, "n1",
+			Attachment{Epoch: 8, TakeOver: true}, ""},
+		{"dirty, no current copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n1", "n2"} }, "n1",
+			Attachment{}, "no current replica left"},
+		{"attached elsewhere", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" }, "n1", Attachment{}, "attached to node n2 since epoch 7"},
+		{"foreign node", func(*v1alpha1.CacheVolumeStatus) {}, "n9", Attachment{}, "n1, n2, n3"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := Attach(volume(tc.status), group, tc.node)
+			if tc.refusal != "" {
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal) {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				return
+			}
+			if err != nil || got.Held != tc.want.Held || got.Epoch != tc.want.Epoch || got.Relay != tc.want.Relay ||
+				got.TakeOver != tc.want.TakeOver || !slices.Equal(got.Renew, tc.want.Renew) {
+				t.Errorf("got %+v, %v, want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func bytesOf(n int64) *int64 { return &n }
+
+func standby(dirty *int64) Report {
+	return Report{Status: escache.VolumeStatus{
+		State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "UpToDate", DirtyBytes: dirty,
+	}}
+}
+
+func holding(state escache.State) Report {
+	return Report{Status: escache.VolumeStatus{State: state, Role: escache.RolePrimary, ClientAddress: "10.0.0.1:0/1"}}
+}
+
+func TestDetach(t *testing.T) {
+	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
+	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
+	outdated := standby(bytesOf(0))
+	outdated.Status.DiskState = "Outdated"
+	for _, tc := range []struct {
+		name   string
+		status func(*v1alpha1.CacheVolumeStatus)
+		holder Report
+		death  Death
+		want   Detachment
+		err    error
+	}{
+		{"not attached", inCache, silent, Death{}, Detachment{Gone: true}, nil},
+		{"attached elsewhere", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" }, silent, Death{}, Detachment{Gone: true}, nil},
+		{"orderly and clean", held, standby(bytesOf(0)), Death{}, Detachment{Clean: true}, nil},
+		{"orderly and dirty", held, standby(bytesOf(1)), Death{}, Detachment{}, nil},
+		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},
+		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},
+		{"orderly, copy not current by the record", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Outdated = []string{"n1"} },
+			standby(bytesOf(0)), Death{}, Detachment{}, nil},
+		{"replica lost", held, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{}, nil},
+		{"never laid", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" },
+			Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{Clean: true}, nil},
+		{"still connected", held, holding(escache.StateConnected), Death{}, Detachment{}, ErrRefused},
+		{"still flushing", held, holding(escache.StateFlushing), Death{}, Detachment{}, ErrRefused},
+		{"in error with its device", held, holding(escache.StateError), Death{}, Detachment{}, ErrRefused},
+		{"standby that is still primary", held, holding(escache.StateStandby), Death{}, Detachment{}, ErrRefused},
+		{"connected on a node given up", held, holding(escache.StateConnected), dead, Detachment{Fence: true}, nil},
+		{"silent on a node that lives", held, silent, Death{}, Detachment{}, ErrUnreachable},
+		{"silent on a node given up", held, silent, dead, Detachment{Fence: true}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := Detach(volume(tc.status), "n1", tc.holder, tc.death)
+			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
+				t.Fatalf("got %v", err)
+			}
+			if got.Fence != (got.Reason != "") {
+				t.Errorf("a fence without a reason: %+v", got)
+			}
+			if got.Reason = ""; got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSettled(t *testing.T) {
+	silent := Report{Err: errors.New("no route")}
+	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }
+	for _, tc := range []struct {
+		name    string
+		status  func(*v1alpha1.CacheVolumeStatus)
+		reports map[string]Report
+		want    bool
+	}{
+		{"both clean", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(bytesOf(0))}, true},
+		{"one clean, the other cannot tell", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(nil)}, true},
+		{"nobody can tell", inCache, map[string]Report{"n1": standby(nil), "n2": standby(nil)}, false},
+		{"dirty", inCache, map[string]Report{"n1": standby(bytesOf(1)), "n2": standby(bytesOf(1))}, false},
+		{"one silent", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": silent}, false},
+		{"one not asked", inCache, map[string]Report{"n1": standby(bytesOf(0))}, false},
+		{"the silent one is outdated", old, map[string]Report{"n1": standby(bytesOf(0)), "n2": silent}, true},
+		{"the outdated one still has the device", old, map[string]Report{"n1": standby(bytesOf(0)), "n2": holding(escache.StateConnected)}, false},
+		{"only the outdated one is clean", old, map[string]Report{"n1": standby(bytesOf(1)), "n2": standby(bytesOf(0))}, false},
+		{"one still has the device", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": holding(escache.StateConnected)}, false},
+		{"attached", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" },
+			map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(bytesOf(0))}, false},
+		{"in Ceph already", func(*v1alpha1.CacheVolumeStatus) {}, nil, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := Settled(volume(tc.status), tc.reports); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestClientsToFence(t *testing.T) {
+	v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+		s.ClientAddress = "a"
+		s.Fenced = []v1alpha1.FencedClient{{Address: "old"}}
+	})
+	if got := Clients(v, []string{"b", "a", "old"}); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := Clients(volume(func(*v1alpha1.CacheVolumeStatus) {}), nil); len(got) != 0 {
+		t.Errorf("nobody has it, and %v is fenced", got)
+	}
+}

@@ -1,0 +1,122 @@
+package reservation
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/placement"
+)
+
+func newBook(t *testing.T, slots int32) *Book {
+	t.Helper()
+	b := NewBook(Slots{Ports: Range{7000, 7000 + slots - 1}, Minors: Range{10, 10000}}, func(int64) int64 { return 1 })
+	b.set(t, nil)
+	return b
+}
+
+func (b *Book) set(t *testing.T, stale []v1alpha1.StaleReplica) {
+	t.Helper()
+	g := placement.Group{Name: "g"}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		g.Members = append(g.Members, placement.Member{Name: n, Ready: n != "n3", CapacityBytes: 1000})
+	}
+	if err := b.SetGroup(g, stale); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEveryVolumeHasItsOwnNumbers(t *testing.T) {
+	b := newBook(t, 3)
+	seen := map[int32]bool{}
+	for i := range 3 {
+		r, err := b.Reserve(fmt.Sprint(i), 9, nil)
+		if err != nil || seen[r.Port] || r.Minor-10 != r.Port-7000 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		seen[r.Port] = true
+		if again, err := b.Reserve(fmt.Sprint(i), 9, nil); err != nil || again != r {
+			t.Errorf("asked again: %+v, %v", again, err)
+		}
+	}
+	if _, err := b.Reserve("3", 9, nil); !errors.Is(err, ErrNoSlot) {
+		t.Errorf("a fourth: %v", err)
+	}
+	b.Forget("1")
+	if r, err := b.Reserve("3", 9, nil); err != nil || r.Port != 7001 {
+		t.Errorf("after one was given back: %+v, %v", r, err)
+	}
+	if u := b.Usage()[0]; u.Volumes != 3 || u.AllocatedBytes != 60 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestStaleReplicasKeepTheirNumbers(t *testing.T) {
+	b := newBook(t, 10)
+	stale := []v1alpha1.StaleReplica{{Node: "n1", Port: 7000}}
+	b.HoldStale("g", stale)
+	for range 2 { // also when the group's status, which has it too, is seen
+		if r, err := b.Reserve("v", 9, nil); err != nil || r.Port != 7001 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		b.Forget("v")
+		b.set(t, stale)
+	}
+	b.set(t, nil)
+	if r, err := b.Reserve("v", 9, nil); err != nil || r.Port != 7000 {
+		t.Errorf("after it was removed: %+v, %v", r, err)
+	}
+}
+
+func TestRecordsAreTakenIn(t *testing.T) {
+	b := newBook(t, 10)
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}, CacheBytes: 99, Port: 7000, Minor: 10}}
+	v.Name = "v"
+	for range 3 {
+		b.Observe(v)
+	}
+	if u := b.Usage()[0]; u.Volumes != 1 || u.AllocatedBytes != 200 {
+		t.Errorf("usage %+v", u)
+	}
+	if r, err := b.Reserve("w", 9, nil); err != nil || r.Port != 7001 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	b.Forget("v")
+	b.Forget("w")
+	if u := b.Usage()[0]; u.Volumes != 0 || u.AllocatedBytes != 0 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestMoveIsAroundTheNode(t *testing.T) {
+	b := newBook(t, 10)
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n2", "n3"}, CacheBytes: 9, Port: 7000}}
+	v.Name = "v"
+	b.Observe(v)
+	p, err := b.Around(v, "n1")
+	if err != nil || p.Primary != "n1" || p.Partner != "n2" {
+		t.Errorf("%+v, %v: n3 is not ready", p, err)
+	}
+	if _, err := b.Around(v, "n3"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("a node that is not ready was taken: %v", err)
+	}
+	if !b.Ready("g", "n1") || b.Ready("g", "n3") || b.Ready("g", "n9") || b.Ready("h", "n1") {
+		t.Error("wrong about who is ready")
+	}
+}
+
+func TestSlotRanges(t *testing.T) {
+	good := Slots{Ports: Range{7800, 8799}, Minors: Range{100, 1099}}
+	if err := good.Validate(); err != nil || good.count() != 1000 {
+		t.Errorf("%v, %d", err, good.count())
+	}
+	for _, s := range []Slots{
+		{Range{80, 90}, good.Minors}, {Range{8000, 7000}, good.Minors}, {Range{65000, 70000}, good.Minors},
+		{good.Ports, Range{-1, 5}}, {good.Ports, Range{0, 1 << 20}}, {},
+	} {
+		if s.Validate() == nil {
+			t.Errorf("%+v is let in", s)
+		}
+	}
+}
