@@ -5,6 +5,7 @@ package hostimage
 import (
 	"context"
 	"slices"
+	"strconv"
 )
 
 // Flavour says what a kind of host consists of. A flavour for more than plain hosts is Base with things added.
@@ -73,5 +74,6 @@ func Base() Flavour {
 
 // key identifies the image but for the versions of its packages and the contents of its extra files.
 func (f *Flavour) key() []string {
-	return slices.Concat([]string{f.Name}, f.Packages, []string{"files"}, f.Files, []string{"modules"}, f.Modules, []string{"hook", f.HookKey})
+	return slices.Concat([]string{f.Name}, f.Packages, []string{"files"}, f.Files, []string{"modules"}, f.Modules,
+		[]string{"hook", f.HookKey, strconv.Itoa(f.SizeMiB)})
 }

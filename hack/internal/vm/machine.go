@@ -115,7 +115,6 @@ func arguments(config Config) []string {
 		"-name", config.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(codeMiB), "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
 		"-kernel", config.Kernel, "-initrd", config.Initrd,
-		// On a loaded machine the kernel would count too few timer interrupts in its first test of them, and panic.
 		"-append", kernelArguments,
 		"-chardev", "file,id=console,append=on,path=" + config.Console, "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
