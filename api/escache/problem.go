@@ -45,7 +45,9 @@ const (
 	CodeNoRoom           Code = "no_room"            // 507: the cache space, ports or minors are used up
 )
 
-// Problem is the body of every error answer.
+// Problem is the body of every error answer (RFC 9457).
+//
+//nolint:errname // the standard calls it a problem
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

@@ -95,6 +95,7 @@ type Status struct {
 // VolumeStatus is one volume as one node sees it.
 type VolumeStatus struct {
 	VolumeRef
+
 	ImageID    string `json:"imageID,omitempty"`
 	State      State  `json:"state"`
 	Role       Role   `json:"role"`
@@ -144,6 +145,7 @@ type ReplicaNode struct {
 // ReplicaRequest is the body of PUT /v1/replica.
 type ReplicaRequest struct {
 	VolumeRef
+
 	// ImageID is Ceph's own id of the image; empty where the caller does not know it yet.
 	ImageID    string        `json:"imageID,omitempty"`
 	SizeBytes  int64         `json:"sizeBytes"`
@@ -166,6 +168,7 @@ type ConnectOptions struct {
 // ConnectRequest is the body of POST /v1/dev_connect.
 type ConnectRequest struct {
 	VolumeRef
+
 	ImageID string         `json:"imageID,omitempty"`
 	Epoch   int64          `json:"epoch"`
 	Options ConnectOptions `json:"options"`
@@ -181,6 +184,7 @@ type ConnectResponse struct {
 // FlushRequest is the body of POST /v1/flush.
 type FlushRequest struct {
 	VolumeRef
+
 	// TimeoutSeconds bounds the call; when time is up the answer says what is left.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
@@ -199,12 +203,14 @@ type StopRequest struct {
 // ModeRequest is the body of POST /v1/mode.
 type ModeRequest struct {
 	VolumeRef
+
 	Mode Mode `json:"mode"`
 }
 
 // HoldRequest is the body of POST /v1/hold.
 type HoldRequest struct {
 	VolumeRef
+
 	// MaxSeconds is when the watchdog releases the volume by itself.
 	MaxSeconds int `json:"maxSeconds"`
 }
@@ -222,6 +228,7 @@ type ReleaseRequest struct {
 // ResizeRequest is the body of POST /v1/resize.
 type ResizeRequest struct {
 	VolumeRef
+
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
@@ -229,6 +236,7 @@ type ResizeRequest struct {
 // A 204 answer grants it: the peer is on record as outdated. Any other answer, or none, does not.
 type OutdatePeerRequest struct {
 	VolumeRef
+
 	ImageID string `json:"imageID"`
 	Node    string `json:"node"`
 	Peer    string `json:"peer"`

@@ -13,7 +13,8 @@ import (
 // Node returns what the host has and whether it is healthy.
 func (c *Client) Node(ctx context.Context) (*api.Node, error) {
 	var node api.Node
-	if err := c.do(ctx, call{name: "node", method: http.MethodGet, path: api.PathNode, out: &node, limit: c.opts.Timeout.Query}); err != nil {
+	err := c.do(ctx, call{name: "node", method: http.MethodGet, path: api.PathNode, out: &node, limit: c.opts.Timeout.Query})
+	if err != nil {
 		return nil, err
 	}
 	return &node, nil

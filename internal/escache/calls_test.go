@@ -152,8 +152,7 @@ func TestStatusOfAnotherVolumeIsNoAnswer(t *testing.T) {
 	for _, answer := range []string{`{"volumes":[]}`, `{"volumes":[{"pool":"rbd","image":"csi-2"}]}`} {
 		client, _ := serve(t, Options{}, body(200, "application/json", answer))
 		_, err := client.VolumeStatus(context.Background(), ref)
-		var strange *UnexpectedAnswerError
-		if !errors.As(err, &strange) {
+		if _, strange := errors.AsType[*UnexpectedAnswerError](err); !strange {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}

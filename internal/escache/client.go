@@ -41,7 +41,7 @@ func New(opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("escache client: %w", err)
 	}
-	c := &Client{opts: opts.withDefaults()}
+	c := &Client{opts: withDefaults(opts)}
 	c.idle = &http.Transport{
 		Proxy:               nil, // hosts are called directly, whatever the environment says
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,

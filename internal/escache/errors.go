@@ -94,8 +94,7 @@ func problemOf(resp *resty.Response) error {
 
 // causeOf names the cause of a call without an answer; connected tells whether the request may have been sent.
 func causeOf(ctx context.Context, err error, connected bool) error {
-	var sent *url.Error
-	if errors.As(err, &sent) { // its text repeats method and URL
+	if sent, ok := errors.AsType[*url.Error](err); ok { // its text repeats method and URL
 		err = sent.Err
 	}
 	if advice := tlsAdvice(err); advice != "" {

@@ -92,7 +92,7 @@ func (o *Options) validateURL() error {
 	switch u.Scheme {
 	case "https":
 		if o.TLS.CA == "" || o.TLS.Cert == "" || o.TLS.Key == "" {
-			return fmt.Errorf("base URL %q needs the TLS files CA, certificate and key; the API is never served without client certificates",
+			return fmt.Errorf("base URL %q needs the TLS files CA, certificate and key: the API asks for client certificates",
 				o.BaseURL)
 		}
 	case "http":
@@ -106,7 +106,7 @@ func (o *Options) validateURL() error {
 }
 
 // withDefaults fills in what was left out.
-func (o Options) withDefaults() Options {
+func withDefaults(o Options) Options {
 	def := DefaultTimeouts()
 	for _, d := range []struct {
 		set *time.Duration

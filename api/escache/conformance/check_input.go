@@ -121,7 +121,8 @@ func spoiled(t T, right []byte) map[string][]byte {
 		change(field+" of another type", field, map[string]any{"a": 1})
 	}
 	for what, name := range map[string]string{
-		"a slash": "a/b", "a leading dash": "-rf", "two dots": "..", "nothing": "", "a line break": "a\nb", "a quote": `a"b`, "a space": "a b",
+		"a slash": "a/b", "a leading dash": "-rf", "two dots": "..", "nothing": "", "a line break": "a\nb", "a quote": `a"b`,
+		"a space":           "a b",
 		"a shell's letters": "$(reboot)", "an at sign": "a@b", "129 letters": strings.Repeat("a", 129), "no ASCII": "é", "a NUL": "a\x00b",
 	} {
 		change("a pool with "+what, "pool", name)

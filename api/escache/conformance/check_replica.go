@@ -116,7 +116,8 @@ func dirtyStandbyNotDeleted(s *suite) {
 	v := s.connected()
 	v.makeDirty(s.first)
 	before := s.second.status(v.VolumeRef)
-	refused(s, "delete the standby while the cache is dirty", s.second.delete(v, ""), api.CodeDirty, api.CodeDirtyUnknown, api.CodeConnected)
+	a := s.second.delete(v, "")
+	refused(s, "delete the standby while the cache is dirty", a, api.CodeDirty, api.CodeDirtyUnknown, api.CodeConnected)
 	after := s.second.status(v.VolumeRef)
 	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
 		s.Errorf("the refused delete changed the standby from %+v to %+v", shown(before), shown(after))

@@ -54,7 +54,7 @@ func FromEnvironment() (Target, error) {
 		} else {
 			h.URL = path
 		}
-		ok := false
+		var ok bool
 		if h.Name, h.Address, ok = strings.Cut(need(nameAndAddress), "="); !ok {
 			errs = append(errs, fmt.Errorf("%s is not NAME=ADDRESS", nameAndAddress))
 		}

@@ -59,6 +59,7 @@ var volumes atomic.Int64
 // suite is one check under way.
 type suite struct {
 	T
+
 	target Target
 	first  *host // has the device in most checks
 	second *host // has the other replica
@@ -67,6 +68,7 @@ type suite struct {
 // host is one host with its caller.
 type host struct {
 	Host
+
 	s    *suite
 	call *caller
 }
@@ -77,7 +79,7 @@ func runCheck(t T, target Target, check Check) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &suite{T: t, target: target.withDefaults()}
+	s := &suite{T: t, target: withDefaults(target)}
 	hosts := [2]**host{&s.first, &s.second}
 	for i, h := range target.Hosts {
 		call, err := newCaller(h, contract)
@@ -106,8 +108,7 @@ func (h *host) try(ctx context.Context, req request) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.s.target.CallTimeout)
 	defer cancel()
 	a, err := h.call.do(ctx, req)
-	var broken *contractError
-	if errors.As(err, &broken) {
+	if _, broken := errors.AsType[*contractError](err); broken {
 		h.s.Errorf("%s: %s %s: %v", h.Name, req.method, req.path, err)
 	}
 	return a, err

@@ -81,7 +81,8 @@ type Storage interface {
 // portsAndMinors is how many of each the suite uses from Target's first ones on.
 const portsAndMinors = 64
 
-func (target Target) withDefaults() Target {
+// withDefaults fills in what was left out.
+func withDefaults(target Target) Target {
 	if target.CacheBytes == 0 {
 		target.CacheBytes = 64 << 20
 	}

@@ -20,6 +20,7 @@ const mib = 1 << 20
 // volume is an image that a check made, and what it wants from the hosts.
 type volume struct {
 	api.VolumeRef
+
 	s      *suite
 	id     string
 	port   int
@@ -58,7 +59,8 @@ func (v *volume) query() url.Values { return url.Values{"pool": {v.Pool}, "image
 // request is the replica request both hosts get.
 func (v *volume) request() api.ReplicaRequest {
 	r := api.ReplicaRequest{
-		VolumeRef: v.VolumeRef, ImageID: v.id, SizeBytes: v.s.target.ImageBytes, CacheBytes: v.s.target.CacheBytes, Port: v.port, Minor: v.minor,
+		VolumeRef: v.VolumeRef, ImageID: v.id, SizeBytes: v.s.target.ImageBytes, CacheBytes: v.s.target.CacheBytes,
+		Port: v.port, Minor: v.minor,
 	}
 	for _, h := range v.s.target.Hosts {
 		r.Nodes = append(r.Nodes, api.ReplicaNode{Name: h.Name, Address: h.Address})

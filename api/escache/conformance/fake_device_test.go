@@ -1,0 +1,175 @@
+package conformance
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// here is a connected replica.
+func (h *fakeHost) here(ref api.VolumeRef, verb string) (*replica, func(), error) {
+	r, end, err := h.begin(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !r.connected {
+		end()
+		return nil, nil, fail(api.CodeNotConnected, "not connected here")
+	}
+	if r.held != nil && verb != "hold" {
+		end()
+		return nil, nil, fail(api.CodeHeld, "release it first")
+	}
+	return r, end, nil
+}
+
+// drain moves what is dirty to the image.
+func (h *fakeHost) drain(ctx context.Context, ref api.VolumeRef) error {
+	if err := h.w.ceph(ctx); err != nil {
+		return err
+	}
+	if img := h.w.images[ref]; img != nil && !h.w.breaks("flush loses data") {
+		maps.Copy(img.blocks, h.w.caches[ref].dirty)
+	}
+	clear(h.w.caches[ref].dirty)
+	return nil
+}
+
+func (h *fakeHost) flush(ctx context.Context, req api.FlushRequest) (any, error) {
+	defer h.lock()()
+	_, end, err := h.here(req.VolumeRef, "flush")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if h.w.breaks("flush lies") {
+		return api.FlushResponse{Clean: true}, nil
+	}
+	if !h.w.breaks("flush knows no end") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.TimeoutSeconds)*time.Second)
+		defer cancel()
+	}
+	if err := h.drain(ctx, req.VolumeRef); err != nil {
+		if h.w.breaks("flush lies when its time is up") {
+			return api.FlushResponse{Clean: true}, nil
+		}
+		return api.FlushResponse{DirtyBytes: int64(len(h.w.caches[req.VolumeRef].dirty)) * block}, nil
+	}
+	return api.FlushResponse{Clean: true}, nil
+}
+
+func (h *fakeHost) stop(_ context.Context, req api.StopRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.begin(req.VolumeRef, "stop")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	switch {
+	case !r.connected && h.w.breaks("stop twice is an error"):
+		return nil, fail(api.CodeNotConnected, "not connected")
+	case !r.connected:
+		return none, nil
+	case r.held != nil && !h.w.breaks("a held volume is stopped"):
+		return nil, fail(api.CodeHeld, "release it first")
+	case r.open > 0 && !h.w.breaks("an open device is stopped"):
+		return nil, fail(api.CodeDeviceOpen, "close it first")
+	case len(h.w.caches[req.VolumeRef].dirty) > 0 && !h.w.breaks("a dirty device is stopped"):
+		return nil, fail(api.CodeDirty, "flush first")
+	case h.w.breaks("stop does nothing"):
+		return none, nil
+	}
+	h.disconnect(req.VolumeRef, r)
+	return none, nil
+}
+
+func (h *fakeHost) setMode(ctx context.Context, req api.ModeRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "mode")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if h.w.breaks("mode does nothing") {
+		return none, nil
+	}
+	r.mode = req.Mode
+	if req.Mode == api.ModeWritethrough && !h.w.breaks("writethrough does not drain") {
+		return nil, h.drain(ctx, req.VolumeRef)
+	}
+	return none, nil
+}
+
+func (h *fakeHost) hold(ctx context.Context, req api.HoldRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "hold")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if !h.w.breaks("hold does not clean") {
+		if err := h.drain(ctx, req.VolumeRef); err != nil {
+			return nil, fail(api.CodeTimeout, "%v", err)
+		}
+	}
+	until := time.Now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
+	if r.held != nil && r.held.After(until) && !h.w.breaks("a second hold cuts the first short") {
+		until = *r.held
+	}
+	if r.held == nil {
+		r.released = make(chan struct{})
+	}
+	r.held = &until
+	if !h.w.breaks("no watchdog") {
+		time.AfterFunc(time.Until(until), func() {
+			defer h.lock()()
+			if r.held != nil && !time.Now().Before(*r.held) {
+				r.held = nil
+				close(r.released)
+			}
+		})
+	}
+	return api.HoldResponse{HeldUntil: until}, nil
+}
+
+func (h *fakeHost) release(_ context.Context, req api.ReleaseRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.begin(req.VolumeRef, "release")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if r.held == nil {
+		if h.w.breaks("what is not held cannot be released") {
+			return nil, fail(api.CodeNotConnected, "not held")
+		}
+		return none, nil
+	}
+	r.held = nil
+	close(r.released)
+	return none, nil
+}
+
+func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.here(req.VolumeRef, "resize")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	switch {
+	case req.SizeBytes < r.size && !h.w.breaks("a device shrinks"):
+		return nil, fail(api.CodeInvalidRequest, "a device never shrinks")
+	case req.SizeBytes > h.w.images[req.VolumeRef].size && !h.w.breaks("a device outgrows its image"):
+		return nil, fail(api.CodeInvalidRequest, "grow the image first")
+	case h.w.breaks("resize does nothing"):
+		return none, nil
+	case req.SizeBytes > r.size && h.w.breaks("resize loses data"):
+		clear(h.w.caches[req.VolumeRef].dirty)
+	}
+	r.size, r.req.SizeBytes = req.SizeBytes, req.SizeBytes
+	return none, nil
+}
