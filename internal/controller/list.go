@@ -43,7 +43,7 @@ func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*
 			}
 		}
 		out.NextToken = page.Continue
-		if page.Continue == "" || len(out.Entries) == int(r.GetMaxEntries()) {
+		if full := r.GetMaxEntries() > 0 && len(out.Entries) == int(r.GetMaxEntries()); full || page.Continue == "" {
 			return out, nil
 		}
 	}

@@ -1,0 +1,228 @@
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+)
+
+// bench is a reconciler with hosts that say what a test wants.
+type bench struct {
+	t      *testing.T
+	now    time.Time
+	writes int
+	hosts  map[string]*escache.Node
+	api    client.Client
+	book   *reservation.Book
+	events *events.FakeRecorder
+	r      *Reconciler
+}
+
+func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
+	if h := b.hosts[node]; h != nil {
+		copied := *h
+		return &copied, nil
+	}
+	return nil, errors.New("connection refused")
+}
+
+func (*bench) DeleteReplica(context.Context, string, escache.VolumeRef, bool) error { return nil }
+
+func (*bench) Begin(string, string) (func(), error) { return func() {}, nil }
+
+func newBench(t *testing.T, objects ...client.Object) *bench {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &bench{t: t, now: time.Unix(1_800_000_000, 0), hosts: map[string]*escache.Node{}, events: events.NewFakeRecorder(100)}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
+		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
+	}
+	b.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}).WithObjects(objects...).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				b.writes++
+				return c.Status().Patch(ctx, o, p, opts...)
+			},
+		}).Build()
+	b.book = reservation.NewBook(reservation.Slots{
+		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
+	}, func(int64) int64 { return 0 })
+	b.r = New(Config{
+		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Locks: b, Events: b.events, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
+	})
+	return b
+}
+
+func group(name string, age time.Duration, nodes ...string) *v1alpha1.NodeGroup {
+	return &v1alpha1.NodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1_700_000_000, 0).Add(-age))},
+		Spec:       v1alpha1.NodeGroupSpec{Nodes: nodes},
+	}
+}
+
+func (b *bench) poll(name string) v1alpha1.NodeGroupStatus {
+	b.t.Helper()
+	key := client.ObjectKey{Name: name}
+	if _, err := b.r.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+		b.t.Fatal(err)
+	}
+	g := &v1alpha1.NodeGroup{}
+	if err := b.api.Get(b.t.Context(), key, g); err != nil {
+		b.t.Fatal(err)
+	}
+	return g.Status
+}
+
+func (b *bench) event() string {
+	select {
+	case e := <-b.events.Events:
+		return e
+	default:
+		return ""
+	}
+}
+
+func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	for _, step := range []struct {
+		what   string
+		after  time.Duration
+		change func()
+		writes int
+	}{
+		{"first look", 0, func() {}, 1},
+		{"nothing new", 5 * time.Second, func() {}, 0},
+		{"dirty bytes soon after", 4 * time.Second, func() { b.hosts["n1"].DirtyBytes = 5 }, 0},
+		{"dirty bytes ten seconds after", time.Second, func() { b.hosts["n1"].DirtyBytes = 6 }, 1},
+		{"a host falls ill", time.Second, func() { b.hosts["n1"].Healthy = false }, 1},
+		{"it stays ill", time.Second, func() {}, 0},
+		{"it recovers", time.Second, func() { b.hosts["n1"].Healthy = true }, 1},
+		{"nothing for long", 59 * time.Second, func() {}, 0},
+		{"a minute: still seen", time.Second, func() {}, 1},
+	} {
+		b.now = b.now.Add(step.after)
+		step.change()
+		b.writes = 0
+		b.poll("g")
+		if b.writes != step.writes {
+			t.Errorf("%s: %d writes, want %d", step.what, b.writes, step.writes)
+		}
+	}
+}
+
+func TestWhatIsWrongWithAMemberIsSaid(t *testing.T) {
+	for name, tc := range map[string]struct {
+		break_ func(*bench)
+		says   string
+		event  string
+	}{
+		"no answer":    {func(b *bench) { delete(b.hosts, "n2") }, "connection refused", reasonUnreachable},
+		"sick":         {func(b *bench) { b.hosts["n2"].Healthy, b.hosts["n2"].Reasons = false, []string{"no DRBD"} }, "no DRBD", reasonUnhealthy},
+		"another host": {func(b *bench) { b.hosts["n2"].Name = "n7" }, `says it is node "n7"`, reasonImpostor},
+		"no such node": {func(b *bench) {
+			_ = b.api.Delete(b.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+		}, "no node n2", reasonUnknown},
+		"nothing at all": {func(*bench) {}, "", "MemberReady"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+			tc.break_(b)
+			s := b.poll("g")
+			degraded := meta.FindStatusCondition(s.Conditions, v1alpha1.GroupDegraded)
+			if ok := degraded.Status == metav1.ConditionFalse; ok != (tc.says == "") || !strings.Contains(degraded.Message, tc.says) {
+				t.Errorf("degraded: %+v", degraded)
+			}
+			if !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.GroupReady) {
+				t.Errorf("two members are enough: %+v", s.Conditions)
+			}
+			if b.book.Ready("g", "n2") != (tc.says == "") || !b.book.Ready("g", "n1") {
+				t.Error("placement thinks otherwise")
+			}
+			found := false
+			for e := b.event(); e != ""; e = b.event() {
+				found = found || strings.Contains(e, tc.event)
+			}
+			if !found {
+				t.Errorf("no event %s", tc.event)
+			}
+		})
+	}
+}
+
+func TestNodeBelongsToTheOldestGroup(t *testing.T) {
+	b := newBench(t, group("young", 0, "n1", "n2", "n3"), group("old", time.Hour, "n1", "n8", "n9"))
+	if s := b.poll("young"); s.Members[0].Ready || !strings.Contains(s.Members[0].Message, "older group old") || !s.Members[1].Ready {
+		t.Errorf("young: %+v", s.Members)
+	}
+	if s := b.poll("old"); !s.Members[0].Ready {
+		t.Errorf("old: %+v", s.Members)
+	}
+	if err := b.api.Delete(t.Context(), group("old", 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "old"}}); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.poll("young"); !s.Members[0].Ready || !b.book.Ready("young", "n1") {
+		t.Errorf("young, alone: %+v", s.Members)
+	}
+}
+
+func TestCordonedGroupIsNotPlacedIn(t *testing.T) {
+	g := group("g", 0, "n1", "n2", "n3")
+	g.Spec.Cordoned = true
+	b := newBench(t, g)
+	if s := b.poll("g"); meta.IsStatusConditionTrue(s.Conditions, v1alpha1.GroupReady) {
+		t.Errorf("conditions %+v", s.Conditions)
+	}
+	if _, err := b.book.Reserve("v", 1, nil); err == nil {
+		t.Error("a volume was placed in it")
+	}
+}
+
+func TestBookIsRebuiltFromRecords(t *testing.T) {
+	g := group("g", 0, "n1", "n2", "n3")
+	for _, n := range g.Spec.Nodes {
+		g.Status.Members = append(g.Status.Members, v1alpha1.NodeGroupMember{Name: n, Ready: true, CacheCapacityBytes: 100})
+	}
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+	v.Spec = v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}, CacheBytes: 60, Port: 7800}
+	b := newBench(t, g, v)
+	if err := Rebuild(t.Context(), b.api, b.book); err != nil {
+		t.Fatal(err)
+	}
+	if u := b.book.Usage(); len(u) != 1 || u[0].Volumes != 1 || u[0].AllocatedBytes != 120 || u[0].CapacityBytes != 300 {
+		t.Errorf("usage %+v", u)
+	}
+	if _, err := b.book.Reserve("w", 60, nil); err == nil {
+		t.Error("n1 and n2 have 40 left, and only n3 has 100")
+	}
+	if r, err := b.book.Reserve("w", 40, nil); err != nil || r.Port != 7801 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

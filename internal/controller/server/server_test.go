@@ -1,0 +1,156 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/escache/escache-csi/internal/controller"
+)
+
+// service does what the name of the volume says.
+type service struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedControllerServer
+}
+
+func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	switch r.Name {
+	case "panic":
+		panic("a bug")
+	case "hang":
+		<-ctx.Done()
+		return nil, fmt.Errorf("waiting: %w", ctx.Err())
+	case "busy":
+		return nil, fmt.Errorf("other call: %w", controller.ErrBusy)
+	case "bug":
+		return nil, errors.New("nobody expected this")
+	}
+	return &csi.CreateVolumeResponse{}, nil
+}
+
+// lockedBuffer is a log that a server writes while a test reads.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+type running struct {
+	socket   string
+	log      *lockedBuffer
+	registry *prometheus.Registry
+	client   csi.ControllerClient
+	stop     func() error
+}
+
+func serve(t *testing.T) running {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "csi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := running{socket: filepath.Join(dir, "s"), log: &lockedBuffer{}, registry: prometheus.NewRegistry()}
+	if err := os.WriteFile(r.socket, nil, 0o600); err != nil { // what a killed process has left
+		t.Fatal(err)
+	}
+	s := New(Config{
+		Socket: r.socket, Prepare: func(context.Context) error { return nil }, Service: service{}, Longest: 200 * time.Millisecond,
+		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry), Traces: noop.NewTracerProvider(),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	conn, err := grpc.NewClient("unix://"+r.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client = csi.NewControllerClient(conn)
+	t.Cleanup(func() {
+		conn.Close()
+		_ = r.stop()
+		os.RemoveAll(dir)
+	})
+	return r
+}
+
+func TestErrorsGetTheirCodeAndAreToldOnce(t *testing.T) {
+	r := serve(t)
+	for name, code := range map[string]codes.Code{
+		"fine": codes.OK, "busy": codes.Aborted, "bug": codes.Internal, "panic": codes.Internal, "hang": codes.DeadlineExceeded,
+	} {
+		_, err := r.client.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: name, Secrets: map[string]string{"key": "very-secret"},
+		}, grpc.WaitForReady(true))
+		if status.Code(err) != code {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "request ") {
+			t.Errorf("no request id: %v", err)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	text := r.log.String()
+	if n := strings.Count(text, `"msg":"csi call"`); n != 5 {
+		t.Errorf("%d lines for 5 calls:\n%s", n, text)
+	}
+	if strings.Contains(text, "very-secret") || !strings.Contains(text, "stripped") {
+		t.Errorf("secrets in the log:\n%s", text)
+	}
+	if _, err := os.Stat(r.socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := uint64(0)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			calls += m.GetHistogram().GetSampleCount()
+		}
+	}
+	if calls != 5 {
+		t.Errorf("%d calls counted", calls)
+	}
+}
+
+func TestNothingIsServedBeforeItIsPrepared(t *testing.T) {
+	s := New(Config{Socket: filepath.Join(t.TempDir(), "s"), Prepare: func(context.Context) error { return errors.New("no API server") }})
+	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(s.Socket); err == nil {
+		t.Error("the socket is there")
+	}
+}
