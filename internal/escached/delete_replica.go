@@ -94,7 +94,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("delete_replica/decided")
-	if err := e.release(ctx, v); err != nil {
+	if err := e.letGo(ctx, v); err != nil {
 		return err
 	}
 	if _, up, err := e.replica(v.Minor); err != nil {
@@ -123,9 +123,9 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	return nil
 }
 
-// release gives back what a volume without a device still holds: link, maps, the Primary role. It is the tail of stop, and
+// letGo gives back what a volume without a device still holds: link, maps, the Primary role. It is the tail of stop, and
 // what undoes a connect that did not get to its end.
-func (e *Engine) release(ctx context.Context, v volume) error {
+func (e *Engine) letGo(ctx context.Context, v volume) error {
 	var errs []error
 	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, formatting(v.name())))
 	maps, err := e.Images.Find(v.Pool, v.Image)
@@ -133,12 +133,12 @@ func (e *Engine) release(ctx context.Context, v volume) error {
 	for _, m := range maps {
 		errs = append(errs, e.Images.Unmap(ctx, v.name(), m.ID))
 	}
-	crashpoint.Reach("release/unmapped")
+	crashpoint.Reach("let_go/unmapped")
 	st, up, err := e.replica(v.Minor)
 	errs = append(errs, err)
 	if up && st.Role == drbd.Primary {
 		errs = append(errs, e.demote(ctx, v.name()))
 	}
-	crashpoint.Reach("release/demoted")
+	crashpoint.Reach("let_go/demoted")
 	return errors.Join(errs...)
 }

@@ -53,7 +53,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		// Nothing of an attempt that failed stays: the next one starts from the same place, here or on the peer.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
-		if left := e.release(undo, v); left != nil {
+		if left := e.letGo(undo, v); left != nil {
 			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
 		}
 		return none, err
@@ -103,7 +103,7 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	// Maps that an attempt left, which was killed half way.
-	if err := e.release(ctx, v); err != nil {
+	if err := e.letGo(ctx, v); err != nil {
 		return none, err
 	}
 	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)

@@ -125,7 +125,8 @@ func (a *api) deleteReplica(r *http.Request) (any, error) {
 	if err := checkRef(ref); err != nil {
 		return nil, err
 	}
-	discard, err := discardOf(q["discard"])
+	text, given := q["discard"]
+	discard, err := discardOf(text, given)
 	if err != nil {
 		return nil, err
 	}

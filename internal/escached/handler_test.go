@@ -66,6 +66,7 @@ func TestBadInputIsRefusedWithACodeAndChangesNothing(t *testing.T) {
 		"unknown parameter":    {get(escache.PathStatus + "?volume=x"), escache.CodeInvalidRequest},
 		"parameter twice":      {get(escache.PathStatus + "?pool=a&pool=b&image=c"), escache.CodeInvalidRequest},
 		"pool without image":   {get(escache.PathStatus + "?pool=a"), escache.CodeInvalidRequest},
+		"discard is empty":     {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=", ""}, escache.CodeInvalidRequest},
 		"discard is maybe":     {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=1", ""}, escache.CodeInvalidRequest},
 		"parameter on a body":  {post(escache.PathStop+"?x=1", `{"pool":"rbd","image":"v1"}`), escache.CodeInvalidRequest},
 		"unknown path":         {get("/v2/node"), escache.CodeUnknownPath},

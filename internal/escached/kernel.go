@@ -28,6 +28,9 @@ func NewHostKernel(run command.Runner, states ReplicaStates, images Images) *Hos
 func (k *HostKernel) Load(ctx context.Context) error {
 	var errs []error
 	for _, module := range []string{"drbd", "dm-writecache", "rbd"} {
+		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
+			continue
+		}
 		if _, err := k.run.Run(ctx, command.Command{Name: "modprobe", Args: []string{module}, Timeout: 20 * time.Second}); err != nil {
 			errs = append(errs, fmt.Errorf("load the kernel module %s: %w", module, err))
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // recoverAtOnce bounds how many volumes are recovered at the same time.
@@ -18,12 +19,16 @@ const recoverAtOnce = 4
 
 // Recover finds everything again after a start of the service or of the host: records from the tags, DRBD devices, maps and
 // caches from the kernel. What carries I/O is adopted as it is; what a killed verb left half done is finished or undone.
-// It fails only if the volume group cannot be read; then nothing is known and it must be repeated.
+// It fails only if the volume group or device-mapper cannot be read; then nothing is known and it must be repeated.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
 	}
 	lvs, err := e.Store.Volumes(ctx, false)
+	if err != nil {
+		return err
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
 	if err != nil {
 		return err
 	}
@@ -42,7 +47,8 @@ func (e *Engine) Recover(ctx context.Context) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if err := e.recoverVolume(ctx, v, lv.Active); err != nil {
+			dev, connected := devices[v.name()]
+			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
 				e.fault(lv.Name, err)
 			}
 		})
@@ -56,7 +62,7 @@ func (e *Engine) fault(name string, err error) {
 	e.faults.Store(name, err)
 }
 
-func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool) error {
+func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev writecache.Device, connected bool) error {
 	release, err := e.locks.try(v.VolumeRef, "recover")
 	if err != nil {
 		return err
@@ -64,11 +70,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool) error
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	crashpoint.Reach("recover/begin")
-	dev, connected, err := e.device(ctx, v.name())
-	if err != nil {
-		return err
-	}
+	crashpoint.Reach("start/begin")
 	switch {
 	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
 		// Killed between suspending and loading. The running table is the one from before.
@@ -90,12 +92,12 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool) error
 			return err
 		}
 	}
-	crashpoint.Reach("recover/activated")
+	crashpoint.Reach("start/activated")
 	if err := e.ensureUp(ctx, v); err != nil {
 		return err
 	}
-	crashpoint.Reach("recover/up")
-	return e.release(ctx, v)
+	crashpoint.Reach("start/up")
+	return e.letGo(ctx, v)
 }
 
 // dropOrphans removes resource files whose volume is gone: two files with one port make drbdadm refuse all of them.

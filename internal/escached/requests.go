@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -186,12 +185,13 @@ func firstOf(errs []error) error {
 	return nil
 }
 
-func discardOf(text string) (bool, error) {
-	switch text {
-	case "", "false":
+// discardOf reads the parameter that drops data; what is left out is no, and nothing else is either.
+func discardOf(text string, given bool) (bool, error) {
+	switch {
+	case !given, text == "false":
 		return false, nil
-	case "true":
+	case text == "true":
 		return true, nil
 	}
-	return false, fmt.Errorf("%w", invalid("discard: %q is neither true nor false", text))
+	return false, invalid("discard: %q is neither true nor false", text)
 }

@@ -38,7 +38,7 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 			return err
 		}
 	}
-	return e.release(ctx, v)
+	return e.letGo(ctx, v)
 }
 
 func (e *Engine) mayStop(v volume, dev writecache.Device) error {
