@@ -42,7 +42,7 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 		}
 		available, err := s.service.Images.AvailableBytes(ctx, parameters.ClusterID, pool)
 		if err != nil {
-			return nil, fmt.Errorf("ask pool %s for its room: %w", pool, err)
+			return nil, fmt.Errorf("ask pool %s of cluster %s for its room: %w", pool, parameters.ClusterID, err)
 		}
 		largest = min(largest, available/storageclass.VolumeGrain*storageclass.VolumeGrain)
 	}

@@ -29,7 +29,7 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 	}
 	if v.Status.Phase != v1alpha1.VolumeReady {
 		if err := s.makeImage(ctx, v, isNew, r.CreatePool); err != nil {
-			err = fmt.Errorf("make the image of volume %s: %w", v.Name, err)
+			err = fmt.Errorf("make image %s: %w", imageOf(v), err)
 			if isNew {
 				err = s.undo(ctx, v, err)
 			}
@@ -168,8 +168,8 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, isNew,
 		ImageRef: imageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
 	})
 	if err == nil && !made && isNew {
-		return fmt.Errorf("image %s is there already, with whatever somebody wrote to it, and no record says it is ours; "+
-			"rename or remove it: %w", v.Spec.Image, ErrRefused)
+		return fmt.Errorf("it is there already, with whatever somebody wrote to it, and no record says it is ours; "+
+			"rename or remove it: %w", ErrRefused)
 	}
 	return unknown(err)
 }

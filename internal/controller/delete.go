@@ -45,7 +45,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 	}
 	crashpoint.Reach("delete_volume/replicas_removed")
 	if err := s.Images.Delete(ctx, imageOf(v)); err != nil {
-		return fmt.Errorf("delete the image of volume %s: %w", id, err)
+		return fmt.Errorf("delete image %s: %w", imageOf(v), err)
 	}
 	crashpoint.Reach("delete_volume/image_removed")
 	if err := s.letGo(ctx, v); err != nil {

@@ -34,7 +34,7 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 		crashpoint.Reach("expand_volume/size_written")
 	}
 	if err := s.Images.Resize(ctx, imageOf(v), v.Spec.SizeBytes); err != nil {
-		return nil, fmt.Errorf("grow the image of volume %s: %w", id, err)
+		return nil, fmt.Errorf("grow image %s: %w", imageOf(v), err)
 	}
 	crashpoint.Reach("expand_volume/image_grown")
 	if summary := v1alpha1.HumanBytes(v.Spec.SizeBytes); v.Status.Summary.Size != summary {

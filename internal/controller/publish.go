@@ -37,7 +37,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	}
 	if v.Status.ImageID == "" {
 		if v.Status.ImageID, err = s.Images.ID(ctx, imageOf(v)); err != nil {
-			return nil, fmt.Errorf("read the image id of volume %s: %w", id, err)
+			return nil, fmt.Errorf("read the id of image %s: %w", imageOf(v), err)
 		}
 	}
 	if !plan.Held {

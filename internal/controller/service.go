@@ -21,6 +21,9 @@ type ImageRef struct {
 	Image     string
 }
 
+// String is CLUSTERID/POOL/IMAGE.
+func (r ImageRef) String() string { return r.ClusterID + "/" + r.Pool + "/" + r.Image }
+
 // ImageSpec says how an image is made.
 type ImageSpec struct {
 	ImageRef

@@ -59,7 +59,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, reason string) error {
 	open, err := s.Images.Clients(ctx, imageOf(v))
 	if err != nil {
-		return fmt.Errorf("find the Ceph clients of volume %s: %w", v.Name, err)
+		return fmt.Errorf("find who has image %s open: %w", imageOf(v), err)
 	}
 	if addresses := authority.Clients(v, open); len(addresses) > 0 {
 		for _, address := range addresses {
@@ -79,7 +79,7 @@ func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, reason str
 		}
 		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", reason)
 		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
-			return fmt.Errorf("fence client %s of volume %s: %w", client.Address, v.Name, err)
+			return fmt.Errorf("fence client %s of image %s: %w", client.Address, imageOf(v), err)
 		}
 		crashpoint.Reach("unpublish/fenced")
 	}

@@ -28,7 +28,7 @@ var quiet = map[string]bool{
 
 // observe bounds a call, gives it an id, maps its error, and tells log and metrics about it: the only place that does.
 func (s *Server) observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Longest)
+	ctx, cancel := context.WithTimeout(ctx, s.limit(ctx))
 	defer cancel()
 	method, id, begun := path.Base(info.FullMethod), uuid.NewString(), time.Now()
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("escache.request_id", id))
@@ -40,6 +40,17 @@ func (s *Server) observe(ctx context.Context, request any, info *grpc.UnaryServe
 		return nil, status.Error(code, fmt.Sprintf("%s (request %s)", err, id))
 	}
 	return response, nil
+}
+
+// limit ends a call a little before its caller gives up, so that the answer, which says what was waited for, still arrives.
+func (s *Server) limit(ctx context.Context) time.Duration {
+	const most = 500 * time.Millisecond
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return s.Longest
+	}
+	left := time.Until(deadline)
+	return min(s.Longest, left-min(most, left/10))
 }
 
 func (s *Server) log(ctx context.Context, method, id string, request any, err error, code codes.Code, took time.Duration) {

@@ -145,6 +145,16 @@ func TestErrorsGetTheirCodeAndAreToldOnce(t *testing.T) {
 	}
 }
 
+func TestAnswerArrivesBeforeItsCallerGivesUp(t *testing.T) {
+	r := serve(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	_, err := r.client.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "hang"}, grpc.WaitForReady(true))
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "waiting") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestNothingIsServedBeforeItIsPrepared(t *testing.T) {
 	s := New(Config{Socket: filepath.Join(t.TempDir(), "s"), Prepare: func(context.Context) error { return errors.New("no API server") }})
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server") {

@@ -45,7 +45,7 @@ func sanity(t *testing.T, w *world) {
 	node := playNode(t, d.dir)
 	for name, args := range map[string][]string{
 		"identity":   {"--csi.endpoint", d.socket(), "--ginkgo.focus", "Identity Service"},
-		"controller": {"--csi.endpoint", node, "--csi.controllerendpoint", d.socket(), "--ginkgo.focus", "Controller Service"},
+		"controller": {"--csi.endpoint", node, "--csi.controllerendpoint", d.socket(), "--ginkgo.focus", `\[Controller Server\]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args = append(args, "--ginkgo.v", "--ginkgo.no-color", "--csi.testvolumeparameters", parameters,
