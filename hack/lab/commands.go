@@ -118,7 +118,7 @@ func execCommand(connect connector) *cobra.Command {
 			code, err := client.Exec(ctx, args[0], labclient.Command{Args: command},
 				labclient.Streams{In: input(), Out: os.Stdout, Err: os.Stderr})
 			if err == nil && code != 0 {
-				return exitStatus(code)
+				return exitStatusError(code)
 			}
 			return err
 		},
@@ -138,7 +138,9 @@ func input() io.Reader {
 }
 
 // bounded runs a verb with its time.
-func bounded(connect connector, act func(ctx context.Context, client *labclient.Client, args []string) error) func(*cobra.Command, []string) error {
+func bounded(
+	connect connector, act func(ctx context.Context, client *labclient.Client, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		client, err := connect()
 		if err != nil {

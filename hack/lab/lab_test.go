@@ -110,7 +110,8 @@ func (p *program) netns(t *testing.T) string {
 	return link
 }
 
-// traces lists everything that is left of a lab: processes in its namespace or with its directory in their arguments, mounts, loop devices, files.
+// traces lists everything that is left of a lab: processes in its namespace or with its directory in their arguments, mounts, loop
+// devices, files.
 func (p *program) traces(netns string) []string {
 	var found []string
 	processes, _ := filepath.Glob("/proc/[0-9]*")

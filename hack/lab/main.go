@@ -1,4 +1,5 @@
-// Command lab starts and steers a laboratory of real parts: Ceph, hosts with a stock kernel, DRBD and dm-writecache, a network that can be cut.
+// Command lab starts and steers a laboratory of real parts: Ceph, hosts with a stock kernel, DRBD and dm-writecache, a network that can be
+// cut.
 package main
 
 import (
@@ -23,7 +24,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	err := root().ExecuteContext(ctx)
-	var status exitStatus
+	var status exitStatusError
 	switch {
 	case errors.As(err, &status):
 		return int(status)
@@ -34,7 +35,7 @@ func run() int {
 	return 0
 }
 
-// exitStatus is that of a command that ran on a node; it becomes this program's.
-type exitStatus int
+// exitStatusError is that of a command that ran on a node; it becomes this program's.
+type exitStatusError int
 
-func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+func (e exitStatusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

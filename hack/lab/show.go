@@ -64,7 +64,7 @@ func logsCommand(connect connector) *cobra.Command {
 				code, err := client.Exec(ctx, node, labclient.Command{Args: []string{"cat", "/var/log/" + service + ".log"}},
 					labclient.Streams{Out: os.Stdout, Err: os.Stderr})
 				if err == nil && code != 0 {
-					return exitStatus(code)
+					return exitStatusError(code)
 				}
 				return err
 			}

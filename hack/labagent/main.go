@@ -11,13 +11,12 @@ import (
 )
 
 func main() {
-	if err := listen(); err != nil {
-		fmt.Fprintln(os.Stderr, "lab-agent:", err)
-		time.Sleep(time.Second) // init starts it again at once
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "lab-agent:", listen())
+	time.Sleep(time.Second) // init starts it again at once
+	os.Exit(1)
 }
 
+// listen serves until it cannot, and says why.
 func listen() error {
 	for name, value := range map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "DM_DISABLE_UDEV": "1",

@@ -12,7 +12,8 @@ import (
 // Record says who may write a volume, as the lab's arbiter has it.
 type Record = arbiter.Record
 
-// Attach makes a node the one that may write a volume, from an epoch on. The arbiter refuses an epoch that is not newer than the one it has.
+// Attach makes a node the one that may write a volume, from an epoch on. The arbiter refuses an epoch that is not newer than the one it
+// has.
 func (c *Client) Attach(ctx context.Context, volume escache.VolumeRef, node string, epoch int64) error {
 	request := arbiter.AttachRequest{VolumeRef: volume, AttachedNode: node, Epoch: epoch}
 	return c.call(ctx, http.MethodPut, PathArbiter+arbiter.PathRecord, request, nil)

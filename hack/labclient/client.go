@@ -262,6 +262,7 @@ func (c *Client) upgrade(ctx context.Context, path string) (net.Conn, error) {
 // buffered gives back what was read ahead of the answer to the upgrade.
 type buffered struct {
 	net.Conn
+
 	from *bufio.Reader
 }
 

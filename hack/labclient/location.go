@@ -31,7 +31,8 @@ type Location struct {
 // Socket is where the lab's API is served.
 func (l Location) Socket() string { return filepath.Join(l.RunDir, "api.sock") }
 
-// Locate finds a lab of the checkout that the working directory belongs to. An empty name means $LAB_NAME, or else one made from the checkout's path.
+// Locate finds a lab of the checkout that the working directory belongs to. An empty name means $LAB_NAME, or else one made from the
+// checkout's path.
 func Locate(name string) (Location, error) {
 	checkout, err := findCheckout()
 	if err != nil {

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 )
@@ -21,6 +23,7 @@ const maxBody = 64 << 10
 // AttachRequest is the body of PUT /v1/record.
 type AttachRequest struct {
 	escache.VolumeRef
+
 	ImageID      string `json:"imageID,omitempty"`
 	AttachedNode string `json:"attachedNode"`
 	Epoch        int64  `json:"epoch"`
@@ -29,6 +32,7 @@ type AttachRequest struct {
 // ResyncedRequest is the body of POST /v1/resynced.
 type ResyncedRequest struct {
 	escache.VolumeRef
+
 	Node string `json:"node"`
 }
 
@@ -92,10 +96,8 @@ func valid(volume escache.VolumeRef, nodes ...string) error {
 	if volume.Pool == "" || volume.Image == "" {
 		return invalidError("pool and image are needed")
 	}
-	for _, node := range nodes {
-		if node == "" {
-			return invalidError("the name of a node is missing")
-		}
+	if slices.Contains(nodes, "") {
+		return invalidError("the name of a node is missing")
 	}
 	return nil
 }
@@ -127,7 +129,9 @@ func answer(w http.ResponseWriter, content any, err error) {
 	default:
 		w.Header().Set("Content-Type", "application/json")
 	}
-	_ = json.NewEncoder(w).Encode(content) // the caller has gone: it will ask again
+	if err := json.NewEncoder(w).Encode(content); err != nil {
+		slog.Warn("the arbiter's caller did not wait for the answer", "error", err)
+	}
 }
 
 func problemOf(err error) escache.Problem {

@@ -1,5 +1,5 @@
-// Package arbiter keeps, for each volume, who may write: the record that DRBD's fence-peer handler asks before a replica goes on without its peer.
-// In the lab it stands in for the Kubernetes API, where that record is the CacheVolume.
+// Package arbiter keeps, for each volume, who may write: the record that DRBD's fence-peer handler asks before a replica goes on without
+// its peer. In the lab it stands in for the Kubernetes API, where that record is the CacheVolume.
 package arbiter
 
 import (
@@ -18,6 +18,7 @@ import (
 // Record says who may write a volume.
 type Record struct {
 	escache.VolumeRef
+
 	// ImageID, once known, must be named by whoever asks: an image made anew under an old name is another volume.
 	ImageID      string `json:"imageID,omitempty"`
 	AttachedNode string `json:"attachedNode"`
@@ -76,7 +77,8 @@ func (s *Store) Attach(volume escache.VolumeRef, imageID, node string, epoch int
 	})
 }
 
-// OutdatePeer records that a node's peer is outdated. It is granted exactly to the attached node, in its epoch, with a current replica of its own.
+// OutdatePeer records that a node's peer is outdated. It is granted exactly to the attached node, in its epoch, with a current replica of
+// its own.
 func (s *Store) OutdatePeer(request escache.OutdatePeerRequest) error {
 	_, err := s.change(request.VolumeRef, func(r *Record, known bool) error {
 		switch {

@@ -1,5 +1,5 @@
-// Package buildcache keeps what is slow to make: packages, images, binaries. An entry is a directory named by the content of what it was made from,
-// so an entry is never changed and never wrong; several checkouts and processes may share one cache.
+// Package buildcache keeps what is slow to make: packages, images, binaries. An entry is a directory named by the content of what it was
+// made from, so an entry is never changed and never wrong; several checkouts and processes may share one cache.
 package buildcache
 
 import (
@@ -72,8 +72,8 @@ func KeyFS(tree fs.FS) (string, error) {
 	return Key(parts...), nil
 }
 
-// Get returns the directory of the entry kind/key. Where it is missing, build fills an empty directory, which becomes the entry only when build succeeds.
-// Of several callers one builds, the others wait for it.
+// Get returns the directory of the entry kind/key. Where it is missing, build fills an empty directory, which becomes the entry only when
+// build succeeds. Of several callers one builds, the others wait for it.
 func (c *Cache) Get(ctx context.Context, kind, key string, build func(ctx context.Context, dir string) error) (string, error) {
 	entry := filepath.Join(c.dir, kind, key)
 	if c.use(entry) {

@@ -1,5 +1,5 @@
-// Package hostimage builds the disk image that the lab's machines boot: Debian's own kernel, modules and tools, unpacked from its packages, with a
-// small start script. Nothing of the machine that builds it is changed, and the result is cached.
+// Package hostimage builds the disk image that the lab's machines boot: Debian's own kernel, modules and tools, unpacked from its
+// packages, with a small start script. Nothing of the machine that builds it is changed, and the result is cached.
 package hostimage
 
 import (
@@ -19,7 +19,8 @@ type Flavour struct {
 	Modules []string
 	// Extra are files from elsewhere. Their contents are part of the image's key.
 	Extra []Extra
-	// Hook, if set, is called with the finished root tree before it becomes an image. HookKey must name all that the hook's result depends on.
+	// Hook, if set, is called with the finished root tree before it becomes an image.
+	// HookKey must name all that the hook's result depends on.
 	Hook    func(ctx context.Context, root string) error
 	HookKey string
 	// SizeMiB is the size of the root file system; only what is used takes room.
@@ -37,13 +38,15 @@ func Base() Flavour {
 	return Flavour{
 		Name: "base",
 		Packages: []string{
-			"busybox-static", "ca-certificates", "cryptsetup-bin", "curl", "dmsetup", "drbd-utils", "e2fsprogs", "fdisk", "iproute2", "iptables", "kmod",
+			"busybox-static", "ca-certificates", "cryptsetup-bin", "curl", "dmsetup", "drbd-utils", "e2fsprogs", "fdisk", "iproute2",
+			"iptables", "kmod",
 			"libc-bin", "lvm2", "mount", "nftables", "parted", "procps", "util-linux", "xfsprogs",
 		},
 		Files: []string{
 			"/bin/busybox",
 			"/bin/kmod", "/sbin/{depmod,insmod,lsmod,modinfo,modprobe,rmmod}",
-			"/bin/{findmnt,lsblk,mount,mountpoint,umount,dmesg}", "/sbin/{blkdiscard,blkid,blockdev,fsck,fsfreeze,fstrim,losetup,sfdisk,swapoff,swapon,wipefs}",
+			"/bin/{findmnt,lsblk,mount,mountpoint,umount,dmesg}",
+			"/sbin/{blkdiscard,blkid,blockdev,fsck,fsfreeze,fstrim,losetup,sfdisk,swapoff,swapon,wipefs}",
 			"/usr/bin/{flock,ionice,nsenter,setpriv,setsid,taskset,unshare}",
 			"/sbin/{badblocks,debugfs,dumpe2fs,e2fsck,e2image,fsck.ext4,mke2fs,mkfs.ext2,mkfs.ext3,mkfs.ext4,resize2fs,tune2fs}",
 			"/sbin/{fsck.xfs,mkfs.xfs,xfs_repair}", "/usr/sbin/{xfs_admin,xfs_db,xfs_freeze,xfs_growfs,xfs_io,xfs_info}",
@@ -60,12 +63,15 @@ func Base() Flavour {
 		Modules: []string{
 			"virtio_pci", "virtio_net", "virtio_blk", "virtio_rng", "virtio_balloon",
 			"drbd", "rbd", "nbd", "loop", "brd", "ext4", "xfs", "overlay", "fuse",
-			"dm-mod", "dm-writecache", "dm-delay", "dm-flakey", "dm-log-writes", "dm-snapshot", "dm-crypt", "dm-thin-pool", "dm-cache-smq", "dm-integrity",
+			"dm-mod", "dm-writecache", "dm-delay", "dm-flakey", "dm-log-writes", "dm-snapshot", "dm-crypt", "dm-thin-pool",
+			"dm-cache-smq", "dm-integrity",
 			"veth", "bridge", "br_netfilter", "dummy", "vxlan", "sch_netem", "sch_tbf", "sch_fq_codel",
-			"nf_conntrack", "nf_nat", "nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_limit", "nft_numgen", "nft_hash",
+			"nf_conntrack", "nf_nat", "nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_limit",
+			"nft_numgen", "nft_hash",
 			"nft_reject_inet", "nft_fib_inet", "nft_redir",
 			"ip_tables", "ip6_tables", "iptable_nat", "iptable_filter", "iptable_mangle", "ip6table_filter", "ip6table_nat",
-			"xt_comment", "xt_conntrack", "xt_mark", "xt_MASQUERADE", "xt_addrtype", "xt_statistic", "xt_nat", "xt_REDIRECT", "xt_multiport", "xt_recent",
+			"xt_comment", "xt_conntrack", "xt_mark", "xt_MASQUERADE", "xt_addrtype", "xt_statistic", "xt_nat", "xt_REDIRECT",
+			"xt_multiport", "xt_recent",
 			"aesni_intel", "crc32c_intel", "crc32_pclmul", "xts", "ecb", "dm-verity",
 		},
 		SizeMiB: 1024,

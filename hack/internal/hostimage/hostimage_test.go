@@ -112,7 +112,7 @@ func TestAnotherFlavourIsAnotherImage(t *testing.T) {
 	if len(slices.Compact(keys)) != 4 {
 		t.Errorf("flavours share a key: %v", keys)
 	}
-	if key(func(*Flavour) {}) != key(func(*Flavour) {}) {
+	if again := key(func(*Flavour) {}); !slices.Contains(keys, again) {
 		t.Error("the same flavour has two keys")
 	}
 }

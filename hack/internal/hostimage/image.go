@@ -63,7 +63,9 @@ func Build(ctx context.Context, cache *buildcache.Cache, flavour Flavour, log fu
 // versions resolves packages once for each state of apt's package lists, because that takes apt more than a second.
 func versions(ctx context.Context, cache *buildcache.Cache, packages []string) ([]debian, error) {
 	parts := slices.Clone(packages)
-	for _, pattern := range []string{"/var/lib/apt/lists/*Release", "/var/lib/apt/lists/*Packages*", "/etc/apt/sources.list*", "/etc/apt/sources.list.d/*"} {
+	for _, pattern := range []string{
+		"/var/lib/apt/lists/*Release", "/var/lib/apt/lists/*Packages*", "/etc/apt/sources.list*", "/etc/apt/sources.list.d/*",
+	} {
 		lists, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, fmt.Errorf("package lists: %w", err)
@@ -223,8 +225,8 @@ func busyboxLinks(ctx context.Context, root string) error {
 		return fmt.Errorf("busybox: %w", err)
 	}
 	for name := range strings.FieldsSeq(string(names)) {
-		real, err := filepath.Glob(filepath.Join(root, "usr/*bin", name))
-		if err != nil || len(real) > 0 {
+		found, err := filepath.Glob(filepath.Join(root, "usr/*bin", name))
+		if err != nil || len(found) > 0 {
 			continue
 		}
 		if err := os.Symlink("/bin/busybox", filepath.Join(root, "usr/bin", name)); err != nil {
@@ -236,7 +238,9 @@ func busyboxLinks(ctx context.Context, root string) error {
 
 // writeOwnFiles writes the files of rootfs; all scripts among them can be run.
 func writeOwnFiles(root string) error {
-	for _, dir := range []string{"dev", "proc", "sys", "run", "tmp", "mnt", "root", "etc/lab/services", "etc/lab/boot.d", "var/lib/drbd", "var/log", "usr/local/bin"} {
+	for _, dir := range []string{
+		"dev", "proc", "sys", "run", "tmp", "mnt", "root", "etc/lab/services", "etc/lab/boot.d", "var/lib/drbd", "var/log", "usr/local/bin",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return fmt.Errorf("root tree: %w", err)
 		}

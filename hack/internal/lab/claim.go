@@ -14,8 +14,8 @@ import (
 
 var errTaken = errors.New("the lab is up already")
 
-// claim makes a lab's directory and takes its lock. The lock is held by every process that has the file open, so it says whether the lab lives,
-// however the lab may end.
+// claim makes a lab's directory and takes its lock. The lock is held by every process that has the file open, so it says whether the lab
+// lives, however the lab may end.
 func claim(location labclient.Location) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(location.StateDir, 0o755); err != nil {

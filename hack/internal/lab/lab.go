@@ -115,8 +115,12 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 		}
 	}
 	l.ready = time.Since(l.started)
-	steps.Say("lab %q is up: %s", l.plan.Location.Name, strings.Join(l.nodeNames(), " "))
+	steps.Sayf("lab %q is up: %s", l.plan.Location.Name, strings.Join(l.nodeNames(), " "))
 	return nil
+}
+
+func arbiterURL() string {
+	return "http://" + net.JoinHostPort(CentralAddress, strconv.Itoa(ArbiterPort))
 }
 
 // startArbiter serves the arbiter record where the nodes can reach it.
@@ -272,7 +276,7 @@ func (l *lab) environment() map[string]string {
 		labclient.EnvSocket: l.plan.Location.Socket(),
 		labclient.EnvState:  l.plan.Location.StateDir,
 		"LAB_NODES":         strings.Join(l.nodeNames(), " "),
-		"LAB_ARBITER":       fmt.Sprintf("http://%s:%d", CentralAddress, ArbiterPort),
+		"LAB_ARBITER":       arbiterURL(),
 		"LAB_CA":            l.path("tls", caFile),
 		"LAB_CLIENT_CERT":   l.path("tls", clientCertFile),
 		"LAB_CLIENT_KEY":    l.path("tls", clientKeyFile),

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,7 @@ func interrupted(ctx context.Context, err error) error {
 
 // launch starts the supervisor and waits for its word.
 func launch(ctx context.Context, plan Plan, lock *os.File) error {
-	data, err := json.Marshal(plan)
+	data, err := json.Marshal(plan) //nolint:musttag // both ends are this program
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
@@ -177,7 +178,8 @@ func claimSoon(ctx context.Context, location labclient.Location) (*os.File, erro
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("lab %q is held by a process that is starting it (see `fuser %s`): end that first", location.Name, location.StateDir)
+			return nil, fmt.Errorf("lab %q is held by a process that is starting it (see `fuser %s`): end that first",
+				location.Name, location.StateDir)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -214,7 +216,7 @@ func stat(pid int) (state string, ppid int) {
 	if err != nil {
 		return "", 0
 	}
-	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
+	fields := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
 	if len(fields) < 2 {
 		return "", 0
 	}

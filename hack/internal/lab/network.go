@@ -30,8 +30,9 @@ type network struct {
 
 // cut is one that is in force.
 type cut struct {
-	node int
 	labclient.Cut
+
+	node int
 	peer int // index of the node that From names, or -1
 }
 
@@ -114,7 +115,8 @@ func (n *network) of(node int) []string {
 // apply replaces all rules in one transaction.
 func apply(ctx context.Context, cuts []cut) error { return feed(ctx, ruleset(cuts), "nft", "-f", "-") }
 
-// ruleset writes rules that drop packets on the data bridge: between nodes they are forwarded by it, between a node and the centre they come in or go out.
+// ruleset writes rules that drop packets on the data bridge: between nodes they are forwarded by it, between a node and the centre they
+// come in or go out.
 func ruleset(cuts []cut) string {
 	var rules strings.Builder
 	rules.WriteString("table bridge lab\ndelete table bridge lab\n")

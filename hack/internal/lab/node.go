@@ -111,7 +111,8 @@ func (n *node) start(ctx context.Context) error {
 		return err
 	}
 	if err := n.waitBooted(ctx); err != nil {
-		return fmt.Errorf("%s does not boot: %w; the end of %s:\n%s", n.name, err, n.path("console.log"), process.Tail(n.path("console.log"), 15))
+		console := n.path("console.log")
+		return fmt.Errorf("%s does not boot: %w; the end of %s:\n%s", n.name, err, console, process.Tail(console, 15))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -203,6 +204,7 @@ func (n *node) dial(ctx context.Context) (net.Conn, error) {
 // watched is forgotten by its node when it is closed.
 type watched struct {
 	net.Conn
+
 	node *node
 }
 

@@ -103,7 +103,7 @@ func (l *lab) arbiterURL() string {
 	if l.plan.Driver {
 		return "unix:///run/escache/arbiter.sock"
 	}
-	return fmt.Sprintf("http://%s:%d", CentralAddress, ArbiterPort)
+	return arbiterURL()
 }
 
 func (n *node) escachedFiles() []file {

@@ -3,6 +3,7 @@ package lab
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func unpack(t *testing.T, files []file) map[string]string {
 	found := map[string]string{}
 	for from := tar.NewReader(&packed); ; {
 		header, err := from.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return found
 		}
 		if err != nil {

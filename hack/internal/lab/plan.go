@@ -1,5 +1,5 @@
-// Package lab is a laboratory of real parts on one machine: Ceph, hosts with a stock kernel, a network between them that can be cut. All of it lives
-// in namespaces of its own below one supervisor process, whose end is the end of everything.
+// Package lab is a laboratory of real parts on one machine: Ceph, hosts with a stock kernel, a network between them that can be cut. All
+// of it lives in namespaces of its own below one supervisor process, whose end is the end of everything.
 package lab
 
 import (
@@ -41,6 +41,7 @@ type Options struct {
 // Plan is all that the supervisor needs to know; the process that starts it has prepared it.
 type Plan struct {
 	Options
+
 	Location labclient.Location
 	// Begun is when `up` began.
 	Begun time.Time
@@ -55,7 +56,7 @@ type Plan struct {
 	HasEscached bool
 }
 
-// nodeName is n1, n2, …
+// nodeName is n1 for the first node.
 func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
 func dataAddress(i int) string { return fmt.Sprintf("%s.%d", dataNetwork, 11+i) }

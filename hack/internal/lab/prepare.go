@@ -61,7 +61,7 @@ func Prepare(ctx context.Context, location labclient.Location, options Options, 
 		}
 	}
 	err = steps.Do("host image", func() error {
-		plan.Image, err = hostimage.Build(ctx, cache, flavour, func(step string) { steps.Say("host image: %s", step) })
+		plan.Image, err = hostimage.Build(ctx, cache, flavour, func(step string) { steps.Sayf("host image: %s", step) })
 		return err
 	})
 	if err != nil {
@@ -116,7 +116,8 @@ func (p *Plan) build(ctx context.Context) error {
 }
 
 func compile(ctx context.Context, checkout string, program program, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", program.tags, "-o", binary, "./"+program.source)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", program.tags,
+		"-o", binary, "./"+program.source)
 	cmd.Dir = checkout
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	var complaints bytes.Buffer

@@ -146,7 +146,8 @@ func (l *lab) exec(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", labclient.ExecProtocol); err != nil {
+	const accepted = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + labclient.ExecProtocol + "\r\n\r\n"
+	if _, err := io.WriteString(conn, accepted); err != nil {
 		return
 	}
 	join(conn, buffered, agent)

@@ -24,8 +24,8 @@ const startTime = 5 * time.Minute
 // IsSupervisor reports whether this process was started to be a lab's supervisor.
 func IsSupervisor(args []string) bool { return len(args) == 3 && args[1] == superVerb }
 
-// Supervise is the whole life of a lab's supervisor; its result is the exit status. In a new PID namespace it is process 1 first: that one makes the
-// namespaces its own, starts itself again to do the work, and buries orphans until that ends.
+// Supervise is the whole life of a lab's supervisor; its result is the exit status. In a new PID namespace it is process 1 first: that one
+// makes the namespaces its own, starts itself again to do the work, and buries orphans until that ends.
 func Supervise(stateDir string) int {
 	if os.Getpid() == 1 {
 		if err := ownNamespaces(); err != nil {
@@ -89,7 +89,7 @@ func supervise(stateDir string) error {
 	var plan Plan
 	data, err := os.ReadFile(filepath.Join(stateDir, planFile))
 	if err == nil {
-		err = json.Unmarshal(data, &plan)
+		err = json.Unmarshal(data, &plan) //nolint:musttag // both ends are this program
 	}
 	if err != nil {
 		return fmt.Errorf("read the plan: %w", err)

@@ -55,8 +55,8 @@ func (p *Printer) Do(name string, run func() error) error {
 	return err
 }
 
-// Say prints a line that is no step.
-func (p *Printer) Say(format string, args ...any) { p.line(fmt.Sprintf(format, args...)) }
+// Sayf prints a line that is no step.
+func (p *Printer) Sayf(format string, args ...any) { p.line(fmt.Sprintf(format, args...)) }
 
 func (p *Printer) line(text string) {
 	p.mu.Lock()

@@ -16,8 +16,8 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Run runs a command over a connection, which it closes. It returns the command's exit status; an error means that it did not run to its end.
-// When ctx ends first, the command and its children are killed.
+// Run runs a command over a connection, which it closes. It returns the command's exit status; an error means that it did not run to its
+// end. When ctx ends first, the command and its children are killed.
 func Run(ctx context.Context, conn net.Conn, command Command, streams Streams) (int, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -41,7 +41,7 @@ func run(conn net.Conn, command Command, streams Streams) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("connection to the host was lost while %q ran: %w", command.Args, err)
 		}
-		switch kind {
+		switch kind { //nolint:exhaustive // the others are not for this side
 		case kindOutput:
 			err = writeTo(streams.Out, data)
 		case kindErrors:

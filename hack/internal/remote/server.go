@@ -67,7 +67,7 @@ func receiveInput(from io.Reader, input io.WriteCloser) {
 		if err != nil {
 			return
 		}
-		switch kind {
+		switch kind { //nolint:exhaustive // the others are not for this side
 		case kindInput:
 			_, _ = input.Write(data) // a command need not read its input
 		case kindInputEnd:

@@ -1,4 +1,5 @@
-// Package vm runs QEMU machines: real kernels where the building machine has no modules of its own. Power is real too: power off is SIGKILL.
+// Package vm runs QEMU machines: real kernels where the building machine has no modules of its own. Power is real too: power off is
+// SIGKILL.
 package vm
 
 import (
@@ -100,8 +101,8 @@ func (m *Machine) Wait(ctx context.Context) error {
 	}
 }
 
-// kernelArguments leave out what only costs time in an emulated machine, and the checks of its timers, which fail when the machine below is busy.
-// A panic ends the machine, so that it is seen.
+// kernelArguments leave out what only costs time in an emulated machine, and the checks of its timers, which fail when the machine below
+// is busy. A panic ends the machine, so that it is seen.
 const kernelArguments = "console=ttyS0 panic=-1 quiet loglevel=5 mitigations=off cryptomgr.notests apparmor=0 rcupdate.rcu_expedited=1 " +
 	"no_timer_check tsc=nowatchdog"
 
@@ -113,7 +114,8 @@ func arguments(config Config) []string {
 	}
 	args := []string{
 		"-name", config.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(codeMiB), "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
+		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(codeMiB),
+		"-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
 		"-kernel", config.Kernel, "-initrd", config.Initrd,
 		"-append", kernelArguments,
 		"-chardev", "file,id=console,append=on,path=" + config.Console, "-serial", "chardev:console",
