@@ -119,7 +119,7 @@ func (l *lab) start(ctx context.Context, steps *progress.Printer) error {
 	return nil
 }
 
-func arbiterURL() string {
+func recordURL() string {
 	return "http://" + net.JoinHostPort(CentralAddress, strconv.Itoa(ArbiterPort))
 }
 
@@ -276,7 +276,7 @@ func (l *lab) environment() map[string]string {
 		labclient.EnvSocket: l.plan.Location.Socket(),
 		labclient.EnvState:  l.plan.Location.StateDir,
 		"LAB_NODES":         strings.Join(l.nodeNames(), " "),
-		"LAB_ARBITER":       arbiterURL(),
+		"LAB_ARBITER":       recordURL(),
 		"LAB_CA":            l.path("tls", caFile),
 		"LAB_CLIENT_CERT":   l.path("tls", clientCertFile),
 		"LAB_CLIENT_KEY":    l.path("tls", clientKeyFile),

@@ -103,7 +103,7 @@ func (l *lab) arbiterURL() string {
 	if l.plan.Driver {
 		return "unix:///run/escache/arbiter.sock"
 	}
-	return arbiterURL()
+	return recordURL()
 }
 
 func (n *node) escachedFiles() []file {
