@@ -23,6 +23,7 @@ type State struct {
 // node outlives its membership while volumes name it: they may arrive before their group does.
 type node struct {
 	Member
+
 	hash      uint64
 	group     *group
 	allocated int64

@@ -117,12 +117,12 @@ func parseBlocklist(text []byte) ([]BlocklistEntry, error) {
 		if err := lists.Decode(&list); errors.Is(err, io.EOF) {
 			return out, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("blocklist: %w: %v", ErrCeph, err)
+			return nil, fmt.Errorf("blocklist: %w: %w", ErrCeph, err)
 		}
 		for _, e := range list {
 			until, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Until)
 			if err != nil {
-				return nil, fmt.Errorf("blocklist: %w: %v", ErrCeph, err)
+				return nil, fmt.Errorf("blocklist: %w: %w", ErrCeph, err)
 			}
 			out = append(out, BlocklistEntry{Address: e.Address, Until: until})
 		}

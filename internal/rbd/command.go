@@ -21,7 +21,7 @@ func ask[T any](conn *rados.Conn, command map[string]any) (T, error) {
 		return answer, err
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return answer, fmt.Errorf("%w: answer to %q: %v", ErrCeph, command["prefix"], err)
+		return answer, fmt.Errorf("%w: answer to %q: %w", ErrCeph, command["prefix"], err)
 	}
 	return answer, nil
 }

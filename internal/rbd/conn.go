@@ -41,12 +41,12 @@ type timeouts struct {
 
 // use returns the connected client and counts the caller in; done counts it out.
 func (l *link) use(want settings, limit timeouts) (*client, error) {
-	if c, err := l.ready(want); c != nil || err != nil {
+	if c, known, err := l.ready(want); known {
 		return c, err
 	}
 	l.dial.Lock()
 	defer l.dial.Unlock()
-	if c, err := l.ready(want); c != nil || err != nil {
+	if c, known, err := l.ready(want); known {
 		return c, err
 	}
 	conn, err := connect(want, limit)
@@ -60,21 +60,21 @@ func (l *link) use(want settings, limit timeouts) (*client, error) {
 	return l.conn, nil
 }
 
-// ready returns the client if there is a good one, or the error of a dial that failed just now.
-func (l *link) ready(want settings) (*client, error) {
+// ready returns the client if there is a good one, or the error of a dial that failed just now; known is false if there is neither.
+func (l *link) ready(want settings) (c *client, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil && l.conn.from.sum == want.sum && l.conn.enter() {
-		return l.conn, nil
+		return l.conn, true, nil
 	}
 	if l.conn != nil {
 		l.conn.retire()
 		l.conn = nil
 	}
 	if l.failed != nil && time.Since(l.failedAt) < redialPause {
-		return nil, l.failed
+		return nil, true, l.failed
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
 func (l *link) forgetFailure() {
@@ -140,7 +140,7 @@ func dead(err error) bool {
 func connect(s settings, limit timeouts) (*rados.Conn, error) {
 	conn, err := rados.NewConnWithClusterAndUser("ceph", s.user)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrCeph, err)
+		return nil, fmt.Errorf("%w: %s", ErrCeph, err.Error())
 	}
 	if err := configure(conn, s, limit); err != nil {
 		conn.Shutdown()
@@ -155,7 +155,7 @@ func connect(s settings, limit timeouts) (*rados.Conn, error) {
 
 func configure(conn *rados.Conn, s settings, limit timeouts) error {
 	if err := conn.ReadConfigFile(s.confPath); err != nil {
-		return fmt.Errorf("%w: read %s: %v", ErrConfig, s.confPath, err)
+		return fmt.Errorf("%w: read %s: %s", ErrConfig, s.confPath, err.Error())
 	}
 	seconds := func(d time.Duration) string { return fmt.Sprint(max(1, int(d.Seconds()))) }
 	for _, option := range [][2]string{
@@ -169,7 +169,7 @@ func configure(conn *rados.Conn, s settings, limit timeouts) error {
 		{"rbd_cache", "false"},
 	} {
 		if err := conn.SetConfigOption(option[0], option[1]); err != nil {
-			return fmt.Errorf("%w: option %s: %v", ErrConfig, option[0], err)
+			return fmt.Errorf("%w: option %s: %s", ErrConfig, option[0], err.Error())
 		}
 	}
 	return nil
@@ -180,6 +180,6 @@ func connectError(err error, s settings) error {
 	case errors.Is(sentinel, ErrPermission):
 		return fmt.Errorf("connect as %s: check the key and its capabilities (mon and osd 'profile rbd'): %w", s.user, sentinel)
 	default:
-		return fmt.Errorf("connect as %s: check mon_host in %s and the way to it: %w: %v", s.user, s.confPath, ErrUnavailable, err)
+		return fmt.Errorf("connect as %s: check mon_host in %s and the way to it: %w: %s", s.user, s.confPath, ErrUnavailable, err.Error())
 	}
 }

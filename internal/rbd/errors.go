@@ -18,10 +18,10 @@ var (
 	ErrBusy            = errors.New("in use")
 	ErrHasSnapshots    = errors.New("has snapshots or clones")
 	ErrInvalid         = errors.New("invalid")
-	ErrPermission      = errors.New("Ceph refuses this user or key")
+	ErrPermission      = errors.New("refused by Ceph for this user and key")
 	ErrFull            = errors.New("no space in Ceph")
-	ErrUnavailable     = errors.New("Ceph is not available")
-	ErrCeph            = errors.New("Ceph failed")
+	ErrUnavailable     = errors.New("no Ceph available")
+	ErrCeph            = errors.New("failure of Ceph")
 )
 
 // errnos is the one place where Ceph's error numbers get their meaning.

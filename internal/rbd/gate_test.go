@@ -34,7 +34,7 @@ func TestGateRefusesWhileTooManyHangAndOpensByItself(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		began := time.Now()
 		err := passNothing(ctx, g, "info")
-		want := "info on cluster c: Ceph is not available: 2 calls hang, no new ones until one ends; the oldest is create, for 12s"
+		want := "info on cluster c: no Ceph available: 2 calls hang, no new ones until one ends; the oldest is create, for 12s"
 		if err == nil || err.Error() != want || time.Since(began) != 0 {
 			t.Fatalf("got %v after %s", err, time.Since(began))
 		}

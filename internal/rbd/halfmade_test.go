@@ -59,10 +59,19 @@ func TestAnImageWhoseDataPoolIsGoneIsNotTakenForHalfMade(t *testing.T) {
 	must(t, c.CreateImage(ctx, s))
 	removePool(t, data)
 	s.DataPool = ""
-	if err := c.CreateImage(ctx, s); err == nil {
-		t.Error("the image was made anew")
+	fresh := open(t, ceph, Options{}) // it has not seen the pool
+	for _, cluster := range []*Cluster{c, fresh} {
+		if err := cluster.CreateImage(ctx, s); err == nil || errors.Is(err, ErrNotFound) {
+			t.Errorf("create: %v", err)
+		}
+		if _, err := cluster.ImageInfo(ctx, s.ImageRef); err == nil || errors.Is(err, ErrNotFound) {
+			t.Errorf("info: %v", err)
+		}
+		if _, err := cluster.ImageID(ctx, s.ImageRef); err != nil {
+			t.Errorf("it is gone: %v", err)
+		}
 	}
-	if _, err := c.ImageID(ctx, s.ImageRef); err != nil {
-		t.Errorf("it is gone: %v", err)
+	if err := fresh.DeleteImage(ctx, s.ImageRef); errors.Is(err, ErrNotFound) {
+		t.Errorf("delete takes it for gone: %v", err)
 	}
 }

@@ -24,6 +24,7 @@ func (r ImageRef) String() string { return "image " + r.Pool + "/" + r.Name }
 // ImageSpec says what image to make.
 type ImageSpec struct {
 	ImageRef
+
 	SizeBytes int64 // a multiple of 512
 	// Features are what ParseFeatures gave; 0: DefaultFeatures.
 	Features Features
@@ -39,6 +40,7 @@ type ImageSpec struct {
 // ImageInfo is what Ceph has.
 type ImageInfo struct {
 	ImageRef
+
 	ID              string
 	SizeBytes       int64
 	Features        Features
@@ -76,7 +78,7 @@ func (s ImageSpec) Validate() error {
 	case (s.StripeUnitBytes == 0) != (s.StripeCount == 0):
 		return fmt.Errorf("stripe unit and stripe count come together: %w", ErrInvalid)
 	case s.StripeUnitBytes != 0 && (!powerOfTwo(s.StripeUnitBytes) || s.StripeUnitBytes < minStripeUnit || s.StripeUnitBytes > object):
-		return fmt.Errorf("stripe unit %d: must be a power of two from 4 KiB to the object size %d: %w", s.StripeUnitBytes, object, ErrInvalid)
+		return fmt.Errorf("stripe unit %d: must be a power of two from 4 KiB to the object size: %w", s.StripeUnitBytes, ErrInvalid)
 	case s.StripeCount < 0:
 		return fmt.Errorf("stripe count %d: must be positive: %w", s.StripeCount, ErrInvalid)
 	}
@@ -128,7 +130,7 @@ func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() 
 		return &ExistsError{Image: info}
 	}
 	if half, failed := halfMade(io, ref.Name); failed != nil || !half {
-		return fmt.Errorf("it exists, but cannot be opened: %w", errors.Join(translate(err), translate(failed)))
+		return fmt.Errorf("%w: it exists, but cannot be looked at: %s", ErrCeph, errors.Join(err, failed).Error())
 	}
 	if err := removeHalfMade(io, ref.Name); err != nil {
 		return err
@@ -149,7 +151,27 @@ func halfMade(io *rados.IOContext, name string) (bool, error) {
 	return false, err
 }
 
+// openError keeps ErrNotFound for images that are not there, or half made: librbd says the same of one whose data pool or parent is
+// missing, and taken for deleted that would be forgotten.
+func openError(io *rados.IOContext, name string, err error) error {
+	if !errors.Is(translate(err), ErrNotFound) {
+		return err
+	}
+	if half, failed := halfMade(io, name); failed == nil && half {
+		return err
+	}
+	return fmt.Errorf("%w: the image is there, but cannot be opened: its data pool or its parent may be missing", ErrCeph)
+}
+
+// removeHalfMade must be sure of what it removes: an image that cannot be opened may hold data all the same.
 func removeHalfMade(io *rados.IOContext, name string) error {
+	half, err := halfMade(io, name)
+	if err != nil {
+		return err
+	}
+	if !half {
+		return fmt.Errorf("%w: the image is there, but cannot be opened", ErrCeph)
+	}
 	if err := librbd.RemoveImage(io, name); err != nil && !errors.Is(translate(err), ErrNotFound) {
 		return fmt.Errorf("remove what an earlier call left half made: %w", translate(err))
 	}
@@ -212,14 +234,13 @@ func imageInfo(conn *rados.Conn, io *rados.IOContext, ref ImageRef) (ImageInfo, 
 		info.SizeBytes, info.ObjectSizeBytes, info.Features = int64(stat.Size), int64(stat.Obj_size), Features(features)
 		info.StripeUnitBytes, info.StripeCount = int64(stripeUnit), int64(stripeCount)
 		info.Created = time.Unix(created.Sec, created.Nsec)
-		var err error
 		if dataPool != io.GetPoolID() {
+			var err error
 			if info.DataPool, err = conn.GetPoolByID(dataPool); err != nil {
-				return ImageInfo{}, err
+				return ImageInfo{}, fmt.Errorf("%w: data pool %d of the image: %s", ErrCeph, dataPool, err.Error())
 			}
 		}
-		info.Parent, err = parentOf(image)
-		return info, err
+		return info, addParent(image, &info)
 	})
 }
 
@@ -285,7 +306,7 @@ func withImage[T any](io *rados.IOContext, name string, lookOnly bool, fn func(*
 	}
 	image, err := open(io, name, librbd.NoSnapshot)
 	if err != nil {
-		return none, err
+		return none, openError(io, name, err)
 	}
 	value, err := fn(image)
 	if closed := image.Close(); err == nil && closed != nil {

@@ -95,7 +95,7 @@ func TestNoMonitorIsSaidInTime(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			dir := configDir(t, ceph.Conf(), ceph.AdminKeyring())
 			var lines []string
-			for _, line := range strings.Split(string(conf), "\n") {
+			for line := range strings.SplitSeq(string(conf), "\n") {
 				if strings.HasPrefix(strings.TrimSpace(line), "mon_host") {
 					line = "mon_host = v1:" + address
 				}

@@ -33,11 +33,12 @@ var clusterIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 // and one of the new settings.
 func readSettings(dir, clusterID string) (settings, error) {
 	if !clusterIDs.MatchString(clusterID) {
-		return settings{}, fmt.Errorf("cluster ID %q: only letters, digits, dots, dashes and underscores: %w", clusterID, ErrClusterNotFound)
+		return settings{}, fmt.Errorf("cluster ID %q: only letters, digits and ._- are allowed: %w", clusterID, ErrClusterNotFound)
 	}
 	dir = filepath.Join(dir, clusterID)
 	if strings.ContainsAny(dir, ",; \t") {
-		return settings{}, fmt.Errorf("cluster %s: %w: Ceph takes the path %q for a list: no commas, semicolons or blanks", clusterID, ErrConfig, dir)
+		return settings{}, fmt.Errorf("cluster %s: %w: Ceph takes the path %q for a list: no commas, semicolons or blanks",
+			clusterID, ErrConfig, dir)
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return settings{}, fmt.Errorf("cluster %s: make the directory %s with %s and %s: %w",
@@ -46,14 +47,14 @@ func readSettings(dir, clusterID string) (settings, error) {
 	s := settings{confPath: filepath.Join(dir, confFile)}
 	conf, err := os.ReadFile(s.confPath)
 	if err != nil {
-		return settings{}, fmt.Errorf("cluster %s: %w: %v", clusterID, ErrConfig, err)
+		return settings{}, fmt.Errorf("cluster %s: %w: %w", clusterID, ErrConfig, err)
 	}
 	ring, err := os.ReadFile(filepath.Join(dir, keyringFile))
 	if err != nil {
-		return settings{}, fmt.Errorf("cluster %s: %w: %v", clusterID, ErrConfig, err)
+		return settings{}, fmt.Errorf("cluster %s: %w: %w", clusterID, ErrConfig, err)
 	}
 	if s.user, s.key, err = parseKeyring(ring); err != nil {
-		return settings{}, fmt.Errorf("cluster %s: %w: %s: %v", clusterID, ErrConfig, filepath.Join(dir, keyringFile), err)
+		return settings{}, fmt.Errorf("cluster %s: %w: %s: %w", clusterID, ErrConfig, filepath.Join(dir, keyringFile), err)
 	}
 	s.sum = sha256.Sum256(append(append(conf, 0), ring...))
 	return s, nil

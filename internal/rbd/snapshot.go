@@ -13,6 +13,7 @@ import (
 // SnapshotRef names a snapshot of an image.
 type SnapshotRef struct {
 	ImageRef
+
 	Snapshot string
 }
 
@@ -159,13 +160,14 @@ func findSnapshot(image *librbd.Image, name string) (Snapshot, error) {
 	return Snapshot{}, ErrNotFound
 }
 
-func parentOf(image *librbd.Image) (*SnapshotRef, error) {
+func addParent(image *librbd.Image, info *ImageInfo) error {
 	p, err := image.GetParent()
 	switch {
 	case errors.Is(translate(err), ErrNotFound):
-		return nil, nil
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	}
-	return &SnapshotRef{ImageRef: ImageRef{Pool: p.Image.PoolName, Name: p.Image.ImageName}, Snapshot: p.Snap.SnapName}, nil
+	info.Parent = &SnapshotRef{ImageRef: ImageRef{Pool: p.Image.PoolName, Name: p.Image.ImageName}, Snapshot: p.Snap.SnapName}
+	return nil
 }

@@ -80,11 +80,10 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	if err != nil {
 		return err
 	}
-	if err := unwatched(io, id); err != nil {
-		half, failed := halfMade(io, ref.Name)
-		if failed == nil && half {
-			return removeHalfMade(io, ref.Name)
-		}
+	switch err := unwatched(io, ref.Name, id); {
+	case errors.Is(translate(err), ErrNotFound):
+		return removeHalfMade(io, ref.Name)
+	case err != nil:
 		return err
 	}
 	if err := librbd.GetImage(io, ref.Name).Trash(0); err != nil {
@@ -105,10 +104,10 @@ func finishMove(io *rados.IOContext, name string) error { return librbd.GetImage
 // unwatched returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
 // an image that is mapped but was not written to yet has no lock. Somebody who comes between this look and the move keeps
 // the data all the same: a purge refuses images with watchers.
-func unwatched(io *rados.IOContext, id string) error {
+func unwatched(io *rados.IOContext, name, id string) error {
 	image, err := librbd.OpenImageByIdReadOnly(io, id, librbd.NoSnapshot)
 	if err != nil {
-		return err
+		return openError(io, name, err)
 	}
 	watchers, err := image.ListWatchers()
 	if closed := image.Close(); err == nil {

@@ -130,7 +130,9 @@ func (b *bench) round(ctx context.Context, inFlight int) (rates [4]float64, err 
 		do    func(name string) error
 	}{
 		{bares, func(name string) error { return b.bare.create(name, size) }},
-		{ours, func(name string) error { return b.cluster.CreateImage(ctx, rbd.ImageSpec{ImageRef: ref(name), SizeBytes: size}) }},
+		{ours, func(name string) error {
+			return b.cluster.CreateImage(ctx, rbd.ImageSpec{ImageRef: ref(name), SizeBytes: size})
+		}},
 		{bares, func(name string) error { return b.bare.trash(name) }},
 		{ours, func(name string) error { return b.cluster.DeleteImage(ctx, ref(name)) }},
 	} {
