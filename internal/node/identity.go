@@ -74,7 +74,7 @@ type Info struct {
 }
 
 // infoTime bounds asking escached for its limit.
-const infoTime = 3 * time.Second
+const infoTime = 5 * time.Second
 
 // Info asks the Kubernetes API for the node's group, and escached for its limit.
 func (s *Service) Info(ctx context.Context) (Info, error) {

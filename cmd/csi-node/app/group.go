@@ -23,6 +23,23 @@ type follower struct {
 // infoInterval is how often the node's group is looked up: one small read.
 const infoInterval = 10 * time.Second
 
+// settleTime is how long the first registration waits for escached, so that the kubelet need not be told a volume limit later.
+const settleTime = 20 * time.Second
+
+func (f *follower) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for ctx.Err() == nil {
+		if info, err := f.service.Info(ctx); err == nil && info.MaxVolumes > 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 func (f *follower) run(ctx context.Context) error {
 	ticker := time.NewTicker(infoInterval)
 	defer ticker.Stop()

@@ -103,7 +103,10 @@ func Run(ctx context.Context, o Options) error {
 	all.Go(func() error { return server.Serve(ctx, csiServer, csiListener, grace) })
 	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
 	all.Go(func() error { return serveHTTP(ctx, webListener, web(registry, ready)) })
-	all.Go(func() error { return registrar.Run(ctx) })
+	all.Go(func() error {
+		group.settle(ctx)
+		return registrar.Run(ctx)
+	})
 	all.Go(func() error { return group.run(ctx) })
 	all.Go(func() error { return follow.Run(ctx) })
 	return all.Wait()

@@ -127,10 +127,11 @@ func (c *Client) patch(ctx context.Context, v *v1alpha1.CacheVolume, path string
 	return changed, nil
 }
 
-// Groups lists all NodeGroups.
+// Groups lists all NodeGroups. There are none while their CRD is not installed.
 func (c *Client) Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
-	if err := c.call(ctx, http.MethodGet, "/apis/"+v1alpha1.GroupName+"/v1alpha1/nodegroups", "", nil, &list); err != nil {
+	err := c.call(ctx, http.MethodGet, "/apis/"+v1alpha1.GroupName+"/v1alpha1/nodegroups", "", nil, &list)
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		return nil, fmt.Errorf("list NodeGroups: %w", err)
 	}
 	return list.Items, nil

@@ -1,0 +1,33 @@
+//go:build e2e
+
+// Package node tests csi-node where it belongs: on hosts with real kernels, beside a real escached, a real kubelet and a real Ceph. It runs
+// inside a lab with the driver: `lab up --driver`, `lab run -- node.test`.
+package node
+
+import "testing"
+
+// TestNode runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it broke.
+func TestNode(t *testing.T) {
+	w := open(t)
+	tests := []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"claim to running pod, block and filesystem, growth, removal", lifeOfAClaim},
+		{"a pod moves between all three hosts with its data", moves},
+		{"csi-node, escached and kubelet are killed under load and no I/O fails", restarts},
+		{"csi-node is killed at every step of staging and unstaging", killedAtEveryStep},
+		{"a lost replica is told within five seconds and once, put on record, and taken off after the resync", lostReplica},
+		{"without the Kubernetes API a primary that lost its peer stays frozen", frozenWithoutAPI},
+		{"a host that loses power stages again what its pods need", reboot},
+		{"a change of group is registered with the kubelet", groupChange},
+		{"csi-sanity's node tests on a host", sanity},
+		{"an idle csi-node is small, asks little and writes nothing", idle},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			defer w.cleanUp(t)
+			test.run(t, w)
+		})
+	}
+}

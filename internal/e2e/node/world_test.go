@@ -1,0 +1,249 @@
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/hack/labclient"
+	"github.com/escache/escache-csi/internal/e2e/labtest"
+)
+
+const (
+	namespace = "e2e-node"
+	group     = "e2e-node"
+	image     = "lab.escache.io/busybox:1"
+
+	// podTime bounds getting a pod to run on emulated hosts that share two processors with everything else.
+	podTime     = 4 * time.Minute
+	commandTime = 2 * time.Minute
+)
+
+// world is the lab and what is in its Kubernetes.
+type world struct {
+	lab   *labclient.Client
+	nodes []string
+	fsid  string
+}
+
+func open(t *testing.T) *world {
+	t.Helper()
+	client, err := labclient.Inside()
+	check(t, err)
+	status, err := client.Status(t.Context())
+	check(t, err)
+	w := &world{lab: client, fsid: os.Getenv("LAB_CEPH_FSID")}
+	for _, n := range status.Nodes {
+		w.nodes = append(w.nodes, n.Name)
+	}
+	if len(w.nodes) != 3 || w.fsid == "" {
+		t.Fatalf("the lab has nodes %q and Ceph %q; these tests need three and one", w.nodes, w.fsid)
+	}
+	w.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %s}
+---
+apiVersion: escache.io/v1alpha1
+kind: NodeGroup
+metadata: {name: %s}
+spec: {nodes: [%s]}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: e2e-node-ext4}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+volumeBindingMode: Immediate
+parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: ext4}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: e2e-node-xfs}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+volumeBindingMode: Immediate
+parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: xfs}
+`, namespace, group, strings.Join(w.nodes, ", "), w.fsid, w.fsid))
+	labtest.WaitFor(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
+		for _, n := range w.nodes {
+			if got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`); err != nil || got != group {
+				return fmt.Errorf("%s has group %q: %w", n, got, err)
+			}
+		}
+		return nil
+	})
+	return w
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// try runs kubectl as the administrator.
+func (w *world) try(ctx context.Context, in string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, podTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), args...)
+	cmd.Stdin = strings.NewReader(in)
+	out, err := cmd.Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func (w *world) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := w.try(t.Context(), "", append([]string{"-n", namespace}, args...)...)
+	check(t, err)
+	return out
+}
+
+func (w *world) apply(t *testing.T, objects string) {
+	t.Helper()
+	_, err := w.try(t.Context(), objects, "apply", "-f", "-")
+	check(t, err)
+}
+
+// shell runs a script on a host.
+func (w *world) shell(t *testing.T, node, script string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTime)
+	defer cancel()
+	out, err := w.lab.Shell(ctx, node, script)
+	check(t, err)
+	return strings.TrimSpace(out)
+}
+
+// claim makes a claim and waits until it is bound; it returns the volume's name.
+func (w *world) claim(t *testing.T, name, class, mode, size string) string {
+	t.Helper()
+	w.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %s, namespace: %s}
+spec: {accessModes: [ReadWriteOnce], volumeMode: %s, storageClassName: %s, resources: {requests: {storage: %s}}}
+`, name, namespace, mode, class, size))
+	w.kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/"+name, "--timeout=120s")
+	pv := w.kubectl(t, "get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
+	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
+}
+
+// pod runs a script in a pod on a node and waits until the pod runs. It returns how long that took.
+func (w *world) pod(t *testing.T, name, node, claim, mode, script string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	place := "volumeMounts: [{name: data, mountPath: /data}]"
+	if mode == "Block" {
+		place = "volumeDevices: [{name: data, devicePath: /dev/data}]"
+	}
+	quoted, err := json.Marshal(script)
+	check(t, err)
+	w.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  hostNetwork: true
+  automountServiceAccountToken: false
+  nodeSelector: {kubernetes.io/hostname: %s}
+  containers:
+  - name: c
+    image: %s
+    imagePullPolicy: Never
+    command: [sh, -c, %s]
+    %s
+  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
+`, name, namespace, node, image, quoted, place, claim))
+	w.running(t, name)
+	return time.Since(begin)
+}
+
+func (w *world) running(t *testing.T, pod string) {
+	t.Helper()
+	if _, err := w.try(t.Context(), "", "-n", namespace, "wait", "--for=condition=Ready", "pod/"+pod, fmt.Sprintf("--timeout=%s", podTime)); err != nil {
+		events, _ := w.try(t.Context(), "", "-n", namespace, "get", "events", "--sort-by=.lastTimestamp")
+		volumes, _ := w.try(t.Context(), "", "get", "cachevolumes", "-o", "wide")
+		t.Fatalf("%v\n%s\n%s", err, events, volumes)
+	}
+}
+
+// in runs a script in a pod.
+func (w *world) in(t *testing.T, pod, script string) string {
+	t.Helper()
+	return w.kubectl(t, "exec", pod, "--", "sh", "-c", script)
+}
+
+// removePod deletes a pod and waits until the volume is attached nowhere. It returns how long both took.
+func (w *world) removePod(t *testing.T, pod, volume string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	w.kubectl(t, "delete", "pod", pod, "--wait=true", "--timeout=240s")
+	labtest.WaitFor(t, "volume "+volume+" is attached nowhere", podTime, func(ctx context.Context) error {
+		v, err := w.read(ctx, volume)
+		if err == nil && v.Status.AttachedNode != "" {
+			err = fmt.Errorf("it is attached to %s", v.Status.AttachedNode)
+		}
+		return err
+	})
+	return time.Since(begin)
+}
+
+func (w *world) read(ctx context.Context, volume string) (*v1alpha1.CacheVolume, error) {
+	text, err := w.try(ctx, "", "get", "cachevolume", volume, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	v := &v1alpha1.CacheVolume{}
+	return v, json.Unmarshal([]byte(text), v)
+}
+
+func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
+	t.Helper()
+	v, err := w.read(t.Context(), name)
+	check(t, err)
+	return v
+}
+
+// cleanUp removes pods and claims, and waits until no volume is left. After a failure it shows what csi-node said.
+func (w *world) cleanUp(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	check(t, w.lab.Heal(ctx))
+	if t.Failed() {
+		for _, n := range w.nodes {
+			out, err := w.lab.Shell(ctx, n, "tail -n 40 /var/log/csi-node.log /run/lab/services/csi-node.log 2>/dev/null; true")
+			t.Logf("csi-node on %s: %v\n%s", n, err, out)
+		}
+	}
+	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc", "--all", "--timeout=240s"); err != nil {
+		t.Errorf("%v", err)
+	}
+	deadline := time.Now().Add(podTime)
+	for {
+		out, err := w.try(ctx, "", "get", "cachevolumes,volumeattachments", "-o", "name")
+		if err == nil && out == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("left behind: %s %v", out, err)
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
