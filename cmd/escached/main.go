@@ -20,8 +20,9 @@ var version = "unknown"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := root().ExecuteContext(ctx); err != nil {
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "escached:", err)
 		os.Exit(1)
 	}

@@ -27,9 +27,9 @@ func (e *Engine) prepareCache(ctx context.Context, v volume, image krbd.Device, 
 	want := writecache.Header{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
 	switch {
 	case header == nil && v.Formatted:
-		return fail(escache.CodeCacheCorrupt,
-			"%s/%s: the cache was used on %s, but its header is blank now: what was not written back is lost; discard the replicas to start anew",
-			v.Pool, v.Image, e.cfg.Node)
+		return v.fail(escache.CodeCacheCorrupt,
+			"the cache was used on %s, but its header is blank now: what was not written back is lost; discard the replicas to start anew",
+			e.cfg.Node)
 	case header == nil:
 		return e.formatCache(ctx, v, want, table)
 	case header.Pool != want.Pool || header.Image != want.Image || header.ImageID != want.ImageID:
@@ -78,7 +78,7 @@ func (e *Engine) formatCache(ctx context.Context, v volume, header writecache.He
 		return err
 	}
 	if _, blank, err := writecache.ParseSuperblock(block); err != nil || blank {
-		return fail(escache.CodeInternal, "%s/%s: the kernel left no superblock after formatting (%v)", v.Pool, v.Image, err)
+		return v.fail(escache.CodeInternal, "the kernel left no superblock after formatting (%v)", err)
 	}
 	header.Formatted = true
 	if err := write(header); err != nil {

@@ -183,7 +183,7 @@ func (c *Config) validateListen() error {
 		return fmt.Errorf("listen: %q is not IP:PORT: %w", c.Listen, err)
 	}
 	if c.TLS.Cert == "" || c.TLS.Key == "" || c.TLS.ClientCA == "" {
-		return errors.New("tls: cert, key and clientCA are needed with listen; the API is never served over TCP without client certificates")
+		return errors.New("tls: cert, key and clientCA are needed with listen; TCP is never served without client certificates")
 	}
 	return nil
 }

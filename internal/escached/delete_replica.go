@@ -25,7 +25,7 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	if _, connected, err := e.device(ctx, v.name()); err != nil {
 		return err
 	} else if connected {
-		return fail(escache.CodeConnected, "%s/%s is connected on %s; flush and stop it first", ref.Pool, ref.Image, e.cfg.Node)
+		return failOn(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.cfg.Node)
 	}
 	if v.Phase == phaseReady {
 		if err := e.mayDrop(ctx, v, discard); err != nil {
@@ -41,8 +41,8 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 	dirty, err := e.dirtyHere(ctx, v)
 	if !discard {
 		if err == nil && dirty > 0 {
-			return fail(escache.CodeDirty, "%s/%s: the replica on %s holds %d bytes that Ceph has not; connect and flush it first",
-				v.Pool, v.Image, e.cfg.Node, dirty)
+			return v.fail(escache.CodeDirty, "the replica on %s holds %d bytes that Ceph has not; connect and flush it first",
+				e.cfg.Node, dirty)
 		}
 		return err
 	}
@@ -59,8 +59,8 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 // The local copy decides, even if the peer knows better: what is only on the peer is not lost with this copy.
 func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 	unknown := func(why string) error {
-		return fail(escache.CodeDirtyUnknown, "%s/%s: nobody can say whether the replica on %s is clean: %s; discard=true drops it for good",
-			v.Pool, v.Image, e.cfg.Node, why)
+		return v.fail(escache.CodeDirtyUnknown, "nobody can say whether the replica on %s is clean: %s; discard=true drops it for good",
+			e.cfg.Node, why)
 	}
 	st, up, err := e.replica(v.Minor)
 	if err != nil {

@@ -27,11 +27,13 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	}
 	switch {
 	case req.Epoch < v.Epoch:
-		return none, fail(escache.CodeStaleEpoch, "%s/%s: epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
-			v.Pool, v.Image, req.Epoch, v.Epoch)
+		return none, v.fail(escache.CodeStaleEpoch,
+			"epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
+			req.Epoch, v.Epoch)
 	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
-		return none, fail(escache.CodeIdentityMismatch, "%s/%s: the replica here belongs to image id %s, not %s; an image of the same name was made anew",
-			v.Pool, v.Image, v.ImageID, req.ImageID)
+		return none, v.fail(escache.CodeIdentityMismatch,
+			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			v.ImageID, req.ImageID)
 	}
 	crashpoint.Reach("dev_connect/begin")
 	next := v
@@ -68,8 +70,9 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device)
 		return escache.ConnectResponse{}, err
 	}
 	if !ok {
-		return escache.ConnectResponse{}, fail(escache.CodeCacheError, "%s/%s: the device's origin %s is no map of the image; stop it and connect again",
-			v.Pool, v.Image, dev.Origin)
+		return escache.ConnectResponse{}, v.fail(escache.CodeCacheError,
+			"the device's origin %s is no map of the image; stop it and connect again",
+			dev.Origin)
 	}
 	if dev.Error && e.holds.until(v.name()) == nil {
 		if err := e.reload(ctx, v.name(), dev.Table, dev.Table); err != nil {
@@ -157,9 +160,9 @@ func (e *Engine) assembledRight(ctx context.Context, v volume) error {
 	case err != nil:
 		return err
 	case !ok:
-		return fail(escache.CodeInternal, "%s/%s: the device vanished while it was made", v.Pool, v.Image)
+		return v.fail(escache.CodeInternal, "the device vanished while it was made")
 	case dev.Error:
-		return fail(escache.CodeCacheError, "%s/%s: dm-writecache reports an error on the new device; see the kernel's log", v.Pool, v.Image)
+		return v.fail(escache.CodeCacheError, "dm-writecache reports an error on the new device; see the kernel's log")
 	}
 	return nil
 }
@@ -168,13 +171,13 @@ func (e *Engine) assembledRight(ctx context.Context, v volume) error {
 func (e *Engine) identify(ctx context.Context, v volume, req escache.ConnectRequest, image krbd.Device) (volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
-			return v, fail(escache.CodeIdentityMismatch, "%s/%s: Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
-				v.Pool, v.Image, image.ImageID, want)
+			return v, v.fail(escache.CodeIdentityMismatch, "Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
+				image.ImageID, want)
 		}
 	}
 	if image.Bytes < v.SizeBytes {
-		return v, fail(escache.CodeIdentityMismatch, "%s/%s: the image has %d bytes, less than the %d it had; grow it back before connecting",
-			v.Pool, v.Image, image.Bytes, v.SizeBytes)
+		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, less than the %d it had; grow it back before connecting",
+			image.Bytes, v.SizeBytes)
 	}
 	next := v
 	next.ImageID, next.SizeBytes = image.ImageID, image.Bytes

@@ -96,12 +96,13 @@ type Layers struct {
 
 // Engine does the API's verbs on this host.
 type Engine struct {
+	Layers
+
 	cfg     Config
 	version string
 	// uname is this host's name as drbdadm sees it.
 	uname     string
 	fencePeer string
-	Layers
 
 	log     *slog.Logger
 	now     func() time.Time
@@ -120,7 +121,7 @@ type Engine struct {
 // NewEngine wires an engine. fencePeer is the command line that the kernel runs before a replica goes on without its peer.
 func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
 	return &Engine{
-		cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, Layers: layers, log: log, now: time.Now,
+		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
 		reg: newRegistry(), locks: newLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
 		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(),
 	}
@@ -150,9 +151,9 @@ func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
 	v, ok := e.reg.get(nameOf(ref))
 	switch {
 	case !ok:
-		return volume{}, fail(escache.CodeNotFound, "%s/%s: no replica of it is on %s; PUT %s lays one", ref.Pool, ref.Image, e.cfg.Node, escache.PathReplica)
+		return volume{}, failOn(ref, escache.CodeNotFound, "no replica of it is on %s; PUT %s lays one", e.cfg.Node, escache.PathReplica)
 	case v.Phase != phaseReady:
-		return volume{}, fail(escache.CodeNotFound, "%s/%s: its replica on %s is half made or half removed; repeat that call", ref.Pool, ref.Image, e.cfg.Node)
+		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s is half made or half removed; repeat that call", e.cfg.Node)
 	}
 	return v, nil
 }
@@ -165,7 +166,7 @@ func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, 
 	}
 	dev, ok, err := e.device(ctx, v.name())
 	if err == nil && !ok {
-		err = fail(escache.CodeNotConnected, "%s/%s is not connected on %s", ref.Pool, ref.Image, e.cfg.Node)
+		err = failOn(ref, escache.CodeNotConnected, "it is not connected on %s", e.cfg.Node)
 	}
 	return v, dev, err
 }

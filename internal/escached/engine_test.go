@@ -29,6 +29,16 @@ func code(err error) escache.Code {
 	return problemOf(err).Code
 }
 
+// cut is a replica whose peer is gone, and whose own disk is like this.
+func cut(disk string) drbd.Status {
+	return drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: disk, PeerDisk: "DUnknown"}
+}
+
+// linked is a Secondary beside a Secondary that is current.
+func linked(connection, disk string) drbd.Status {
+	return drbd.Status{Connection: connection, Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: disk, PeerDisk: drbd.UpToDate}
+}
+
 func connectWith(e *Engine, epoch int64) (escache.ConnectResponse, error) {
 	return e.DevConnect(context.Background(), escache.ConnectRequest{VolumeRef: ref, ImageID: "10ab", Epoch: epoch})
 }
@@ -142,17 +152,17 @@ func TestAConnectThatFailsLeavesAStandby(t *testing.T) {
 		"image shrunk":               {func(w *world) { w.image.Bytes = 4096 }, escache.CodeIdentityMismatch},
 		"arbiter refuses": {func(w *world) {
 			w.promote = drbd.ErrPeerNotFenced
-			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.UpToDate, PeerDisk: "DUnknown"}
+			w.minors[100] = cut(drbd.UpToDate)
 		}, escache.CodeFencingRefused},
 		"old primary alone": {func(w *world) {
 			w.promote = drbd.ErrNoCurrentData
-			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.Consistent, PeerDisk: "DUnknown"}
+			w.minors[100] = cut(drbd.Consistent)
 		}, escache.CodeFencingRefused},
 		"outdated": {func(w *world) {
-			w.minors[100] = drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: drbd.Outdated, PeerDisk: "DUnknown"}
+			w.minors[100] = cut(drbd.Outdated)
 		}, escache.CodeOutdated},
 		"resync running": {func(w *world) {
-			w.minors[100] = drbd.Status{Connection: "SyncTarget", Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.Inconsistent, PeerDisk: drbd.UpToDate}
+			w.minors[100] = linked("SyncTarget", drbd.Inconsistent)
 		}, escache.CodeOutdated},
 		"superblock zeroed":     {func(w *world) { clear(w.blocks("/dev/drbd100")[writecache.HeaderBytes:]) }, escache.CodeCacheCorrupt},
 		"superblock is garbage": {func(w *world) { w.blocks("/dev/drbd100")[writecache.HeaderBytes] = 1 }, escache.CodeCacheCorrupt},
@@ -230,7 +240,7 @@ func TestWhatIsDirtyIsNotLetGo(t *testing.T) {
 	}
 	// The host dies with it; after the boot it is a standby with dirty data.
 	w.dm, w.maps = map[string]writecache.Device{}, nil
-	w.minors[100] = drbd.Status{Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.UpToDate}
+	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
 	e = w.restarted()
 	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirty {
 		t.Errorf("delete while dirty: %v", err)
@@ -349,7 +359,9 @@ func TestReplicasThatDifferAreRefused(t *testing.T) {
 func TestANewPartnerIsTakenOnlyByACurrentReplica(t *testing.T) {
 	req := putReq
 	req.Nodes = []escache.ReplicaNode{putReq.Nodes[0], {Name: "n3", Address: "10.0.0.3"}}
-	for disk, want := range map[string]escache.Code{drbd.UpToDate: "", drbd.Outdated: escache.CodeReplicaMismatch, drbd.Inconsistent: escache.CodeReplicaMismatch} {
+	for disk, want := range map[string]escache.Code{
+		drbd.UpToDate: "", drbd.Outdated: escache.CodeReplicaMismatch, drbd.Inconsistent: escache.CodeReplicaMismatch,
+	} {
 		w := newWorld(t)
 		e := w.engine()
 		if err := e.PutReplica(t.Context(), putReq); err != nil {

@@ -82,7 +82,7 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 // reachable refuses a volume on which everything would only get stuck.
 func (e *Engine) reachable(v volume) error {
 	if e.holds.until(v.name()) != nil {
-		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
+		return v.fail(escache.CodeHeld, "it is held; release it first")
 	}
 	return e.notFrozen(v)
 }
@@ -104,12 +104,12 @@ func (e *Engine) notFrozen(v volume) error {
 		return err
 	}
 	if up && st.Suspended {
-		return fail(escache.CodeStuck,
-			"%s/%s: %s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
-			v.Pool, v.Image, e.cfg.Node, v.Peer.Name, v.Peer.Name)
+		return v.fail(escache.CodeStuck,
+			"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
+			e.cfg.Node, v.Peer.Name, v.Peer.Name)
 	}
 	if up && st.Disk == drbd.Diskless && !st.Linked() {
-		return fail(escache.CodeCacheError, "%s/%s: neither this host's disk nor %s can be reached", v.Pool, v.Image, v.Peer.Name)
+		return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
 	}
 	return nil
 }
@@ -160,7 +160,8 @@ func (e *Engine) flushLoop(wanted context.Context, name string) error {
 			return err
 		case dev.Error && repaired:
 			cancel()
-			return fail(escache.CodeCacheError, "writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
+			return fail(escache.CodeCacheError,
+				"writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
 		case dev.Error:
 			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
 			err = e.reload(bg, name, dev.Table, dev.Table)

@@ -51,7 +51,9 @@ func newAPI(v verbs, m *measures, ready func(ctx context.Context) error, log *sl
 		escache.PathNode:   {http.MethodGet: a.node},
 		escache.PathStatus: {http.MethodGet: a.status},
 		escache.PathReplica: {
-			http.MethodPut:    body(checkReplica, func(ctx context.Context, req escache.ReplicaRequest) (any, error) { return nil, v.PutReplica(ctx, req) }),
+			http.MethodPut: body(checkReplica, func(ctx context.Context, req escache.ReplicaRequest) (any, error) {
+				return nil, v.PutReplica(ctx, req)
+			}),
 			http.MethodDelete: a.deleteReplica,
 		},
 		escache.PathDevConnect: {http.MethodPost: body(checkConnect, func(ctx context.Context, req escache.ConnectRequest) (any, error) {

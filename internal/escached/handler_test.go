@@ -21,12 +21,12 @@ func serve(t *testing.T, e *Engine) http.Handler {
 func TestBadInputIsRefusedWithACodeAndChangesNothing(t *testing.T) {
 	const good = `{"pool":"rbd","image":"v1","sizeBytes":67108864,"cacheBytes":33554432,"port":7800,"minor":100,` +
 		`"nodes":[{"name":"n1","address":"10.0.0.1"},{"name":"n2","address":"10.0.0.2"}]}`
-	with := func(old, new string) string {
+	with := func(old, replacement string) string {
 		t.Helper()
 		if !strings.Contains(good, old) {
 			t.Fatalf("no %q in the good request", old)
 		}
-		return strings.Replace(good, old, new, 1)
+		return strings.Replace(good, old, replacement, 1)
 	}
 	type request struct{ method, path, body string }
 	put := func(body string) request { return request{http.MethodPut, escache.PathReplica, body} }

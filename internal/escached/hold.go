@@ -45,7 +45,7 @@ func (h *holds) until(name string) *time.Time {
 
 func (h *holds) read(name string) (holdRecord, error) {
 	var r holdRecord
-	data, err := os.ReadFile(h.path(name))
+	data, err := os.ReadFile(h.path(name)) //nolint:gosec // the directory is ours, and so are the names in it
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
@@ -121,7 +121,7 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 		return none, err
 	}
 	if dev.Error {
-		return none, fail(escache.CodeCacheError, "%s/%s: dm-writecache reports an error; flush clears it if Ceph is back", v.Pool, v.Image)
+		return none, v.fail(escache.CodeCacheError, "dm-writecache reports an error; flush clears it if Ceph is back")
 	}
 	// The suspension must be short: what is dirty now is written while I/O still goes on.
 	for range cleanTries {
@@ -159,11 +159,11 @@ func (e *Engine) heldClean(ctx context.Context, v volume) error {
 	case err != nil:
 		return err
 	case !ok || !dev.Suspended:
-		return fail(escache.CodeInternal, "%s/%s: the device is not suspended after suspending it", v.Pool, v.Image)
+		return v.fail(escache.CodeInternal, "the device is not suspended after suspending it")
 	case dev.Error:
-		return fail(escache.CodeCacheError, "%s/%s: writing back failed while suspending; I/O goes on, flush clears the error if Ceph is back", v.Pool, v.Image)
+		return v.fail(escache.CodeCacheError, "writing back failed while suspending; I/O goes on, flush clears the error if Ceph is back")
 	case dev.DirtyBytes() > 0 || dev.Blocks == 0:
-		return fail(escache.CodeDirty, "%s/%s: %d bytes were still dirty when suspended; I/O goes on", v.Pool, v.Image, dev.DirtyBytes())
+		return v.fail(escache.CodeDirty, "%d bytes were still dirty when suspended; I/O goes on", dev.DirtyBytes())
 	}
 	return nil
 }
@@ -198,6 +198,21 @@ func (e *Engine) resume(ctx context.Context, v volume) error {
 	return e.holds.drop(v.name())
 }
 
+func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
+	err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
+	if err == nil {
+		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
+		return
+	}
+	switch problemOf(err).Code { //nolint:exhaustive // all others are troubles
+	case escache.CodeBusy: // the next round does it
+	case escache.CodeNotFound:
+		_ = e.holds.drop(nameOf(r.VolumeRef))
+	default:
+		e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
+	}
+}
+
 // watchHolds releases what is held for too long, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
 	for pause(ctx, time.Second/2) == nil {
@@ -205,14 +220,7 @@ func (e *Engine) watchHolds(ctx context.Context) {
 			if e.now().Before(r.Until) {
 				continue
 			}
-			err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
-			if err == nil {
-				e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
-			} else if codeOf(err) == escache.CodeNotFound || problemOf(err).Code == escache.CodeNotFound {
-				_ = e.holds.drop(nameOf(r.VolumeRef))
-			} else if problemOf(err).Code != escache.CodeBusy {
-				e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
-			}
+			e.releaseOverdue(ctx, r)
 		}
 	}
 }

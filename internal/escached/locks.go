@@ -30,8 +30,8 @@ func (l *locks) try(ref escache.VolumeRef, verb string) (release func(), err err
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if op, busy := l.running[name]; busy {
-		return nil, fail(escache.CodeBusy, "%s/%s: %s has been running for %s; repeat this call when it has ended",
-			ref.Pool, ref.Image, op.Verb, l.now().Sub(op.Since).Round(time.Second))
+		return nil, failOn(ref, escache.CodeBusy, "%s has been running for %s; repeat this call when it has ended",
+			op.Verb, l.now().Sub(op.Since).Round(time.Second))
 	}
 	l.running[name] = operation{Verb: verb, Since: l.now()}
 	return func() {

@@ -107,5 +107,5 @@ func (e *Engine) waitForSize(ctx context.Context, v volume, want int64) error {
 			return err
 		}
 	}
-	return fail(escache.CodeInvalidRequest, "sizeBytes: the image %s/%s has %d bytes, less than %d; grow it in Ceph first", v.Pool, v.Image, have, want)
+	return v.fail(escache.CodeInvalidRequest, "sizeBytes: the image has %d bytes, less than %d; grow it in Ceph first", have, want)
 }

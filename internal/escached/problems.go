@@ -19,10 +19,19 @@ func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
+// failOn is fail about one volume, which the text then starts with.
+func failOn(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
+	return fail(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
+}
+
+// fail makes an error about this volume.
+func (v volume) fail(code escache.Code, format string, args ...any) error {
+	return failOn(v.VolumeRef, code, format, args...)
+}
+
 // codeOf maps the layers' sentinels to the API's codes: the only place where that is decided.
 func codeOf(err error) escache.Code {
-	var stuck *command.StuckError
-	if errors.As(err, &stuck) {
+	if _, stuck := errors.AsType[*command.StuckError](err); stuck {
 		return escache.CodeStuck
 	}
 	for _, m := range []struct {

@@ -35,7 +35,7 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 			return err
 		}
 		if !up {
-			return fail(escache.CodeInternal, "%s/%s: DRBD does not run the replica; see the kernel's log", v.Pool, v.Image)
+			return v.fail(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log")
 		}
 		verdict, final := e.verdict(v, st, e.now().Sub(start))
 		if final && verdict == nil && neverUsed(v, st) {
@@ -58,13 +58,15 @@ func neverUsed(v volume, st drbd.Status) bool {
 }
 
 // verdict judges one reading. final false means: look again.
-func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) { //nolint:revive,staticcheck // error first reads as a verdict
+//
+//nolint:revive // the error is the verdict, so it comes first
+func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) {
 	switch {
 	case st.Role == drbd.Primary:
 		return nil, true // an attempt that was killed half way
 	case st.PeerRole == drbd.Primary && st.Linked():
-		return fail(escache.CodeConnected, "%s/%s is connected on its peer %s; stop it there first",
-			v.Pool, v.Image, v.Peer.Name), waited > lossNotice
+		return v.fail(escache.CodeConnected, "it is connected on its peer %s; stop it there first",
+			v.Peer.Name), waited > lossNotice
 	case st.Disk == drbd.UpToDate:
 		return nil, true
 	case st.Disk == drbd.Consistent:
@@ -73,14 +75,14 @@ func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err er
 	case neverUsed(v, st):
 		return nil, true
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted:
-		return fail(escache.CodePeerUnavailable, "%s/%s: the first connect needs both replicas, and %s does not answer; is its replica laid?",
-			v.Pool, v.Image, v.Peer.Name), waited > handshake
+		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; is its replica laid?",
+			v.Peer.Name), waited > handshake
 	case st.Disk == "Attaching" || st.Disk == "Negotiating" || st.Connection == "WFReportParams" || st.Connection == "WFBitMapT":
-		return fail(escache.CodeOutdated, "%s/%s: the replica on %s is still being attached (%s)",
-			v.Pool, v.Image, e.cfg.Node, st.Disk), waited > handshake
+		return v.fail(escache.CodeOutdated, "the replica on %s is still being attached (%s)",
+			e.cfg.Node, st.Disk), waited > handshake
 	}
-	return fail(escache.CodeOutdated, "%s/%s: the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
-		v.Pool, v.Image, e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
+	return v.fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
+		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
 }
 
 // promote makes the replica Primary. It never forces: if the peer is lost, the kernel asks the arbiter, and a refusal is final.
@@ -104,20 +106,20 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, drbd.ErrNoCurrentData) && before.Disk == drbd.Consistent:
-			return fail(escache.CodeFencingRefused,
-				"%s/%s: %s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
-				v.Pool, v.Image, e.cfg.Node, v.Peer.Name, v.Peer.Name)
+			return v.fail(escache.CodeFencingRefused,
+				"%s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
+				e.cfg.Node, v.Peer.Name, v.Peer.Name)
 		case errors.Is(err, drbd.ErrPeerNotFenced) && !before.Linked():
-			return fail(escache.CodeFencingRefused, "%s/%s: %s does not answer, and the arbiter did not allow going on without it (%v)",
-				v.Pool, v.Image, v.Peer.Name, err)
+			return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
+				v.Peer.Name, err)
 		case errors.Is(err, drbd.ErrPeerNotFenced), errors.Is(err, drbd.ErrPeerPrimary):
 			continue // the peer may be dead, and that was not noticed yet
 		}
 		return err
 	}
 	if errors.Is(err, drbd.ErrPeerNotFenced) {
-		return fail(escache.CodeFencingRefused, "%s/%s: %s does not answer, and the arbiter did not allow going on without it (%v)",
-			v.Pool, v.Image, v.Peer.Name, err)
+		return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
+			v.Peer.Name, err)
 	}
 	return err
 }

@@ -96,13 +96,14 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
 // sameReplica says why a replica that is here cannot be the one asked for.
 func sameReplica(have, want volume) error {
 	mismatch := func(what string, is, asked any) error {
-		return fail(escache.CodeReplicaMismatch, "%s/%s: the replica here has %s %v, not %v; delete it first if it must change",
-			want.Pool, want.Image, what, is, asked)
+		return want.fail(escache.CodeReplicaMismatch, "the replica here has %s %v, not %v; delete it first if it must change",
+			what, is, asked)
 	}
 	switch {
 	case have.ImageID != "" && want.ImageID != "" && have.ImageID != want.ImageID:
-		return fail(escache.CodeIdentityMismatch, "%s/%s: the replica here belongs to image id %s, not %s; an image of the same name was made anew",
-			want.Pool, want.Image, have.ImageID, want.ImageID)
+		return want.fail(escache.CodeIdentityMismatch,
+			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			have.ImageID, want.ImageID)
 	case have.CacheBytes != want.CacheBytes:
 		return mismatch("cacheBytes", have.CacheBytes, want.CacheBytes)
 	case have.SizeBytes > want.SizeBytes:

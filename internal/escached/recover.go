@@ -150,7 +150,7 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 func (e *Engine) askAgain(ctx context.Context, v volume) error {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, "ask_arbiter", changeTimeout)
 	if err != nil {
-		return nil //nolint:nilerr // a verb is at it; the next round asks
+		return nil // a verb is at it; the next round asks
 	}
 	defer done()
 	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {

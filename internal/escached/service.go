@@ -112,7 +112,7 @@ func (s *Service) listen() ([]net.Listener, error) {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "unix", s.cfg.Socket); err == nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, fmt.Errorf("socket: another escached serves %s", s.cfg.Socket)
 	}
 	_ = os.Remove(s.cfg.Socket) // of an escached that is gone

@@ -85,7 +85,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecach
 	}
 	if dev.Error {
 		s.State = escache.StateError
-		s.Error = &escache.Fault{Code: escache.CodeCacheError, Detail: "dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back"}
+		s.Error = fault(escache.CodeCacheError, "dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
 	}
 }
 
@@ -94,27 +94,31 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 	stuck := e.Stuck()[v.name()]
 	switch {
 	case stuck != nil:
-		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: stuck.Error()}
+		s.Error = fault(escache.CodeStuck, stuck.Error())
 	case s.Error != nil:
 	case v.Phase != phaseReady:
 		s.State = escache.StateError
-		s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "the replica is half made or half removed; repeat that call"}
+		s.Error = fault(escache.CodeInternal, "the replica is half made or half removed; repeat that call")
 	case !up:
 		s.State = escache.StateError
-		s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "DRBD does not run the replica; see the kernel's log, then repeat PUT " + escache.PathReplica}
+		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
 	case st.Disk == drbd.Diskless || st.Disk == "Failed":
-		s.Error = &escache.Fault{Code: escache.CodeCacheError, Detail: "this host's cache disk failed; I/O goes on through the peer"}
+		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
 		if !connected {
 			s.State = escache.StateError
 		}
 	case st.Suspended:
-		s.Error = &escache.Fault{Code: escache.CodePeerUnavailable, Detail: fmt.Sprintf(
-			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", v.Peer.Name)}
+		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
+			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", v.Peer.Name))
 	}
 	if failed, ok := e.faults.Load(v.name()); ok && s.Error == nil {
 		s.State = escache.StateError
-		s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: fmt.Sprint(failed)}
+		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
 	}
+}
+
+func fault(code escache.Code, detail string) *escache.Fault {
+	return &escache.Fault{Code: code, Detail: detail}
 }
 
 // standbyDirt remembers what the look at a standby's disk found, and at which count of written blocks.

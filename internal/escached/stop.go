@@ -44,16 +44,16 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 func (e *Engine) mayStop(v volume, dev writecache.Device) error {
 	switch {
 	case e.holds.until(v.name()) != nil, dev.Suspended:
-		return fail(escache.CodeHeld, "%s/%s is held; release it first", v.Pool, v.Image)
+		return v.fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:
-		return fail(escache.CodeDeviceOpen, "%s/%s: the device is open %d times; unmount it first", v.Pool, v.Image, dev.Open)
+		return v.fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
 	case dev.Error:
-		return fail(escache.CodeCacheError, "%s/%s: dm-writecache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back",
-			v.Pool, v.Image)
+		return v.fail(escache.CodeCacheError,
+			"dm-writecache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
 	case dev.Blocks == 0:
-		return fail(escache.CodeDirtyUnknown, "%s/%s: dm-writecache reports no blocks at all", v.Pool, v.Image)
+		return v.fail(escache.CodeDirtyUnknown, "dm-writecache reports no blocks at all")
 	case dev.DirtyBytes() > 0:
-		return fail(escache.CodeDirty, "%s/%s: %d bytes are not in Ceph yet; flush first", v.Pool, v.Image, dev.DirtyBytes())
+		return v.fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.DirtyBytes())
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Devic
 		return nil
 	}
 	if err == nil {
-		err = fail(escache.CodeDirty, "%s/%s: %d bytes were written while it was being stopped; flush again", v.Pool, v.Image, dirty)
+		err = v.fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
 	return errors.Join(err, e.Caches.Create(ctx, v.name(), dev.Table))
 }

@@ -85,7 +85,7 @@ func writeSysfs(path string, stdin io.Reader) error {
 	if err != nil {
 		return errnoError(path, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	// One write, never repeated: to krbd each one is a command.
 	if _, err := unix.Write(fd, data); err != nil {
 		return errnoError(path, err)
@@ -95,8 +95,7 @@ func writeSysfs(path string, stdin io.Reader) error {
 
 // errnoError prints the number, which the parent reads back.
 func errnoError(path string, err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return fmt.Errorf("%s%d writing %s: %w", errnoPrefix, int(errno), path, errno)
 	}
 	return err
@@ -133,7 +132,7 @@ func withDevice(path string, flags int, do func(*os.File) error) error {
 func aligned(n int64) []byte {
 	const unit = writecache.BlockBytes
 	buf := make([]byte, n+unit)
-	skip := int64(-uintptr(unsafe.Pointer(&buf[0])) % unit)
+	skip := int64(-uintptr(unsafe.Pointer(&buf[0])) % unit) //nolint:gosec // an address is looked at, not used
 	return buf[skip : skip+n : skip+n]
 }
 
@@ -164,8 +163,7 @@ func (c *Client) do(ctx context.Context, volume string, query bool, timeout time
 // WriteSysfs writes data in one call. A refusal by the kernel is returned as its syscall.Errno.
 func (c *Client) WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error {
 	_, err := c.do(ctx, volume, false, timeout, data, opSysfs, path)
-	var exit *command.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*command.ExitError](err); ok {
 		if _, after, ok := strings.Cut(exit.Output, errnoPrefix); ok {
 			number, _, _ := strings.Cut(after, " ")
 			if n, bad := strconv.Atoi(number); bad == nil {

@@ -80,7 +80,8 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; what it waits for (Ceph, the DRBD peer, a disk) must return first",
+	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; "+
+		"what it waits for (Ceph, the DRBD peer, a disk) must return first",
 		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
 }
 
@@ -143,11 +144,10 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 
 func finish(c Command, stdout, stderr *limited, err error) (Result, error) {
 	res := Result{Stdout: stdout.bytes(), Stderr: stderr.bytes()}
-	var exit *exec.ExitError
-	switch {
-	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return res, nil
-	case errors.As(err, &exit):
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		out := strings.TrimSpace(string(res.Stderr))
 		if out == "" {
 			out = strings.TrimSpace(string(res.Stdout))
@@ -176,8 +176,7 @@ func lastLines(s string, n int) string {
 
 // ExitCode returns the exit code in err, or -1.
 func ExitCode(err error) int {
-	var exit *ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*ExitError](err); ok {
 		return exit.Code
 	}
 	return -1

@@ -73,7 +73,7 @@ func (p Proc) Read() (Table, error) {
 	if err != nil {
 		return Table{}, fmt.Errorf("DRBD status: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return parse(f)
 }
 

@@ -70,7 +70,7 @@ func (f Files) Write(r Resource) (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
 	_, err = tmp.Write(text)
 	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
 	if err == nil {

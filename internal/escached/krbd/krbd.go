@@ -112,7 +112,7 @@ func (c *Client) explain(ctx context.Context, mons []string, err error) error {
 	case !errors.As(err, &errno):
 		return err
 	}
-	switch errno {
+	switch errno { //nolint:exhaustive // all others are left as they are
 	case syscall.EROFS, syscall.EBUSY:
 		return fmt.Errorf("%w and does not release it: %w", ErrInUse, err)
 	case syscall.ENOENT:
@@ -137,7 +137,7 @@ func (c *Client) reachable(ctx context.Context, mons []string) bool {
 		if err != nil {
 			return false
 		}
-		conn.Close()
+		_ = conn.Close()
 		return true
 	})
 }
