@@ -28,7 +28,10 @@ srcversion: 2A5DFCD31AE4EBF93C0E357
 func TestParseProc(t *testing.T) {
 	got, err := parse(strings.NewReader(proc))
 	want := Table{Version: "8.4.11", Devices: map[int]Status{
-		1: {Connection: "Connected", Role: "Secondary", PeerRole: "Primary", Disk: "UpToDate", PeerDisk: "UpToDate", SyncedPercent: 100, DiskWrittenKiB: 4},
+		1: {
+			Connection: "Connected", Role: "Secondary", PeerRole: "Primary", Disk: "UpToDate", PeerDisk: "UpToDate",
+			SyncedPercent: 100, DiskWrittenKiB: 4,
+		},
 		2: {
 			Connection: "WFConnection", Role: "Primary", PeerRole: "Unknown", Disk: "UpToDate", PeerDisk: "DUnknown",
 			Suspended: true, SyncedPercent: 100, DiskWrittenKiB: 72, OutOfSyncKiB: 68,

@@ -58,7 +58,8 @@ func (g *Group) Path(name string) string { return "/dev/" + g.name + "/" + name 
 
 // Space reports the group's room.
 func (g *Group) Space(ctx context.Context) (Space, error) {
-	res, err := g.lvm(ctx, true, "", "vgs", "--reportformat", "json", "--units", "b", "--nosuffix",
+	// Without LVM's lock: whoever asks does not wait for a change that is under way.
+	res, err := g.lvm(ctx, true, "", "vgs", "--readonly", "--reportformat", "json", "--units", "b", "--nosuffix",
 		"-o", "vg_size,vg_free,vg_extent_size", g.name)
 	if err != nil {
 		if strings.Contains(err.Error(), "not found") {

@@ -70,7 +70,9 @@ func TestRetagChangesOnlyTheDifference(t *testing.T) {
 }
 
 func TestErrorsThatCallersDecideBy(t *testing.T) {
-	f := &fakeRunner{err: &command.ExitError{Command: "lvm", Code: 5, Output: `Volume group "vg" has insufficient free space (1 extents): 2 required.`}}
+	f := &fakeRunner{err: &command.ExitError{
+		Command: "lvm", Code: 5, Output: `Volume group "vg" has insufficient free space (1 extents): 2 required.`,
+	}}
 	if err := New("vg", f).Create(t.Context(), "a", 1, nil); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("want ErrNoRoom, got %v", err)
 	}
