@@ -67,6 +67,8 @@ type Options struct {
 	Filesystems Filesystems
 	Devices     Devices
 	Logger      *slog.Logger
+	// Connected is called when a volume was connected; it must not block.
+	Connected func()
 	// Ready says why the driver cannot work, a sentence each; nothing while it can.
 	Ready func(ctx context.Context) []string
 }

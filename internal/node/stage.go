@@ -33,6 +33,9 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)
 	}
 	crashpoint.Reach("node_stage/connected")
+	if s.Connected != nil {
+		s.Connected()
+	}
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
 		return s.undo(ctx, r, v, err)
 	}

@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) error {
 		Mounter:     mounts.NewMounter(run),
 		Filesystems: filesystem.NewTools(run, []string{"/proc/self/exe", "inspect"}),
 		Devices:     node.NewKernelDevices(),
-		Logger:      logger.With("component", "node"), Ready: ready,
+		Logger:      logger.With("component", "node"), Connected: follow.Wake, Ready: ready,
 	})
 	group := &follower{service: service, cluster: kubernetes, node: o.NodeName, logger: logger.With("component", "registration")}
 	registrar = registration.New(registration.Options{

@@ -54,16 +54,19 @@ type Watch struct {
 	// silentSince is when escached stopped to answer; zero while it answers.
 	silentSince time.Time
 	answeredAt  time.Time
+	woken       chan struct{}
 }
 
 // New returns a Watch.
 func New(o Options) *Watch {
-	return &Watch{Options: o, volumes: map[api.VolumeRef]*volume{}}
+	return &Watch{Options: o, volumes: map[api.VolumeRef]*volume{}, woken: make(chan struct{}, 1)}
 }
 
 const (
 	// Interval is the time between two looks: two of them, and an API call, are below five seconds.
 	Interval = 2 * time.Second
+	// restInterval is the time between two looks while no volume is connected. Wake ends it.
+	restInterval = 10 * time.Second
 	// pollTime bounds one look with all that follows from it.
 	pollTime = 20 * time.Second
 	// silence is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
@@ -74,16 +77,35 @@ const (
 
 // Run looks until the context ends.
 func (w *Watch) Run(ctx context.Context) error {
-	ticker := time.NewTicker(Interval)
-	defer ticker.Stop()
 	for {
 		w.look(ctx)
+		pause := time.NewTimer(w.pause())
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return nil
-		case <-ticker.C:
+		case <-pause.C:
+		case <-w.woken:
+			pause.Stop()
 		}
 	}
+}
+
+// Wake has the next look begin at once: a volume is being staged.
+func (w *Watch) Wake() {
+	select {
+	case w.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Watch) pause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.volumes) == 0 {
+		return restInterval
+	}
+	return Interval
 }
 
 // look asks escached once. The lock is not held while anybody is asked.

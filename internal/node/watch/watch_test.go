@@ -433,6 +433,24 @@ func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
 	}
 }
 
+func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
+	w := newWorld(t)
+	if got := w.watch.pause(); got != restInterval {
+		t.Errorf("without volumes: %s", got)
+	}
+	w.looks(1)
+	if got := w.watch.pause(); got != Interval {
+		t.Errorf("with one: %s", got)
+	}
+	w.watch.Wake()
+	w.watch.Wake() // never blocks
+	select {
+	case <-w.watch.woken:
+	default:
+		t.Error("not woken")
+	}
+}
+
 func TestParseStat(t *testing.T) {
 	p, ok := parseStat("  12 3 456 7 100 3 999 50 4 1 2 0 0 0 0 9 9\n")
 	if !ok || p.Completed != 112 || p.InFlight != 4 {
