@@ -81,18 +81,12 @@ func imageSpec(ref api.VolumeRef) string { return ref.Pool + "/" + ref.Image }
 
 // Create makes an image.
 func (s Storage) Create(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (string, error) {
-	if _, err := command(ctx, "rbd", "create", "--size", fmt.Sprintf("%dB", sizeBytes), imageSpec(ref)); err != nil {
-		return "", err
-	}
-	var info struct{ ID string }
-	err := commandJSON(ctx, &info, "rbd", "info", imageSpec(ref))
-	return info.ID, err
+	return createImage(ctx, ref, sizeBytes)
 }
 
 // Grow makes an image larger.
 func (s Storage) Grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
-	_, err := command(ctx, "rbd", "--no-progress", "resize", "--size", fmt.Sprintf("%dB", sizeBytes), imageSpec(ref))
-	return err
+	return s.Lab.grow(ctx, ref, sizeBytes)
 }
 
 // Remove removes an image; one that is not there is no error.

@@ -42,6 +42,12 @@ func (h *Host) CrashAt(t T, point string) (old string) {
 	return h.Shell(t, fmt.Sprintf("echo %s >%s/at.new && mv %[2]s/at.new %[2]s/at && cat %s", point, crashDir, pidFile))
 }
 
+// Crashed says whether the point was reached. If it was not, escached will not die there any more.
+func (h *Host) Crashed(t T) bool {
+	t.Helper()
+	return h.Shell(t, "rm "+crashDir+"/at 2>/dev/null && echo waiting || echo reached") == "reached"
+}
+
 // WaitForCrash waits until an escached other than the old one answers. It fails the test if the point was not reached.
 func (h *Host) WaitForCrash(t T, point, old string) {
 	t.Helper()

@@ -62,13 +62,11 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	if len(v.Hosts) == 0 {
 		v.Hosts = l.Hosts[:2]
 	}
-	l.Command(t, "rbd", "create", "--size", fmt.Sprintf("%dB", v.SizeBytes), v.String())
 	t.Cleanup(func() { v.tearDown(t) })
-	var info struct{ ID string }
-	if err := commandJSON(t.Context(), &info, "rbd", "info", v.String()); err != nil {
+	var err error
+	if v.ImageID, err = createImage(t.Context(), v.VolumeRef, v.SizeBytes); err != nil {
 		t.Fatalf("%v", err)
 	}
-	v.ImageID = info.ID
 	return v
 }
 
