@@ -336,7 +336,9 @@ func TestReplicasThatDifferAreRefused(t *testing.T) {
 		}, escache.CodeInvalidRequest},
 		"port not configured":  {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 22, 101 }, escache.CodeInvalidRequest},
 		"minor not configured": {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 7801, 7 }, escache.CodeInvalidRequest},
-		"no room":              {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor, r.CacheBytes = "v2", 7801, 101, 2<<30 }, escache.CodeNoRoom},
+		"no room": {func(r *escache.ReplicaRequest) {
+			r.Image, r.Port, r.Minor, r.CacheBytes = "v2", 7801, 101, 2<<30
+		}, escache.CodeNoRoom},
 	} {
 		w := newWorld(t)
 		e := w.engine()

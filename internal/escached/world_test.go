@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
