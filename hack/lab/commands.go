@@ -15,7 +15,7 @@ import (
 )
 
 // verbTime bounds what a verb may take, on a machine with much else to do.
-const verbTime = 5 * time.Minute
+const verbTime = 8 * time.Minute
 
 func root() *cobra.Command {
 	var name string

@@ -58,7 +58,7 @@ func (p *program) command(args ...string) *exec.Cmd {
 // run returns standard output and the exit status; what was complained about is logged.
 func (p *program) run(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.path, append([]string{"--name", p.name}, args...)...)
 	var out, complaints bytes.Buffer

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	bootTime    = 2 * time.Minute
-	serviceTime = time.Minute
+	bootTime    = 4 * time.Minute // a machine with ten times the load it can bear still makes it
+	serviceTime = 2 * time.Minute
 	pollEvery   = 100 * time.Millisecond
 )
 

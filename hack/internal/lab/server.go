@@ -17,7 +17,7 @@ import (
 )
 
 // verbTime bounds every verb but exec, whose caller sets the time.
-const verbTime = 4 * time.Minute
+const verbTime = 7 * time.Minute
 
 // handler serves the lab's API.
 func (l *lab) handler() http.Handler {

@@ -19,7 +19,7 @@ import (
 )
 
 // startTime bounds a start, once everything is prepared. A loaded machine may need much of it.
-const startTime = 5 * time.Minute
+const startTime = 10 * time.Minute
 
 // IsSupervisor reports whether this process was started to be a lab's supervisor.
 func IsSupervisor(args []string) bool { return len(args) == 3 && args[1] == superVerb }

@@ -104,7 +104,7 @@ func (m *Machine) Wait(ctx context.Context) error {
 // kernelArguments leave out what only costs time in an emulated machine, and the checks of its timers, which fail when the machine below
 // is busy. A panic ends the machine, so that it is seen.
 const kernelArguments = "console=ttyS0 panic=-1 quiet loglevel=5 mitigations=off cryptomgr.notests apparmor=0 rcupdate.rcu_expedited=1 " +
-	"no_timer_check tsc=nowatchdog"
+	"no_timer_check"
 
 // arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is itself virtual often cannot nest.
 func arguments(config Config) []string {
