@@ -49,13 +49,14 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	cache, err := escache.New(escache.Options{
+	client, err := escache.New(escache.Options{
 		Node: o.NodeName, UnixSocket: o.EscachedSocket, UserAgent: "csi-node/" + o.Version,
 		Logger: logger.With("component", "escache"),
 	})
 	if err != nil {
 		return err
 	}
+	cache := &local{Client: client}
 	follow := watch.New(watch.Options{
 		Node: o.NodeName, Cache: cache, Cluster: kubernetes, Progress: watch.KernelProgress, Now: time.Now,
 		Logger: logger.With("component", "watch"),
@@ -64,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 	breaker := command.NewBreaker()
 	run := command.NewChildren(breaker)
 	registrar := (*registration.Registrar)(nil)
-	ready := func(ctx context.Context) []string { return problems(ctx, cache, breaker, registrar) }
+	ready := func(ctx context.Context) []string { return problems(ctx, cache, follow, breaker, registrar) }
 	service := node.New(node.Options{
 		Node: o.NodeName, Version: o.Version, Cache: cache, Cluster: kubernetes,
 		Mounter:     mounts.NewMounter(run),
@@ -128,12 +129,14 @@ func connect(o Options) (*cluster.Client, error) {
 const healthTime = 4 * time.Second
 
 // problems says why volumes cannot be served here: it takes the way that a call takes.
-func problems(ctx context.Context, cache *escache.Client, breaker *command.Breaker, registrar *registration.Registrar) []string {
+func problems(ctx context.Context, cache *local, follow *watch.Watch, breaker *command.Breaker, registrar *registration.Registrar) []string {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
 	reasons := breaker.Reasons()
 	host, err := cache.Node(ctx)
 	switch {
+	case follow.Silence() > 0:
+		reasons = append(reasons, fmt.Sprintf("escached has not answered for %s", follow.Silence().Round(time.Second)))
 	case err != nil:
 		reasons = append(reasons, "escached does not answer: "+err.Error())
 	case !host.Healthy:

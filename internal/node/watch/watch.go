@@ -67,6 +67,10 @@ const (
 	Interval = 2 * time.Second
 	// restInterval is the time between two looks while no volume is connected. Wake ends it.
 	restInterval = 10 * time.Second
+	// A look makes escached ask the kernel, which takes long on a host that is short of processor time: then the pause grows
+	// with it, so that looking never takes more than a fifth of the time.
+	pausePerLook = 4
+	longestPause = 20 * time.Second
 	// pollTime bounds one look with all that follows from it.
 	pollTime = 20 * time.Second
 	// silence is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
@@ -78,8 +82,9 @@ const (
 // Run looks until the context ends.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
+		begun := time.Now()
 		w.look(ctx)
-		pause := time.NewTimer(w.pause())
+		pause := time.NewTimer(w.pause(time.Since(begun)))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -99,13 +104,24 @@ func (w *Watch) Wake() {
 	}
 }
 
-func (w *Watch) pause() time.Duration {
+func (w *Watch) pause(look time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	least := Interval
 	if len(w.volumes) == 0 {
-		return restInterval
+		least = restInterval
 	}
-	return Interval
+	return min(max(least, look*pausePerLook), longestPause)
+}
+
+// Silence is how long escached has not answered; zero while it does.
+func (w *Watch) Silence() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.silentSince.IsZero() {
+		return 0
+	}
+	return w.Now().Sub(w.silentSince)
 }
 
 // look asks escached once. The lock is not held while anybody is asked.

@@ -435,12 +435,15 @@ func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
 
 func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
 	w := newWorld(t)
-	if got := w.watch.pause(); got != restInterval {
+	if got := w.watch.pause(0); got != restInterval {
 		t.Errorf("without volumes: %s", got)
 	}
 	w.looks(1)
-	if got := w.watch.pause(); got != Interval {
+	if got := w.watch.pause(100 * time.Millisecond); got != Interval {
 		t.Errorf("with one: %s", got)
+	}
+	if got := w.watch.pause(3 * time.Second); got != 12*time.Second {
+		t.Errorf("on a slow host: %s", got)
 	}
 	w.watch.Wake()
 	w.watch.Wake() // never blocks
