@@ -125,7 +125,7 @@ func (n *node) waitBooted(ctx context.Context) error {
 		if !n.machine.Running() {
 			return errors.New("the machine has lost its power")
 		}
-		failed, err := n.try(ctx, time.Second, "sh", "-c", "cat /run/lab/failed 2>/dev/null || true")
+		failed, err := n.try(ctx, "sh", "-c", "cat /run/lab/failed 2>/dev/null || true")
 		if err == nil {
 			if failed != "" {
 				return errors.New(strings.TrimSpace(failed))
@@ -215,11 +215,17 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-// try is run with a short time, for asking again and again.
-func (n *node) try(ctx context.Context, limit time.Duration, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// try is run for a node that may not be there yet: it gives up soon where nobody answers, and has patience where somebody does.
+func (n *node) try(ctx context.Context, args ...string) (string, error) {
+	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return n.run(ctx, nil, args...)
+	conn, err := n.dial(soon)
+	if err != nil {
+		return "", err
+	}
+	ctx, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	return runOn(ctx, conn, nil, args...)
 }
 
 // run runs a command on the node and returns what it printed; another exit status than 0 is an error.
@@ -228,6 +234,10 @@ func (n *node) run(ctx context.Context, in *bytes.Buffer, args ...string) (strin
 	if err != nil {
 		return "", err
 	}
+	return runOn(ctx, conn, in, args...)
+}
+
+func runOn(ctx context.Context, conn net.Conn, in *bytes.Buffer, args ...string) (string, error) {
 	var out, complaints bytes.Buffer
 	streams := remote.Streams{Out: &out, Err: &complaints}
 	if in != nil {
