@@ -20,9 +20,9 @@ func flushChecks() []Check {
 }
 
 func flushCleans(s *suite) {
-	refused(s, "flush an unknown volume", s.first.flush(s.nameVolume(), 1), api.CodeNotFound)
+	refused(s, "flush an unknown volume", s.first.flush(s.nameVolume(), 10), api.CodeNotFound)
 	v := s.laid()
-	refused(s, "flush a standby", s.first.flush(v, 1), api.CodeNotConnected)
+	refused(s, "flush a standby", s.first.flush(v, 10), api.CodeNotConnected)
 	v.attach(s.first)
 	v.clean(s.first)
 	data := v.makeDirty(s.first)
@@ -75,11 +75,11 @@ func flushTimesOut(s *suite) {
 	v := s.connected()
 	data := v.makeDirty(s.first)
 	resume := s.stall()
-	const seconds = 2
+	seconds := max(2, int(s.target.CallTimeout/time.Second)/24) // time for a slow host to look at the device
 	start := time.Now()
 	var flushed api.FlushResponse
 	decode(s, s.first.flush(v, seconds), &flushed)
-	if took := time.Since(start); took > (seconds+20)*time.Second {
+	if took := time.Since(start); took > time.Duration(seconds+20)*time.Second {
 		s.Errorf("a flush that was given %d s took %s", seconds, took)
 	}
 	if flushed.Clean || flushed.DirtyBytes <= 0 {
@@ -128,7 +128,7 @@ func busyNamesOperation(s *suite) {
 		return status.State == api.StateFlushing, shown(status)
 	})
 	for what, call := range map[string]func() *answer{
-		"flush":       func() *answer { return s.first.flush(v, 1) },
+		"flush":       func() *answer { return s.first.flush(v, 10) },
 		"stop":        func() *answer { return s.first.stop(v) },
 		"mode":        func() *answer { return s.first.mode(v, api.ModeWritethrough) },
 		"hold":        func() *answer { return s.first.hold(v, 1) },

@@ -33,7 +33,7 @@ func holdAndRelease(s *suite) {
 	refused(s, "stop while held and written to", s.first.stop(v), api.CodeHeld, api.CodeDeviceOpen)
 	refused(s, "mode while held", s.first.mode(v, api.ModeWritethrough), api.CodeHeld)
 	refused(s, "resize while held", s.first.resize(v, s.target.ImageBytes), api.CodeHeld)
-	refused(s, "flush while held", s.first.flush(v, 1), api.CodeHeld)
+	refused(s, "flush while held", s.first.flush(v, 10), api.CodeHeld)
 	refused(s, "delete while held", s.first.delete(v, "true"), api.CodeConnected)
 	decode(s, s.first.hold(v, 1), &again)
 	if again.HeldUntil.Before(held.HeldUntil) {
