@@ -2,12 +2,13 @@ package escached
 
 import (
 	"context"
-	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
@@ -21,6 +22,8 @@ type flushJob struct {
 	wanted context.CancelFunc
 	done   chan struct{}
 	err    error // valid once done is closed
+	// dirty is what there was to write when the job began, in bytes.
+	dirty atomic.Int64
 }
 
 type flushes struct {
@@ -30,53 +33,63 @@ type flushes struct {
 
 func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
 
-// errTimeUp is how a job ends that nobody waits for any more.
-var errTimeUp = errors.New("time is up")
-
 // messageTimeout is when a flush message's child is given up, which the kernel does not notice.
 const messageTimeout = 24 * time.Hour
 
 // Flush writes back until nothing is dirty, or until its time is up.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
-	deadline := time.Duration(req.TimeoutSeconds) * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
-	defer cancel()
-	v, dev, err := e.connected(ctx, req.VolumeRef)
+	v, err := e.known(req.VolumeRef)
 	if err != nil {
 		return none, err
 	}
-	if err := e.reachable(v); err != nil {
-		return none, err
+	start := e.now()
+	timer := time.NewTimer(time.Duration(req.TimeoutSeconds) * time.Second)
+	defer timer.Stop()
+	for {
+		answer, goOn, err := e.flushOnce(ctx, v, timer.C)
+		if err != nil || !goOn {
+			e.metrics.flushed(v, e.now().Sub(start), answer.flushed, answer.Clean)
+			return answer.FlushResponse, err
+		}
 	}
-	start, dirtyBefore := e.now(), dev.DirtyBytes()
+}
+
+// flushAnswer is what one job led to, with what it wrote, in bytes.
+type flushAnswer struct {
+	escache.FlushResponse
+
+	flushed int64
+}
+
+// flushOnce waits for a job or for the end of time, and looks what there is then. goOn says that something was written
+// between the job's zero and the look, and that there is time left for another job.
+func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
 	job, err := e.joinFlush(v)
 	if err != nil {
-		return none, err
+		return answer, false, err
 	}
+	done := false
 	select {
 	case <-job.done:
-	case <-ctx.Done():
+		done = true
+	case <-timeUp:
 	}
 	e.leaveFlush(job)
-	after, cancelAfter := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancelAfter()
-	_, dev, err = e.connected(after, req.VolumeRef)
+	if done && job.err != nil {
+		return answer, false, job.err
+	}
+	// Looking takes its own time, on top of what the caller gave.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), command.DefaultTimeout)
+	defer cancel()
+	_, dev, err := e.connected(ctx, v.VolumeRef)
 	if err != nil {
-		return none, err
+		return answer, false, err
 	}
-	clean := dev.DirtyBytes() == 0 && dev.Blocks > 0 && !dev.Error
-	e.metrics.flushed(v, e.now().Sub(start), dirtyBefore-dev.DirtyBytes(), clean)
-	select {
-	case <-job.done:
-		// A loop that saw its time end between two messages has not failed: the answer says what is left.
-		if job.err != nil && !clean && !errors.Is(job.err, errTimeUp) {
-			return none, job.err
-		}
-	default:
-		clean = false // the message has not been answered
-	}
-	return escache.FlushResponse{Clean: clean, DirtyBytes: dev.DirtyBytes()}, nil
+	answer.DirtyBytes = dev.DirtyBytes()
+	answer.Clean = done && answer.DirtyBytes == 0 && dev.Blocks > 0 && !dev.Error
+	answer.flushed = job.dirty.Load() - answer.DirtyBytes
+	return answer, done && !answer.Clean, nil
 }
 
 // reachable refuses a volume on which everything would only get stuck.
@@ -130,7 +143,7 @@ func (e *Engine) joinFlush(v volume) (*flushJob, error) {
 	job := &flushJob{attended: true, wanted: cancel, done: make(chan struct{})}
 	e.flushes.jobs[name] = job
 	go func() {
-		job.err = e.flushLoop(wanted, name)
+		job.err = e.flushLoop(wanted, v, job)
 		e.flushes.mu.Lock()
 		delete(e.flushes.jobs, name)
 		e.flushes.mu.Unlock()
@@ -149,38 +162,41 @@ func (e *Engine) leaveFlush(job *flushJob) {
 }
 
 // flushLoop repeats the message: its success says that what was dirty when it began is written, not that nothing is now.
-func (e *Engine) flushLoop(wanted context.Context, name string) error {
+// It ends without an error when nobody waits any more.
+func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), messageTimeout+time.Minute)
+	defer cancel()
 	repaired := false
-	for wanted.Err() == nil {
-		bg, cancel := context.WithTimeout(context.WithoutCancel(wanted), messageTimeout+time.Minute)
-		dev, ok, err := e.device(bg, name)
-		switch {
-		case err != nil || !ok:
-			cancel()
+	for first := true; first || wanted.Err() == nil; first = false {
+		_, dev, err := e.connected(ctx, v.VolumeRef)
+		if err != nil {
 			return err
+		}
+		if err := e.mayTouch(ctx, v, dev); err != nil {
+			return err
+		}
+		if first {
+			job.dirty.Store(dev.DirtyBytes())
+		}
+		switch {
 		case dev.Error && repaired:
-			cancel()
-			return fail(escache.CodeCacheError,
+			return v.fail(escache.CodeCacheError,
 				"writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
 		case dev.Error:
 			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
-			err = e.reload(bg, name, dev.Table, dev.Table)
+			err = e.reload(ctx, v.name(), dev.Table, dev.Table)
 			repaired = true
 			crashpoint.Reach("flush/reloaded")
-		case dev.Suspended:
-			err = e.Caches.LoadAndResume(bg, name, dev.Table)
 		case dev.DirtyBytes() == 0 && dev.Writeback == 0:
-			cancel()
 			return nil
 		default:
 			crashpoint.Reach("flush/begin")
-			err = e.Caches.FlushOnce(bg, name, messageTimeout)
+			err = e.Caches.FlushOnce(ctx, v.name(), messageTimeout)
 			crashpoint.Reach("flush/flushed")
 		}
-		cancel()
 		if err != nil {
 			return err
 		}
 	}
-	return errTimeUp
+	return nil
 }

@@ -15,7 +15,7 @@ func drbdDevice(v volume) string { return drbd.Device(v.Minor) }
 const (
 	// lossNotice is how long DRBD may take to see that a silent peer is gone (timeout 2 s, ping 1.5 s), with room for a
 	// loaded host.
-	lossNotice = 10 * time.Second
+	lossNotice = 6 * time.Second
 	// handshake is how long a peer that is there may take to connect after a start.
 	handshake = 10 * time.Second
 	poll      = 200 * time.Millisecond

@@ -3,11 +3,9 @@ package escached
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -113,48 +111,4 @@ func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
-const askAgainEvery = 10 * time.Second
-
-// watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
-// have been away. DRBD asks once by itself; disconnecting makes it ask again.
-func (e *Engine) watchFrozen(ctx context.Context) {
-	since := map[string]time.Time{}
-	for pause(ctx, time.Second) == nil {
-		table, err := e.States.Read()
-		if err != nil {
-			continue
-		}
-		for _, v := range e.reg.list() {
-			st := table.Devices[v.Minor]
-			if !st.Suspended || st.Linked() {
-				delete(since, v.name())
-				continue
-			}
-			if since[v.name()].IsZero() {
-				since[v.name()] = e.now()
-			}
-			if e.now().Sub(since[v.name()]) < askAgainEvery {
-				continue
-			}
-			since[v.name()] = e.now()
-			if err := e.askAgain(ctx, v); err != nil {
-				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
-			}
-		}
-	}
-}
-
-func (e *Engine) askAgain(ctx context.Context, v volume) error {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, "ask_arbiter", changeTimeout)
-	if err != nil {
-		return nil // a verb is at it; the next round asks
-	}
-	defer done()
-	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {
-		return fmt.Errorf("disconnect: %w", err)
-	}
-	return e.Replicator.Connect(ctx, v.name())
 }

@@ -104,6 +104,7 @@ func (s *Service) recover(ctx context.Context) {
 	close(s.found)
 	s.log.Info("recovered", "volumes", len(s.engine.reg.list()))
 	go s.engine.watchFrozen(ctx)
+	go s.engine.watchLeftovers(ctx)
 	s.engine.watchHolds(ctx)
 }
 

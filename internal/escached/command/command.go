@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -114,14 +115,14 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 	cmd := exec.Command(c.Name, c.Args...) //nolint:noctx // see above
 	cmd.Stdin = bytes.NewReader(c.Stdin)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A child must not outlive this process: it would go on with what the next one believes undone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = killGrace
 	start := x.now()
-	if err := cmd.Start(); err != nil {
+	done, err := spawn(cmd)
+	if err != nil {
 		return Result{}, fmt.Errorf("start %s (is its package installed?): %w", c.Name, err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
 
 	select {
 	case err := <-done:
@@ -140,6 +141,22 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 	stuck := &StuckError{Command: c.label(), Pid: cmd.Process.Pid, Since: start}
 	x.breaker.Trip(c.Volume, c.Query, stuck, done)
 	return Result{}, stuck
+}
+
+// spawn starts a child and delivers what waiting for it says. The kernel sends Pdeathsig when the thread that started the
+// child ends, so that thread is kept until the child is gone.
+func spawn(cmd *exec.Cmd) (<-chan error, error) {
+	started, done := make(chan error, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			done <- cmd.Wait()
+		}
+	}()
+	return done, <-started
 }
 
 func finish(c Command, stdout, stderr *limited, err error) (Result, error) {

@@ -1,0 +1,115 @@
+package escached
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/drbd"
+)
+
+// askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
+const askAgainEvery = 10 * time.Second
+
+// watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
+// have been away. DRBD asks once by itself; disconnecting makes it ask again.
+func (e *Engine) watchFrozen(ctx context.Context) {
+	since := map[string]time.Time{}
+	for pause(ctx, time.Second) == nil {
+		table, err := e.States.Read()
+		if err != nil {
+			continue
+		}
+		for _, v := range e.reg.list() {
+			st := table.Devices[v.Minor]
+			if !st.Suspended || st.Linked() {
+				delete(since, v.name())
+				continue
+			}
+			if since[v.name()].IsZero() {
+				since[v.name()] = e.now()
+			}
+			if e.now().Sub(since[v.name()]) < askAgainEvery {
+				continue
+			}
+			since[v.name()] = e.now()
+			if err := e.askAgain(ctx, v); err != nil {
+				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
+			}
+		}
+	}
+}
+
+func (e *Engine) askAgain(ctx context.Context, v volume) error {
+	ctx, done, err := e.begin(ctx, v.VolumeRef, "ask_arbiter", changeTimeout)
+	if err != nil {
+		return nil // a verb is at it; the next round asks
+	}
+	defer done()
+	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	return e.Replicator.Connect(ctx, v.name())
+}
+
+// leftoverEvery is how often leftovers are looked for. What is found twice, without a verb that is at it, is one.
+const leftoverEvery = 20 * time.Second
+
+// watchLeftovers gives back what a verb could not because the kernel did not let go in time, until ctx ends: an image that
+// stays mapped here cannot be mapped on the peer.
+func (e *Engine) watchLeftovers(ctx context.Context) {
+	before := map[string]bool{}
+	for pause(ctx, leftoverEvery) == nil {
+		now := map[string]bool{}
+		for _, v := range e.leftovers(ctx) {
+			now[v.name()] = true
+			if before[v.name()] {
+				e.dropLeftover(ctx, v)
+			}
+		}
+		before = now
+	}
+}
+
+// leftovers are the volumes with a map or the Primary role, but without a device and without a verb.
+func (e *Engine) leftovers(ctx context.Context) []volume {
+	table, err := e.States.Read()
+	if err != nil {
+		return nil
+	}
+	var held []volume
+	for _, v := range e.reg.list() {
+		maps, err := e.Images.Find(v.Pool, v.Image)
+		if err == nil && (len(maps) > 0 || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.verb(v.name()) == "" {
+			held = append(held, v)
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(held, func(v volume) bool {
+		_, connected := devices[v.name()]
+		return connected
+	})
+}
+
+func (e *Engine) dropLeftover(ctx context.Context, v volume) {
+	ctx, done, err := e.begin(ctx, v.VolumeRef, "clean_up", changeTimeout)
+	if err != nil {
+		return // a verb is at it by now
+	}
+	defer done()
+	if _, connected, err := e.device(ctx, v.name()); err != nil || connected {
+		return
+	}
+	if err := e.letGo(ctx, v); err != nil {
+		e.log.Warn("what is left of a connect cannot be given back yet", "pool", v.Pool, "image", v.Image, "error", err)
+		return
+	}
+	e.log.Warn("gave back what was left of a connect", "pool", v.Pool, "image", v.Image)
+}
