@@ -53,6 +53,13 @@ func (h *Host) Has(volume escache.VolumeRef) bool {
 	return h.replicas[volume] != nil
 }
 
+// Forget removes all replicas.
+func (h *Host) Forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.replicas)
+}
+
 // Sicken makes the host report that it is not healthy; an empty reason heals it.
 func (h *Host) Sicken(reason string) {
 	h.mu.Lock()

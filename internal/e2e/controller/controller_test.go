@@ -24,6 +24,11 @@ func TestController(t *testing.T) {
 		{"another replica serves within 20 s, and the old leader does nothing any more", takeOver},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() {
+					w.purge(t) // so that the next one fails only by its own fault
+				}
+			})
 			tc.run(t, w)
 			w.empty(t)
 		})

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -197,6 +198,23 @@ func (w *world) empty(t *testing.T) {
 		}
 		return left == ""
 	}, func() string { return "left behind: " + left })
+}
+
+// purge removes by force whatever a failed test has left.
+func (w *world) purge(t *testing.T) {
+	for _, v := range w.volumes(t) {
+		_ = w.api.Delete(context.Background(), &v)
+		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	}
+	for _, pool := range []string{"rbd", "fast"} {
+		for _, image := range strings.Fields(w.rbd(t, "ls", pool)) {
+			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "rm", "--no-progress", pool+"/"+image).Run()
+		}
+		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()
+	}
+	for _, h := range w.fleet.Hosts {
+		h.Forget()
+	}
 }
 
 func eventually(t *testing.T, within time.Duration, ok func() bool, why func() string) {
