@@ -92,17 +92,12 @@ func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Tim
 	return answer, done && !answer.Clean, nil
 }
 
-// reachable refuses a volume on which everything would only get stuck.
-func (e *Engine) reachable(v volume) error {
+// mayTouch is what a verb that has the volume calls first: it refuses what would only get stuck.
+func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
 	if e.holds.until(v.name()) != nil {
 		return v.fail(escache.CodeHeld, "it is held; release it first")
 	}
-	return e.notFrozen(v)
-}
-
-// mayTouch is what a verb that has the volume calls first.
-func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
-	if err := e.reachable(v); err != nil {
+	if err := e.notFrozen(ctx, v); err != nil {
 		return err
 	}
 	if dev.Suspended { // not by a hold: a reload that did not get to its end
@@ -111,20 +106,29 @@ func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) 
 	return nil
 }
 
-func (e *Engine) notFrozen(v volume) error {
-	st, up, err := e.replica(v.Minor)
-	if err != nil {
-		return err
+// thaw is how long a verb waits for frozen I/O: the arbiter usually answers in a moment, and a peer that was only slow is
+// back as soon.
+const thaw = 10 * time.Second
+
+func (e *Engine) notFrozen(ctx context.Context, v volume) error {
+	for start := e.now(); ; {
+		st, up, err := e.replica(v.Minor)
+		switch {
+		case err != nil:
+			return err
+		case up && st.Disk == drbd.Diskless && !st.Linked():
+			return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
+		case !up || !st.Suspended:
+			return nil
+		case e.now().Sub(start) > thaw:
+			return v.fail(escache.CodeStuck,
+				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
+				e.cfg.Node, v.Peer.Name, v.Peer.Name)
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
 	}
-	if up && st.Suspended {
-		return v.fail(escache.CodeStuck,
-			"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
-			e.cfg.Node, v.Peer.Name, v.Peer.Name)
-	}
-	if up && st.Disk == drbd.Diskless && !st.Linked() {
-		return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
-	}
-	return nil
 }
 
 func (e *Engine) joinFlush(v volume) (*flushJob, error) {

@@ -117,7 +117,7 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 		}
 		return escache.HoldResponse{HeldUntil: until}, e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until})
 	}
-	if err := e.notFrozen(v); err != nil {
+	if err := e.notFrozen(ctx, v); err != nil {
 		return none, err
 	}
 	if dev.Error {
