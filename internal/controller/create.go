@@ -89,6 +89,7 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		}
 		return nil, fmt.Errorf("write the record of volume %s: %w", r.ID, err)
 	}
+	s.Book.Observe(v)
 	crashpoint.Reach("create_volume/object_written")
 	return v, nil
 }

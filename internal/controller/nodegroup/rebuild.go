@@ -70,7 +70,7 @@ func Follow(ctx context.Context, objects cache.Cache, book *reservation.Book) er
 	}
 	observe := func(o any) {
 		if v, ok := o.(*v1alpha1.CacheVolume); ok {
-			book.Observe(v)
+			book.Saw(v)
 		}
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -81,7 +81,7 @@ func Follow(ctx context.Context, objects cache.Cache, book *reservation.Book) er
 				o = gone.Obj
 			}
 			if v, ok := o.(*v1alpha1.CacheVolume); ok {
-				book.Forget(v.Name)
+				book.SawGone(v)
 			}
 		},
 	})

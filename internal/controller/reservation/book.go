@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
 )
@@ -54,10 +56,16 @@ type Book struct {
 
 	mu      sync.Mutex
 	ledger  *placement.Ledger
-	volumes map[string]Reservation
+	volumes map[string]entry
 	taken   map[string]*numbers // by group
 	stale   map[string][]v1alpha1.StaleReplica
 	ready   map[string]map[string]bool // by group and node
+}
+
+// entry is a volume's place and the object that has it on record; none while the volume is in creation.
+type entry struct {
+	Reservation
+	object types.UID
 }
 
 // NewBook returns an empty book. The overhead is what a replica takes on its host beside the cache.
@@ -65,7 +73,7 @@ func NewBook(slots Slots, overhead func(cacheBytes int64) int64) *Book {
 	return &Book{
 		slots: slots, overhead: overhead,
 		ledger:  placement.NewLedger(placement.New()),
-		volumes: map[string]Reservation{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
+		volumes: map[string]entry{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
 		ready: map[string]map[string]bool{},
 	}
 }
@@ -74,8 +82,10 @@ func NewBook(slots Slots, overhead func(cacheBytes int64) int64) *Book {
 func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reservation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r, ok := b.volumes[volume]; ok {
-		return r, nil
+	if e, ok := b.volumes[volume]; ok {
+		e.object = ""
+		b.volumes[volume] = e
+		return e.Reservation, nil
 	}
 	p, err := b.ledger.Reserve(placement.Request{Volume: volume, CacheBytes: cacheBytes + b.overhead(cacheBytes), Groups: groups})
 	if err != nil {
@@ -88,7 +98,7 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 			p.Group, b.slots.count(), ErrNoSlot)
 	}
 	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
-	b.enter(volume, r)
+	b.enter(volume, entry{Reservation: r})
 	return r, nil
 }
 
@@ -100,24 +110,49 @@ func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement
 		Volume: v.Name, CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes), Groups: []string{v.Spec.Group}, Primary: node,
 	})
 	if err == nil {
-		b.enter(v.Name, Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor})
+		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
 	}
 	return p, err
 }
 
-// Observe takes a volume's place from its record.
+// Observe takes a volume's place from its record, which was read or written just now.
 func (b *Book) Observe(v *v1alpha1.CacheVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.observe(v)
+}
+
+// Saw takes in a record that a watch reports. That may be late, and tell of a volume that was deleted since, perhaps even
+// made anew under the same name; so it does not touch what is known better.
+func (b *Book) Saw(v *v1alpha1.CacheVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known, ok := b.volumes[v.Name]
+	if ok && known.object == v.UID || !ok && v.DeletionTimestamp.IsZero() {
+		b.observe(v)
+	}
+}
+
+// SawGone gives the place of a record back that a watch reports as deleted.
+func (b *Book) SawGone(v *v1alpha1.CacheVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known, ok := b.volumes[v.Name]; ok && known.object == v.UID {
+		b.leave(v.Name)
+		b.ledger.Release(v.Name)
+	}
+}
+
+func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	if len(v.Spec.Replicas) != 2 {
 		return // the API server does not let such a record in
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
 		CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes),
 	})
-	b.enter(v.Name, Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor})
+	b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
 }
 
 // Forget gives a volume's place back.
@@ -184,10 +219,10 @@ func (b *Book) Largest(u placement.Usage) int64 {
 	return max(0, room-b.overhead(room))
 }
 
-func (b *Book) enter(volume string, r Reservation) {
+func (b *Book) enter(volume string, e entry) {
 	b.leave(volume)
-	b.volumes[volume] = r
-	b.numbers(r.Group).take(int(r.Port - b.slots.Ports.First))
+	b.volumes[volume] = e
+	b.numbers(e.Group).take(int(e.Port - b.slots.Ports.First))
 }
 
 func (b *Book) leave(volume string) {

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
@@ -87,6 +91,43 @@ func TestRecordsAreTakenIn(t *testing.T) {
 	if u := b.Usage()[0]; u.Volumes != 0 || u.AllocatedBytes != 0 {
 		t.Errorf("usage %+v", u)
 	}
+}
+
+func TestLateNewsDoNotTouchWhatIsKnownBetter(t *testing.T) {
+	b := newBook(t, 10)
+	record := func(uid types.UID, port int32, deleted bool) *v1alpha1.CacheVolume {
+		v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}, CacheBytes: 9, Port: port}}
+		v.Name, v.UID = "v", uid
+		if deleted {
+			v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}
+		return v
+	}
+	port := func(want int32) {
+		t.Helper()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if got := b.volumes["v"].Port; got != want {
+			t.Errorf("port %d, want %d", got, want)
+		}
+	}
+	b.Saw(record("old", 7005, true)) // deleted and forgotten before
+	port(0)
+	r, err := b.Reserve("v", 9, nil) // in creation
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Saw(record("old", 7005, false))
+	b.SawGone(record("old", 7005, true))
+	port(r.Port)
+	b.Observe(record("new", r.Port, false))
+	b.Saw(record("old", 7005, false))
+	b.SawGone(record("old", 7005, true))
+	port(r.Port)
+	b.SawGone(record("new", r.Port, true))
+	port(0)
+	b.Saw(record("by hand", 7003, false))
+	port(7003)
 }
 
 func TestMoveIsAroundTheNode(t *testing.T) {
