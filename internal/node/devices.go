@@ -56,7 +56,8 @@ func (k *KernelDevices) Usage(ctx context.Context, path string) (Usage, error) {
 	k.mu.Lock()
 	if since, ok := k.asking[path]; ok {
 		k.mu.Unlock()
-		return Usage{}, fmt.Errorf("%w: the filesystem at %s has not answered for %s", ErrUnavailable, path, time.Since(since).Round(time.Second))
+		return Usage{}, fmt.Errorf("%w: the filesystem at %s has not answered for %s", ErrUnavailable, path,
+			time.Since(since).Round(time.Second))
 	}
 	k.asking[path] = time.Now()
 	k.mu.Unlock()

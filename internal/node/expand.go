@@ -19,7 +19,8 @@ func checkExpand(r *csi.NodeExpandVolumeRequest) error {
 		return fmt.Errorf("%w: no volume id or no volume path", ErrInvalid)
 	}
 	if limit := r.GetCapacityRange().GetLimitBytes(); limit < 0 || (limit > 0 && limit < r.GetCapacityRange().GetRequiredBytes()) {
-		return fmt.Errorf("%w: capacity range: limit %d is below the required %d", ErrInvalid, limit, r.GetCapacityRange().GetRequiredBytes())
+		return fmt.Errorf("%w: capacity range: limit %d is below the required %d", ErrInvalid, limit,
+			r.GetCapacityRange().GetRequiredBytes())
 	}
 	return nil
 }

@@ -47,25 +47,29 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 }
 
 // publishSource finds what is bound to the target: the staged filesystem, or the device node of a block volume.
-func (s *Service) publishSource(ctx context.Context, r publishRequest) (source string, device mounts.Number, table []mounts.Entry, err error) {
+func (s *Service) publishSource(
+	ctx context.Context, r publishRequest,
+) (source string, device mounts.Number, table []mounts.Entry, err error) {
 	if table, err = s.Mounter.Table(); err != nil {
 		return "", device, nil, err
 	}
 	if !r.block {
 		at := mounts.At(table, r.staging)
 		if at == nil {
-			return "", device, nil, fmt.Errorf("%w: volume %s is not mounted at %s; NodeStageVolume comes first", ErrRefused, r.volume, r.staging)
+			return "", device, nil, fmt.Errorf("%w: volume %s is not mounted at %s; NodeStageVolume comes first",
+				ErrRefused, r.volume, r.staging)
 		}
 		if s.Devices.Dead(at.Device) {
 			return "", device, nil, fmt.Errorf("%w: volume %s is mounted at %s from a device that is gone; it has to be staged anew",
 				ErrRefused, r.volume, r.staging)
 		}
 		if at.FSType != r.fsType {
-			return "", device, nil, fmt.Errorf("%w: volume %s is staged with %s, and %s is wanted", ErrRefused, r.volume, at.FSType, r.fsType)
+			return "", device, nil, fmt.Errorf("%w: volume %s is staged with %s, and %s is wanted",
+				ErrRefused, r.volume, at.FSType, r.fsType)
 		}
 		if at.FilesystemReadOnly && !r.readOnly {
-			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; it has to be staged anew",
-				ErrRefused, r.volume)
+			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; "+
+				"it has to be staged anew", ErrRefused, r.volume)
 		}
 		return r.staging, at.Device, table, nil
 	}
@@ -93,7 +97,8 @@ func (s *Service) publishSource(ctx context.Context, r publishRequest) (source s
 func checkPublished(r publishRequest, device mounts.Number, at mounts.Entry) error {
 	switch {
 	case at.Device != device:
-		return fmt.Errorf("%w: another device (%s) is mounted at %s; volume %s is %s", ErrIncompatible, at.Device, r.target, r.volume, device)
+		return fmt.Errorf("%w: another device (%s) is mounted at %s; volume %s is %s", ErrIncompatible, at.Device, r.target,
+			r.volume, device)
 	case at.Node != r.block:
 		return fmt.Errorf("%w: volume %s is published at %s with the other access type", ErrIncompatible, r.volume, r.target)
 	case at.ReadOnly != r.readOnly:
@@ -111,7 +116,8 @@ func makeTarget(r publishRequest) (created bool, err error) {
 	case err == nil && info.Mode()&os.ModeSymlink != 0:
 		return false, fmt.Errorf("%w: target path %s is a symbolic link; nothing is mounted through one", ErrRefused, r.target)
 	case err == nil && r.block && !info.Mode().IsRegular(), err == nil && !r.block && !info.IsDir():
-		return false, fmt.Errorf("%w: target path %s is there already and is of another kind (%s)", ErrRefused, r.target, info.Mode().Type())
+		return false, fmt.Errorf("%w: target path %s is there already and is of another kind (%s)", ErrRefused, r.target,
+			info.Mode().Type())
 	case err == nil:
 		return false, nil
 	case !os.IsNotExist(err):

@@ -54,7 +54,8 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 
 func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 	if m.GetVolumeMountGroup() != "" {
-		return use{}, fmt.Errorf("%w: volume mount group: ext4 and xfs take no group at mount; the kubelet sets it (fsGroupPolicy File)", ErrRefused)
+		return use{}, fmt.Errorf("%w: volume mount group: ext4 and xfs take no group at mount; "+
+			"the kubelet sets it (fsGroupPolicy File)", ErrRefused)
 	}
 	u.fsType, u.options = m.GetFsType(), m.GetMountFlags()
 	if u.fsType == "" {

@@ -125,7 +125,8 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 	var exit *command.ExitError
 	if errors.As(err, &exit) {
 		said := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
-		return fmt.Errorf("%w: volume %s does not mount: %w. %s. Nothing is repaired without an operator's decision", ErrRefused, r.volume, err, said)
+		return fmt.Errorf("%w: volume %s does not mount: %w. %s. Nothing is repaired without an operator's decision",
+			ErrRefused, r.volume, err, said)
 	}
 	if err != nil {
 		return err
@@ -169,8 +170,8 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 		return err
 	}
 	crashpoint.Reach("node_stage/record_closed")
-	s.Logger.InfoContext(ctx, "made a filesystem", "volume", r.volume, "type", r.fsType, "uuid", record.UUID, "resumed", action == fs.Reformat,
-		"duration", time.Since(started))
+	s.Logger.InfoContext(ctx, "made a filesystem", "volume", r.volume, "type", r.fsType, "uuid", record.UUID,
+		"resumed", action == fs.Reformat, "duration", time.Since(started))
 	return nil
 }
 

@@ -32,7 +32,8 @@ func (s *Service) settleStaging(ctx context.Context, r stageRequest, device moun
 	case r.block:
 		return false, fmt.Errorf("%w: volume %s is mounted at %s, and a block volume is wanted", ErrIncompatible, r.volume, r.path)
 	case at.FSType != r.fsType:
-		return false, fmt.Errorf("%w: volume %s is mounted at %s with %s, and %s is wanted", ErrIncompatible, r.volume, r.path, at.FSType, r.fsType)
+		return false, fmt.Errorf("%w: volume %s is mounted at %s with %s, and %s is wanted",
+			ErrIncompatible, r.volume, r.path, at.FSType, r.fsType)
 	case at.FilesystemReadOnly && !r.readOnly:
 		return false, s.freshen(ctx, r, table, device)
 	}

@@ -34,7 +34,8 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 		return nil, fmt.Errorf("%w: nothing is mounted at %s", ErrNotHere, r.GetVolumePath())
 	}
 	if s.Devices.Dead(at.Device) {
-		return nil, fmt.Errorf("%w: the device of volume %s is gone; delete the pod, then the volume is staged anew", ErrUnavailable, r.GetVolumeId())
+		return nil, fmt.Errorf("%w: the device of volume %s is gone; delete the pod, then the volume is staged anew",
+			ErrUnavailable, r.GetVolumeId())
 	}
 	if at.Node {
 		size, err := s.Devices.Bytes(at.Device)
@@ -72,7 +73,8 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	}
 	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
 	if err != nil {
-		add(health.Finding{Reason: health.EscachedSilent, Severity: health.Degraded, Message: "escached on this node does not answer: " + err.Error()})
+		add(health.Finding{Reason: health.EscachedSilent, Severity: health.Degraded,
+			Message: "escached on this node does not answer: " + err.Error()})
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil
 	}
 	if isConnected(*status) || status.Error != nil {

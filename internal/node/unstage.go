@@ -36,8 +36,8 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
 		}
 		if status.IOSuspended {
-			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; unmounting would hang. "+
-				"It goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
+			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; "+
+				"unmounting would hang. It goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
 		}
 	}
 	table, err := s.Mounter.Table()
@@ -69,7 +69,8 @@ func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status 
 		}
 	}
 	if len(users) > 0 {
-		return fmt.Errorf("%w: volume %s is still published at %s; NodeUnpublishVolume comes first", ErrRefused, volume, strings.Join(users, ", "))
+		return fmt.Errorf("%w: volume %s is still published at %s; NodeUnpublishVolume comes first", ErrRefused, volume,
+			strings.Join(users, ", "))
 	}
 	return nil
 }

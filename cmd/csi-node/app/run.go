@@ -82,7 +82,8 @@ func Run(ctx context.Context, o Options) error {
 	group.registrar = registrar
 	judge := arbiter.New(o.NodeName, kubernetes, follow.Recorded, logger.With("component", "arbiter"))
 
-	csiServer := grpc.NewServer(grpc.UnaryInterceptor(server.Interceptor(logger.With("component", "csi"), server.NewMetrics(registry), node.Status)))
+	calls := server.Interceptor(logger.With("component", "csi"), server.NewMetrics(registry), node.Status)
+	csiServer := grpc.NewServer(grpc.UnaryInterceptor(calls))
 	csi.RegisterNodeServer(csiServer, service)
 	csi.RegisterIdentityServer(csiServer, service)
 	csiListener, err := server.Listen(o.CSISocket)
@@ -129,7 +130,9 @@ func connect(o Options) (*cluster.Client, error) {
 const healthTime = 4 * time.Second
 
 // problems says why volumes cannot be served here: it takes the way that a call takes.
-func problems(ctx context.Context, cache *local, follow *watch.Watch, breaker *command.Breaker, registrar *registration.Registrar) []string {
+func problems(
+	ctx context.Context, cache *local, follow *watch.Watch, breaker *command.Breaker, registrar *registration.Registrar,
+) []string {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
 	reasons := breaker.Reasons()

@@ -135,7 +135,8 @@ func (a *Arbiter) entry(v *v1alpha1.CacheVolume, peer string) map[string]any {
 	conditions := slices.Clone(v.Status.Conditions)
 	meta.SetStatusCondition(&conditions, metav1.Condition{
 		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: string(health.PeerLost),
-		Message: fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s", a.node, peer, a.now().UTC().Format(time.RFC3339Nano)),
+		Message: fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s", a.node, peer,
+			a.now().UTC().Format(time.RFC3339Nano)),
 	})
 	return map[string]any{"outdated": outdated, "conditions": conditions}
 }

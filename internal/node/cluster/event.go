@@ -82,7 +82,8 @@ func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume,
 		Source:             eventSource{Component: "csi-node", Host: node},
 		ReportingComponent: v1alpha1.DriverName, ReportingInstance: node,
 	}
-	if err := c.call(ctx, http.MethodPost, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/events", "application/json", event, nil); err != nil {
+	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events"
+	if err := c.call(ctx, http.MethodPost, path, "application/json", event, nil); err != nil {
 		return fmt.Errorf("write Event %s of volume %s: %w", e.Reason, v.Name, err)
 	}
 	return nil

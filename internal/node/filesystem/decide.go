@@ -79,7 +79,8 @@ func decideHalfWritten(c Content, want string, record *Record) (Action, error) {
 	super := c.Surface.Superblock
 	switch {
 	case record.Type != want:
-		return Mount, fmt.Errorf("%w: making %s was interrupted here, and now %s is wanted; nothing was written", ErrForeign, record.Type, want)
+		return Mount, fmt.Errorf("%w: making %s was interrupted here, and now %s is wanted; nothing was written", ErrForeign,
+			record.Type, want)
 	case c.Signature.is(want) && super != nil && super.UUID == record.UUID && super.NeverMounted:
 		return Reformat, nil
 	case c.Signature.is(want) && super != nil && super.UUID == record.UUID:

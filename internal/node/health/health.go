@@ -114,14 +114,16 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != "Diskless" && peer.Name != "" && IsConnected(peer):
 		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
 			"the replicas on this node and on %s are being made equal", peer.Name)}
-		return append(lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name), resyncing)
+		copies := lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name)
+		return append(copies, resyncing)
 	case s.DiskState != "" && s.DiskState != diskUpToDate:
 		return lost(LocalDiskLost, "the local replica is %s: reads and writes go to %s over the network; look at this host's NVMe device",
 			s.DiskState, peer.Name)
 	case peer.Name == "":
 		return lost(PeerLost, "the volume has no second replica: this node has the only current copy")
 	case !IsConnected(peer):
-		return lost(PeerLost, "the replica on %s does not answer (%s): this node has the only current copy", peer.Name, peer.ConnectionState)
+		return lost(PeerLost, "the replica on %s does not answer (%s): this node has the only current copy", peer.Name,
+			peer.ConnectionState)
 	case peer.DiskState != diskUpToDate:
 		return lost(PeerOutdated, "the replica on %s is %s: this node has the only current copy", peer.Name, peer.DiskState)
 	default:

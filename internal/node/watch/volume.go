@@ -59,7 +59,8 @@ func (v *volume) adopt(object *v1alpha1.CacheVolume) {
 			continue
 		}
 		v.problems[health.Reason(c.Reason)] = &problem{
-			finding: health.Finding{Reason: health.Reason(c.Reason), Condition: c.Type, Message: c.Message}, since: c.LastTransitionTime.Time,
+			finding: health.Finding{Reason: health.Reason(c.Reason), Condition: c.Type, Message: c.Message},
+			since:   c.LastTransitionTime.Time,
 		}
 	}
 }

@@ -1,0 +1,164 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/node/cluster"
+)
+
+// world is an escached with one volume, and the Kubernetes API with its compare-and-swap.
+type world struct {
+	t      *testing.T
+	watch  *Watch
+	now    time.Time
+	status api.VolumeStatus
+	gone   bool
+	silent bool
+	// beforeStatus is called once before a single volume's status is answered.
+	beforeStatus func()
+	progress     Progress
+
+	object        v1alpha1.CacheVolume
+	version       int
+	reads, writes int
+	events        []string
+	apiDown       bool
+}
+
+func newWorld(t *testing.T) *world {
+	dirty := int64(0)
+	w := &world{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w.status = api.VolumeStatus{
+		VolumeRef: api.VolumeRef{Pool: "p", Image: "v"}, State: api.StateConnected, Role: api.RolePrimary, Epoch: 3, Mode: api.ModeWriteback,
+		Device: "/dev/escache/p/v", CacheBytes: 1 << 30, DirtyBytes: &dirty, DiskState: "UpToDate", SyncedPercent: 100, ClientAddress: "10.0.0.1:0/7",
+		Peers: []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}},
+	}
+	w.object.Name, w.object.ResourceVersion = "v", "0"
+	w.object.Spec = v1alpha1.CacheVolumeSpec{Pool: "p", Image: "v", Replicas: []string{"n1", "n2"}}
+	w.object.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache}
+	w.restart()
+	return w
+}
+
+func (w *world) restart() {
+	w.watch = New(Options{
+		Node: "n1", Cache: w, Cluster: w, Now: func() time.Time { return w.now }, Logger: slog.New(slog.DiscardHandler),
+		Progress: func(string) (Progress, bool) { return w.progress, true },
+	})
+}
+
+func (w *world) looks(n int) {
+	for range n {
+		w.watch.look(w.t.Context())
+		w.now = w.now.Add(Interval)
+	}
+}
+
+// settled is a world whose volume has been connected and well for a while.
+func settled(t *testing.T) *world {
+	w := newWorld(t)
+	w.looks(6)
+	w.reads, w.writes, w.events = 0, 0, nil
+	return w
+}
+
+func (w *world) lose() {
+	w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState = "WFConnection", "DUnknown"
+}
+
+func (w *world) find() {
+	w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState = "Connected", "UpToDate"
+}
+
+func (w *world) condition(kind string) string {
+	c := meta.FindStatusCondition(w.object.Status.Conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + " " + c.Reason
+}
+
+func (w *world) Status(context.Context) (*api.Status, error) {
+	if w.silent {
+		return nil, escache.ErrUnreachable
+	}
+	if w.gone {
+		return &api.Status{}, nil
+	}
+	s := w.status
+	s.Peers = slices.Clone(s.Peers)
+	return &api.Status{Volumes: []api.VolumeStatus{s}}, nil
+}
+
+func (w *world) VolumeStatus(context.Context, api.VolumeRef) (*api.VolumeStatus, error) {
+	if w.beforeStatus != nil {
+		hook := w.beforeStatus
+		w.beforeStatus = nil
+		hook()
+	}
+	s := w.status
+	s.Peers = slices.Clone(s.Peers)
+	return &s, nil
+}
+
+func (w *world) Volume(context.Context, string) (*v1alpha1.CacheVolume, error) {
+	w.reads++
+	if w.apiDown {
+		return nil, cluster.ErrUnavailable
+	}
+	return w.object.DeepCopy(), nil
+}
+
+func (w *world) VolumeOf(ctx context.Context, _ api.VolumeRef) (*v1alpha1.CacheVolume, error) {
+	return w.Volume(ctx, "")
+}
+
+func (w *world) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	w.writes++
+	if w.apiDown {
+		return nil, cluster.ErrUnavailable
+	}
+	if v.ResourceVersion != w.object.ResourceVersion {
+		return nil, cluster.ErrConflict
+	}
+	// Through JSON, so that each field's name has to be right. A list replaces the list, as in a merge patch.
+	data, err := json.Marshal(status)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, ok := status["conditions"]; ok {
+		w.object.Status.Conditions = nil
+	}
+	if _, ok := status["outdated"]; ok {
+		w.object.Status.Outdated = nil
+	}
+	if err := json.Unmarshal(data, &w.object.Status); err != nil {
+		w.t.Fatal(err)
+	}
+	w.touch()
+	return w.object.DeepCopy(), nil
+}
+
+func (w *world) touch() {
+	w.version++
+	w.object.ResourceVersion = strconv.Itoa(w.version)
+}
+
+func (w *world) Emit(_ context.Context, _ string, _ *v1alpha1.CacheVolume, e cluster.Event) error {
+	if w.apiDown {
+		return cluster.ErrUnavailable
+	}
+	w.events = append(w.events, e.Reason)
+	return nil
+}
