@@ -12,7 +12,7 @@ import (
 const (
 	mib = 1 << 20
 	// rebootLimit is for an emulated machine on a busy one.
-	rebootLimit = 2 * time.Minute
+	rebootLimit = 5 * time.Minute
 )
 
 // failover is the promise of the whole project: what was acknowledged survives the power loss of the host that acknowledged it, although Ceph has

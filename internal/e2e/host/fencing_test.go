@@ -11,7 +11,7 @@ import (
 )
 
 // noticeLimit is how long DRBD takes to notice a silent peer (its own limits are 2 s), on a machine that may be busy.
-const noticeLimit = 30 * time.Second
+const noticeLimit = time.Minute
 
 func frozen(s api.VolumeStatus) bool { return s.IOSuspended }
 

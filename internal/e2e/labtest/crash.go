@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // crashDir is where an escached built with the tag crashpoint writes the names of the points it reaches, and reads the one to die at.
@@ -51,7 +50,7 @@ func (h *Host) Crashed(t T) bool {
 // WaitForCrash waits until an escached other than the old one answers. It fails the test if the point was not reached.
 func (h *Host) WaitForCrash(t T, point, old string) {
 	t.Helper()
-	WaitFor(t, fmt.Sprintf("escached on %s is back after %s", h.Name, point), time.Minute, func(ctx context.Context) error {
+	WaitFor(t, fmt.Sprintf("escached on %s is back after %s", h.Name, point), restartLimit, func(ctx context.Context) error {
 		out, err := h.Try(ctx, nil, "sh", "-c", "ls "+crashDir+"; cat "+pidFile)
 		switch {
 		case err != nil:

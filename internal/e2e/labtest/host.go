@@ -17,6 +17,9 @@ import (
 // commandTimeout bounds one command on an emulated host.
 const commandTimeout = 90 * time.Second
 
+// restartLimit bounds how long a killed escached is away.
+const restartLimit = 2 * time.Minute
+
 // Host is one machine of the lab.
 type Host struct {
 	Name    string
@@ -96,14 +99,14 @@ func (h *Host) KillService(t T) time.Duration {
 	begin := time.Now()
 	old := h.ServicePID(t)
 	h.Run(t, "kill", "-9", old)
-	WaitFor(t, "a new escached on "+h.Name, time.Minute, func(ctx context.Context) error {
+	WaitFor(t, "a new escached on "+h.Name, restartLimit, func(ctx context.Context) error {
 		pid, err := h.Try(ctx, nil, "cat", pidFile)
 		if err == nil && pid == old {
 			err = fmt.Errorf("process %s has not gone", old)
 		}
 		return err
 	})
-	h.WaitForService(t, time.Minute)
+	h.WaitForService(t, restartLimit)
 	return time.Since(begin)
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Limits of what is done to the lab as a whole.
 const (
-	powerOnLimit = 3 * time.Minute
+	powerOnLimit = 6 * time.Minute
 	queryLimit   = 20 * time.Second // an emulated host may be slow to answer
 )
 
@@ -69,7 +69,7 @@ func (l *Lab) host(node labclient.Node) (*Host, error) {
 		TLS: escache.TLSFiles{CA: os.Getenv("LAB_CA"), Cert: os.Getenv("LAB_CLIENT_CERT"), Key: os.Getenv("LAB_CLIENT_KEY")},
 	}
 	var err error
-	h.API, err = escache.New(escache.Options{Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit}})
+	h.API, err = escache.New(escache.Options{Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit, Change: callLimit}})
 	return h, err
 }
 

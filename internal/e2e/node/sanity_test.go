@@ -25,7 +25,7 @@ import (
 )
 
 // sanityTime bounds one run of the suite on an emulated host.
-const sanityTime = 10 * time.Minute
+const sanityTime = 25 * time.Minute
 
 // managementAddress is where the lab's hosts reach what runs beside them.
 const managementAddress = "10.78.0.1"
