@@ -36,7 +36,7 @@ func (w *world) target(t *testing.T, contract *contract) Target {
 		t.Fatal(err)
 	}
 	target := Target{
-		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 12 * time.Second,
+		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
 	}
 	for i, h := range w.hosts {
 		server := httptest.NewUnstartedServer(&fakeServer{h, contract})
