@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 func main() {
@@ -23,6 +25,7 @@ func main() {
 	volumes := flag.Int("volumes", 1000, "volumes per measurement")
 	many := flag.Int("many", 10000, "volumes there are while memory is measured; 0 leaves that out")
 	flag.Parse()
+	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout, *binary, *volumes, *many); err != nil {

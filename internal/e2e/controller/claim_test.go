@@ -34,7 +34,7 @@ var topologyArgs = map[string][]string{"csi-provisioner": {"--strict-topology=tr
 
 func claimLife(t *testing.T, w *world) {
 	d := w.launch(t, "a", soon...)
-	leader(t, 30*time.Second, d)
+	leader(t, time.Minute, d)
 	w.kube.Sidecars(t, "a", d.socket(), topologyArgs)
 	w.kubectl(t, class, "apply", "-f", "-")
 	w.kubectl(t, claim, "apply", "-f", "-")

@@ -46,7 +46,7 @@ func crashes(t *testing.T, w *world) {
 
 // trace finds the points that the scene's call passes.
 func (s scene) trace(t *testing.T, w *world) []string {
-	d := leader(t, 30*time.Second, w.launch(t, "trace", soon...))
+	d := leader(t, time.Minute, w.launch(t, "trace", soon...))
 	s.prepare(t, w, d)
 	d.reached(t)
 	must(t, s.call(t, w, d))
@@ -54,12 +54,12 @@ func (s scene) trace(t *testing.T, w *world) []string {
 	s.check(t, w)
 	s.clean(t, w, d)
 	w.empty(t)
-	d.kill()
+	d.bury()
 	return points
 }
 
 func (s scene) die(t *testing.T, w *world, point string) {
-	first := leader(t, 30*time.Second, w.launch(t, "first", soon...))
+	first := leader(t, time.Minute, w.launch(t, "first", soon...))
 	s.prepare(t, w, first)
 	first.dieAt(t, point)
 	second := w.launch(t, "second", soon...)
@@ -67,12 +67,13 @@ func (s scene) die(t *testing.T, w *world, point string) {
 	if err == nil || first.alive() && !waitEnded(first) {
 		t.Fatalf("the leader did not die at %s: %v", point, err)
 	}
-	leader(t, 30*time.Second, second)
+	first.bury()
+	leader(t, time.Minute, second)
 	until(t, func() error { return s.call(t, w, second) })
 	s.check(t, w)
 	s.clean(t, w, second)
 	w.empty(t)
-	second.kill()
+	second.bury()
 }
 
 func waitEnded(d *driver) bool {

@@ -16,15 +16,19 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // driver is one replica of csi-controller.
 type driver struct {
 	name    string
 	dir     string // socket, log, crash points
+	world   *world
 	command *exec.Cmd
 	ended   chan struct{}
 	conn    *grpc.ClientConn
@@ -33,22 +37,27 @@ type driver struct {
 	csi.IdentityClient
 }
 
-// soon makes another replica take over quickly, for tests that kill leaders all the time.
-var soon = []string{"--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry-period=500ms"}
+// soon makes another replica take over soon after bury, for tests that kill leaders all the time; and on a machine that is busy with
+// other things, no lease is lost for that.
+var soon = []string{"--lease-duration=30s", "--lease-renew-deadline=20s", "--lease-retry-period=500ms"}
 
 // launch starts a replica. It ends with the test; its log is shown when the test has failed.
 func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csi-") // short: a socket's path is bounded
 	must(t, err)
-	d := &driver{name: name, dir: dir}
-	conn, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	d := &driver{name: name, dir: dir, world: w}
+	conn, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// As the sidecars do: they look for the socket every second, and do not wait longer and longer.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
+			BaseDelay: time.Second, Multiplier: 1, MaxDelay: time.Second,
+		}, MinConnectTimeout: time.Second}))
 	must(t, err)
 	d.conn, d.ControllerClient, d.IdentityClient = conn, csi.NewControllerClient(conn), csi.NewIdentityClient(conn)
 	d.run(t, w, args)
 	t.Cleanup(func() {
 		conn.Close()
-		d.kill()
+		d.bury()
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", name, d.log())
 		}
@@ -104,6 +113,20 @@ func (d *driver) kill() {
 		_ = d.command.Process.Kill()
 	}
 	<-d.ended
+}
+
+// bury kills the replica, and takes the lease from it without waiting: it is certain that nobody holds it any more.
+func (d *driver) bury() {
+	d.kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	lease := &coordinationv1.Lease{}
+	if err := d.world.api.Get(ctx, client.ObjectKey{Namespace: "default", Name: "escache-csi-controller"}, lease); err != nil {
+		return
+	}
+	if holder := lease.Spec.HolderIdentity; holder != nil && *holder == d.name {
+		_ = d.world.api.Delete(ctx, lease)
+	}
 }
 
 // serves reports whether this replica leads and is ready.

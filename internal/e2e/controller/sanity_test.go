@@ -38,7 +38,7 @@ var skipped = map[string]string{
 
 func sanity(t *testing.T, w *world) {
 	d := w.launch(t, "a", soon...)
-	leader(t, 30*time.Second, d)
+	leader(t, time.Minute, d)
 	binary := kubetest.Tools(t, "csi-sanity")["csi-sanity"]
 	parameters := filepath.Join(d.dir, "parameters.yaml")
 	must(t, os.WriteFile(parameters, []byte("clusterID: lab\npool: rbd\ncacheSize: 64Mi\nnodeGroups: g1\n"), 0o600))

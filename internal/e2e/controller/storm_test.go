@@ -16,7 +16,7 @@ import (
 )
 
 func oneName(t *testing.T, w *world) {
-	d := leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	var mu sync.Mutex
 	got := map[codes.Code]int{}
 	inParallel(100, 100, func(int) {
@@ -37,7 +37,7 @@ func oneName(t *testing.T, w *world) {
 
 // storm creates and deletes at the same time. Whoever repeats his call until it succeeds has what he wanted.
 func storm(t *testing.T, w *world) {
-	d := leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	inParallel(25, 200, func(i int) {
 		name := fmt.Sprintf("pvc-%d", i%60) // names meet each other
 		until(t, func() error { return d.create(t.Context(), name) })
@@ -49,7 +49,7 @@ func storm(t *testing.T, w *world) {
 }
 
 func spread(t *testing.T, w *world) {
-	d := leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	const volumes = 36
 	inParallel(12, volumes, func(i int) { until(t, func() error { return d.create(t.Context(), fmt.Sprintf("pvc-%d", i)) }) })
 	groups, replicas, primaries := map[string]int{}, map[string]int{}, map[string]int{}
@@ -111,7 +111,7 @@ func inParallel(atOnce, n int, call func(i int)) {
 
 // groupStatus shows that a NodeGroup's status says what is wrong with its hosts.
 func groupStatus(t *testing.T, w *world) {
-	leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	leader(t, time.Minute, w.launch(t, "a", soon...))
 	says := func(group, text string) {
 		t.Helper()
 		seen := ""
@@ -148,7 +148,7 @@ func groupStatus(t *testing.T, w *world) {
 
 // orphanCommand shows that orphans are found, and removed only when named.
 func orphanCommand(t *testing.T, w *world) {
-	d := leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	must(t, d.create(t.Context(), "pvc-kept"))
 	w.rbd(t, "create", "--size", "16M", "rbd/escache-lost")
 	w.rbd(t, "create", "--size", "16M", "rbd/of-somebody-else")
@@ -167,8 +167,8 @@ func orphanCommand(t *testing.T, w *world) {
 	must(t, d.delete(context.Background(), "pvc-kept"))
 	w.rbd(t, "rm", "rbd/of-somebody-else")
 	// What a command moved to the trash nobody watches yet; the next leader does.
-	d.kill()
-	leader(t, 30*time.Second, w.launch(t, "b", soon...))
+	d.bury()
+	leader(t, time.Minute, w.launch(t, "b", soon...))
 }
 
 // orphans runs the subcommand.

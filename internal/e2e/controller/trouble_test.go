@@ -19,7 +19,7 @@ const patience = 10 * time.Second
 
 // trouble breaks one thing at a time. Each failure has the right code, in time, and passes by itself when its cause does.
 func trouble(t *testing.T, w *world) {
-	d := leader(t, 30*time.Second, w.launch(t, "a", soon...))
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	outage := []codes.Code{codes.Unavailable, codes.DeadlineExceeded}
 	for _, tc := range []struct {
 		name string
@@ -97,7 +97,7 @@ func trouble(t *testing.T, w *world) {
 			w.empty(t)
 		})
 	}
-	d.kill()
+	d.bury()
 	t.Run("API server down", func(t *testing.T) { apiServerDown(t, w) })
 }
 
@@ -153,11 +153,13 @@ func apiServerDown(t *testing.T, w *world) {
 		[]codes.Code{codes.Unavailable, codes.DeadlineExceeded})
 	select {
 	case <-a.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the leader does not end without its lease")
 	}
 	startAgain()
+	a.bury()
 	c := w.launch(t, "c")
 	leader(t, time.Minute, c)
 	until(t, func() error { return c.delete(t.Context(), "pvc-t") })
+	w.empty(t)
 }
