@@ -2,7 +2,14 @@
 // refusal with its code, and every request and answer against openapi.yaml.
 //
 // It needs two hosts that replicate to each other, a Ceph pool in which it makes and removes images of its own, and a way to use a
-// device on the hosts. TestConformance takes all that from the environment; a test of the implementation calls Run.
+// device on the hosts. A test of the implementation calls Run. TestConformance takes all that from the environment (see FromEnvironment
+// and Hook):
+//
+//	ESCACHE_ENDPOINT=https://10.0.0.1:7443 ESCACHE_HOST=a=10.1.0.1 \
+//	ESCACHE_PEER_ENDPOINT=https://10.0.0.2:7443 ESCACHE_PEER_HOST=b=10.1.0.2 \
+//	ESCACHE_TLS_CA=ca.pem ESCACHE_TLS_CERT=cert.pem ESCACHE_TLS_KEY=key.pem \
+//	ESCACHE_POOL=rbd ESCACHE_HOOK=./hook ESCACHE_FIRST_PORT=7900 ESCACHE_FIRST_MINOR=200 \
+//	go test -v -run TestConformance ./api/escache/conformance
 package conformance
 
 import (
