@@ -74,7 +74,7 @@ func Code(err error) codes.Code {
 }
 
 func problemCode(code api.Code) codes.Code {
-	switch code {
+	switch code { //nolint:exhaustive // all others say that the state forbids it
 	case api.CodeImageNotFound:
 		return codes.NotFound
 	case api.CodeBusy:
@@ -95,7 +95,7 @@ func problemCode(code api.Code) codes.Code {
 // IsFinal reports whether the kubelet, seeing this code from NodeStage, takes the volume as not staged and does not call
 // NodeUnstage for it.
 func IsFinal(code codes.Code) bool {
-	switch code {
+	switch code { //nolint:exhaustive // all others are final
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
 		return false
 	default:

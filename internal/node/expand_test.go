@@ -25,12 +25,12 @@ func TestExpand(t *testing.T) {
 	}{
 		{"mounted", func(*host, *csi.NodeExpandVolumeRequest) {}, codes.OK, []string{"read", "status", "resize", "grow"}},
 		{"by the staging path", func(_ *host, r *csi.NodeExpandVolumeRequest) {
-			r.StagingTargetPath, r.VolumePath = r.VolumePath, "/pod"
+			r.StagingTargetPath, r.VolumePath = r.GetVolumePath(), "/pod"
 		},
 			codes.OK, []string{"read", "status", "resize", "grow"}},
 		{"block", func(h *host, r *csi.NodeExpandVolumeRequest) {
 			r.VolumeCapability = blockCapability()
-			h.take(r.VolumePath)
+			h.take(r.GetVolumePath())
 		},
 			codes.OK, []string{"read", "status", "resize"}},
 		{"no path", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "" }, codes.InvalidArgument, nil},

@@ -76,8 +76,8 @@ func (h *host) attached(name string) {
 }
 
 func (h *host) device(name string) string {
-	if real, ok := h.devices[name]; ok {
-		return real
+	if device, ok := h.devices[name]; ok {
+		return device
 	}
 	return "/dev/escache/p/" + name
 }
@@ -268,8 +268,8 @@ func (h *host) Abandon(_ context.Context, volume, target string) error {
 func (h *host) take(target string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := len(h.table) - 1; i >= 0; i-- {
-		if h.table[i].Path == target {
+	for i, at := range slices.Backward(h.table) {
+		if at.Path == target {
 			h.table = slices.Delete(h.table, i, i+1)
 			return
 		}

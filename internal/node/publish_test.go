@@ -112,21 +112,21 @@ func TestPublishRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		{"device gone", func(h *host, _ *csi.NodePublishVolumeRequest) { h.dead[h.table[0].Device] = true }, codes.FailedPrecondition, "gone"},
 		{"turned read-only", func(h *host, _ *csi.NodePublishVolumeRequest) { h.table[0].FilesystemReadOnly = true },
 			codes.FailedPrecondition, "read-only"},
-		{"target is a symbolic link", func(_ *host, r *csi.NodePublishVolumeRequest) { _ = os.Symlink("/etc", r.TargetPath) },
+		{"target is a symbolic link", func(_ *host, r *csi.NodePublishVolumeRequest) { _ = os.Symlink("/etc", r.GetTargetPath()) },
 			codes.FailedPrecondition, "symbolic link"},
-		{"target is a file", func(_ *host, r *csi.NodePublishVolumeRequest) { _ = os.WriteFile(r.TargetPath, nil, 0o600) },
+		{"target is a file", func(_ *host, r *csi.NodePublishVolumeRequest) { _ = os.WriteFile(r.GetTargetPath(), nil, 0o600) },
 			codes.FailedPrecondition, "another kind"},
 		{"parent of the target is missing", func(_ *host, r *csi.NodePublishVolumeRequest) { r.TargetPath += "/a/b" },
 			codes.FailedPrecondition, "does not exist"},
 		{"parent of the target is a symbolic link", func(_ *host, r *csi.NodePublishVolumeRequest) {
-			_ = os.Symlink(filepath.Dir(r.TargetPath), r.TargetPath)
+			_ = os.Symlink(filepath.Dir(r.GetTargetPath()), r.GetTargetPath())
 			r.TargetPath += "/x"
 		}, codes.FailedPrecondition, "symbolic link"},
 		{"no target", func(_ *host, r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }, codes.InvalidArgument, "target path"},
 		{"no staging path", func(_ *host, r *csi.NodePublishVolumeRequest) { r.StagingTargetPath = "" }, codes.InvalidArgument, "staging"},
 		{"no capability", func(_ *host, r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "capability"},
 		{"something else is there", func(h *host, r *csi.NodePublishVolumeRequest) {
-			h.table = append(h.table, mounts.Entry{Path: r.TargetPath, Device: mounts.Number{Major: 8, Minor: 1}})
+			h.table = append(h.table, mounts.Entry{Path: r.GetTargetPath(), Device: mounts.Number{Major: 8, Minor: 1}})
 		}, codes.AlreadyExists, "8:1"},
 		{"mount fails", func(h *host, _ *csi.NodePublishVolumeRequest) { h.failures["bind"] = command.ErrTimeout }, codes.DeadlineExceeded, ""},
 	}

@@ -30,7 +30,7 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 		return use{}, fmt.Errorf("%w: no volume capability", ErrInvalid)
 	}
 	var u use
-	switch mode := c.GetAccessMode().GetMode(); mode {
+	switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // the others are of many nodes
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 		u.single = true
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
@@ -70,6 +70,7 @@ func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 
 type stageRequest struct {
 	use
+
 	volume, path string
 	epoch        int64
 	mkfsOptions  []string
@@ -98,6 +99,7 @@ func parseStage(r *csi.NodeStageVolumeRequest) (stageRequest, error) {
 
 type publishRequest struct {
 	use
+
 	volume, staging, target string
 }
 

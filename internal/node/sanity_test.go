@@ -108,7 +108,7 @@ func TestSanity(t *testing.T) {
 // runSanity runs the tests over gRPC, with the interceptor and the sockets that csi-node uses. Ginkgo runs once in a process.
 func runSanity(t *testing.T, h *host, service *Service, access string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sanity") // short: a socket's path is bounded
+	dir, err := os.MkdirTemp("", "sanity") //nolint:usetesting // short: a socket's path is bounded
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,8 +77,8 @@ type Options struct {
 type Service struct {
 	csi.UnimplementedNodeServer
 	csi.UnimplementedIdentityServer
-
 	Options
+
 	operations *operations
 	info       *nodeInfo
 }

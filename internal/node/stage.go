@@ -37,7 +37,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 		s.Connected()
 	}
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
-		return s.undo(ctx, r, v, err)
+		return s.undo(ctx, v, err)
 	}
 	return nil
 }
@@ -122,8 +122,7 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 		s.Logger.WarnContext(ctx, "the filesystem has noted errors; check it", "volume", r.volume, "device", device, "type", sb.Type)
 	}
 	err := s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
-	var exit *command.ExitError
-	if errors.As(err, &exit) {
+	if _, failed := errors.AsType[*command.ExitError](err); failed {
 		said := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
 		return fmt.Errorf("%w: volume %s does not mount: %w. %s. Nothing is repaired without an operator's decision",
 			ErrRefused, r.volume, err, said)
@@ -158,8 +157,7 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 	crashpoint.Reach("node_stage/record_written")
 	started := time.Now()
 	if err := s.Filesystems.Make(ctx, r.volume, c.Device, action, record, r.mkfsOptions); err != nil {
-		var exit *command.ExitError
-		if errors.As(err, &exit) {
+		if _, failed := errors.AsType[*command.ExitError](err); failed {
 			return fmt.Errorf("%w: no filesystem could be made on volume %s: %w", ErrRefused, r.volume, err)
 		}
 		return fmt.Errorf("make %s on volume %s: %w", r.fsType, r.volume, err)
@@ -220,7 +218,7 @@ const undoTime = 30 * time.Second
 
 // undo leaves nothing behind where the kubelet will not call NodeUnstage: it does not after a final error. Where the device
 // cannot be taken down now, the error is made one that is not final.
-func (s *Service) undo(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, cause error) error {
+func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
 	if !IsFinal(Code(cause)) {
 		return cause
 	}

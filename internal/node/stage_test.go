@@ -90,11 +90,11 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			codes.FailedPrecondition, "does not exist"},
 		{"staging path is a symbolic link", func(_ *host, r *csi.NodeStageVolumeRequest, dir string) {
 			r.StagingTargetPath = dir + "/link"
-			_ = os.Symlink("/etc", r.StagingTargetPath)
+			_ = os.Symlink("/etc", r.GetStagingTargetPath())
 		}, codes.FailedPrecondition, "symbolic link"},
 		{"staging path is a file", func(_ *host, r *csi.NodeStageVolumeRequest, dir string) {
 			r.StagingTargetPath = dir + "/file"
-			_ = os.WriteFile(r.StagingTargetPath, nil, 0o600)
+			_ = os.WriteFile(r.GetStagingTargetPath(), nil, 0o600)
 		}, codes.FailedPrecondition, "not a directory"},
 		{"no capability", func(_ *host, r *csi.NodeStageVolumeRequest, _ string) { r.VolumeCapability = nil }, codes.InvalidArgument, "capability"},
 		{"no access mode", func(_ *host, r *csi.NodeStageVolumeRequest, _ string) { r.VolumeCapability.AccessMode = nil },
@@ -155,7 +155,7 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		{"does not mount", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["mount"] = exit },
 			codes.FailedPrecondition, "e2fsck says"},
 		{"something else is mounted there", func(h *host, r *csi.NodeStageVolumeRequest, _ string) {
-			h.table = append(h.table, mounts.Entry{Path: r.StagingTargetPath, Device: mounts.Number{Major: 8, Minor: 1}, FSType: "ext4"})
+			h.table = append(h.table, mounts.Entry{Path: r.GetStagingTargetPath(), Device: mounts.Number{Major: 8, Minor: 1}, FSType: "ext4"})
 		}, codes.AlreadyExists, "8:1"},
 	}
 	for _, row := range rows {
@@ -163,7 +163,7 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			h, dir := newHost(), t.TempDir()
 			h.attached("v")
 			r := stageOf("v", filepath.Join(dir, "staging"), mountCapability("ext4"))
-			if err := os.Mkdir(r.StagingTargetPath, 0o700); err != nil {
+			if err := os.Mkdir(r.GetStagingTargetPath(), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			row.change(h, r, dir)

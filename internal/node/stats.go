@@ -75,7 +75,7 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	if err != nil {
 		add(health.Finding{Reason: health.EscachedSilent, Severity: health.Degraded,
 			Message: "escached on this node does not answer: " + err.Error()})
-		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil
+		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil //nolint:nilerr // it is the answer
 	}
 	if isConnected(*status) || status.Error != nil {
 		for _, f := range health.Findings(*status, false) {
@@ -113,9 +113,9 @@ func severityOf(s health.Severity) csi.VolumeHealthErrorType {
 		return csi.VolumeHealthErrorType_INACCESSIBLE
 	case health.DataLoss:
 		return csi.VolumeHealthErrorType_DATA_LOSS
-	default:
-		return csi.VolumeHealthErrorType_DEGRADED
+	case health.Degraded:
 	}
+	return csi.VolumeHealthErrorType_DEGRADED
 }
 
 // NodeGetStorageHealth tells what is wrong with this node's cache service as a whole.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,8 +78,7 @@ func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status 
 
 // unmountAll unmounts everything at path, however often it was mounted there.
 func (s *Service) unmountAll(ctx context.Context, volume, path string, table []mounts.Entry) error {
-	for i := len(table) - 1; i >= 0; i-- {
-		at := table[i]
+	for _, at := range slices.Backward(table) {
 		if at.Path != path {
 			continue
 		}

@@ -57,14 +57,16 @@ func (o *Options) Validate() error {
 // Main runs the command line and ends the process.
 func Main(version string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := root(version).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "csi-node:", err)
-		if errors.Is(err, filesystem.ErrInUse) {
-			os.Exit(filesystem.ExitInUse)
-		}
-		os.Exit(1)
+	err := root(version).ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "csi-node:", err)
+	if errors.Is(err, filesystem.ErrInUse) {
+		os.Exit(filesystem.ExitInUse)
+	}
+	os.Exit(1)
 }
 
 func root(version string) *cobra.Command {

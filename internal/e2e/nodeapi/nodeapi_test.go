@@ -208,7 +208,7 @@ func label(t *testing.T, w *world) {
 
 // idle runs the binary beside the API server and a played escached without volumes, and reads what it takes.
 func idle(t *testing.T, w *world) {
-	dir, err := os.MkdirTemp("", "idle") // short: a socket's path is bounded
+	dir, err := os.MkdirTemp("", "idle") //nolint:usetesting // short: a socket's path is bounded
 	check(t, err)
 	defer os.RemoveAll(dir)
 	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "csi-node"), "./cmd/csi-node")

@@ -171,7 +171,7 @@ func answer(w http.ResponseWriter, status int, code api.Code, detail string) {
 	w.Header().Set("Content-Type", api.ProblemContentType)
 	w.WriteHeader(status)
 	// The one who asks takes anything but a complete 204 as a refusal.
-	_ = json.NewEncoder(w).Encode(api.Problem{
+	_ = json.NewEncoder(w).Encode(api.Problem{ //nolint:errchkjson // see above
 		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
 	})
 }

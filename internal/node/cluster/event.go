@@ -33,7 +33,8 @@ type objectReference struct {
 
 // coreEvent has the fields of a core/v1 Event that are used here.
 type coreEvent struct {
-	metav1.TypeMeta    `json:",inline"`
+	metav1.TypeMeta `json:",inline"`
+
 	Metadata           metav1.ObjectMeta `json:"metadata"`
 	InvolvedObject     objectReference   `json:"involvedObject"`
 	Reason             string            `json:"reason"`

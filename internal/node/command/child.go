@@ -41,7 +41,7 @@ func (r *Children) Run(ctx context.Context, c Command) (Result, error) {
 	}
 	stdout, stderr := &limited{}, &limited{}
 	// Not CommandContext: it waits for the child without end, and this one must come back.
-	cmd := exec.Command(c.Name, c.Args...)
+	cmd := exec.Command(c.Name, c.Args...) //nolint:noctx // the deadline is kept below
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = killGrace / 2
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -50,12 +50,16 @@ func (r *Children) Run(ctx context.Context, c Command) (Result, error) {
 	if err := cmd.Start(); err != nil {
 		return Result{}, fmt.Errorf("start %s: %w", c.Name, err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var ending error // may be read once ended is closed
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ending = cmd.Wait()
+	}()
 
 	select {
-	case err := <-ended:
-		return result(c, stdout, stderr, err)
+	case <-ended:
+		return result(c, stdout, stderr, ending)
 	case <-ctx.Done():
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -76,8 +80,7 @@ func result(c Command, stdout, stderr *limited, err error) (Result, error) {
 	if err == nil {
 		return Result{Stdout: stdout.String(), Stderr: stderr.String()}, nil
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return Result{}, &ExitError{Command: c.String(), Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 	}
 	return Result{}, fmt.Errorf("%s: %w", c.Name, err)

@@ -67,18 +67,15 @@ func (t *Tools) Check(ctx context.Context, volume, device, fsType string) string
 	default:
 		return ""
 	}
-	r, err := t.run.Run(ctx, c)
-	said := r.Stdout + r.Stderr
-	var exit *command.ExitError
-	switch {
-	case err == nil:
+	_, err := t.run.Run(ctx, c)
+	if err == nil {
 		return fmt.Sprintf("%s found no error", c.Name)
-	case errors.As(err, &exit):
-		said = exit.Stdout + exit.Stderr
-	default:
+	}
+	exit, ok := errors.AsType[*command.ExitError](err)
+	if !ok {
 		return fmt.Sprintf("%s could not tell: %v", c.Name, err)
 	}
-	return fmt.Sprintf("%s says: %s", c, lastLines(said, 6))
+	return fmt.Sprintf("%s says: %s", c, lastLines(exit.Stdout+exit.Stderr, 6))
 }
 
 func lastLines(text string, n int) string {

@@ -87,7 +87,7 @@ func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 
 // classify gives an escached fault its place.
 func classify(code escache.Code) (Reason, Severity) {
-	switch code {
+	switch code { //nolint:exhaustive // all others are errors of the cache
 	case escache.CodeCephUnavailable:
 		return CephUnavailable, Degraded
 	case escache.CodeCacheCorrupt, escache.CodeIdentityMismatch:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/command"
 )
 
-// ErrBusy: the mount point is in use.
+// ErrBusy is returned while a mount point is in use.
 var ErrBusy = errors.New("the mount is busy")
 
 // Number is a device's major and minor number.
@@ -76,14 +77,7 @@ func entries(infos []mount.MountInfo, number func(path string) (Number, error)) 
 	return all
 }
 
-func has(options []string, name string) bool {
-	for _, o := range options {
-		if o == name {
-			return true
-		}
-	}
-	return false
-}
+func has(options []string, name string) bool { return slices.Contains(options, name) }
 
 // unescape undoes the kernel's octal escapes of blank, tab, newline and backslash.
 func unescape(path string) string {

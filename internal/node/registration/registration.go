@@ -33,8 +33,8 @@ type Options struct {
 // Registrar keeps the driver registered.
 type Registrar struct {
 	registerapi.UnimplementedRegistrationServer
-
 	Options
+
 	mu       sync.Mutex
 	socket   os.FileInfo
 	accepted bool

@@ -15,7 +15,7 @@ import (
 
 func start(t *testing.T, o Options) (*Registrar, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "reg") // shorter than t.TempDir: a socket's path has at most 108 characters
+	dir, err := os.MkdirTemp("", "reg") //nolint:usetesting // shorter than t.TempDir: a socket's path has at most 108 characters
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	listener.SetUnlinkOnClose(false)
-	if err := os.Chmod(hidden, 0o600); err == nil {
+	if err = os.Chmod(hidden, 0o600); err == nil {
 		err = os.Rename(hidden, path)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -110,9 +111,7 @@ func (w *Watch) wanted(v *volume, status *api.VolumeStatus, numbers map[string]a
 		status.Epoch == v.object.Status.Epoch {
 		fields["clientAddress"] = status.ClientAddress
 	}
-	for name, value := range numbers {
-		fields[name] = value
-	}
+	maps.Copy(fields, numbers)
 	if len(fields) == 0 {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type Options struct {
 // Watch follows the local escached.
 type Watch struct {
 	Options
+
 	mu      sync.Mutex
 	volumes map[api.VolumeRef]*volume
 	// silentSince is when escached stopped to answer; zero while it answers.
@@ -170,9 +172,7 @@ func (w *Watch) snapshot() map[api.VolumeRef]*volume {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := make(map[api.VolumeRef]*volume, len(w.volumes))
-	for ref, v := range w.volumes {
-		all[ref] = v
-	}
+	maps.Copy(all, w.volumes)
 	return all
 }
 
