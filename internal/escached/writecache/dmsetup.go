@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/command"
 )
 
@@ -125,6 +126,7 @@ func (m *Mapper) Reload(ctx context.Context, name string, t Table) error {
 	if err := m.change(ctx, name, "suspend", "--noflush", "--nolockfs", name); err != nil {
 		return err
 	}
+	crashpoint.Reach("reload/suspended")
 	return m.LoadAndResume(ctx, name, t)
 }
 
@@ -133,6 +135,7 @@ func (m *Mapper) LoadAndResume(ctx context.Context, name string, t Table) error 
 	if err := m.change(ctx, name, "load", name, "--table", t.String()); err != nil {
 		return err
 	}
+	crashpoint.Reach("reload/loaded")
 	return m.change(ctx, name, "resume", name)
 }
 
