@@ -31,6 +31,11 @@ func (c *Cluster) Pool(ctx context.Context, name string) (PoolInfo, error) {
 	return call(ctx, c, "pool_check", "pool "+name, func(conn *rados.Conn) (PoolInfo, error) { return lookAtPool(conn, name) })
 }
 
+// Pools returns the names of all pools, RBD's or not.
+func (c *Cluster) Pools(ctx context.Context) ([]string, error) {
+	return call(ctx, c, "pool_list", "pools", func(conn *rados.Conn) ([]string, error) { return conn.ListPools() })
+}
+
 // CheckPool returns nil for a pool in which images can be made, ErrPoolNotFound, or ErrPoolNotReady with what to do.
 func (c *Cluster) CheckPool(ctx context.Context, name string) error {
 	p, err := c.Pool(ctx, name)
