@@ -53,7 +53,7 @@ func (s *service) largestVolume(cache storageclass.CacheSize, groups []string) i
 	var largest int64
 	for _, usage := range s.Book.Usage() {
 		if len(groups) == 0 || slices.Contains(groups, usage.Group) {
-			largest = max(largest, cache.Largest(s.Book.Largest(usage)))
+			largest = max(largest, cache.Largest(usage.LargestBytes))
 		}
 	}
 	return largest

@@ -25,7 +25,6 @@ import (
 	"github.com/escache/escache-csi/internal/controller/hosttest"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
-	"github.com/escache/escache-csi/internal/controller/storageclass"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -64,7 +63,7 @@ func (w *world) restart() {
 	locks := controller.NewOperations(time.Now)
 	w.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
-	}, storageclass.CacheOverheadBytes)
+	})
 	must(w.t, nodegroup.Rebuild(context.Background(), w.api, w.book))
 	w.groups = nodegroup.New(nodegroup.Config{
 		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,

@@ -26,7 +26,6 @@ import (
 	"github.com/escache/escache-csi/internal/controller/orphans"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
-	"github.com/escache/escache-csi/internal/controller/storageclass"
 	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/rbd"
 )
@@ -70,7 +69,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 			Port: o.EscachedPort, TLS: o.EscachedTLS, Timeouts: escache.Timeouts{Change: 30 * time.Second},
 			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
-		book:  reservation.NewBook(o.Slots, storageclass.CacheOverheadBytes),
+		book:  reservation.NewBook(o.Slots),
 		locks: controller.NewOperations(time.Now),
 	}
 	if err := p.assemble(ctx); err != nil {
@@ -154,7 +153,7 @@ func (p parts) assemble(ctx context.Context) error {
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
-		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.emptyTrash(ctx, search) })),
+		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
 		p.manager.Add(server.New(server.Config{
 			Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
 			Longest: p.options.LongestCall, Traces: p.traces,

@@ -33,7 +33,6 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
-	"github.com/escache/escache-csi/internal/controller/orphans"
 )
 
 // youngVolume is how old a CacheVolume without a PersistentVolume has to be to count as an orphan.
@@ -128,18 +127,26 @@ func (p parts) synced(r *http.Request) error {
 }
 
 // emptyTrash purges deleted images in the background, also those that the leader before has left.
-func (p parts) emptyTrash(ctx context.Context, search orphans.Search) error {
-	pools, err := search.Pools(ctx)
-	if err != nil {
-		p.log.Warn("pools whose trash is to be emptied are not known yet", "error", err)
-	}
-	for _, pool := range pools {
-		if err := p.images.WatchTrash(pool.ClusterID, pool.Pool); err != nil {
-			p.log.Warn("trash is not emptied", "cluster", pool.ClusterID, "pool", pool.Pool, "error", err)
-		}
-	}
+func (p parts) emptyTrash(ctx context.Context) error {
+	go p.findTrash(ctx)
 	p.clusters.Run(ctx, p.log.With("component", "trash"))
 	return nil
+}
+
+func (p parts) findTrash(ctx context.Context) {
+	const again = time.Minute
+	for {
+		err := p.images.WatchTrash(ctx, p.options.ImagePrefix)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		p.log.Warn("not all trash is found, looking again", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
 }
 
 // guardedHosts asks hosts at any time, and changes them only while this process leads.

@@ -195,13 +195,39 @@ func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]st
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
 }
 
-// WatchTrash has a pool's trash emptied of what an earlier process left there.
-func (i *Images) WatchTrash(clusterID, pool string) error {
+// WatchTrash has the trash of every pool emptied in which an earlier process has left images that begin with prefix. It
+// looks into all pools: the last volume of one may be gone, and no StorageClass has to name it any more. Pools that cannot be
+// looked into are none of ours.
+func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
+	ids, err := i.ids()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, id := range ids {
+		failures = append(failures, i.watchTrashOf(ctx, id, prefix))
+	}
+	return errors.Join(failures...)
+}
+
+func (i *Images) watchTrashOf(ctx context.Context, clusterID, prefix string) error {
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
 		return err
 	}
-	cluster.WatchTrash(pool)
+	pools, err := cluster.Pools(ctx)
+	if err != nil {
+		return translate(ctx, err)
+	}
+	for _, pool := range pools {
+		trashed, err := cluster.TrashedImages(ctx, pool)
+		if errors.Is(err, rbd.ErrUnavailable) {
+			return translate(ctx, err)
+		}
+		if slices.ContainsFunc(trashed, func(t rbd.TrashedImage) bool { return strings.HasPrefix(t.Name, prefix) }) {
+			cluster.WatchTrash(pool)
+		}
+	}
 	return nil
 }
 

@@ -70,7 +70,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		}).Build()
 	b.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
-	}, func(int64) int64 { return 0 })
+	})
 	b.r = New(Config{
 		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Locks: b, Events: b.events, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,

@@ -64,7 +64,7 @@ type Search struct {
 // Find looks everywhere. An unreachable cluster does not keep the others from being looked at; the error names it.
 func (s Search) Find(ctx context.Context) (Found, error) {
 	// Images first: one whose record is written after this list is in neither, and one that is in the list has its record already.
-	pools, err := s.Pools(ctx)
+	pools, err := s.pools(ctx)
 	if err != nil {
 		return Found{}, err
 	}
@@ -102,8 +102,8 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	return found, errors.Join(failures...)
 }
 
-// Pools are all pools that volumes are in, or StorageClasses name.
-func (s Search) Pools(ctx context.Context) ([]Pool, error) {
+// pools are all pools that volumes are in, or StorageClasses name.
+func (s Search) pools(ctx context.Context) ([]Pool, error) {
 	volumes, classes := &v1alpha1.CacheVolumeList{}, &storagev1.StorageClassList{}
 	if err := s.Reader.List(ctx, volumes); err != nil {
 		return nil, fmt.Errorf("list volumes: %w", err)

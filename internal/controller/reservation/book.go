@@ -51,8 +51,7 @@ type Reservation struct {
 
 // Book hands out places. It can be used by many goroutines.
 type Book struct {
-	slots    Slots
-	overhead func(cacheBytes int64) int64
+	slots Slots
 
 	mu      sync.Mutex
 	ledger  *placement.Ledger
@@ -68,10 +67,11 @@ type entry struct {
 	object types.UID
 }
 
-// NewBook returns an empty book. The overhead is what a replica takes on its host beside the cache.
-func NewBook(slots Slots, overhead func(cacheBytes int64) int64) *Book {
+// NewBook returns an empty book. A replica takes as much of its host as the volume's cache has: escached keeps its own header
+// and DRBD's metadata within that.
+func NewBook(slots Slots) *Book {
 	return &Book{
-		slots: slots, overhead: overhead,
+		slots:   slots,
 		ledger:  placement.NewLedger(placement.New()),
 		volumes: map[string]entry{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
 		ready: map[string]map[string]bool{},
@@ -87,7 +87,7 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 		b.volumes[volume] = e
 		return e.Reservation, nil
 	}
-	p, err := b.ledger.Reserve(placement.Request{Volume: volume, CacheBytes: cacheBytes + b.overhead(cacheBytes), Groups: groups})
+	p, err := b.ledger.Reserve(placement.Request{Volume: volume, CacheBytes: cacheBytes, Groups: groups})
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -107,7 +107,7 @@ func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, err := b.ledger.Move(placement.Request{
-		Volume: v.Name, CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes), Groups: []string{v.Spec.Group}, Primary: node,
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node,
 	})
 	if err == nil {
 		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
@@ -150,7 +150,7 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
-		CacheBytes: v.Spec.CacheBytes + b.overhead(v.Spec.CacheBytes),
+		CacheBytes: v.Spec.CacheBytes,
 	})
 	b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
 }
@@ -212,12 +212,6 @@ func (b *Book) RemoveGroup(name string) {
 
 // Usage returns what every group has and what still fits, by name.
 func (b *Book) Usage() []placement.Usage { return b.ledger.Usage() }
-
-// Largest returns the largest cache that still fits into the group, 0 if none, without what a replica takes beside it.
-func (b *Book) Largest(u placement.Usage) int64 {
-	room := u.LargestBytes
-	return max(0, room-b.overhead(room))
-}
 
 func (b *Book) enter(volume string, e entry) {
 	b.leave(volume)

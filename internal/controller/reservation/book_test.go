@@ -15,7 +15,7 @@ import (
 
 func newBook(t *testing.T, slots int32) *Book {
 	t.Helper()
-	b := NewBook(Slots{Ports: Range{7000, 7000 + slots - 1}, Minors: Range{10, 10000}}, func(int64) int64 { return 1 })
+	b := NewBook(Slots{Ports: Range{7000, 7000 + slots - 1}, Minors: Range{10, 10000}})
 	b.set(t, nil)
 	return b
 }
@@ -51,7 +51,7 @@ func TestEveryVolumeHasItsOwnNumbers(t *testing.T) {
 	if r, err := b.Reserve("3", 9, nil); err != nil || r.Port != 7001 {
 		t.Errorf("after one was given back: %+v, %v", r, err)
 	}
-	if u := b.Usage()[0]; u.Volumes != 3 || u.AllocatedBytes != 60 {
+	if u := b.Usage()[0]; u.Volumes != 3 || u.AllocatedBytes != 54 {
 		t.Errorf("usage %+v", u)
 	}
 }
@@ -80,7 +80,7 @@ func TestRecordsAreTakenIn(t *testing.T) {
 	for range 3 {
 		b.Observe(v)
 	}
-	if u := b.Usage()[0]; u.Volumes != 1 || u.AllocatedBytes != 200 {
+	if u := b.Usage()[0]; u.Volumes != 1 || u.AllocatedBytes != 198 {
 		t.Errorf("usage %+v", u)
 	}
 	if r, err := b.Reserve("w", 9, nil); err != nil || r.Port != 7001 {

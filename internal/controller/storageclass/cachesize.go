@@ -96,12 +96,5 @@ func (c CacheSize) Largest(room int64) int64 {
 	return fits * VolumeGrain
 }
 
-// CacheOverheadBytes is what a replica takes on its host beside the cache itself: escached's header and DRBD's metadata,
-// which grows by 32 KiB a GiB, in whole extents.
-func CacheOverheadBytes(cacheBytes int64) int64 {
-	const header, drbdFixed, grain = 1 << 20, 1 << 20, 1 << 30
-	return RoundUp(cacheBytes+header+drbdFixed+RoundUp(cacheBytes, grain)/grain*(32<<10), cacheGrain) - cacheBytes
-}
-
 // RoundUp returns the lowest multiple of grain that is not below n.
 func RoundUp(n, grain int64) int64 { return (n + grain - 1) / grain * grain }
