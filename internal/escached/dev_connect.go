@@ -171,7 +171,8 @@ func (e *Engine) assembledRight(ctx context.Context, v volume) error {
 func (e *Engine) identify(ctx context.Context, v volume, req escache.ConnectRequest, image krbd.Device) (volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
-			return v, v.fail(escache.CodeIdentityMismatch, "Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
+			return v, v.fail(escache.CodeIdentityMismatch,
+				"Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
 				image.ImageID, want)
 		}
 	}

@@ -122,7 +122,7 @@ func (e *Engine) notFrozen(ctx context.Context, v volume) error {
 			return nil
 		case e.now().Sub(start) > thaw:
 			return v.fail(escache.CodeStuck,
-				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing can be changed meanwhile",
+				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing changes meanwhile",
 				e.cfg.Node, v.Peer.Name, v.Peer.Name)
 		}
 		if err := pause(ctx, poll); err != nil {

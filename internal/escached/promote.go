@@ -58,8 +58,6 @@ func neverUsed(v volume, st drbd.Status) bool {
 }
 
 // verdict judges one reading. final false means: look again.
-//
-//nolint:revive // the error is the verdict, so it comes first
 func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) {
 	switch {
 	case st.Role == drbd.Primary:

@@ -85,7 +85,8 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecach
 	}
 	if dev.Error {
 		s.State = escache.StateError
-		s.Error = fault(escache.CodeCacheError, "dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
+		s.Error = fault(escache.CodeCacheError,
+			"dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
 	}
 }
 

@@ -41,7 +41,7 @@ func (b *Breaker) Trip(volume string, query bool, e *StuckError, done <-chan err
 	b.stuck[key] = e
 	b.mu.Unlock()
 	go func() {
-		_ = <-done // what it says does not matter any more
+		<-done //nolint:errcheck // that it is gone is all that matters
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.stuck[key] == e {
