@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -41,13 +42,14 @@ func syncCommand() *cobra.Command {
 	var (
 		duration time.Duration
 		span     int64
+		writers  int
 	)
 	cmd := &cobra.Command{
 		Use:   "sync DEVICE",
-		Short: "4 KiB writes, each stable before the next: writes a second and their latency",
+		Short: "4 KiB writes, each stable before its writer's next: writes a second and their latency",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := benchSync(cmd.Context(), args[0], duration, span)
+			r, err := benchSync(cmd.Context(), args[0], duration, span, writers)
 			if err != nil {
 				return err
 			}
@@ -56,39 +58,56 @@ func syncCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&duration, "duration", 5*time.Second, "how long to write")
 	cmd.Flags().Int64Var(&span, "span", 32<<20, "size of the region to write to, in bytes")
+	cmd.Flags().IntVar(&writers, "writers", 1, "how many write at the same time")
 	return cmd
 }
 
 // benchSync writes to a region in an order that no layer below can guess or merge.
-func benchSync(ctx context.Context, path string, duration time.Duration, span int64) (SyncResult, error) {
+func benchSync(ctx context.Context, path string, duration time.Duration, span int64, writers int) (SyncResult, error) {
 	dev, err := device.Open(path, device.WriteSync)
 	if err != nil {
 		return SyncResult{}, err
 	}
 	defer dev.Close()
-	p, err := device.Buffer(block.Size)
-	if err != nil {
+	begin := time.Now()
+	ctx, cancel := context.WithDeadline(ctx, begin.Add(duration))
+	defer cancel()
+	latencies, failed := make([][]time.Duration, writers), make([]error, writers)
+	var running sync.WaitGroup
+	for i := range writers {
+		running.Go(func() { latencies[i], failed[i] = writeSync(ctx, dev, span/block.Size, int64(i), int64(writers)) })
+	}
+	running.Wait()
+	elapsed := time.Since(begin)
+	if err := errors.Join(failed...); err != nil {
 		return SyncResult{}, err
 	}
-	blocks := span / block.Size
+	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
+		return SyncResult{}, err
+	}
+	return summarise(slices.Concat(latencies...), elapsed), nil
+}
+
+// writeSync writes every step-th block of the order, from the first on, until ctx ends.
+func writeSync(ctx context.Context, dev *os.File, blocks, first, step int64) ([]time.Duration, error) {
 	// A stride without a common divisor with the number of blocks visits each of them once a round.
 	const stride = 7919
+	p, err := device.Buffer(block.Size)
+	if err != nil {
+		return nil, err
+	}
 	var latencies []time.Duration
-	begin := time.Now()
-	for n := int64(0); time.Since(begin) < duration; n++ {
-		if err := ctx.Err(); err != nil {
-			return SyncResult{}, err
-		}
+	for n := first; ctx.Err() == nil; n += step {
 		at := n * stride % blocks * block.Size
 		// A counter is enough of a content: to make up 4 KiB costs an emulated host more than to write them.
 		p[0], p[1], p[2] = byte(n), byte(n>>8), byte(n>>16)
 		start := time.Now()
 		if _, err := dev.WriteAt(p, at); err != nil {
-			return SyncResult{}, fmt.Errorf("write at %d: %w", at, err)
+			return nil, fmt.Errorf("write at %d: %w", at, err)
 		}
 		latencies = append(latencies, time.Since(start))
 	}
-	return summarise(latencies, time.Since(begin)), nil
+	return latencies, nil
 }
 
 func summarise(latencies []time.Duration, elapsed time.Duration) SyncResult {

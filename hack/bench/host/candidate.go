@@ -13,9 +13,9 @@ import (
 
 // Sizes. Writes stay well below the half of the cache at which write-back starts by itself: it would be measured as slower writes.
 const (
-	imageBytes      = 128 * mib
-	cacheBytes      = 160 * mib
-	sequentialBytes = 48 * mib
+	imageBytes      = 160 * mib
+	cacheBytes      = 320 * mib
+	sequentialBytes = 128 * mib
 	syncSpan        = 16 * mib
 )
 

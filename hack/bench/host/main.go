@@ -36,24 +36,24 @@ func bench(r *runner, rounds int, duration time.Duration) {
 	after, elapsed := lab.Hosts[0].ServiceUse(r), time.Since(begin)
 
 	// Candidates take turns, so whatever else the machine does meets all of them.
-	syncs, sequentials := make([][]syncResult, len(candidates)), make([][]float64, len(candidates))
-	var flushes []float64
+	var results results
 	for round := range rounds {
 		r.Logf("round %d of %d", round+1, rounds)
-		for i, c := range candidates {
-			syncs[i] = append(syncs[i], benchSync(r, lab.Hosts[0], c.device(), duration))
-			c.settle(r)
+		for _, c := range candidates {
+			for _, writers := range syncWriters {
+				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c.device(), duration, writers))
+				c.settle(r)
+			}
 		}
-		for i, c := range candidates {
-			sequentials[i] = append(sequentials[i], benchSequential(r, lab.Hosts[0], c.device()))
-			if i == 0 {
-				flushes = append(flushes, cache.timedFlush(r))
+		for _, c := range candidates {
+			results.addSequential(c.name(), benchSequential(r, lab.Hosts[0], c.device()))
+			if c == candidate(cache) {
+				results.addSequential(flushName, cache.timedFlush(r))
 			}
 			c.settle(r)
 		}
 	}
-	printSync(candidates, syncs)
-	printSequential(candidates, sequentials, flushes)
+	results.print(candidates)
 	fmt.Printf("\nescached on %s: %s; idle CPU %.2f %% of an emulated core\n",
 		lab.Hosts[0].Name, after, 100*(after.CPU-before.CPU).Seconds()/elapsed.Seconds())
 }

@@ -16,9 +16,9 @@ type syncResult struct {
 	P99Micros int64   `json:"p99Micros"`
 }
 
-func benchSync(r *runner, h *labtest.Host, device string, duration time.Duration) syncResult {
+func benchSync(r *runner, h *labtest.Host, device string, duration time.Duration, writers int) syncResult {
 	var result syncResult
-	measure(r, h, &result, "sync", device, "--duration", duration.String(), "--span", fmt.Sprint(syncSpan))
+	measure(r, h, &result, "sync", device, "--duration", duration.String(), "--span", fmt.Sprint(syncSpan), "--writers", fmt.Sprint(writers))
 	return result
 }
 

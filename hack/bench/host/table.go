@@ -13,6 +13,70 @@ const (
 	aimFlush = 0.8
 )
 
+// syncWriters are the numbers of programs that write at the same time.
+var syncWriters = []int{1, 8}
+
+const flushName = "flush of escache"
+
+// results holds one value a round for each thing measured.
+type results struct {
+	sync       map[syncKey][]syncResult
+	sequential map[string][]float64 // bytes a second
+}
+
+type syncKey struct {
+	name    string
+	writers int
+}
+
+func (r *results) addSync(c candidate, writers int, result syncResult) {
+	if r.sync == nil {
+		r.sync = map[syncKey][]syncResult{}
+	}
+	key := syncKey{c.name(), writers}
+	r.sync[key] = append(r.sync[key], result)
+}
+
+func (r *results) addSequential(name string, bytesPerSecond float64) {
+	if r.sequential == nil {
+		r.sequential = map[string][]float64{}
+	}
+	r.sequential[name] = append(r.sequential[name], bytesPerSecond)
+}
+
+// print compares everything with the candidates: the first is escache, the last plain RBD.
+func (r *results) print(candidates []candidate) {
+	rounds := len(r.sequential[flushName])
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, writers := range syncWriters {
+		fmt.Fprintf(w, "\n4 KiB writes, each stable before its writer's next, %d at a time (medians of %d rounds, taken in turns)\n", writers, rounds)
+		fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tescache against it\t")
+		own := column(r.sync[syncKey{candidates[0].name(), writers}], perSecond)
+		for _, c := range candidates {
+			all := r.sync[syncKey{c.name(), writers}]
+			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
+				median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
+				median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
+				median(ratios(own, column(all, perSecond))))
+		}
+		w.Flush()
+	}
+	fmt.Printf("aim: escache ≥ %.1f × bare DRBD\n", aimSync)
+
+	fmt.Printf("\nSequential writes of %d MiB, and flush of the same\n", sequentialBytes/mib)
+	fmt.Fprintln(w, "what\tMiB/s\tagainst plain RBD\t")
+	names := []string{flushName}
+	for _, c := range candidates {
+		names = append(names, c.name())
+	}
+	plain := r.sequential[names[len(names)-1]]
+	for _, name := range names {
+		fmt.Fprintf(w, "%s\t%.1f\t%.2f\t\n", name, median(r.sequential[name])/mib, median(ratios(r.sequential[name], plain)))
+	}
+	w.Flush()
+	fmt.Printf("aim: flush ≥ %.1f × sequential write of plain RBD\n", aimFlush)
+}
+
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -30,7 +94,7 @@ func ratios(a, b []float64) []float64 {
 	return all
 }
 
-func column[T any](results []T, value func(T) float64) []float64 {
+func column(results []syncResult, value func(syncResult) float64) []float64 {
 	var values []float64
 	for _, r := range results {
 		values = append(values, value(r))
@@ -39,31 +103,3 @@ func column[T any](results []T, value func(T) float64) []float64 {
 }
 
 func perSecond(r syncResult) float64 { return r.PerSecond }
-
-func printSync(candidates []candidate, results [][]syncResult) {
-	fmt.Printf("\n4 KiB writes, each stable before the next (medians of %d rounds, taken in turns)\n", len(results[0]))
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tescache against it\t")
-	own := column(results[0], perSecond)
-	for i, c := range candidates {
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(results[i], perSecond)),
-			median(column(results[i], func(r syncResult) float64 { return float64(r.P50Micros) / 1000 })),
-			median(column(results[i], func(r syncResult) float64 { return float64(r.P99Micros) / 1000 })),
-			median(ratios(own, column(results[i], perSecond))))
-	}
-	w.Flush()
-	fmt.Printf("aim: escache ≥ %.1f × bare DRBD\n", aimSync)
-}
-
-func printSequential(candidates []candidate, results [][]float64, flushes []float64) {
-	fmt.Printf("\nSequential writes of %d MiB, and flush of the same\n", sequentialBytes/mib)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "what\tMiB/s\tagainst plain RBD\t")
-	plain := results[len(results)-1]
-	for i, c := range candidates {
-		fmt.Fprintf(w, "write to %s\t%.1f\t%.2f\t\n", c.name(), median(results[i])/mib, median(ratios(results[i], plain)))
-	}
-	fmt.Fprintf(w, "flush of escache\t%.1f\t%.2f\t\n", median(flushes)/mib, median(ratios(flushes, plain)))
-	w.Flush()
-	fmt.Printf("aim: flush ≥ %.1f × sequential write of plain RBD\n", aimFlush)
-}

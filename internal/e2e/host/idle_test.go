@@ -15,7 +15,7 @@ func smallAndIdle(t *testing.T, lab *labtest.Lab) {
 		look = 30 * time.Second
 		// maxResident is in KiB. maxShare is of one emulated core, which is many times slower than a real one.
 		maxResident = 40 << 10
-		maxShare    = 0.02
+		maxShare    = 0.05
 	)
 	n1 := lab.Hosts[0]
 	v := lab.NewVolume(t, labtest.VolumeSpec{})
