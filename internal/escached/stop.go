@@ -29,6 +29,9 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 		if err := e.mayStop(v, dev); err != nil {
 			return err
 		}
+		if err := e.notFrozen(ctx, v); err != nil {
+			return err
+		}
 		crashpoint.Reach("stop/begin")
 		if err := e.Caches.Remove(ctx, v.name()); err != nil {
 			return err
