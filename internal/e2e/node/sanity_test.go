@@ -33,7 +33,10 @@ const managementAddress = "10.78.0.1"
 // sanity runs csi-sanity on a host: its node calls go to the csi-node there, its controller calls to the leading csi-controller.
 func sanity(t *testing.T, w *world) {
 	node := w.nodes[0]
-	controller := forward(t, leader(t))
+	socket := leader(t)
+	controller := forward(t, socket)
+	w.discard(t, socket)
+	defer w.discard(t, socket)
 	binary, err := os.ReadFile(kubetest.Tools(t, "csi-sanity")["csi-sanity"])
 	check(t, err)
 	w.write(t, node, "/tmp/csi-sanity", binary)
@@ -57,6 +60,27 @@ func sanity(t *testing.T, w *world) {
 			}
 			t.Log(regexp.MustCompile(`Ran \d+ of \d+ Specs[^\n]*\n[^\n]*`).FindString(out))
 		})
+	}
+}
+
+// discard removes volumes that a failed run has left attached: csi-sanity forgets those whose attachment failed.
+func (w *world) discard(t *testing.T, socket string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+	defer cancel()
+	names, err := w.try(ctx, "", "get", "cachevolumes", "-o", "jsonpath={.items[*].metadata.name}")
+	check(t, err)
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	check(t, err)
+	defer conn.Close()
+	client := csi.NewControllerClient(conn)
+	for _, name := range strings.Fields(names) {
+		if _, err := client.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: name}); err != nil {
+			t.Errorf("%v", err)
+		}
+		if _, err := client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: name}); err != nil {
+			t.Errorf("%v", err)
+		}
 	}
 }
 

@@ -83,7 +83,20 @@ parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstyp
 		}
 		return nil
 	})
+	w.ready(t)
 	return w
+}
+
+// ready waits until volumes can be placed on all three hosts.
+func (w *world) ready(t *testing.T) {
+	t.Helper()
+	labtest.WaitFor(t, "all three hosts are ready", commandTime, func(ctx context.Context) error {
+		got, err := w.try(ctx, "", "get", "nodegroup", group, "-o", "jsonpath={.status.summary.ready}")
+		if err == nil && got != "3/3" {
+			err = fmt.Errorf("%q are", got)
+		}
+		return err
+	})
 }
 
 func check(t *testing.T, err error) {
