@@ -46,7 +46,7 @@ func bench(r *runner, rounds int, duration time.Duration) {
 			}
 		}
 		for _, c := range candidates {
-			results.addSequential(c.name(), benchSequential(r, lab.Hosts[0], c.device()))
+			results.addSequential(writeTo(c), benchSequential(r, lab.Hosts[0], c.device()))
 			if c == candidate(cache) {
 				results.addSequential(flushName, cache.timedFlush(r))
 			}

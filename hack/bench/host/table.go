@@ -18,6 +18,8 @@ var syncWriters = []int{1, 8}
 
 const flushName = "flush of escache"
 
+func writeTo(c candidate) string { return "write to " + c.name() }
+
 // results holds one value a round for each thing measured.
 type results struct {
 	sync       map[syncKey][]syncResult
@@ -67,7 +69,7 @@ func (r *results) print(candidates []candidate) {
 	fmt.Fprintln(w, "what\tMiB/s\tagainst plain RBD\t")
 	names := []string{flushName}
 	for _, c := range candidates {
-		names = append(names, c.name())
+		names = append(names, writeTo(c))
 	}
 	plain := r.sequential[names[len(names)-1]]
 	for _, name := range names {
