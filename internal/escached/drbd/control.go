@@ -79,8 +79,24 @@ func (c *Control) Demote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "secondary", name))
 }
 
+// drbdadm gives each of its steps 5 s by itself and then says this, whatever deadline its caller has. On a busy host that
+// is no failure of the step, which may even have got to its end.
+const impatience = "did not terminate within"
+
+// patience is how often a command is repeated for drbdadm's impatience.
+const patience = 3
+
 func (c *Control) adm(ctx context.Context, name string, args ...string) error {
-	_, err := c.run.Run(ctx, command.Command{Volume: name, Name: "drbdadm", Args: args, Timeout: time.Minute})
+	var err error
+	for range patience {
+		_, err = c.run.Run(ctx, command.Command{Volume: name, Name: "drbdadm", Args: args, Timeout: time.Minute})
+		if err == nil || !strings.Contains(err.Error(), impatience) {
+			return err
+		}
+		if args[0] == "up" {
+			args = []string{"adjust", name} // goes on from wherever it got to
+		}
+	}
 	return err
 }
 

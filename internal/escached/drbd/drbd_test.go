@@ -1,6 +1,7 @@
 package drbd
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -98,5 +99,28 @@ func TestRefusalsAreToldApart(t *testing.T) {
 		if err := refusal(&command.ExitError{Command: "drbdadm", Code: 11, Output: text}); !errors.Is(err, want) {
 			t.Errorf("%s: got %v", text, err)
 		}
+	}
+}
+
+type impatient struct{ calls []string }
+
+func (r *impatient) Run(_ context.Context, c command.Command) (command.Result, error) {
+	r.calls = append(r.calls, strings.Join(c.Args, " "))
+	if len(r.calls) == 1 {
+		return command.Result{}, &command.ExitError{
+			Command: "drbdadm up r", Code: 20, Output: "Command 'drbdsetup-84 new-minor r 102 0' did not terminate within 5 seconds",
+		}
+	}
+	return command.Result{}, nil
+}
+
+func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
+	r := &impatient{}
+	if err := NewControl(r).Up(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"up r", "adjust r"}) {
+		t.Fatalf("an interrupted up is finished by adjust: %q, %v", r.calls, err)
+	}
+	r = &impatient{}
+	if err := NewControl(r).Demote(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"secondary r", "secondary r"}) {
+		t.Fatalf("all others are repeated: %q, %v", r.calls, err)
 	}
 }
