@@ -31,8 +31,8 @@ func Tools(t testing.TB, names ...string) map[string]string {
 	return paths
 }
 
-// Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what they log is shown
-// when it has failed.
+// Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what
+// they log is shown when it has failed.
 func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
 	t.Helper()
 	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{

@@ -254,7 +254,7 @@ func TestExpandGrowsRecordAndImage(t *testing.T) {
 	for range 2 {
 		out, err := expand(2*gib, 0)
 		must(t, err)
-		if out.CapacityBytes != 2*gib || !out.NodeExpansionRequired {
+		if out.GetCapacityBytes() != 2*gib || !out.GetNodeExpansionRequired() {
 			t.Errorf("got %v", out)
 		}
 	}

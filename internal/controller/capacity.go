@@ -15,7 +15,7 @@ import (
 // GetCapacity returns what a volume of the StorageClass can have at most: the smaller of the pool's room and of what the
 // cache of the group, or of the best group, has room for.
 func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	if len(r.GetVolumeCapabilities()) > 0 && checkCapabilities(r.GetVolumeCapabilities()) != nil {
+	if all := r.GetVolumeCapabilities(); len(all) > 0 && !supported(all) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 	// Kubernetes always has a StorageClass; without one only the cache's room can be told.
@@ -48,6 +48,8 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 	}
 	return &csi.GetCapacityResponse{AvailableCapacity: largest, MaximumVolumeSize: wrapperspb.Int64(largest)}, nil
 }
+
+func supported(all []*csi.VolumeCapability) bool { return checkCapabilities(all) == nil }
 
 func (s *service) largestVolume(cache storageclass.CacheSize, groups []string) int64 {
 	var largest int64

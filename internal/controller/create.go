@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -143,14 +144,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 }
 
 func contained(sets [][]string, group string) bool {
-	for _, set := range sets {
-		for _, g := range set {
-			if g == group {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(sets, func(set []string) bool { return slices.Contains(set, group) })
 }
 
 func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {

@@ -22,10 +22,10 @@ func TestCreateWritesRecordImageAndPlace(t *testing.T) {
 	r.Parameters["csi.storage.k8s.io/pvc/name"], r.Parameters["csi.storage.k8s.io/pvc/namespace"] = "claim", "space"
 	out, err := w.service.CreateVolume(context.Background(), r)
 	must(t, err)
-	if out.Volume.VolumeId != "pvc-1" || out.Volume.CapacityBytes != gib {
-		t.Errorf("got %v", out.Volume)
+	if out.GetVolume().GetVolumeId() != "pvc-1" || out.GetVolume().GetCapacityBytes() != gib {
+		t.Errorf("got %v", out.GetVolume())
 	}
-	if g := out.Volume.AccessibleTopology[0].Segments[v1alpha1.TopologyKey]; g != "g1" {
+	if g := out.GetVolume().GetAccessibleTopology()[0].GetSegments()[v1alpha1.TopologyKey]; g != "g1" {
 		t.Errorf("topology %q", g)
 	}
 	v := w.volume("pvc-1")

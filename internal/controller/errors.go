@@ -63,8 +63,7 @@ func Code(err error) codes.Code {
 			return s.code
 		}
 	}
-	var problem *escache.Problem
-	if errors.As(err, &problem) {
+	if problem, ok := errors.AsType[*escache.Problem](err); ok {
 		return problemCode(problem.Code)
 	}
 	if code, ok := kubernetesCode(err); ok {
@@ -80,7 +79,7 @@ func Code(err error) codes.Code {
 
 // problemCode maps what an escached answered. A refusal that only time or an operator cures is FailedPrecondition.
 func problemCode(code escache.Code) codes.Code {
-	switch code {
+	switch code { //nolint:exhaustive // the rest are refusals
 	case escache.CodeBusy:
 		return codes.Aborted
 	case escache.CodeNoRoom:
@@ -117,7 +116,7 @@ func kubernetesCode(err error) (codes.Code, bool) {
 
 // isFinal reports whether repeating the call as it is cannot succeed, so that what it began may be undone.
 func isFinal(err error) bool {
-	switch Code(err) {
+	switch Code(err) { //nolint:exhaustive // the rest may pass
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange:
 		return true
 	default:

@@ -26,10 +26,10 @@ func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*
 		page := &v1alpha1.CacheVolumeList{}
 		limit := pageSize
 		if most := int(r.GetMaxEntries()); most > 0 {
-			limit = min(limit, most-len(out.Entries))
+			limit = min(limit, most-len(out.GetEntries()))
 		}
-		err := s.service.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(out.NextToken))
-		if out.NextToken != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
+		err := s.service.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(out.GetNextToken()))
+		if out.GetNextToken() != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
 			return nil, fmt.Errorf("starting_token %q: %w: %w", r.GetStartingToken(), ErrPageToken, err)
 		}
 		if err != nil {
@@ -43,7 +43,7 @@ func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*
 			}
 		}
 		out.NextToken = page.Continue
-		if full := r.GetMaxEntries() > 0 && len(out.Entries) == int(r.GetMaxEntries()); full || page.Continue == "" {
+		if full := r.GetMaxEntries() > 0 && len(out.GetEntries()) == int(r.GetMaxEntries()); full || page.Continue == "" {
 			return out, nil
 		}
 	}

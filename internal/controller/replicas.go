@@ -137,8 +137,7 @@ func onEach(nodes []string, call func(node string) error) map[string]error {
 
 // unreachable reports whether the host did not answer, so that nothing is known of it.
 func unreachable(err error) bool {
-	var problem *escache.Problem
-	if errors.As(err, &problem) {
+	if _, answered := errors.AsType[*escache.Problem](err); answered {
 		return false
 	}
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, context.DeadlineExceeded)

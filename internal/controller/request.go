@@ -13,9 +13,10 @@ import (
 
 // createRequest is a CreateVolumeRequest as the driver understands it.
 type createRequest struct {
+	storageclass.Parameters
+
 	ID   string
 	Size sizeRange
-	storageclass.Parameters
 	// Groups are tried in this order, one set after the other; nil allows every group.
 	Groups [][]string
 }
@@ -78,7 +79,8 @@ func parseSize(r *csi.CapacityRange) (sizeRange, error) {
 		}
 	}
 	if want < storageclass.MinVolumeBytes || want > storageclass.MaxVolumeBytes || (maximum != 0 && want > maximum) {
-		return sizeRange{}, fmt.Errorf("volumes are whole MiB up to 1 PiB, and none is from %d to %d bytes: %w", minimum, maximum, ErrOutOfRange)
+		return sizeRange{}, fmt.Errorf("volumes are whole MiB up to 1 PiB, and none is from %d to %d bytes: %w",
+			minimum, maximum, ErrOutOfRange)
 	}
 	return sizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
 }
@@ -92,7 +94,7 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 		if c.GetBlock() == nil && c.GetMount() == nil {
 			return fmt.Errorf("a volume capability has neither block nor mount: %w", ErrInvalid)
 		}
-		switch mode := c.GetAccessMode().GetMode(); mode {
+		switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // every other mode, also one of a later CSI, is refused
 		case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:

@@ -27,6 +27,7 @@ func (r ImageRef) String() string { return r.ClusterID + "/" + r.Pool + "/" + r.
 // ImageSpec says how an image is made.
 type ImageSpec struct {
 	ImageRef
+
 	DataPool  string
 	SizeBytes int64
 	Layout    *v1alpha1.ImageLayout

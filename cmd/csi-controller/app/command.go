@@ -21,7 +21,7 @@ func Run(version string, args []string, stdout, stderr io.Writer) int {
 	command.SetOut(stdout)
 	command.SetErr(stderr)
 	if err := command.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(stderr, "csi-controller:", err)
+		_, _ = fmt.Fprintln(stderr, "csi-controller:", err)
 		return 1
 	}
 	return 0

@@ -80,12 +80,12 @@ func list(out io.Writer, found orphans.Found) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KIND\tNAME\tCLAIM\tSINCE")
+	_, _ = fmt.Fprintln(w, "KIND\tNAME\tCLAIM\tSINCE")
 	for _, i := range found.Images {
-		fmt.Fprintf(w, "image\t%s\t\t\n", i)
+		_, _ = fmt.Fprintf(w, "image\t%s\t\t\n", i)
 	}
 	for _, v := range found.Volumes {
-		fmt.Fprintf(w, "volume\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
+		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
 	}
 	return w.Flush()
 }
@@ -101,7 +101,7 @@ func removeImages(ctx context.Context, out io.Writer, images *ceph.Images, found
 		if err != nil {
 			return fmt.Errorf("remove image %s: %w", name, err)
 		}
-		fmt.Fprintf(out, "image %s is in the pool's trash, which the running csi-controller empties\n", name)
+		_, _ = fmt.Fprintf(out, "image %s is in the pool's trash, which the running csi-controller empties\n", name)
 	}
 	return nil
 }
@@ -116,10 +116,12 @@ func removeVolumes(ctx context.Context, out io.Writer, kube client.Client, found
 			return fmt.Errorf("read volume %s: %w", name, err)
 		}
 		if v.Status.AttachedNode != "" || v.Status.Authority == v1alpha1.AuthorityCache {
-			return fmt.Errorf("volume %s is attached to node %q or may have dirty data; detach and flush it first", name, v.Status.AttachedNode)
+			return fmt.Errorf("volume %s is attached to node %q or may have dirty data; detach and flush it first",
+				name, v.Status.AttachedNode)
 		}
 		if v.Status.Epoch > 0 {
-			return fmt.Errorf("volume %s may have replicas on %v; make a PersistentVolume for it and delete that, which removes everything", name, v.Spec.Replicas)
+			return fmt.Errorf("volume %s may have replicas on %v; make a PersistentVolume for it and delete that, which removes everything",
+				name, v.Spec.Replicas)
 		}
 		if err := kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 			return fmt.Errorf("remove volume %s: %w", name, err)
@@ -128,7 +130,7 @@ func removeVolumes(ctx context.Context, out io.Writer, kube client.Client, found
 		if err := kube.Patch(ctx, v, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("remove volume %s: %w", name, err)
 		}
-		fmt.Fprintf(out, "volume %s is removed\n", name)
+		_, _ = fmt.Fprintf(out, "volume %s is removed\n", name)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 		book:  reservation.NewBook(o.Slots),
 		locks: controller.NewOperations(time.Now),
 	}
-	if err := p.assemble(ctx); err != nil {
+	if err := p.assemble(); err != nil {
 		return err
 	}
 	log.Info("started", "version", o.Version, "identity", lease.Identity())
@@ -134,7 +134,7 @@ type parts struct {
 }
 
 // assemble hands every part to the manager, which runs them while this process leads.
-func (p parts) assemble(ctx context.Context) error {
+func (p parts) assemble() error {
 	guarded := p.lease.Client(p.manager.GetClient())
 	service := controller.NewService(controller.Config{
 		Cached: guarded, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.lease.Hosts(p.hosts),
@@ -157,7 +157,7 @@ func (p parts) assemble(ctx context.Context) error {
 		p.manager.Add(server.New(server.Config{
 			Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
 			Longest: p.options.LongestCall, Traces: p.traces,
-			Prepare: func(ctx context.Context) error { return p.prepare(ctx) },
+			Prepare: p.prepare,
 		})),
 		p.manager.AddHealthzCheck("alive", healthz.Ping),
 		p.manager.AddReadyzCheck("synced", p.synced),

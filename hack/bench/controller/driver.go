@@ -22,12 +22,12 @@ const (
 
 // driver is the running csi-controller.
 type driver struct {
+	csi.ControllerClient
+
 	stage   *stage
 	command *exec.Cmd
 	conn    *grpc.ClientConn
 	log     string
-
-	csi.ControllerClient
 }
 
 // drive starts the driver and waits until it serves.
@@ -71,7 +71,7 @@ func (d *driver) ready(ctx context.Context) error {
 	defer cancel()
 	for {
 		r, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{})
-		if err == nil && r.AvailableCapacity > 0 {
+		if err == nil && r.GetAvailableCapacity() > 0 {
 			return nil
 		}
 		select {

@@ -1,5 +1,6 @@
-// Command controller measures csi-controller, the binary as it is, against a real Ceph and a real Kubernetes API server on loopback: volumes
-// made and deleted per second through CSI, beside bare go-ceph calls on the same Ceph in the same run, and its memory with many volumes.
+// Command controller measures csi-controller, the binary as it is, against a real Ceph and a real Kubernetes API server on
+// loopback: volumes made and deleted per second through CSI, beside bare go-ceph calls on the same Ceph in the same run, and its
+// memory with many volumes.
 package main
 
 import (
@@ -27,8 +28,9 @@ func main() {
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout, *binary, *volumes, *many); err != nil {
+	err := run(ctx, os.Stdout, *binary, *volumes, *many)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench controller:", err)
 		os.Exit(1)
 	}
@@ -59,7 +61,8 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 		return err
 	}
 	defer bare.close()
-	fmt.Fprintf(out, "%d blank 1 GiB volumes per measurement; every CSI creation and deletion is two writes to the API server and one image\n", volumes)
+	fmt.Fprintf(out, "%d blank 1 GiB volumes per measurement; a creation or deletion through CSI is two writes to the API server and one image\n",
+		volumes)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "call\tin flight\tper second\tp50 ms\tp95 ms\tp99 ms\tbare per second\tratio\t")
 	for _, inFlight := range []int{1, 8, 25, 100} {
@@ -155,8 +158,8 @@ func memory(ctx context.Context, out io.Writer, s *stage, many int) error {
 		if err != nil {
 			return err
 		}
-		listed += len(r.Entries)
-		if token = r.NextToken; token == "" {
+		listed += len(r.GetEntries())
+		if token = r.GetNextToken(); token == "" {
 			break
 		}
 	}

@@ -113,7 +113,9 @@ func (s *stage) startKubernetes(ctx context.Context, steps *progress.Printer) er
 	if err != nil {
 		return err
 	}
-	s.kube, err = kubernetes.Start(ctx, kubernetes.Config{Dir: filepath.Join(s.dir, "kubernetes"), Address: "127.0.0.1", Programs: programs})
+	s.kube, err = kubernetes.Start(ctx, kubernetes.Config{
+		Dir: filepath.Join(s.dir, "kubernetes"), Address: "127.0.0.1", Programs: programs,
+	})
 	if err != nil {
 		return err
 	}
@@ -121,7 +123,8 @@ func (s *stage) startKubernetes(ctx context.Context, steps *progress.Printer) er
 		{"apply", "-f", "charts/escache-csi/crds"},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io"},
 	} {
-		out, err := exec.CommandContext(ctx, programs["kubectl"], append([]string{"--kubeconfig", s.kube.Kubeconfig()}, args...)...).CombinedOutput()
+		all := append([]string{"--kubeconfig", s.kube.Kubeconfig()}, args...)
+		out, err := exec.CommandContext(ctx, programs["kubectl"], all...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("kubectl %v: %w: %s", args, err, out)
 		}
@@ -168,7 +171,8 @@ func (s *stage) startGroups(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("g%d", i)}, Spec: v1alpha1.NodeGroupSpec{Nodes: members}}
+		group := &v1alpha1.NodeGroup{Spec: v1alpha1.NodeGroupSpec{Nodes: members}}
+		group.Name = fmt.Sprintf("g%d", i)
 		if err := s.api.Create(ctx, group); err != nil {
 			return err
 		}

@@ -103,7 +103,7 @@ type Report struct {
 
 // connected reports whether the host may still write to the image: it has the device, or is not known not to.
 func (r Report) connected() bool {
-	switch r.Status.State {
+	switch r.Status.State { //nolint:exhaustive // every other state, also one of a later API, may write
 	case escache.StateAbsent, escache.StateStandby:
 		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != ""
 	case escache.StateError:
@@ -171,7 +171,7 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	for _, node := range v.Spec.Replicas {
 		r, asked := reports[node]
 		answered := asked && r.Err == nil
-		if v.Status.IsOutdated(node) && !(answered && r.connected()) {
+		if v.Status.IsOutdated(node) && (!answered || !r.connected()) {
 			continue
 		}
 		if !answered || r.connected() {

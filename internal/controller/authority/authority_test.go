@@ -69,8 +69,6 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-func bytesOf(n int64) *int64 { return &n }
-
 func standby(dirty *int64) Report {
 	return Report{Status: escache.VolumeStatus{
 		State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "UpToDate", DirtyBytes: dirty,
@@ -84,7 +82,7 @@ func holding(state escache.State) Report {
 func TestDetach(t *testing.T) {
 	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
 	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
-	outdated := standby(bytesOf(0))
+	outdated := standby(new(int64(0)))
 	outdated.Status.DiskState = "Outdated"
 	for _, tc := range []struct {
 		name   string
@@ -96,12 +94,12 @@ func TestDetach(t *testing.T) {
 	}{
 		{"not attached", inCache, silent, Death{}, Detachment{Gone: true}, nil},
 		{"attached elsewhere", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" }, silent, Death{}, Detachment{Gone: true}, nil},
-		{"orderly and clean", held, standby(bytesOf(0)), Death{}, Detachment{Clean: true}, nil},
-		{"orderly and dirty", held, standby(bytesOf(1)), Death{}, Detachment{}, nil},
+		{"orderly and clean", held, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
+		{"orderly and dirty", held, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},
 		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},
 		{"orderly, copy not current by the record", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Outdated = []string{"n1"} },
-			standby(bytesOf(0)), Death{}, Detachment{}, nil},
+			standby(new(int64(0))), Death{}, Detachment{}, nil},
 		{"replica lost", held, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{}, nil},
 		{"never laid", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" },
 			Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{Clean: true}, nil},
@@ -137,18 +135,18 @@ func TestSettled(t *testing.T) {
 		reports map[string]Report
 		want    bool
 	}{
-		{"both clean", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(bytesOf(0))}, true},
-		{"one clean, the other cannot tell", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(nil)}, true},
+		{"both clean", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, true},
+		{"one clean, the other cannot tell", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": standby(nil)}, true},
 		{"nobody can tell", inCache, map[string]Report{"n1": standby(nil), "n2": standby(nil)}, false},
-		{"dirty", inCache, map[string]Report{"n1": standby(bytesOf(1)), "n2": standby(bytesOf(1))}, false},
-		{"one silent", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": silent}, false},
-		{"one not asked", inCache, map[string]Report{"n1": standby(bytesOf(0))}, false},
-		{"the silent one is outdated", old, map[string]Report{"n1": standby(bytesOf(0)), "n2": silent}, true},
-		{"the outdated one still has the device", old, map[string]Report{"n1": standby(bytesOf(0)), "n2": holding(escache.StateConnected)}, false},
-		{"only the outdated one is clean", old, map[string]Report{"n1": standby(bytesOf(1)), "n2": standby(bytesOf(0))}, false},
-		{"one still has the device", inCache, map[string]Report{"n1": standby(bytesOf(0)), "n2": holding(escache.StateConnected)}, false},
+		{"dirty", inCache, map[string]Report{"n1": standby(new(int64(1))), "n2": standby(new(int64(1)))}, false},
+		{"one silent", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, false},
+		{"one not asked", inCache, map[string]Report{"n1": standby(new(int64(0)))}, false},
+		{"the silent one is outdated", old, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, true},
+		{"the outdated one still has the device", old, map[string]Report{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
+		{"only the outdated one is clean", old, map[string]Report{"n1": standby(new(int64(1))), "n2": standby(new(int64(0)))}, false},
+		{"one still has the device", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
 		{"attached", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" },
-			map[string]Report{"n1": standby(bytesOf(0)), "n2": standby(bytesOf(0))}, false},
+			map[string]Report{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, false},
 		{"in Ceph already", func(*v1alpha1.CacheVolumeStatus) {}, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -80,7 +81,12 @@ func (h *Host) listen(port int) error {
 	if err != nil {
 		return err
 	}
-	h.port = listener.Addr().(*net.TCPAddr).Port
+	if h.port = port; port == 0 {
+		_, chosen, _ := net.SplitHostPort(listener.Addr().String())
+		if h.port, err = strconv.Atoi(chosen); err != nil {
+			return err
+		}
+	}
 	h.server = &http.Server{Handler: h.handler(), ReadHeaderTimeout: 5 * time.Second}
 	go func(s *http.Server) { _ = s.Serve(listener) }(h.server)
 	return nil

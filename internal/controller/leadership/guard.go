@@ -21,6 +21,7 @@ func (l *Lease) Client(c client.Client) client.Client { return guardedClient{c, 
 
 type guardedImages struct {
 	controller.Images
+
 	lease *Lease
 }
 
@@ -61,6 +62,7 @@ func (g guardedImages) Fence(ctx context.Context, clusterID, address string, dur
 
 type guardedHosts struct {
 	controller.Hosts
+
 	lease *Lease
 }
 
@@ -80,6 +82,7 @@ func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume esc
 
 type guardedClient struct {
 	client.Client
+
 	lease *Lease
 }
 
@@ -117,6 +120,7 @@ func (g guardedClient) Status() client.SubResourceWriter {
 
 type guardedStatus struct {
 	client.SubResourceWriter
+
 	lease *Lease
 }
 

@@ -30,6 +30,7 @@ type Pool struct{ ClusterID, Pool string }
 // Image is an image that no CacheVolume names.
 type Image struct {
 	Pool
+
 	Image string
 }
 

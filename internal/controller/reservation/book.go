@@ -94,8 +94,8 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	slot, ok := b.numbers(p.Group).lowestFree(b.slots.count())
 	if !ok {
 		b.ledger.Release(volume)
-		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges on the controller and on its hosts: %w",
-			p.Group, b.slots.count(), ErrNoSlot)
+		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges, on the controller and on its "+
+			"hosts: %w", p.Group, b.slots.count(), ErrNoSlot)
 	}
 	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
 	b.enter(volume, entry{Reservation: r})

@@ -31,7 +31,7 @@ type service struct {
 }
 
 func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	switch r.Name {
+	switch r.GetName() {
 	case "panic":
 		panic("a bug")
 	case "hang":
@@ -47,8 +47,9 @@ func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*c
 
 // lockedBuffer is a log that a server writes while a test reads.
 type lockedBuffer struct {
-	mu sync.Mutex
 	bytes.Buffer
+
+	mu sync.Mutex
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
@@ -73,7 +74,7 @@ type running struct {
 
 func serve(t *testing.T) running {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "csi")
+	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // a socket's path has 108 characters at most
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestErrorsGetTheirCodeAndAreToldOnce(t *testing.T) {
 	}
 	calls := uint64(0)
 	for _, f := range families {
-		for _, m := range f.Metric {
+		for _, m := range f.GetMetric() {
 			calls += m.GetHistogram().GetSampleCount()
 		}
 	}

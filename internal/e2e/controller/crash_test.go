@@ -122,6 +122,22 @@ func scenes() []scene {
 			check: func(t *testing.T, w *world) { w.empty(t) },
 		},
 		{
+			name: "DeleteVolume while the host of a replica is away",
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+				elsewhere = w.one(t).Spec.Replicas[1]
+				w.fleet.Hosts[elsewhere].Stop()
+			},
+			call: func(t *testing.T, _ *world, d *driver) error { return d.delete(t.Context(), crashed) },
+			check: func(t *testing.T, w *world) {
+				if len(w.volumes(t)) > 0 || len(w.fleet.On(imageRef())) != 1 {
+					t.Errorf("%d records, replicas on %v", len(w.volumes(t)), w.fleet.On(imageRef()))
+				}
+			},
+			clean: func(t *testing.T, w *world, _ *driver) { w.fleet.Hosts[elsewhere].Restart(t) },
+		},
+		{
 			name: "ControllerPublishVolume", prepare: create, clean: detachAndRemove,
 			call: func(t *testing.T, w *world, d *driver) error {
 				return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0])

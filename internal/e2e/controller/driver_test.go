@@ -44,7 +44,7 @@ var soon = []string{"--lease-duration=30s", "--lease-renew-deadline=20s", "--lea
 // launch starts a replica. It ends with the test; its log is shown when the test has failed.
 func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "csi-") // short: a socket's path is bounded
+	dir, err := os.MkdirTemp("", "csi-") //nolint:usetesting // a socket's path has 108 characters at most
 	must(t, err)
 	d := &driver{name: name, dir: dir, world: w}
 	conn, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),

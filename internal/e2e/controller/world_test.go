@@ -162,7 +162,7 @@ func (w *world) images(t *testing.T) []string {
 	var names []string
 	for _, pool := range []string{"rbd", "fast"} {
 		names = append(names, strings.Fields(w.rbd(t, "ls", pool))...)
-		for _, line := range strings.Split(strings.TrimSpace(w.rbd(t, "trash", "ls", pool)), "\n") {
+		for line := range strings.SplitSeq(strings.TrimSpace(w.rbd(t, "trash", "ls", pool)), "\n") {
 			if line != "" {
 				names = append(names, "trash:"+line)
 			}
@@ -207,7 +207,7 @@ func (w *world) purge(t *testing.T) {
 		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 	}
 	for _, pool := range []string{"rbd", "fast"} {
-		for _, image := range strings.Fields(w.rbd(t, "ls", pool)) {
+		for image := range strings.FieldsSeq(w.rbd(t, "ls", pool)) {
 			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "rm", "--no-progress", pool+"/"+image).Run()
 		}
 		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()
