@@ -167,10 +167,8 @@ func benchSequential(ctx context.Context, path string, bytes int64, size, depth 
 	}
 	done := feed(ctx, offsets, bytes, int64(size))
 	writers.Wait()
-	for _, err := range append(failed, ctx.Err()) {
-		if err != nil {
-			return SequentialResult{}, err
-		}
+	if err := errors.Join(errors.Join(failed...), ctx.Err()); err != nil {
+		return SequentialResult{}, err
 	}
 	if err := dev.Sync(); err != nil {
 		return SequentialResult{}, fmt.Errorf("make it stable: %w", err)

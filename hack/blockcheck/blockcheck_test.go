@@ -98,7 +98,7 @@ func TestVerifyFindsWhatBecameOfTheBlocks(t *testing.T) {
 			tt.change(t, path, before)
 			got, says := verifyList(t, path, acks)
 			if got != tt.want || !strings.Contains(says, tt.says) {
-				t.Errorf("%s: %s, want %s: %s", got, says, tt.want, tt.says)
+				t.Errorf("%+v: %s, want %+v: %s", got, says, tt.want, tt.says)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestWriterStartsOverAtTheEndOfItsRegion(t *testing.T) {
 	path := file(t)
 	acks := writeTo(t, path, writeOptions{epoch: 1, first: 1, offset: 4 * block.Size, span: 4 * block.Size, batch: 1, bytes: 6 * block.Size})
 	if got, says := verifyList(t, path, acks); got != (report{right: 4}) {
-		t.Errorf("%s: %s", got, says)
+		t.Errorf("%+v: %s", got, says)
 	}
 	p, err := os.ReadFile(path)
 	if err != nil {

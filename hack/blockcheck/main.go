@@ -1,5 +1,5 @@
-// Blockcheck writes numbered blocks to a device, tells on standard output which of them the device has acknowledged, and later says which of those are
-// missing, stale or corrupt. It also times writes. It is static and goes into the hosts of the lab.
+// Blockcheck writes numbered blocks to a device, tells on standard output which of them the device has acknowledged, and later says
+// which of those are missing, stale or corrupt. It also times writes. It is static and goes into the hosts of the lab.
 package main
 
 import (
@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() {
+func main() { os.Exit(program()) }
+
+func program() int {
 	// SIGINT and SIGTERM end a writer between two writes, so that its list is complete.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -20,6 +22,7 @@ func main() {
 	root.AddCommand(writeCommand(), verifyCommand(), benchCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "blockcheck:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }

@@ -25,7 +25,7 @@ type report struct {
 	right, newer, wrong int
 }
 
-func (r report) String() string {
+func (r *report) String() string {
 	return fmt.Sprintf("right %d newer %d wrong %d", r.right, r.newer, r.wrong)
 }
 
@@ -50,7 +50,7 @@ func verifyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), r)
+			fmt.Fprintln(cmd.OutOrStdout(), &r)
 			if r.wrong > 0 {
 				return fmt.Errorf("%d of %d acknowledged blocks are wrong", r.wrong, len(ledger))
 			}

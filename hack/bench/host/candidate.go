@@ -70,7 +70,7 @@ const (
 	drbdPort  = 8899
 )
 
-func newBareDRBD(r *runner, lab *labtest.Lab) bareDRBD {
+func newBareDRBD(r *runner, lab *labtest.Lab) candidate {
 	pair := lab.Hosts[:2]
 	for i, h := range pair {
 		peer := pair[1-i]
@@ -81,7 +81,8 @@ func newBareDRBD(r *runner, lab *labtest.Lab) bareDRBD {
 		})
 		h.Write(r, "/etc/drbd.d/"+drbdName+".res", file)
 		r.Cleanup(func() {
-			h.Shell(r, fmt.Sprintf("drbdadm secondary %[1]s; drbdadm down %[1]s; rm -f /etc/drbd.d/%[1]s.res; lvremove -qq -y escache/%[1]s", drbdName))
+			h.Shell(r, fmt.Sprintf(
+				"drbdadm secondary %[1]s; drbdadm down %[1]s; rm -f /etc/drbd.d/%[1]s.res; lvremove -qq -y escache/%[1]s", drbdName))
 		})
 		h.Shell(r, fmt.Sprintf("lvcreate -qq -y -Wn -Zn -L %dM -n %[2]s escache && drbdadm create-md --force %[2]s && drbdadm up %[2]s",
 			imageBytes/mib, drbdName))

@@ -1,5 +1,5 @@
-// Command host measures, in a running lab, what a volume of escache costs against what it is made of: a bare DRBD device on the same two hosts, and
-// an RBD image without a cache. Hosts are emulated, so no number means anything outside the run it is from; the ratios do.
+// Command host measures, in a running lab, what a volume of escache costs against what it is made of: a bare DRBD device on the same two
+// hosts, and an RBD image without a cache. Hosts are emulated, so no number means anything outside the run it is from; the ratios do.
 package main
 
 import (
@@ -14,15 +14,18 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-func main() {
+func main() { os.Exit(program()) }
+
+func program() int {
 	rounds := flag.Int("rounds", 5, "how often each candidate has its turn")
 	duration := flag.Duration("duration", 4*time.Second, "how long one turn of synchronous writes is")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if !run(ctx, func(r *runner) { bench(r, *rounds, *duration) }) {
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 const mib = 1 << 20

@@ -51,7 +51,8 @@ func (r *results) print(candidates []candidate) {
 	rounds := len(r.sequential[flushName])
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, writers := range syncWriters {
-		fmt.Fprintf(w, "\n4 KiB writes, each stable before its writer's next, %d at a time (medians of %d rounds, taken in turns)\n", writers, rounds)
+		fmt.Fprintf(w, "\n4 KiB writes, each stable before its writer's next, %d at a time (medians of %d rounds, taken in turns)\n",
+			writers, rounds)
 		fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tescache against it\t")
 		own := column(r.sync[syncKey{candidates[0].name(), writers}], perSecond)
 		for _, c := range candidates {

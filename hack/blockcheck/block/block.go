@@ -1,5 +1,5 @@
-// Package block defines the numbered blocks that blockcheck writes, and the acknowledgements it reports, so that the list of what was promised
-// can be kept far from the device that is to keep the promise.
+// Package block defines the numbered blocks that blockcheck writes, and the acknowledgements it reports, so that the list of what was
+// promised can be kept far from the device that is to keep the promise.
 package block
 
 import (

@@ -15,8 +15,8 @@ const (
 	rebootLimit = 5 * time.Minute
 )
 
-// failover is the promise of the whole project: what was acknowledged survives the power loss of the host that acknowledged it, although Ceph has
-// not got any of it yet; and the host that returns is a full member again.
+// failover is the promise of the whole project: what was acknowledged survives the power loss of the host that acknowledged it, although
+// Ceph has not got any of it yet; and the host that returns is a full member again.
 func failover(t *testing.T, lab *labtest.Lab, bytes int64, writing bool) {
 	n1, n2, n3 := lab.Hosts[0], lab.Hosts[1], lab.Hosts[2]
 	line := labtest.NewTimeline()

@@ -69,7 +69,8 @@ func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	t.Logf("slowest write, through the loss of the peer: %s", acks.Slowest())
 }
 
-// staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the only replica there is, and must not be used.
+// staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the only replica there is, and must not
+// be used.
 func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v := lab.NewVolume(t, labtest.VolumeSpec{})

@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// TestHosts runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it broke and
-// leaves nothing on the hosts, which is checked after each.
+// TestHosts runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it
+// broke and leaves nothing on the hosts, which is checked after each.
 func TestHosts(t *testing.T) {
 	lab := labtest.Open(t)
 	tests := []struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// smallAndIdle looks at an escached with a connected volume to which nothing happens. What CPU time means on an emulated host depends on what else
-// its machine does, so doing nothing is compared with doing something in the same run: being asked for its status once a second.
+// smallAndIdle looks at an escached with a connected volume to which nothing happens. What CPU time means on an emulated host depends on
+// what else its machine does, so doing nothing is compared with doing something in the same run: being asked for its status once a
+// second.
 func smallAndIdle(t *testing.T, lab *labtest.Lab) {
 	const (
 		look        = 30 * time.Second

@@ -26,7 +26,8 @@ const (
 	hold, release, resize             = "hold", "release", "resize"
 )
 
-// belongs says which steps a connected volume's life has when others are wanted: a hold must be released, and only what drains can stop to.
+// belongs says which steps a connected volume's life has when others are wanted: a hold must be released, and only what drains can stop
+// to.
 func belongs(name string, wanted func(name string) bool) bool {
 	switch name {
 	case connect, flush, stop:
@@ -49,7 +50,8 @@ type life struct {
 	acks labtest.Acks
 }
 
-// live makes an image, takes it through the steps that are wanted and those that they need, and looks whether Ceph has everything in the end.
+// live makes an image, takes it through the steps that are wanted and those that they need, and looks whether Ceph has everything in the
+// end.
 func live(t *testing.T, lab *labtest.Lab, wanted func(name string) bool, do func(step)) {
 	t.Helper()
 	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib})

@@ -11,9 +11,9 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// restartIsNotNoticed kills escached under a writer again and again. Its start costs CPU on an emulated host with one core, and that is all it may
-// cost: in the same run the writer is measured while other commands of the same weight run. A stall that a restart causes is there at each restart,
-// and one that a busy machine causes is not, so medians are compared.
+// restartIsNotNoticed kills escached under a writer again and again. Its start costs CPU on an emulated host with one core, and that is
+// all it may cost: in the same run the writer is measured while other commands of the same weight run. A stall that a restart causes is
+// there at each restart, and one that a busy machine causes is not, so medians are compared.
 func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	const restarts = 5
 	n1 := lab.Hosts[0]
@@ -25,7 +25,9 @@ func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	before := v.Status(t, n1)
 
 	// The reports of LVM are what a starting escached mostly waits for.
-	without := slowest(t, writer, restarts, func() { n1.Shell(t, "lvs -o+tags >/dev/null; dmsetup table >/dev/null; drbdadm dump all >/dev/null") })
+	without := slowest(t, writer, restarts, func() {
+		n1.Shell(t, "lvs -o+tags >/dev/null; dmsetup table >/dev/null; drbdadm dump all >/dev/null")
+	})
 	with := slowest(t, writer, restarts, func() { t.Logf("escached was back %s after SIGKILL", n1.KillService(t)) })
 	t.Logf("slowest write: %s without a restart, %s with (medians of %d)", without, with, restarts)
 	// A freeze of DRBD lasts 1.5 s and more.

@@ -73,8 +73,8 @@ func imageID(ctx context.Context, ref api.VolumeRef) (string, error) {
 	return info.ID, err
 }
 
-// grow makes an image larger while a host has it. `rbd resize` would ask for the lock, which a cache's map never lends, and be refused: so the size
-// in the image's header is changed, and the hosts' kernels are told to read it again.
+// grow makes an image larger while a host has it. `rbd resize` would ask for the lock, which a cache's map never lends, and be refused:
+// so the size in the image's header is changed, and the hosts' kernels are told to read it again.
 func (l *Lab) grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
 	id, err := imageID(ctx, ref)
 	if err != nil {
@@ -103,8 +103,8 @@ func (v *Volume) Grow(t T, sizeBytes int64) {
 	}
 }
 
-// Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again when the test is over. The caller says with it
-// that the client's host will have lost that map by then: it was switched off, or has unmapped.
+// Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again when the test is over. The caller says
+// with it that the client's host will have lost that map by then: it was switched off, or has unmapped.
 func (l *Lab) Blocklist(t T, clientAddress string) {
 	t.Helper()
 	l.Command(t, "ceph", "osd", "blocklist", "add", clientAddress, forever)

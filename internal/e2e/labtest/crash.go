@@ -27,7 +27,7 @@ func (h *Host) TraceCrashPoints(t T) {
 func (h *Host) CrashPoints(t T) []string {
 	t.Helper()
 	var points []string
-	for _, line := range strings.Fields(h.Shell(t, "cat "+crashDir+"/trace 2>/dev/null; rm -f "+crashDir+"/trace")) {
+	for line := range strings.FieldsSeq(h.Shell(t, "cat "+crashDir+"/trace 2>/dev/null; rm -f "+crashDir+"/trace")) {
 		if !slices.Contains(points, line) {
 			points = append(points, line)
 		}

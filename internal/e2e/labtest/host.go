@@ -123,8 +123,9 @@ func (h *Host) ServicePID(t T) string {
 func (h *Host) saveLog(t T, dir string) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	out, err := h.Try(ctx, nil, "sh", "-c", "tail -n 300 /var/log/escached.log; echo; echo == kernel; dmesg | tail -n 80; echo; echo == drbd; cat /proc/drbd; "+
-		"dmsetup table; dmsetup status --noflush; tail -n 20 /run/escache/fence-peer.log")
+	out, err := h.Try(ctx, nil, "sh", "-c", "tail -n 300 /var/log/escached.log; echo; "+
+		"echo == kernel; dmesg | tail -n 80; echo; echo == drbd; cat /proc/drbd; dmsetup table; dmsetup status --noflush; "+
+		"tail -n 20 /run/escache/fence-peer.log")
 	if err != nil {
 		out += "\n" + err.Error()
 	}

@@ -3,7 +3,7 @@ package labtest
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net"
 	"os"
 	"sync/atomic"
 	"time"
@@ -20,7 +20,7 @@ const (
 )
 
 // escachedPort is where the lab's hosts serve the API.
-const escachedPort = 7443
+const escachedPort = "7443"
 
 // Lab is the running lab that this process is in.
 type Lab struct {
@@ -65,11 +65,13 @@ func Open(t T) *Lab {
 func (l *Lab) host(node labclient.Node) (*Host, error) {
 	h := &Host{
 		Name: node.Name, Address: node.DataAddress, lab: l,
-		URL: fmt.Sprintf("https://%s:%d", node.MgmtAddress, escachedPort),
+		URL: "https://" + net.JoinHostPort(node.MgmtAddress, escachedPort),
 		TLS: escache.TLSFiles{CA: os.Getenv("LAB_CA"), Cert: os.Getenv("LAB_CLIENT_CERT"), Key: os.Getenv("LAB_CLIENT_KEY")},
 	}
 	var err error
-	h.API, err = escache.New(escache.Options{Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit, Change: callLimit}})
+	h.API, err = escache.New(escache.Options{
+		Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit, Change: callLimit},
+	})
 	return h, err
 }
 
@@ -152,8 +154,7 @@ func (l *Lab) mend(t T) {
 
 // CodeOf is the code of an error that escached answered; empty for any other error, and for none.
 func CodeOf(err error) api.Code {
-	var problem *api.Problem
-	if errors.As(err, &problem) {
+	if problem, ok := errors.AsType[*api.Problem](err); ok {
 		return problem.Code
 	}
 	return ""

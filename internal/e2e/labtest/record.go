@@ -18,6 +18,7 @@ import (
 // Record is what the lab's arbiter knows of a volume: who may write it, and who must not be used.
 type Record struct {
 	api.VolumeRef
+
 	ImageID      string   `json:"imageID,omitempty"`
 	AttachedNode string   `json:"attachedNode"`
 	Epoch        int64    `json:"epoch"`
@@ -51,6 +52,7 @@ func (l *Lab) forget(ctx context.Context, ref api.VolumeRef) error {
 func (l *Lab) resynced(ctx context.Context, ref api.VolumeRef, node string) error {
 	return l.arbiter(ctx, http.MethodPost, resyncedPath, nil, struct {
 		api.VolumeRef
+
 		Node string `json:"node"`
 	}{ref, node}, nil)
 }

@@ -1,5 +1,5 @@
-// Package labtest is what the end-to-end tests and benchmarks have in common: the running lab they are in, its hosts, volumes on them, writers whose
-// acknowledgements are kept outside the host, and waiting for conditions instead of for time to pass.
+// Package labtest is what the end-to-end tests and benchmarks have in common: the running lab they are in, its hosts, volumes on them,
+// writers whose acknowledgements are kept outside the host, and waiting for conditions instead of for time to pass.
 package labtest
 
 import (

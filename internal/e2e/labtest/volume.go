@@ -31,6 +31,7 @@ type VolumeSpec struct {
 // Volume is an RBD image and what the hosts are told about it.
 type Volume struct {
 	api.VolumeRef
+
 	ImageID               string
 	SizeBytes, CacheBytes int64
 	Hosts                 []*Host
@@ -43,7 +44,8 @@ type Volume struct {
 
 func (v *Volume) String() string { return v.Pool + "/" + v.Image }
 
-// NewVolume makes an image. When a test fails half way, what is left of its volumes is torn down by force, so that the next test says something too.
+// NewVolume makes an image. When a test fails half way, what is left of its volumes is torn down by force, so that the next test says
+// something too.
 func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	t.Helper()
 	n := l.nextVolume()
@@ -275,7 +277,8 @@ func describe(s api.VolumeStatus) string {
 	if s.DirtyBytes != nil {
 		dirty = fmt.Sprint(*s.DirtyBytes)
 	}
-	text := fmt.Sprintf("state %s, role %s, epoch %d, disk %s, peers %+v, dirty %s, I/O suspended %t", s.State, s.Role, s.Epoch, s.DiskState, s.Peers, dirty, s.IOSuspended)
+	text := fmt.Sprintf("state %s, role %s, epoch %d, disk %s, peers %+v, dirty %s, I/O suspended %t",
+		s.State, s.Role, s.Epoch, s.DiskState, s.Peers, dirty, s.IOSuspended)
 	if s.Error != nil {
 		text += fmt.Sprintf(", error %+v", *s.Error)
 	}

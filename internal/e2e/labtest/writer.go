@@ -92,7 +92,7 @@ func (w *Writer) collect(stdout *io.PipeReader) error {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // the end of the output; how the program ended says whether that is an error
 		}
 		ack, err := block.ParseAck(strings.TrimSuffix(line, "\n"))
 		if err != nil {
