@@ -20,6 +20,8 @@ import (
 type holds struct {
 	dir string
 	mu  sync.Mutex
+	// none is true while it is known that nothing is held, which is nearly always: then nobody needs to look at the disk.
+	none bool
 }
 
 func newHolds(dir string) *holds { return &holds{dir: dir} }
@@ -55,6 +57,7 @@ func (h *holds) read(name string) (holdRecord, error) {
 func (h *holds) put(r holdRecord) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.none = false
 	data, err := json.Marshal(r)
 	if err == nil {
 		err = os.MkdirAll(h.dir, 0o700)
@@ -85,13 +88,17 @@ func (h *holds) drop(name string) error {
 func (h *holds) list() []holdRecord {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	entries, _ := os.ReadDir(h.dir)
+	if h.none {
+		return nil
+	}
+	entries, err := os.ReadDir(h.dir)
 	var out []holdRecord
 	for _, entry := range entries {
 		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), namePrefix) {
 			out = append(out, r)
 		}
 	}
+	h.none = len(out) == 0 && (err == nil || os.IsNotExist(err))
 	return out
 }
 
@@ -215,7 +222,7 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
 
 // watchHolds releases what is held for too long, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
-	for pause(ctx, time.Second/2) == nil {
+	for pause(ctx, time.Second) == nil {
 		for _, r := range e.holds.list() {
 			if e.now().Before(r.Until) {
 				continue

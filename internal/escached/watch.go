@@ -12,11 +12,17 @@ import (
 // askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
 const askAgainEvery = 10 * time.Second
 
+// frozenLook is how often frozen I/O is looked for: rarely enough to cost nothing on an idle host.
+const frozenLook = 3 * time.Second
+
 // watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
 // have been away. DRBD asks once by itself; disconnecting makes it ask again.
 func (e *Engine) watchFrozen(ctx context.Context) {
 	since := map[string]time.Time{}
-	for pause(ctx, time.Second) == nil {
+	for pause(ctx, frozenLook) == nil {
+		if len(e.reg.list()) == 0 {
+			continue
+		}
 		table, err := e.States.Read()
 		if err != nil {
 			continue
@@ -54,7 +60,7 @@ func (e *Engine) askAgain(ctx context.Context, v volume) error {
 }
 
 // leftoverEvery is how often leftovers are looked for. What is found twice, without a verb that is at it, is one.
-const leftoverEvery = 20 * time.Second
+const leftoverEvery = time.Minute
 
 // watchLeftovers gives back what a verb could not because the kernel did not let go in time, until ctx ends: an image that
 // stays mapped here cannot be mapped on the peer.
