@@ -61,7 +61,8 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 		return err
 	}
 	defer bare.close()
-	fmt.Fprintf(out, "%d blank 1 GiB volumes per measurement; a creation or deletion through CSI is two writes to the API server and one image\n",
+	fmt.Fprintf(out,
+		"%d blank 1 GiB volumes per measurement; through CSI, each creation or deletion is two writes to the API server and one image\n",
 		volumes)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "call\tin flight\tper second\tp50 ms\tp95 ms\tp99 ms\tbare per second\tratio\t")

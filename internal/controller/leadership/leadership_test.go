@@ -19,6 +19,7 @@ import (
 // fakeLock is a lock that only remembers whether it works.
 type fakeLock struct {
 	resourcelock.Interface
+
 	fail error
 	slow func()
 }

@@ -45,6 +45,7 @@ func (s Slots) count() int {
 // Reservation is a volume's place.
 type Reservation struct {
 	placement.Placement
+
 	Port  int32
 	Minor int32
 }
@@ -64,6 +65,7 @@ type Book struct {
 // entry is a volume's place and the object that has it on record; none while the volume is in creation.
 type entry struct {
 	Reservation
+
 	object types.UID
 }
 
