@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts beside it, which run with `set -e`: `step NAME COMMAND…` says what runs and how long it took;
 # `steps_summary`, called at the end in any case, prints all of it once more and names the step that failed.
 steps_started=$SECONDS

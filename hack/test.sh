@@ -10,7 +10,7 @@ lab() { bin/lab "$@"; }
 finish() {
   local status=$?
   trap - EXIT INT TERM
-  [ -x bin/lab ] && lab down || true
+  if [ -x bin/lab ]; then lab down || true; fi
   steps_summary
   exit "$status"
 }

@@ -70,7 +70,7 @@ const (
 	drbdPort  = 8899
 )
 
-func newBareDRBD(r *runner, lab *labtest.Lab) candidate {
+func startBareDRBD(r *runner, lab *labtest.Lab) {
 	pair := lab.Hosts[:2]
 	for i, h := range pair {
 		peer := pair[1-i]
@@ -90,7 +90,6 @@ func newBareDRBD(r *runner, lab *labtest.Lab) candidate {
 	waitForDRBD(r, pair[0], "Secondary/Secondary")
 	pair[0].Shell(r, fmt.Sprintf("drbdadm new-current-uuid --clear-bitmap %[1]s && drbdadm primary %[1]s", drbdName))
 	waitForDRBD(r, pair[0], "UpToDate/UpToDate")
-	return bareDRBD{}
 }
 
 func resourceFile(r *runner, resource drbd.Resource) string {

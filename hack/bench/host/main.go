@@ -33,7 +33,8 @@ const mib = 1 << 20
 func bench(r *runner, rounds int, duration time.Duration) {
 	lab := labtest.Open(r)
 	cache := newCache(r, lab)
-	candidates := []candidate{cache, newBareDRBD(r, lab), newBareRBD(r, lab)}
+	startBareDRBD(r, lab)
+	candidates := []candidate{cache, bareDRBD{}, newBareRBD(r, lab)}
 	before, begin := lab.Hosts[0].ServiceUse(r), time.Now()
 	idle(r.Context())
 	after, elapsed := lab.Hosts[0].ServiceUse(r), time.Since(begin)

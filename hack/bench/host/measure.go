@@ -18,7 +18,8 @@ type syncResult struct {
 
 func benchSync(r *runner, h *labtest.Host, device string, duration time.Duration, writers int) syncResult {
 	var result syncResult
-	measure(r, h, &result, "sync", device, "--duration", duration.String(), "--span", fmt.Sprint(syncSpan), "--writers", fmt.Sprint(writers))
+	measure(r, h, &result, "sync", device,
+		"--duration", duration.String(), "--span", fmt.Sprint(syncSpan), "--writers", fmt.Sprint(writers))
 	return result
 }
 

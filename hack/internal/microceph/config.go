@@ -40,7 +40,8 @@ func (c *Cluster) conf() string {
 		"mon_allow_pool_size_one = true",
 		"mon_allow_pool_delete = true",
 		"mon_warn_on_pool_no_redundancy = false",
-		// A stalled OSD loses its read leases after 0.8 of this, and with no other OSD to renew them its placement groups stay laggy for good.
+		// A stalled OSD loses its read leases after 0.8 of this, and with no other OSD to renew them its placement groups stay
+		// laggy for good.
 		"osd_heartbeat_grace = 3600",
 		// The disk under the monitor belongs to the machine; how full that is says nothing about this cluster.
 		"mon_data_avail_crit = 1",

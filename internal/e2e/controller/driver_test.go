@@ -26,15 +26,15 @@ import (
 
 // driver is one replica of csi-controller.
 type driver struct {
+	csi.ControllerClient
+	csi.IdentityClient
+
 	name    string
 	dir     string // socket, log, crash points
 	world   *world
 	command *exec.Cmd
 	ended   chan struct{}
 	conn    *grpc.ClientConn
-
-	csi.ControllerClient
-	csi.IdentityClient
 }
 
 // soon makes another replica take over soon after bury, for tests that kill leaders all the time; and on a machine that is busy with

@@ -20,7 +20,8 @@ const sector = 4096
 
 // Write writes data and returns when the device has it for good.
 func (d Devices) Write(ctx context.Context, device string, offset int64, data []byte) error {
-	_, err := d.Host.Try(ctx, bytes.NewReader(data), "dd", "of="+device, fmt.Sprintf("bs=%d", sector), fmt.Sprintf("seek=%d", offset/sector),
+	_, err := d.Host.Try(ctx, bytes.NewReader(data), "dd", "of="+device,
+		fmt.Sprintf("bs=%d", sector), fmt.Sprintf("seek=%d", offset/sector),
 		"iflag=fullblock", "oflag=direct", "conv=notrunc,fsync")
 	return err
 }

@@ -74,7 +74,7 @@ func (w *world) discard(t *testing.T, socket string) {
 	check(t, err)
 	defer conn.Close()
 	client := csi.NewControllerClient(conn)
-	for _, name := range strings.Fields(names) {
+	for name := range strings.FieldsSeq(names) {
 		if _, err := client.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: name}); err != nil {
 			t.Errorf("%v", err)
 		}

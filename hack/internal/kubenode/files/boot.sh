@@ -1,5 +1,6 @@
 #!/bin/sh
 # Prepares the network of pods: each node has a range of its own, and the way to the others' leads through the nodes themselves.
+# shellcheck source=/dev/null
 . /etc/kubernetes/node.env
 modprobe -a overlay veth bridge br_netfilter nf_conntrack || exit 1
 ip route replace default via "$GATEWAY" || exit 1

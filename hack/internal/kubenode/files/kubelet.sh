@@ -1,5 +1,6 @@
 #!/bin/sh
 # Loads the images that came with the payload, then is the kubelet.
+# shellcheck source=/dev/null
 . /etc/kubernetes/node.env
 while [ ! -S /run/containerd/containerd.sock ]; do sleep 0.1; done
 for image in /var/lib/lab/images/*.tar; do
