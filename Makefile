@@ -16,9 +16,9 @@ setup: ## install the Debian packages that building needs
 	hack/setup.sh build
 
 .PHONY: build
-build: setup ## build all binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(foreach c,$(STATIC),$(if $(wildcard cmd/$(c)),./cmd/$(c)))
-	go build -trimpath -tags '$(CEPH_TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/csi-controller
+build: setup ## build all binaries into bin/ (without -trimpath: so the tests share what is compiled)
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ $(foreach c,$(STATIC),$(if $(wildcard cmd/$(c)),./cmd/$(c)))
+	go build -tags '$(CEPH_TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/csi-controller
 	CGO_ENABLED=0 go build -o bin/lab ./hack/lab
 
 .PHONY: test
