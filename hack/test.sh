@@ -19,7 +19,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
-export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-24}
+export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
   lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 20m
