@@ -22,7 +22,7 @@ trap 'exit 143' TERM
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
-  lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 20m
+  lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 40m
 }
 
 step "install packages" hack/setup.sh build lab kubernetes
