@@ -21,8 +21,11 @@ trap 'exit 143' TERM
 # All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
+# Tests that have not been repeated often enough yet to be trusted on a busy machine; `make test HOST_SKIP=` runs them too.
+host_skip=${HOST_SKIP-'TestHosts/(restart_of_escached|escached_killed_at|escached_is_small|a_stale_replica)'}
+
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
-  lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 40m
+  lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 40m ${host_skip:+-test.skip "$host_skip"}
 }
 
 step "install packages" hack/setup.sh build lab kubernetes
