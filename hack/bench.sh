@@ -5,18 +5,7 @@ cd "$(dirname "$0")/.."
 . hack/step.sh
 
 export LAB_NAME=${LAB_NAME:-bench-$$}
-lab() { bin/lab "$@"; }
-
-finish() {
-  local status=$?
-  trap - EXIT INT TERM
-  if [ -x bin/lab ]; then lab down || true; fi
-  steps_summary
-  exit "$status"
-}
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+. hack/with-lab.sh
 
 step "install packages" hack/setup.sh build lab
 step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab

@@ -5,18 +5,7 @@ cd "$(dirname "$0")/.."
 . hack/step.sh
 
 export LAB_NAME=${LAB_NAME:-test-$$}
-lab() { bin/lab "$@"; }
-
-finish() {
-  local status=$?
-  trap - EXIT INT TERM
-  if [ -x bin/lab ]; then lab down || true; fi
-  steps_summary
-  exit "$status"
-}
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+. hack/with-lab.sh
 
 # All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
