@@ -218,6 +218,18 @@ type CacheVolumeStatus struct {
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
 
+	// WriteThrough names who wants the attached volume to write through to Ceph: WriteThroughRepair, or "CacheFlush/NAME" of a
+	// Drain. An entry is written before escached is told, and an attachment to another node drops all. While there is one and
+	// nothing is dirty, the authority may be Ceph although the volume is attached. Whoever takes the last one off writes
+	// authority Cache first, then turns write-back on, and removes its entry last.
+	//
+	// +listType=set
+	WriteThrough []string `json:"writeThrough,omitempty"`
+	// Repair is there while the replica of a lost host is being replaced.
+	Repair *ReplicaRepair `json:"repair,omitempty"`
+	// Discarded is the last loss that was accepted; see CacheDiscard.
+	Discarded *DiscardedCache `json:"discarded,omitempty"`
+
 	// DirtyBytes is written at most once in 10 s; the metrics have it live.
 	DirtyBytes    int64        `json:"dirtyBytes,omitempty"`
 	LastFlushTime *metav1.Time `json:"lastFlushTime,omitempty"`
@@ -237,6 +249,34 @@ type FencedClient struct {
 	Time    metav1.Time `json:"time"`
 }
 
+// WriteThroughRepair is the entry of CacheVolumeStatus.WriteThrough of a repair.
+const WriteThroughRepair = "Repair"
+
+// ReplicaRepair is how a volume gets its second replica back without stopping I/O.
+type ReplicaRepair struct {
+	// Epoch is the attachment in which the repair runs. It ends with it: the next attach lays replicas anew where it can.
+	Epoch int64 `json:"epoch"`
+	// Lost is the node whose replica is replaced, Substitute the one that gets it; empty while that is not chosen.
+	Lost       string `json:"lost"`
+	Substitute string `json:"substitute,omitempty"`
+	// Since is when the repair began.
+	Since metav1.Time `json:"since"`
+}
+
+// DiscardedCache is a loss of acknowledged writes that somebody has accepted.
+type DiscardedCache struct {
+	// Request is the UID of the CacheDiscard, RequestedBy who made it.
+	Request     string `json:"request"`
+	RequestedBy string `json:"requestedBy"`
+	// Nodes had the only current copies; BytesAtStake were dirty when that was last reported.
+	//
+	// +listType=atomic
+	Nodes        []string    `json:"nodes,omitempty"`
+	BytesAtStake int64       `json:"bytesAtStake"`
+	Epoch        int64       `json:"epoch"`
+	Time         metav1.Time `json:"time"`
+}
+
 // CacheVolumeSummary is for people who read `kubectl get`; nothing decides by it.
 type CacheVolumeSummary struct {
 	Size  string `json:"size,omitempty"`
@@ -252,6 +292,8 @@ const (
 	ConditionRedundant = "Redundant"
 	// ConditionSynced is false while a replica is catching up.
 	ConditionSynced = "Synced"
+	// ConditionRepairing is true while the replica of a lost host is being replaced, or waits for that; the message says how far.
+	ConditionRepairing = "Repairing"
 	// ConditionHealthy is false while the cache reports an error; the message says which.
 	ConditionHealthy = "Healthy"
 )

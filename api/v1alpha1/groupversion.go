@@ -1,4 +1,4 @@
-// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume and CacheFlush, all cluster-scoped.
+// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheFlush and CacheDiscard, all cluster-scoped.
 //
 // Sizes are bytes. The deepcopy functions and the CRDs in charts/escache-csi/crds are generated from here: `go generate ./api/v1alpha1`.
 //
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-//go:generate go run ../../hack/tool controller-gen object paths=. crd output:crd:dir=../../charts/escache-csi/crds
+//go:generate sh -c "$(go run ../../hack/tool controller-gen) object paths=. crd output:crd:dir=../../charts/escache-csi/crds"
 
 // GroupName is the API group of every type here.
 const GroupName = "escache.io"
@@ -40,7 +40,8 @@ func GroupVersion() schema.GroupVersion {
 // AddToScheme makes the types here known to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(),
-		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{})
+		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{},
+		&CacheDiscard{}, &CacheDiscardList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

@@ -115,6 +115,9 @@ const (
 	GroupReady = "Ready"
 	// GroupDegraded is true while any member is not ready; its message names each and why.
 	GroupDegraded = "Degraded"
+	// GroupRedundant is false while volumes lack a second replica because a member has been gone for long; its message says
+	// which, and how far the repair is.
+	GroupRedundant = "Redundant"
 )
 
 // NodeGroupList is a list of NodeGroups.
