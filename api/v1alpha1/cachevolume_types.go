@@ -218,13 +218,6 @@ type CacheVolumeStatus struct {
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
 
-	// WriteThrough names who wants the attached volume to write through to Ceph: WriteThroughRepair, or "CacheFlush/NAME" of a
-	// Drain. An entry is written before escached is told, and an attachment to another node drops all. While there is one and
-	// nothing is dirty, the authority may be Ceph although the volume is attached. Whoever takes the last one off writes
-	// authority Cache first, then turns write-back on, and removes its entry last.
-	//
-	// +listType=set
-	WriteThrough []string `json:"writeThrough,omitempty"`
 	// Repair is there while the replica of a lost host is being replaced.
 	Repair *ReplicaRepair `json:"repair,omitempty"`
 	// Discarded is the last loss that was accepted; see CacheDiscard.
@@ -248,9 +241,6 @@ type FencedClient struct {
 	Epoch   int64       `json:"epoch"`
 	Time    metav1.Time `json:"time"`
 }
-
-// WriteThroughRepair is the entry of CacheVolumeStatus.WriteThrough of a repair.
-const WriteThroughRepair = "Repair"
 
 // ReplicaRepair is how a volume gets its second replica back without stopping I/O.
 type ReplicaRepair struct {

@@ -385,11 +385,6 @@ func (in *CacheVolumeStatus) DeepCopyInto(out *CacheVolumeStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
-	if in.WriteThrough != nil {
-		in, out := &in.WriteThrough, &out.WriteThrough
-		*out = make([]string, len(*in))
-		copy(*out, *in)
-	}
 	if in.Repair != nil {
 		in, out := &in.Repair, &out.Repair
 		*out = new(ReplicaRepair)

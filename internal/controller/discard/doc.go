@@ -8,8 +8,10 @@
 //
 //  1. Read the CacheVolume. Show spec.replicas, status.outdated, status.dirtyBytes and what the NodeGroup's status.members say of
 //     the nodes (lastSeen); have the person type the volume's name.
+//
 //  2. Find out who the person is, as the API server sees it: create a SelfSubjectReview (authentication.k8s.io/v1) and take
 //     status.userInfo.username.
+//
 //  3. Create, with the name that was typed in confirm (the API server compares it with volume):
 //
 //     {apiVersion: escache.io/v1alpha1, kind: CacheDiscard, metadata: {generateName: VOLUME-},
@@ -19,6 +21,7 @@
 //
 //     A ValidatingAdmissionPolicy of the chart refuses it unless requestedBy is the user who creates it. The right to create
 //     cachediscards.escache.io is the ClusterRole escache-cache-discard, which nothing else includes.
+//
 //  4. Watch status.phase until it is Discarded or Refused. Pending with a message means that something does not answer (Ceph, the
 //     API server) or that another operation runs on the volume: it is tried again, every few seconds, until the object is deleted.
 //
