@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // CacheFlush asks for caches to be written back to Ceph.
 //
@@ -11,6 +15,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.percent`
 // +kubebuilder:printcolumn:name="Left",type=string,JSONPath=`.status.summary.left`
+// +kubebuilder:printcolumn:name="Rate",type=string,priority=1,JSONPath=`.status.summary.rate`
+// +kubebuilder:printcolumn:name="Remaining",type=string,priority=1,JSONPath=`.status.summary.remaining`
 // +kubebuilder:printcolumn:name="Volumes",type=string,JSONPath=`.status.summary.volumes`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Complete")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -64,6 +70,26 @@ type CacheFlushSpec struct {
 	// +kubebuilder:default=Flush
 	Mode FlushMode `json:"mode,omitempty"`
 
+	// Parallel is how many volumes of one node are written back at once.
+	//
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	Parallel int32 `json:"parallel,omitempty"`
+
+	// BytesPerSecond bounds how fast each node's volumes are written back, on average: the next volume waits until what was
+	// written is no more than this allows. One volume's own write-back, once begun, is as fast as Ceph takes it. 0: no bound.
+	//
+	// +kubebuilder:validation:Minimum=0
+	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
+
+	// TimeoutSeconds is when a Flush gives up volumes that are not clean by then, such as one that is written to all the time.
+	// A Drain goes on until it is deleted.
+	//
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=1
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+
 	// TTLSecondsAfterFinished is when a finished Flush is removed. A Drain stays until it is deleted.
 	//
 	// +kubebuilder:default=3600
@@ -105,6 +131,9 @@ type CacheFlushStatus struct {
 	TotalBytes int64 `json:"totalBytes,omitempty"`
 	LeftBytes  int64 `json:"leftBytes,omitempty"`
 	Percent    int32 `json:"percent,omitempty"`
+	// BytesPerSecond is how fast Ceph takes what is written back; RemainingSeconds is how long that takes at this rate.
+	BytesPerSecond   int64 `json:"bytesPerSecond,omitempty"`
+	RemainingSeconds int64 `json:"remainingSeconds,omitempty"`
 
 	// +listType=map
 	// +listMapKey=name
@@ -123,20 +152,36 @@ type CacheFlushStatus struct {
 // FlushedVolume is one volume's progress.
 type FlushedVolume struct {
 	// +required
-	Name       string     `json:"name"`
+	Name string `json:"name"`
+	// Claim is the "namespace/name" of the volume's PersistentVolumeClaim. For people only.
+	Claim      string     `json:"claim,omitempty"`
 	Node       string     `json:"node,omitempty"`
 	Phase      FlushPhase `json:"phase,omitempty"`
 	TotalBytes int64      `json:"totalBytes,omitempty"`
 	LeftBytes  int64      `json:"leftBytes,omitempty"`
-	// Message says why a volume could not be flushed.
+	// Message says why a volume could not be flushed, or what it waits for.
 	Message string `json:"message,omitempty"`
 }
 
 // CacheFlushSummary is for people who read `kubectl get`; nothing decides by it.
 type CacheFlushSummary struct {
-	Left    string `json:"left,omitempty"`
+	Left      string `json:"left,omitempty"`
+	Rate      string `json:"rate,omitempty"`
+	Remaining string `json:"remaining,omitempty"`
+	// Volumes is how many of all are done.
 	Volumes string `json:"volumes,omitempty"`
 }
+
+// FlushFinalizer keeps a CacheFlush until write-back is restored on the volumes that it drained.
+const FlushFinalizer = "escache.io/flush"
+
+// FlushOwner is a CacheFlush's name among a CacheVolume's claims for write-through.
+func FlushOwner(name string) string { return flushOwnerPrefix + name }
+
+// FlushOfOwner is the name of the CacheFlush that made a claim; false where something else did.
+func FlushOfOwner(owner string) (name string, ok bool) { return strings.CutPrefix(owner, flushOwnerPrefix) }
+
+const flushOwnerPrefix = "cacheflush/"
 
 // CacheFlushList is a list of CacheFlushes.
 //

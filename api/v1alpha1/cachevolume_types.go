@@ -223,6 +223,14 @@ type CacheVolumeStatus struct {
 	// Discarded is the last loss that was accepted; see CacheDiscard.
 	Discarded *DiscardedCache `json:"discarded,omitempty"`
 
+	// WriteThrough lists who wants new writes to pass through to Ceph, each for one attachment. Write-back is restored when the
+	// last of them has gone; a move of the volume ends them all. While somebody is on it, authority may be Ceph on an attached
+	// volume. See internal/controller/drain, which alone changes it.
+	//
+	// +listType=map
+	// +listMapKey=owner
+	WriteThrough []WriteThroughClaim `json:"writeThrough,omitempty"`
+
 	// DirtyBytes is written at most once in 10 s; the metrics have it live.
 	DirtyBytes    int64        `json:"dirtyBytes,omitempty"`
 	LastFlushTime *metav1.Time `json:"lastFlushTime,omitempty"`
@@ -265,6 +273,20 @@ type DiscardedCache struct {
 	BytesAtStake int64       `json:"bytesAtStake"`
 	Epoch        int64       `json:"epoch"`
 	Time         metav1.Time `json:"time"`
+}
+
+// WriteThroughClaim is one reason for a volume to write through.
+type WriteThroughClaim struct {
+	// Owner is who asked, such as "cacheflush/NAME".
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=300
+	Owner string `json:"owner"`
+	// Epoch is the attachment it is for; in another one the claim counts for nothing.
+	Epoch int64 `json:"epoch"`
+	// Since is when it was made.
+	Since metav1.Time `json:"since"`
 }
 
 // CacheVolumeSummary is for people who read `kubectl get`; nothing decides by it.

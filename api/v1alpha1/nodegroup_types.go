@@ -42,6 +42,14 @@ type NodeGroupSpec struct {
 
 	// Cordoned keeps new volumes off this group. Volumes that are there stay and work.
 	Cordoned bool `json:"cordoned,omitempty"`
+
+	// CordonedNodes keep new replicas off these members, as while a host is evacuated. Replicas that are there stay and work.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	CordonedNodes []string `json:"cordonedNodes,omitempty"`
 }
 
 // NodeGroupStatus is what the controller last saw of the group.

@@ -35,6 +35,9 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err != nil {
 		return nil, err
 	}
+	if plan.Drained {
+		return publishContext(v), nil
+	}
 	if v.Status.ImageID == "" {
 		if v.Status.ImageID, err = s.Images.ID(ctx, imageOf(v)); err != nil {
 			return nil, fmt.Errorf("read the id of image %s: %w", imageOf(v), err)
@@ -42,6 +45,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	}
 	if !plan.Held {
 		v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
+		v.Status.WriteThrough = nil
 		if err := s.updateStatus(ctx, v, "node "+node+" has it"); err != nil {
 			return nil, err
 		}

@@ -46,7 +46,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 	if plan.Clean {
 		s.inCeph(v)
 	}
-	v.Status.AttachedNode, v.Status.ClientAddress = "", ""
+	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.WriteThrough = "", "", nil
 	if err := s.updateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
 		return err
 	}

@@ -3,7 +3,7 @@
 // two rivals one loses.
 //
 //   - Authority Ceph: the cache is clean and stays so. Any node of the group may have the volume, and replicas can be laid or
-//     dropped at will.
+//     dropped at will. An attached volume is in this state while it writes through for somebody, see Drained.
 //   - Authority Cache: there may be dirty data. Only a node whose replica is current may have the volume.
 //
 // Ceph → Cache is written before write-back begins; Cache → Ceph only after escached has reported zero dirty and that
@@ -47,6 +47,8 @@ type Attachment struct {
 	Relay bool
 	// Renew are replicas that are not current: they are dropped and laid anew, for the truth is in Ceph.
 	Renew []string
+	// Drained: the node has it and writes through; nothing is to be done, and its truth stays in Ceph.
+	Drained bool
 	// TakeOver: data may be dirty, so a partner that does not answer is gone without.
 	TakeOver bool
 }
@@ -65,6 +67,10 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 	a := Attachment{Held: s.AttachedNode == node, Epoch: s.Epoch}
 	if !a.Held {
 		a.Epoch++
+	}
+	if a.Held && InCeph(v) && len(Claims(v)) > 0 {
+		a.Drained = true
+		return a, nil
 	}
 	if InCeph(v) {
 		a.Relay = !v.Spec.HasReplica(node)

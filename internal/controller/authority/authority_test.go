@@ -23,6 +23,12 @@ func volume(change func(*v1alpha1.CacheVolumeStatus)) *v1alpha1.CacheVolume {
 
 func inCache(s *v1alpha1.CacheVolumeStatus) { s.Authority = v1alpha1.AuthorityCache }
 
+// drained is attached to n1 and writes through for somebody.
+func drained(s *v1alpha1.CacheVolumeStatus) {
+	s.Authority, s.AttachedNode = v1alpha1.AuthorityCeph, "n1"
+	s.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: 7}}
+}
+
 func TestAttach(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -42,6 +48,13 @@ func TestAttach(t *testing.T) {
 			Attachment{Held: true, Epoch: 7, TakeOver: true}, ""},
 		{"again, before the truth moved", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "n1",
 			Attachment{Held: true, Epoch: 7}, ""},
+		{"again, drained", func(s *v1alpha1.CacheVolumeStatus) { drained(s); s.Outdated = []string{"n2"} }, "n1",
+			Attachment{Held: true, Epoch: 7, Drained: true}, ""},
+		{"again, a claim of an earlier attachment", func(s *v1alpha1.CacheVolumeStatus) { drained(s); s.WriteThrough[0].Epoch = 6 }, "n1",
+			Attachment{Held: true, Epoch: 7}, ""},
+		{"drained, its holder was fenced, node without a replica", func(s *v1alpha1.CacheVolumeStatus) { drained(s); s.AttachedNode = "" }, "n3",
+			Attachment{Epoch: 8, Relay: true}, ""},
+		{"drained, still attached elsewhere", drained, "n3", Attachment{}, "attached to node n1"},
 		{"dirty, holder", inCache, "n1", Attachment{Epoch: 8, TakeOver: true}, ""},
 		{"dirty, partner", inCache, "n2", Attachment{Epoch: 8, TakeOver: true}, ""},
 		{"dirty, node without a replica", inCache, "n3", Attachment{}, "attach it on n1 or n2"},
@@ -62,7 +75,7 @@ func TestAttach(t *testing.T) {
 				return
 			}
 			if err != nil || got.Held != tc.want.Held || got.Epoch != tc.want.Epoch || got.Relay != tc.want.Relay ||
-				got.TakeOver != tc.want.TakeOver || !slices.Equal(got.Renew, tc.want.Renew) {
+				got.TakeOver != tc.want.TakeOver || got.Drained != tc.want.Drained || !slices.Equal(got.Renew, tc.want.Renew) {
 				t.Errorf("got %+v, %v, want %+v", got, err, tc.want)
 			}
 		})

@@ -133,6 +133,7 @@ const (
 	reasonUnreachable = "EscachedUnreachable"
 	reasonImpostor    = "WrongHost"
 	reasonUnhealthy   = "Unhealthy"
+	reasonCordoned    = "MemberCordoned"
 )
 
 // look asks all members at once.
@@ -143,6 +144,12 @@ func (r *Reconciler) look(ctx context.Context, group *v1alpha1.NodeGroup, owners
 		wait.Go(func() { seen[i] = r.lookAt(ctx, group.Name, name, owners[name]) })
 	}
 	wait.Wait()
+	for i := range seen {
+		if seen[i].problem == "" && slices.Contains(group.Spec.CordonedNodes, seen[i].name) {
+			seen[i].reason, seen[i].problem = reasonCordoned, "node "+seen[i].name+
+				" is cordoned: no new replicas are placed there until it is taken off spec.cordonedNodes"
+		}
+	}
 	return seen
 }
 
