@@ -48,7 +48,8 @@ func (cfg SidecarConfig) args(name string) []string {
 		"--timeout=60s", "--kube-api-qps=100", "--kube-api-burst=200", "--v=2",
 	}
 	if name == "csi-provisioner" {
-		args = append(args, "--feature-gates=Topology=true", "--extra-create-metadata", "--worker-threads=100",
+		args = append(args, "--feature-gates=Topology=true", "--strict-topology=true", "--immediate-topology=false",
+			"--extra-create-metadata", "--worker-threads=100",
 			// There is no pod that could own the capacity objects.
 			"--enable-capacity", "--capacity-ownerref-level=-1", "--capacity-poll-interval=10s")
 	}
