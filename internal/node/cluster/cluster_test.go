@@ -162,3 +162,34 @@ func TestAnEventIsOnTheClaimOrElseOnTheVolume(t *testing.T) {
 		t.Errorf("%+v", sent.InvolvedObject)
 	}
 }
+
+func TestEventsOfOneMomentHaveNamesOfTheirOwn(t *testing.T) {
+	s, c := start(t)
+	kept := map[string]bool{}
+	s.answer = func(method, _ string) (int, string) {
+		if method != http.MethodPost {
+			return http.StatusNotFound, "{}"
+		}
+		var sent coreEvent
+		if err := json.Unmarshal([]byte(s.body), &sent); err != nil {
+			t.Error(err)
+		}
+		if kept[sent.Metadata.Name] {
+			return http.StatusConflict, `{"message":"already exists"}`
+		}
+		kept[sent.Metadata.Name] = true
+		return http.StatusCreated, "{}"
+	}
+	v := &v1alpha1.CacheVolume{}
+	v.Name = "pvc-1"
+	now := time.Now()
+	first := Event{Reason: "Recovered", Message: "PeerLost is over", Time: now}
+	for _, e := range []Event{first, {Reason: "Recovered", Message: "Resyncing is over", Time: now}, first} {
+		if err := c.Emit(t.Context(), "n1", v, e); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(kept) != 2 {
+		t.Errorf("%d Events were kept of two that differ and one that was sent again", len(kept))
+	}
+}

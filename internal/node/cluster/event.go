@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"net/url"
 	"strings"
@@ -56,6 +58,13 @@ type eventSource struct {
 // messageLimit in bytes is the API server's for an Event.
 const messageLimit = 1024
 
+// eventName differs for everything that happened: one look finds several changes, all of the same time.
+func eventName(object, node string, e Event) string {
+	what := fnv.New32a()
+	_, _ = fmt.Fprint(what, node, "/", e.Reason, "/", e.Message) // a hash takes everything
+	return fmt.Sprintf("%s.%x.%08x", object, e.Time.UnixNano(), what.Sum32())
+}
+
 // Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume where no claim is known.
 func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e Event) error {
 	object := objectReference{
@@ -77,14 +86,15 @@ func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume,
 	at := metav1.NewTime(e.Time)
 	event := coreEvent{
 		TypeMeta:       metav1.TypeMeta{Kind: "Event", APIVersion: "v1"},
-		Metadata:       metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", object.Name, e.Time.UnixNano()), Namespace: namespace},
+		Metadata:       metav1.ObjectMeta{Name: eventName(object.Name, node, e), Namespace: namespace},
 		InvolvedObject: object, Reason: e.Reason, Message: e.Message[:min(len(e.Message), messageLimit)], Type: kind, Count: 1,
 		FirstTimestamp: at, LastTimestamp: at,
 		Source:             eventSource{Component: "csi-node", Host: node},
 		ReportingComponent: v1alpha1.DriverName, ReportingInstance: node,
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events"
-	if err := c.call(ctx, http.MethodPost, path, "application/json", event, nil); err != nil {
+	// A conflict is the same Event again: the answer to the first try was lost.
+	if err := c.call(ctx, http.MethodPost, path, "application/json", event, nil); err != nil && !errors.Is(err, ErrConflict) {
 		return fmt.Errorf("write Event %s of volume %s: %w", e.Reason, v.Name, err)
 	}
 	return nil
