@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 . hack/step.sh
 
 export LAB_NAME=${LAB_NAME:-demo}
+. hack/with-lab.sh
+
 megabytes=64
-lab() { bin/lab "$@"; }
 kubectl() { lab kubectl -- "$@"; }
 app() { kubectl exec app-0 -- "$@"; }
 
@@ -17,22 +18,6 @@ fail() {
   echo "      ✗ $*" >&2
   return 1
 }
-
-finish() {
-  local status=$?
-  trap - EXIT INT TERM
-  printf '%s' "$plain"
-  if [ "${KEEP:-}" = 1 ] && [ "$status" = 0 ]; then
-    what_to_try
-  elif [ -x bin/lab ]; then
-    lab down || true
-  fi
-  steps_summary
-  exit "$status"
-}
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 
 what_to_try() {
   cat <<TRY
@@ -176,3 +161,4 @@ step "the pod's host loses power" lose_host
 step "the host comes back" bring_back
 step "flush" flush
 step "read the image from Ceph alone" image_alone
+if [ "${KEEP:-}" = 1 ]; then what_to_try; fi
