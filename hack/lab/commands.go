@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -80,13 +81,19 @@ func upCommand(find finder) *cobra.Command {
 
 func downCommand(find finder) *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "End a lab and leave nothing of it, also after a crash", Args: cobra.NoArgs,
+		Use: "down", Short: "End a lab and leave nothing of it, also after a crash, but what tests that failed have kept", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			location, err := find()
 			if err != nil {
 				return err
 			}
-			return lab.Down(cmd.Context(), location)
+			if err := lab.Down(cmd.Context(), location); err != nil {
+				return err
+			}
+			if _, err := os.Stat(location.FailedDir()); err == nil {
+				fmt.Println("what the hosts said when tests failed is kept until the next `lab up`:", location.FailedDir())
+			}
+			return nil
 		},
 	}
 }

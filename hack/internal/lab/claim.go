@@ -60,7 +60,7 @@ func empty(location labclient.Location) error {
 			return fmt.Errorf("clear the lab's directory: %w", err)
 		}
 	}
-	if err := os.RemoveAll(location.RunDir); err != nil {
+	if err := errors.Join(os.RemoveAll(location.RunDir), os.RemoveAll(location.FailedDir())); err != nil {
 		return fmt.Errorf("clear the lab's directory: %w", err)
 	}
 	return nil

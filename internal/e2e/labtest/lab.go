@@ -46,7 +46,7 @@ func Open(t T) *Lab {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	l := &Lab{Pools: []string{"rbd", "fast"}, client: client, logs: status.StateDir + "-failed"}
+	l := &Lab{Pools: []string{"rbd", "fast"}, client: client, logs: status.StateDir + labclient.FailedSuffix}
 	l.started = time.Now().Unix()
 	l.epochs.Store(uint64(l.started))
 	for _, node := range status.Nodes {
