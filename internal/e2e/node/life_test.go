@@ -27,23 +27,6 @@ func lifeOfAClaim(t *testing.T, w *world) {
 				t.Errorf("record of the filesystem: %s", record)
 			}
 			before := w.in(t, kind, "dd if=/dev/urandom of=/data/file bs=64k count=64 conv=fsync 2>/dev/null; sha1sum /data/file")
-			w.kubectl(t, "patch", "pvc", kind, "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`)
-			grown := labtest.WaitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
-				out, err := w.try(ctx, "", "-n", namespace, "exec", kind, "--", "sh", "-c", "df -k /data | tail -n 1")
-				var device string
-				var kib int64
-				if err == nil {
-					_, err = fmt.Sscan(out, &device, &kib)
-				}
-				if err == nil && kib < 900<<10 {
-					err = fmt.Errorf("%s has %d KiB", device, kib)
-				}
-				return err
-			})
-			t.Logf("grown after %s", grown)
-			if after := w.in(t, kind, "sha1sum /data/file"); after != before {
-				t.Errorf("%s, after growing %s", before, after)
-			}
 			t.Logf("pod gone and volume detached after %s", w.removePod(t, kind, volume))
 			took = w.pod(t, kind+"-again", w.nodes[0], kind, "Filesystem", forever)
 			t.Logf("second pod running after %s", took)
@@ -64,6 +47,37 @@ func lifeOfAClaim(t *testing.T, w *world) {
 		}
 		w.removePod(t, "block-again", volume)
 	})
+}
+
+// growth asks for more while a pod writes.
+func growth(t *testing.T, w *world) {
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) {
+			name := "grow-" + kind
+			volume := w.claim(t, name, "e2e-node-"+kind, "Filesystem", "512Mi")
+			w.pod(t, name, w.nodes[0], name, "Filesystem", writing)
+			before := w.in(t, name, "dd if=/dev/urandom of=/data/file bs=64k count=64 conv=fsync 2>/dev/null; sha1sum /data/file")
+			w.kubectl(t, "patch", "pvc", name, "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`)
+			grown := labtest.WaitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
+				out, err := w.try(ctx, "", "-n", namespace, "exec", name, "--", "sh", "-c", "df -k /data | tail -n 1")
+				var device string
+				var kib int64
+				if err == nil {
+					_, err = fmt.Sscan(out, &device, &kib)
+				}
+				if err == nil && kib < 900<<10 {
+					err = fmt.Errorf("%s has %d KiB", device, kib)
+				}
+				return err
+			})
+			t.Logf("grown after %s", grown)
+			if after := w.in(t, name, "sha1sum /data/file"); after != before {
+				t.Errorf("%s, after growing %s", before, after)
+			}
+			w.goesOn(t, name, w.count(t, name))
+			w.removePod(t, name, volume)
+		})
+	}
 }
 
 // moves takes a volume to all three hosts, also to the one that has no replica, and back.

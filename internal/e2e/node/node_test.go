@@ -13,7 +13,8 @@ func TestNode(t *testing.T) {
 		name string
 		run  func(*testing.T, *world)
 	}{
-		{"claim to running pod, block and filesystem, growth, removal", lifeOfAClaim},
+		{"claim to running pod, block and filesystem, removal", lifeOfAClaim},
+		{"a volume grows under a writer", growth},
 		{"a pod moves between all three hosts with its data", moves},
 		{"csi-node, escached and kubelet are killed under load and no I/O fails", restarts},
 		{"csi-node is killed at every step of staging and unstaging", killedAtEveryStep},
