@@ -85,10 +85,6 @@ type CacheDiscardStatus struct {
 	Nodes []string `json:"nodes,omitempty"`
 	// BytesAtStake were dirty when that was last reported; more may have been written after that.
 	BytesAtStake int64 `json:"bytesAtStake,omitempty"`
-	// Fenced are the Ceph clients that were shut out.
-	//
-	// +listType=atomic
-	Fenced []string `json:"fenced,omitempty"`
 
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 

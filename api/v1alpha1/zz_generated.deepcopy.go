@@ -91,11 +91,6 @@ func (in *CacheDiscardStatus) DeepCopyInto(out *CacheDiscardStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	if in.Fenced != nil {
-		in, out := &in.Fenced, &out.Fenced
-		*out = make([]string, len(*in))
-		copy(*out, *in)
-	}
 	if in.CompletionTime != nil {
 		in, out := &in.CompletionTime, &out.CompletionTime
 		*out = (*in).DeepCopy()

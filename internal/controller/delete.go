@@ -27,12 +27,16 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if v.Status.AttachedNode != "" {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, ErrRefused)
 	}
-	if err := s.settle(ctx, v); err != nil {
+	reports, err := s.settle(ctx, v)
+	if err != nil {
 		return err
 	}
 	if !authority.InCeph(v) {
+		if stake := authority.AtStake(v, reports, s.lastSeen(ctx, v.Spec.Group)); stake != "" {
+			return fmt.Errorf("volume %s: %s: %w", id, stake, ErrRefused)
+		}
 		return fmt.Errorf("volume %s may have dirty data (%d bytes when last seen) in its cache on %s; attach it once, which flushes it, "+
-			"or discard the cache: %w", id, v.Status.DirtyBytes, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
+			"first: %w", id, v.Status.DirtyBytes, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
 	}
 	if err := s.markDeleted(ctx, v); err != nil {
 		return err
@@ -56,16 +60,17 @@ func (s *service) delete(ctx context.Context, id string) error {
 }
 
 // settle asks the replicas of a detached volume whether everything is in Ceph by now, and records it if so. A volume for
-// which nobody can say keeps its authority; that is no error here.
-func (s *service) settle(ctx context.Context, v *v1alpha1.CacheVolume) error {
+// which nobody can say keeps its authority; that is no error here. What the replicas said is returned.
+func (s *service) settle(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]authority.Report, error) {
 	if authority.InCeph(v) || v.Status.AttachedNode != "" {
-		return nil
+		return nil, nil //nolint:nilnil // nobody was asked
 	}
-	if !authority.Settled(v, s.reports(ctx, v)) {
-		return nil
+	reports := s.reports(ctx, v)
+	if !authority.Settled(v, reports) {
+		return reports, nil
 	}
 	s.inCeph(v)
-	return s.updateStatus(ctx, v, "its cache is clean")
+	return reports, s.updateStatus(ctx, v, "its cache is clean")
 }
 
 func (s *service) inCeph(v *v1alpha1.CacheVolume) {

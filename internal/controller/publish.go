@@ -76,10 +76,17 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 	if err == nil || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
 		return plan, err
 	}
-	if settleErr := s.settle(ctx, v); settleErr != nil {
+	reports, settleErr := s.settle(ctx, v)
+	if settleErr != nil {
 		return plan, settleErr
 	}
-	return authority.Attach(v, group, node)
+	plan, err = authority.Attach(v, group, node)
+	if err != nil {
+		if stake := authority.AtStake(v, reports, s.lastSeen(ctx, v.Spec.Group)); stake != "" {
+			return plan, fmt.Errorf("%w; %s", err, stake)
+		}
+	}
+	return plan, err
 }
 
 // takeOver is for volumes that may be dirty: the node's own replica has to be there, its partner's is made if it can be.
@@ -102,14 +109,14 @@ func (s *service) layAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan aut
 	if plan.Relay {
 		return s.relay(ctx, v, node)
 	}
-	if len(plan.Renew) > 0 {
-		if err := s.dropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
-			return err
-		}
-	}
 	for _, partner := range v.Spec.Replicas {
 		if partner != node && !s.Book.Ready(v.Spec.Group, partner) {
 			return s.relayWithout(ctx, v, node, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
+		}
+	}
+	if len(plan.Renew) > 0 {
+		if err := s.dropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
+			return err
 		}
 	}
 	failures, err := s.layReplicas(ctx, v)

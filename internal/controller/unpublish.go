@@ -39,7 +39,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 		return err
 	}
 	if plan.Fence {
-		if err := s.fence(ctx, v, plan.Reason); err != nil {
+		if err := s.fence(ctx, v, node, plan.Reason); err != nil {
 			return err
 		}
 	}
@@ -56,7 +56,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 
 // fence shuts the holder's own Ceph client out, for years; the host's other volumes have other clients and go on. The
 // addresses are on record before they are on the blocklist, so that none is ever forgotten there.
-func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, reason string) error {
+func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) error {
 	open, err := s.Images.Clients(ctx, imageOf(v))
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", imageOf(v), err)
@@ -64,7 +64,7 @@ func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, reason str
 	if addresses := authority.Clients(v, open); len(addresses) > 0 {
 		for _, address := range addresses {
 			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-				Node: v.Status.AttachedNode, Address: address, Epoch: v.Status.Epoch, Time: s.now(),
+				Node: node, Address: address, Epoch: v.Status.Epoch, Time: s.now(),
 			})
 		}
 		if err := s.updateStatus(ctx, v, "its clients are about to be fenced"); err != nil {

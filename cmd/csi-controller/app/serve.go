@@ -152,6 +152,7 @@ func (p parts) assemble() error {
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
+		p.recovery(service, guarded),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
 		p.manager.Add(server.New(server.Config{

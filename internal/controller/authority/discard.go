@@ -1,0 +1,97 @@
+package authority
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Loss is what is given up when a cache is discarded.
+type Loss struct {
+	// Nodes have the only current copies. There may be none left.
+	Nodes []string
+	// BytesAtStake were dirty when that was last reported.
+	BytesAtStake int64
+	// Reason is why the clients of the volume are fenced.
+	Reason string
+}
+
+// Discard decides whether what only the cache has may be given up: the decision was made by this epoch's record, there is
+// something to give up, and no current copy can be had. The reports are of all replicas; the death is the attached node's.
+func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, death Death) (Loss, error) {
+	s := &v.Status
+	switch {
+	case s.Epoch != epoch:
+		return Loss{}, fmt.Errorf("volume %s is in epoch %d, and the decision was made by the record of epoch %d; look at it again: %w",
+			v.Name, s.Epoch, epoch, ErrRefused)
+	case InCeph(v):
+		return Loss{}, fmt.Errorf("volume %s has nothing to discard, Ceph has all of it: %w", v.Name, ErrRefused)
+	case s.AttachedNode != "" && death.Reason == "":
+		return Loss{}, fmt.Errorf("volume %s is attached to node %s, which Kubernetes has not given up; detach it, or taint the node "+
+			"node.kubernetes.io/out-of-service, first: %w", v.Name, s.AttachedNode, ErrRefused)
+	}
+	loss := Loss{BytesAtStake: s.DirtyBytes, Reason: "the cache of volume " + v.Name + " is discarded"}
+	for _, node := range Current(v) {
+		r, asked := reports[node]
+		if !asked {
+			return Loss{}, fmt.Errorf("volume %s: nobody has asked node %s about its copy: %w", v.Name, node, ErrUnreachable)
+		}
+		if r.usable() {
+			return Loss{}, fmt.Errorf("volume %s: node %s answers and has a current copy (%s, %s, %s): attach the volume there, "+
+				"which loses nothing: %w", v.Name, node, r.Status.State, r.Status.DiskState, dirty(r.Status), ErrRefused)
+		}
+		loss.Nodes = append(loss.Nodes, node)
+	}
+	return loss, nil
+}
+
+// Current returns the replica nodes that are not on record as outdated.
+func Current(v *v1alpha1.CacheVolume) []string {
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), v.Status.IsOutdated)
+}
+
+// usable reports whether the host's copy can be had: also one whose device has an error that is not of the cache itself.
+func (r Report) usable() bool {
+	s := r.Status
+	if r.Err != nil || s.State == escache.StateAbsent {
+		return false
+	}
+	if s.State == escache.StateError && s.Error != nil && slices.Contains(beyondRepair(), s.Error.Code) {
+		return false
+	}
+	return s.DiskState == "UpToDate" || s.DiskState == "Consistent" || s.DiskState == ""
+}
+
+func beyondRepair() []escache.Code {
+	return []escache.Code{escache.CodeCacheCorrupt, escache.CodeIdentityMismatch}
+}
+
+// AtStake tells, for the refusal of an attach, which of the nodes with a current copy cannot be reached and since when. It is
+// empty where one of them can.
+func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(node string) time.Time) string {
+	if InCeph(v) {
+		return ""
+	}
+	current := Current(v)
+	var gone []string
+	for _, node := range current {
+		if r, asked := reports[node]; !asked || r.usable() {
+			return ""
+		} else if since := lastSeen(node); r.Err != nil && !since.IsZero() {
+			gone = append(gone, fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339)))
+		} else if r.Err != nil {
+			gone = append(gone, fmt.Sprintf("node %s does not answer", node))
+		} else {
+			gone = append(gone, fmt.Sprintf("node %s answers that its copy is %s %s", node, r.Status.State, r.Status.DiskState))
+		}
+	}
+	if len(gone) == 0 {
+		gone = []string{"no current copy is left"}
+	}
+	return fmt.Sprintf("%s, and %d bytes (%s) that Ceph has not are at stake. Bring that host back; or, if it is lost for good, accept the "+
+		"loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), v.Status.DirtyBytes, v1alpha1.HumanBytes(v.Status.DirtyBytes), v.Name)
+}

@@ -1,0 +1,88 @@
+package authority
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestDiscard(t *testing.T) {
+	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
+	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	disk := func(state string) Report {
+		r := standby(nil)
+		r.Status.DiskState = state
+		return r
+	}
+	fault := func(code escache.Code) Report {
+		r := holding(escache.StateError)
+		r.Status.DiskState, r.Status.Error = "UpToDate", &escache.Fault{Code: code}
+		return r
+	}
+	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"}; s.DirtyBytes = 9 }
+	attached := func(s *v1alpha1.CacheVolumeStatus) { old(s); s.AttachedNode = "n1" }
+	for _, tc := range []struct {
+		name    string
+		status  func(*v1alpha1.CacheVolumeStatus)
+		epoch   int64
+		n1, n2  Report
+		death   Death
+		lost    []string
+		refusal string
+	}{
+		{"the only current copy is silent", old, 7, silent, standby(nil), Death{}, []string{"n1"}, ""},
+		{"both are silent", inCache, 7, silent, silent, Death{}, []string{"n1", "n2"}, ""},
+		{"no current copy is left", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n1", "n2"} }, 7,
+			standby(nil), standby(nil), Death{}, nil, ""},
+		{"its host has lost it", old, 7, absent, standby(nil), Death{}, []string{"n1"}, ""},
+		{"its disk is dead", old, 7, disk("Diskless"), standby(nil), Death{}, []string{"n1"}, ""},
+		{"its cache is corrupt", old, 7, fault(escache.CodeCacheCorrupt), standby(nil), Death{}, []string{"n1"}, ""},
+		{"its holder is given up and silent", attached, 7, silent, standby(nil), dead, []string{"n1"}, ""},
+		{"it is there", old, 7, standby(nil), standby(nil), Death{}, nil, "n1 answers and has a current copy"},
+		{"it is there, and has not seen its peer since it came back", old, 7, disk("Consistent"), standby(nil), Death{}, nil, "n1 answers"},
+		{"it is there with an error of Ceph's", old, 7, fault(escache.CodeCephUnavailable), standby(nil), Death{}, nil, "n1 answers"},
+		{"the partner is there and current", inCache, 7, silent, standby(nil), Death{}, nil, "n2 answers and has a current copy"},
+		{"the holder is silent and lives", attached, 7, silent, standby(nil), Death{}, nil, "Kubernetes has not given up"},
+		{"the holder is given up and answers", attached, 7, func() Report { r := holding(escache.StateConnected); r.Status.DiskState = "UpToDate"; return r }(),
+			standby(nil), dead, nil, "n1 answers"},
+		{"attached since", old, 6, silent, standby(nil), Death{}, nil, "is in epoch 7"},
+		{"all is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, 7, silent, silent, Death{}, nil, "nothing to discard"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(tc.status)
+			loss, err := Discard(v, tc.epoch, map[string]Report{"n1": tc.n1, "n2": tc.n2}, tc.death)
+			if tc.refusal != "" {
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal) {
+					t.Errorf("got %+v, %v", loss, err)
+				}
+				return
+			}
+			if err != nil || !slices.Equal(loss.Nodes, tc.lost) || loss.BytesAtStake != v.Status.DirtyBytes || loss.Reason == "" {
+				t.Errorf("got %+v, %v", loss, err)
+			}
+		})
+	}
+}
+
+func TestWhatIsAtStakeIsSaidWhenNoCurrentCopyCanBeHad(t *testing.T) {
+	silent := Report{Err: errors.New("no route")}
+	seen := func(string) time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
+	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"}; s.DirtyBytes = 4096 }
+	got := AtStake(volume(old), map[string]Report{"n1": silent, "n2": standby(nil)}, seen)
+	for _, part := range []string{"node n1 has not answered since 2026-11-20T12:00:00Z", "4096 bytes (4Ki)", "discard-cache v"} {
+		if !strings.Contains(got, part) {
+			t.Errorf("%q does not say %q", got, part)
+		}
+	}
+	if got := AtStake(volume(old), map[string]Report{"n1": standby(nil), "n2": silent}, seen); got != "" {
+		t.Errorf("the current copy answers, and still: %s", got)
+	}
+	if got := AtStake(volume(old), nil, seen); got != "" {
+		t.Errorf("nobody was asked, and still: %s", got)
+	}
+}
