@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/escached"
-	"github.com/escache/escache-csi/internal/escached/command"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/placement"
 )
 
@@ -22,7 +23,7 @@ var (
 	ErrNotFound    = errors.New("not found")             // NotFound: volume, node, cluster or pool
 	ErrDifferent   = errors.New("exists differently")    // AlreadyExists: same name, other parameters
 	ErrNoRoom      = errors.New("no room")               // ResourceExhausted: cache, pool, ports or minors
-	ErrBusy        = errors.New("busy")                  // Aborted: another operation runs, or another change came first
+	ErrBusy        = operation.ErrBusy                   // Aborted: another operation runs, or another change came first
 	ErrRefused     = errors.New("refused")               // FailedPrecondition: dirty, outdated, attached, watched, wrong key
 	ErrUnavailable = errors.New("unavailable")           // Unavailable: Ceph, an escached or the API server does not answer
 	ErrPageToken   = errors.New("unknown page token")    // Aborted, as CSI wants it: start the list again

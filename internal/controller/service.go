@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/authority"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // ImageRef names an RBD image of a Ceph cluster.
@@ -79,7 +80,7 @@ type Config struct {
 	Hosts  Hosts
 	Book   *reservation.Book
 	// Operations are the locks of volumes, shared with whoever else changes them in this process.
-	Operations *Operations
+	Operations *operation.Locks
 
 	// ImagePrefix begins the names of all images of this Kubernetes cluster.
 	ImagePrefix string

@@ -25,6 +25,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/hosttest"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/operation"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -60,7 +61,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
-	locks := controller.NewOperations(time.Now)
+	locks := operation.NewLocks(time.Now)
 	w.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 	})

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // The layers below, each as narrow as what the engine needs of it.
@@ -107,7 +108,7 @@ type Engine struct {
 	log     *slog.Logger
 	now     func() time.Time
 	reg     *registry
-	locks   *locks
+	locks   *operation.Locks
 	holds   *holds
 	flushes *flushes
 	dirt    *standbyDirt
@@ -122,7 +123,7 @@ type Engine struct {
 func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
 	return &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
-		reg: newRegistry(), locks: newLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
+		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
 		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(),
 	}
 }
@@ -138,12 +139,21 @@ const (
 func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
-	release, err := e.locks.try(ref, verb)
+	release, err := e.lock(ref, verb)
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	return ctx, func() { cancel(); release() }, nil
+}
+
+// lock takes the volume for a verb, or answers CodeBusy, which names the verb that has it.
+func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
+	release, err = e.locks.Begin(nameOf(ref), verb)
+	if err != nil {
+		return nil, failOn(ref, escache.CodeBusy, "%s", err)
+	}
+	return release, nil
 }
 
 // known returns the record of a finished replica.

@@ -316,7 +316,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 func TestASecondCallIsToldWhoIsAtIt(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()
-	release, err := e.locks.try(ref, "dev_connect")
+	release, err := e.lock(ref, "dev_connect")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
@@ -139,7 +139,7 @@ func (e *Engine) joinFlush(v volume) (*flushJob, error) {
 		job.attended = true
 		return job, nil
 	}
-	release, err := e.locks.try(v.VolumeRef, "flush")
+	release, err := e.lock(v.VolumeRef, "flush")
 	if err != nil {
 		return nil, err
 	}

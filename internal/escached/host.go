@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/child"
-	"github.com/escache/escache-csi/internal/escached/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"

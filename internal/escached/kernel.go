@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // HostKernel looks at the running kernel.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"

@@ -61,7 +61,7 @@ func (e *Engine) fault(name string, err error) {
 }
 
 func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev writecache.Device, connected bool) error {
-	release, err := e.locks.try(v.VolumeRef, "recover")
+	release, err := e.lock(v.VolumeRef, "recover")
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecach
 	if dev.Cleaner {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
-	if e.locks.verb(v.name()) == "flush" {
+	if e.locks.Running(v.name()) == "flush" {
 		s.State = escache.StateFlushing
 	}
 	if dirty := dev.DirtyBytes(); dev.Blocks > 0 {

@@ -87,7 +87,7 @@ func (e *Engine) leftovers(ctx context.Context) []volume {
 	var held []volume
 	for _, v := range e.reg.list() {
 		maps, err := e.Images.Find(v.Pool, v.Image)
-		if err == nil && (len(maps) > 0 || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.verb(v.name()) == "" {
+		if err == nil && (len(maps) > 0 || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.name()) == "" {
 			held = append(held, v)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"

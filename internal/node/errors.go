@@ -8,11 +8,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/node/cluster"
-	"github.com/escache/escache-csi/internal/node/command"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // Errors of the node service.
@@ -26,7 +27,7 @@ var (
 	// ErrRefused: the state of the volume or the host forbids it; the text says what to do first.
 	ErrRefused = errors.New("refused")
 	// ErrBusy: another operation on the volume is running.
-	ErrBusy = errors.New("busy")
+	ErrBusy = operation.ErrBusy
 	// ErrFrozen: I/O of the volume waits.
 	ErrFrozen = errors.New("the volume's I/O is frozen")
 	// ErrUnavailable: something the call needs is not there now; it is worth trying again.

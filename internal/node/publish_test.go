@@ -10,7 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -67,7 +67,7 @@ func privately(t *testing.T) bool {
 // realService is the service with the real kernel's mounts, filesystems and devices; escached and the API are played, and a
 // volume's device is a loop device.
 func realService(h *host) *Service {
-	run := command.NewChildren(command.NewBreaker())
+	run := command.NewExec()
 	return New(Options{
 		Node: "n1", Version: "test", Cache: h, Cluster: h, Mounter: mounts.NewMounter(run),
 		Filesystems: fs.NewTools(run, []string{os.Args[0], inspectArgument}), Devices: NewKernelDevices(),

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // Cache is the local escached.
@@ -79,13 +81,13 @@ type Service struct {
 	csi.UnimplementedIdentityServer
 	Options
 
-	operations *operations
+	operations *operation.Locks
 	info       *nodeInfo
 }
 
 // New returns a Service.
 func New(o Options) *Service {
-	return &Service{Options: o, operations: newOperations(), info: &nodeInfo{}}
+	return &Service{Options: o, operations: operation.NewLocks(time.Now), info: &nodeInfo{}}
 }
 
 // NodeStageVolume connects the cache, makes a filesystem on a blank device and mounts it.
@@ -152,7 +154,7 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 }
 
 func (s *Service) exclusively(volume, name string, do func() error) error {
-	end, err := s.operations.begin(volume, name)
+	end, err := s.operations.Begin(volume, name)
 	if err != nil {
 		return err
 	}

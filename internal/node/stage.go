@@ -9,9 +9,9 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/cluster"
-	"github.com/escache/escache-csi/internal/node/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )

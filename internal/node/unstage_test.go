@@ -10,9 +10,9 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/node/cluster"
-	"github.com/escache/escache-csi/internal/node/command"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 

@@ -27,6 +27,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
 	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
@@ -70,7 +71,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
-		locks: controller.NewOperations(time.Now),
+		locks: operation.NewLocks(time.Now),
 	}
 	if err := p.assemble(); err != nil {
 		return err
@@ -130,7 +131,7 @@ type parts struct {
 	images   *ceph.Images
 	hosts    *hosts.Hosts
 	book     *reservation.Book
-	locks    *controller.Operations
+	locks    *operation.Locks
 }
 
 // assemble hands every part to the manager, which runs them while this process leads.

@@ -23,11 +23,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
 	"github.com/escache/escache-csi/internal/node/cluster"
-	"github.com/escache/escache-csi/internal/node/command"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/node/registration"
@@ -62,10 +62,9 @@ func Run(ctx context.Context, o Options) error {
 		Logger: logger.With("component", "watch"),
 	})
 	registry.MustRegister(follow.Collector())
-	breaker := command.NewBreaker()
-	run := command.NewChildren(breaker)
+	run := command.NewExec()
 	registrar := (*registration.Registrar)(nil)
-	ready := func(ctx context.Context) []string { return problems(ctx, cache, follow, breaker, registrar) }
+	ready := func(ctx context.Context) []string { return problems(ctx, cache, follow, run, registrar) }
 	service := node.New(node.Options{
 		Node: o.NodeName, Version: o.Version, Cache: cache, Cluster: kubernetes,
 		Mounter:     mounts.NewMounter(run),
@@ -131,11 +130,11 @@ const healthTime = 4 * time.Second
 
 // problems says why volumes cannot be served here: it takes the way that a call takes.
 func problems(
-	ctx context.Context, cache *local, follow *watch.Watch, breaker *command.Breaker, registrar *registration.Registrar,
+	ctx context.Context, cache *local, follow *watch.Watch, run *command.Exec, registrar *registration.Registrar,
 ) []string {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	reasons := breaker.Reasons()
+	reasons := run.Reasons()
 	host, err := cache.Node(ctx)
 	switch {
 	case follow.Silence() > 0:

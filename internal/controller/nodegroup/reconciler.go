@@ -30,7 +30,7 @@ type Hosts interface {
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
 }
 
-// Locks keep others from a volume; see controller.Operations.
+// Locks keep others from a volume; see operation.Locks.
 type Locks interface {
 	Begin(volume, operation string) (done func(), err error)
 }

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
@@ -164,7 +164,7 @@ func (c *Client) do(ctx context.Context, volume string, query bool, timeout time
 func (c *Client) WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error {
 	_, err := c.do(ctx, volume, false, timeout, data, opSysfs, path)
 	if exit, ok := errors.AsType[*command.ExitError](err); ok {
-		if _, after, ok := strings.Cut(exit.Output, errnoPrefix); ok {
+		if _, after, ok := strings.Cut(exit.Stderr, errnoPrefix); ok {
 			number, _, _ := strings.Cut(after, " ")
 			if n, bad := strconv.Atoi(number); bad == nil {
 				return fmt.Errorf("write %s: %w", path, syscall.Errno(n))

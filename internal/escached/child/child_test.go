@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
@@ -21,7 +21,7 @@ func (r *inProcess) Run(_ context.Context, c command.Command) (command.Result, e
 	r.last = c
 	var out bytes.Buffer
 	if err := Main(c.Args[1:], bytes.NewReader(c.Stdin), &out); err != nil {
-		return command.Result{}, &command.ExitError{Command: Verb, Code: 1, Output: "Error: " + err.Error()}
+		return command.Result{}, &command.ExitError{Command: Verb, Code: 1, Stderr: "Error: " + err.Error()}
 	}
 	return command.Result{Stdout: out.Bytes()}, nil
 }

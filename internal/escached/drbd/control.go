@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // Why a promotion or a demotion was refused.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 const proc = `version: 8.4.11 (api:1/proto:86-101)
@@ -96,7 +96,7 @@ func TestRefusalsAreToldApart(t *testing.T) {
 		"1: State change failed: (-2) Need access to UpToDate data":                      ErrNoCurrentData,
 		"1: State change failed: (-12) Device is held open by someone":                   ErrOpen,
 	} {
-		if err := refusal(&command.ExitError{Command: "drbdadm", Code: 11, Output: text}); !errors.Is(err, want) {
+		if err := refusal(&command.ExitError{Command: "drbdadm", Code: 11, Stderr: text}); !errors.Is(err, want) {
 			t.Errorf("%s: got %v", text, err)
 		}
 	}
@@ -108,7 +108,7 @@ func (r *impatient) Run(_ context.Context, c command.Command) (command.Result, e
 	r.calls = append(r.calls, strings.Join(c.Args, " "))
 	if len(r.calls) == 1 {
 		return command.Result{}, &command.ExitError{
-			Command: "drbdadm up r", Code: 20, Output: "Command 'drbdsetup-84 new-minor r 102 0' did not terminate within 5 seconds",
+			Command: "drbdadm up r", Code: 20, Stderr: "Command 'drbdsetup-84 new-minor r 102 0' did not terminate within 5 seconds",
 		}
 	}
 	return command.Result{}, nil

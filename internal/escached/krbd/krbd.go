@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // Why an image could not be mapped.

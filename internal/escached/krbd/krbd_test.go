@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 func TestMonHostInAllItsForms(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // ErrNoRoom says that the volume group has not enough free extents.

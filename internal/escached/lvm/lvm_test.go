@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/escached/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 type fakeRunner struct {
@@ -71,16 +71,16 @@ func TestRetagChangesOnlyTheDifference(t *testing.T) {
 
 func TestErrorsThatCallersDecideBy(t *testing.T) {
 	f := &fakeRunner{err: &command.ExitError{
-		Command: "lvm", Code: 5, Output: `Volume group "vg" has insufficient free space (1 extents): 2 required.`,
+		Command: "lvm", Code: 5, Stderr: `Volume group "vg" has insufficient free space (1 extents): 2 required.`,
 	}}
 	if err := New("vg", f).Create(t.Context(), "a", 1, nil); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("want ErrNoRoom, got %v", err)
 	}
-	f.err = &command.ExitError{Command: "lvm", Code: 5, Output: `Failed to find logical volume "vg/a"`}
+	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Failed to find logical volume "vg/a"`}
 	if err := New("vg", f).Remove(t.Context(), "a"); err != nil {
 		t.Errorf("removing what is not there must succeed, got %v", err)
 	}
-	f.err = &command.ExitError{Command: "lvm", Code: 5, Output: `Volume group "vg" not found`}
+	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Volume group "vg" not found`}
 	if _, err := New("vg", f).Space(t.Context()); !errors.Is(err, ErrNoGroup) {
 		t.Errorf("want ErrNoGroup, got %v", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/command"
 )
 
 // ErrOpen says that the device cannot be removed because somebody has it open.

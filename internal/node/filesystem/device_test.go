@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 const inspectArgument = "inspect-for-test"
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 func tools() *Tools {
-	return NewTools(command.NewChildren(command.NewBreaker()), []string{os.Args[0], inspectArgument})
+	return NewTools(command.NewExec(), []string{os.Args[0], inspectArgument})
 }
 
 // loop returns a loop device of that size over a sparse file.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 const (

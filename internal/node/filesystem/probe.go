@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // Signature is libblkid's opinion of a device.
@@ -93,7 +93,7 @@ func (t *Tools) signature(ctx context.Context, volume, device string) (Signature
 	var exit *command.ExitError
 	switch {
 	case err == nil:
-		return parseSignature(r.Stdout), nil
+		return parseSignature(string(r.Stdout)), nil
 	case !errors.As(err, &exit):
 		return Signature{}, err
 	case exit.Code == blkidAmbivalent:
@@ -134,7 +134,7 @@ func (t *Tools) inspect(ctx context.Context, volume, device string, scan bool) (
 		return Surface{}, fmt.Errorf("inspect %s: %w", device, err)
 	}
 	var s Surface
-	if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
+	if err := json.Unmarshal(r.Stdout, &s); err != nil {
 		return Surface{}, fmt.Errorf("inspect %s: %w", device, err)
 	}
 	return s, nil

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 )
 
 // ErrBusy is returned while a mount point is in use.

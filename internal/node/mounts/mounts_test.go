@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/node/command"
+	"github.com/escache/escache-csi/internal/command"
 	mount "k8s.io/mount-utils"
 )
 

@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,42 +52,11 @@ type Runner interface {
 	Run(ctx context.Context, c Command) (Result, error)
 }
 
-// ExitError is a program's non-zero exit.
-type ExitError struct {
-	Command string
-	Code    int
-	Output  string
-}
+// RunnerFunc makes a function a Runner.
+type RunnerFunc func(ctx context.Context, c Command) (Result, error)
 
-func (e *ExitError) Error() string {
-	return fmt.Sprintf("%s: exit %d: %s", e.Command, e.Code, e.Output)
-}
-
-// TimeoutError is a program that was killed because its time was up.
-type TimeoutError struct {
-	Command string
-	After   time.Duration
-}
-
-func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, e.After.Round(time.Millisecond))
-}
-
-// Unwrap makes it a context.DeadlineExceeded for callers that only care about that.
-func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
-
-// StuckError is a child that not even SIGKILL ends, because the kernel does not return to it.
-type StuckError struct {
-	Command string
-	Pid     int
-	Since   time.Time
-}
-
-func (e *StuckError) Error() string {
-	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; "+
-		"what it waits for (Ceph, the DRBD peer, a disk) must return first",
-		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
-}
+// Run calls the function.
+func (f RunnerFunc) Run(ctx context.Context, c Command) (Result, error) { return f(ctx, c) }
 
 // Exec runs programs for real.
 type Exec struct {
@@ -97,6 +69,16 @@ func NewExec() *Exec { return &Exec{breaker: NewBreaker(), now: time.Now} }
 
 // Stuck lists the children that are stuck right now, by volume.
 func (x *Exec) Stuck() map[string]*StuckError { return x.breaker.Stuck() }
+
+// Reasons says, a sentence each, which volume's children are stuck.
+func (x *Exec) Reasons() []string {
+	stuck := x.Stuck()
+	reasons := make([]string, 0, len(stuck))
+	for _, volume := range slices.Sorted(maps.Keys(stuck)) {
+		reasons = append(reasons, "volume "+volume+": "+stuck[volume].Error())
+	}
+	return reasons
+}
 
 // Run implements Runner.
 func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
@@ -113,8 +95,11 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 	var stdout, stderr limited
 	// Not CommandContext: its Wait would wait for a child in D state for ever.
 	cmd := exec.Command(c.Name, c.Args...) //nolint:noctx // see above
-	cmd.Stdin = bytes.NewReader(c.Stdin)
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // its words are read by programs
 	// A child must not outlive this process: it would go on with what the next one believes undone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = killGrace
@@ -135,10 +120,10 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 		if err == nil { // it finished while it was being killed
 			return finish(c, &stdout, &stderr, nil)
 		}
-		return Result{}, &TimeoutError{Command: c.label(), After: x.now().Sub(start)}
+		return Result{}, &TimeoutError{Command: c.String(), After: x.now().Sub(start)}
 	case <-time.After(killGrace + time.Second):
 	}
-	stuck := &StuckError{Command: c.label(), Pid: cmd.Process.Pid, Since: start}
+	stuck := &StuckError{Command: c.String(), Pid: cmd.Process.Pid, Since: start}
 	x.breaker.Trip(c.Volume, c.Query, stuck, done)
 	return Result{}, stuck
 }
@@ -165,36 +150,16 @@ func finish(c Command, stdout, stderr *limited, err error) (Result, error) {
 		return res, nil
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		out := strings.TrimSpace(string(res.Stderr))
-		if out == "" {
-			out = strings.TrimSpace(string(res.Stdout))
-		}
-		return res, &ExitError{Command: c.label(), Code: exit.ExitCode(), Output: lastLines(out, 6)}
+		return res, &ExitError{Command: c.String(), Code: exit.ExitCode(), Stdout: string(res.Stdout), Stderr: string(res.Stderr)}
 	}
-	return res, fmt.Errorf("%s: %w", c.label(), err)
+	return res, fmt.Errorf("%s: %w", c.String(), err)
 }
 
-// label names a command for people: the program and as many arguments as tell it from others.
-func (c Command) label() string {
+// String names a command for people: the program and as many arguments as tell it from others.
+func (c Command) String() string {
 	words := append([]string{c.Name[strings.LastIndexByte(c.Name, '/')+1:]}, c.Args...)
 	if len(words) > 6 {
 		words = append(words[:6:6], "…")
 	}
 	return strings.Join(words, " ")
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(s, "\n")
-	if len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	return strings.Join(lines, "; ")
-}
-
-// ExitCode returns the exit code in err, or -1.
-func ExitCode(err error) int {
-	if exit, ok := errors.AsType[*ExitError](err); ok {
-		return exit.Code
-	}
-	return -1
 }

@@ -54,7 +54,7 @@ func TestBreakerRefusesChangesUntilTheChildIsGone(t *testing.T) {
 
 func TestLabelIsShort(t *testing.T) {
 	c := Command{Name: "/sbin/dmsetup", Args: strings.Fields("create a b c d e f")}
-	if got := c.label(); got != "dmsetup create a b c d …" {
+	if got := c.String(); got != "dmsetup create a b c d …" {
 		t.Fatal(got)
 	}
 }
