@@ -9,7 +9,7 @@ STATIC     = csi-node escached kubectl-escache
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install the Debian packages that building needs
@@ -24,6 +24,14 @@ build: setup ## build all binaries into bin/ (without -trimpath: so the tests sh
 .PHONY: test
 test: ## set up everything and run the tests (HOST_SKIP= runs those too that are not trusted yet)
 	hack/test.sh
+
+.PHONY: e2e
+e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN picks from its tests)
+	hack/e2e.sh
+
+.PHONY: e2e-load
+e2e-load: ## the same with 50 pods at once and 100 moves of one (ESCACHE_E2E_PODS, ESCACHE_E2E_MOVES)
+	hack/e2e.sh many moves
 
 .PHONY: demo
 demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it running)

@@ -142,31 +142,33 @@ func (w *world) shell(t *testing.T, node, script string) string {
 	return strings.TrimSpace(out)
 }
 
-// claim makes a claim and waits until it is bound; it returns the volume's name.
-func (w *world) claim(t *testing.T, name, class, mode, size string) string {
-	t.Helper()
-	w.apply(t, fmt.Sprintf(`
+func claimObject(name, class, mode, size string) string {
+	return fmt.Sprintf(`
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: %s, namespace: %s}
 spec: {accessModes: [ReadWriteOnce], volumeMode: %s, storageClassName: %s, resources: {requests: {storage: %s}}}
-`, name, namespace, mode, class, size))
+`, name, namespace, mode, class, size)
+}
+
+// claim makes a claim and waits until it is bound; it returns the volume's name.
+func (w *world) claim(t *testing.T, name, class, mode, size string) string {
+	t.Helper()
+	w.apply(t, claimObject(name, class, mode, size))
 	w.kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/"+name, "--timeout=120s")
 	pv := w.kubectl(t, "get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
 	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
 }
 
-// pod runs a script in a pod on a node and waits until the pod runs. It returns how long that took.
-func (w *world) pod(t *testing.T, name, node, claim, mode, script string) time.Duration {
+func podObject(t *testing.T, name, node, claim, mode, script string) string {
 	t.Helper()
-	begin := time.Now()
 	place := "volumeMounts: [{name: data, mountPath: /data}]"
 	if mode == "Block" {
 		place = "volumeDevices: [{name: data, devicePath: /dev/data}]"
 	}
 	quoted, err := json.Marshal(script)
 	check(t, err)
-	w.apply(t, fmt.Sprintf(`
+	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: %s}
@@ -183,7 +185,14 @@ spec:
     command: [sh, -c, %s]
     %s
   volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
-`, name, namespace, node, image, quoted, place, claim))
+`, name, namespace, node, image, quoted, place, claim)
+}
+
+// pod runs a script in a pod on a node and waits until the pod runs. It returns how long that took.
+func (w *world) pod(t *testing.T, name, node, claim, mode, script string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	w.apply(t, podObject(t, name, node, claim, mode, script))
 	w.running(t, name)
 	return time.Since(begin)
 }
@@ -237,7 +246,7 @@ func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
 // cleanUp removes pods and claims, and waits until no volume is left. After a failure it shows what csi-node said.
 func (w *world) cleanUp(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
-	check(t, w.lab.Heal(ctx))
+	w.mend(t)
 	if t.Failed() {
 		for _, n := range w.nodes {
 			out, err := w.lab.Shell(ctx, n, "tail -n 40 /var/log/csi-node.log /run/lab/services/csi-node.log 2>/dev/null; true")

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,14 +67,21 @@ func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume
 	return v, nil
 }
 
-// VolumeOf finds the CacheVolume of an image. Usually the image is named after it; otherwise all are listed, a page at a time.
+// VolumeOf finds the CacheVolume of an image. Usually the image is named after it, behind a prefix such as "escache-", and is found in
+// one or two small reads: I/O may be frozen until this answers. Otherwise all are listed, a page at a time.
 func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
-	v, err := c.Volume(ctx, ref.Image)
-	if err == nil && v.Spec.Pool == ref.Pool && v.Spec.Image == ref.Image {
-		return v, nil
+	names := []string{ref.Image}
+	if _, name, ok := strings.Cut(ref.Image, "-"); ok && name != "" {
+		names = []string{name, ref.Image}
 	}
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return nil, err
+	for _, name := range names {
+		v, err := c.Volume(ctx, name)
+		if err == nil && v.Spec.Pool == ref.Pool && v.Spec.Image == ref.Image {
+			return v, nil
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
 	}
 	type item struct {
 		Metadata struct {

@@ -78,8 +78,9 @@ func TestAVolumeIsFoundByItsImage(t *testing.T) {
 		"GET /apis/escache.io/v1alpha1/cachevolumes?limit=250": `{"metadata":{"continue":"more"},"items":[` + volume("a", "p", "x") + `]}`,
 		"GET /apis/escache.io/v1alpha1/cachevolumes?continue=more&limit=250": `{"metadata":{},"items":[` +
 			volume("b", "other", "img") + "," + volume("c", "p", "img") + `]}`,
-		"GET /apis/escache.io/v1alpha1/cachevolumes/c":    volume("c", "p", "img"),
-		"GET /apis/escache.io/v1alpha1/cachevolumes/same": volume("same", "p", "same"),
+		"GET /apis/escache.io/v1alpha1/cachevolumes/c":     volume("c", "p", "img"),
+		"GET /apis/escache.io/v1alpha1/cachevolumes/same":  volume("same", "p", "same"),
+		"GET /apis/escache.io/v1alpha1/cachevolumes/pvc-1": volume("pvc-1", "p", "escache-pvc-1"),
 	}
 	s.answer = func(method, path string) (int, string) {
 		if page, ok := pages[method+" "+path]; ok {
@@ -90,6 +91,14 @@ func TestAVolumeIsFoundByItsImage(t *testing.T) {
 	v, err := c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "same"})
 	if err != nil || v.Name != "same" || len(s.asked) != 1 {
 		t.Errorf("%v %v %q", v, err, s.asked)
+	}
+	s.asked = nil
+	v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "escache-pvc-1"})
+	if err != nil || v.Name != "pvc-1" || len(s.asked) != 1 {
+		t.Errorf("%v %v %q", v, err, s.asked)
+	}
+	if v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "other", Image: "escache-pvc-1"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the name fits and the pool does not: %v %v", v, err)
 	}
 	if v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "img"}); err != nil || v.Name != "c" {
 		t.Errorf("%v %v", v, err)

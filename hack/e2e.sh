@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [core|node|many|moves]…  (default: core node).
+# E2E_RUN narrows the tests of `node` down to those whose names match. KEEP=1 leaves the lab up where all went well.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/step.sh
+
+export LAB_NAME=${LAB_NAME:-e2e-$$}
+. hack/with-lab.sh
+
+suite() { # NAME PATTERN LIMIT
+  step "$1" lab run -- bin/node.test -test.v -test.failfast -test.timeout "$3" -test.run "$2"
+}
+
+memory=512
+for name in "${@:-core}"; do
+  case $name in
+    core | node) ;;
+    many | moves) memory=1024 ;; # a host has up to 17 pods
+    *)
+      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+step "install packages" hack/setup.sh build lab kubernetes
+step "build lab" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build tests" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
+step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver --memory "$memory"
+[ $# != 0 ] || set -- core node
+for name in "$@"; do
+  case $name in
+    core) suite "claim, pod, move, power loss, removal" '^TestCore$' 20m ;;
+    node) suite "csi-node on hosts" "^TestNode\$/${E2E_RUN:-}" 90m ;;
+    many) suite "many pods at once" '^TestManyPods$' 60m ;;
+    moves) suite "many moves" '^TestMoves$' 180m ;;
+  esac
+done

@@ -1,0 +1,143 @@
+//go:build e2e
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// number of a setting in the environment, for runs that have less time.
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is not a number", name, text)
+	}
+	return n
+}
+
+// together does something for every i below n at once.
+func together(n int, do func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+}
+
+// TestManyPods starts 50 pods with a volume each on three hosts at once, and takes them away again at once.
+func TestManyPods(t *testing.T) {
+	w := open(t)
+	defer w.cleanUp(t)
+	count := number(t, "ESCACHE_E2E_PODS", 50)
+	var objects strings.Builder
+	for i := range count {
+		objects.WriteString(claimObject(fmt.Sprintf("many-%d", i), "e2e-node-ext4", "Filesystem", "128Mi"))
+		objects.WriteString("---\n")
+		objects.WriteString(podObject(t, fmt.Sprintf("many-%d", i), w.nodes[i%len(w.nodes)], fmt.Sprintf("many-%d", i), "Filesystem", forever))
+		objects.WriteString("---\n")
+	}
+	begin := time.Now()
+	w.apply(t, objects.String())
+	var mu sync.Mutex
+	var took []time.Duration
+	together(count, func(i int) {
+		out, err := w.try(t.Context(), "", "-n", namespace, "wait", "--for=condition=Ready", fmt.Sprintf("pod/many-%d", i),
+			fmt.Sprintf("--timeout=%s", manyTime))
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			t.Errorf("pod many-%d: %s %v", i, out, err)
+			return
+		}
+		took = append(took, time.Since(begin))
+	})
+	if t.Failed() {
+		t.Fatal(w.try(t.Context(), "", "get", "cachevolumes", "-o", "wide"))
+	}
+	slices.Sort(took)
+	t.Logf("%d pods with a volume each: first ready after %s, median %s, last %s", count, took[0], took[count/2], took[count-1])
+	together(count, func(i int) {
+		// Each writes to its own volume, and no two have the same one.
+		w.in(t, fmt.Sprintf("many-%d", i), fmt.Sprintf("echo %d > /data/own; sync /data/own; [ $(cat /data/own) = %d ]", i, i))
+	})
+	begin = time.Now()
+	w.kubectl(t, "delete", "pod,pvc", "--all", fmt.Sprintf("--timeout=%s", manyTime))
+	t.Logf("all deleted after %s", time.Since(begin))
+	w.nothingLeft(t)
+	t.Logf("nothing is left after %s", time.Since(begin))
+}
+
+// manyTime bounds bringing up or taking away all of them.
+const manyTime = 15 * time.Minute
+
+// TestMoves takes a volume around the three hosts 100 times, and counts what the hosts' services hold on to.
+func TestMoves(t *testing.T) {
+	w := open(t)
+	defer w.cleanUp(t)
+	count := number(t, "ESCACHE_E2E_MOVES", 100)
+	volume := w.claim(t, "round", "e2e-node-ext4", "Filesystem", "128Mi")
+	var there, away []time.Duration
+	var early, late map[string]int
+	settled := min(6, count-1) // by then everything has been used once on every host
+	for i := range count {
+		node := w.nodes[i%len(w.nodes)]
+		there = append(there, w.pod(t, "round", node, "round", "Filesystem", forever))
+		if i > 0 {
+			if got := w.in(t, "round", "cat /data/n"); got != strconv.Itoa(i-1) {
+				t.Fatalf("move %d to %s: the file says %q", i, node, got)
+			}
+		}
+		w.in(t, "round", fmt.Sprintf("echo %d > /data/n; sync /data/n", i))
+		away = append(away, w.removePod(t, "round", volume))
+		if i == settled {
+			early = w.held(t)
+		}
+	}
+	late = w.held(t)
+	slices.Sort(there)
+	slices.Sort(away)
+	t.Logf("%d moves: to ready median %s, longest %s; gone and detached median %s, longest %s", count,
+		there[count/2], there[count-1], away[count/2], away[count-1])
+	for what, n := range late {
+		t.Logf("%s: %d after %d moves, %d at the end", what, early[what], settled+1, n)
+		if n > early[what]+heldMore {
+			t.Errorf("%s: grew from %d to %d", what, early[what], n)
+		}
+	}
+	w.kubectl(t, "delete", "pvc", "round", "--timeout=120s")
+	w.nothingLeft(t)
+}
+
+// heldMore is how many files or threads more may be open by chance.
+const heldMore = 6
+
+// held counts open files and threads of the services on each host, and mounts.
+func (w *world) held(t *testing.T) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for _, node := range w.nodes {
+		out := w.shell(t, node, `for s in csi-node escached; do p=$(cat /run/lab/services/$s.pid)
+echo $s-files $(ls /proc/$p/fd | wc -l); echo $s-threads $(ls /proc/$p/task | wc -l); done; echo mounts $(wc -l < /proc/mounts)`)
+		for line := range strings.Lines(out) {
+			var what string
+			var n int
+			if _, err := fmt.Sscan(line, &what, &n); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			counts[node+" "+what] = n
+		}
+	}
+	return counts
+}
