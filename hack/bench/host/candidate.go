@@ -23,6 +23,8 @@ const (
 type candidate interface {
 	name() string
 	device() string
+	// replicated is the minor of the DRBD device that the writes go through; negative if there is none.
+	replicated() int
 	// settle brings the device back to where it was before its turn.
 	settle(r *runner)
 }
@@ -48,6 +50,7 @@ func newCache(r *runner, lab *labtest.Lab) *cache {
 
 func (c *cache) name() string     { return "escache" }
 func (c *cache) device() string   { return c.path }
+func (c *cache) replicated() int  { return c.volume.Minor }
 func (c *cache) settle(r *runner) { c.volume.Flush(r, c.host) }
 
 // timedFlush returns bytes a second.
@@ -120,6 +123,7 @@ func waitForDRBD(r *runner, h *labtest.Host, state string) {
 
 func (bareDRBD) name() string   { return "bare DRBD" }
 func (bareDRBD) device() string { return drbd.Device(drbdMinor) }
+func (bareDRBD) replicated() int { return drbdMinor }
 func (bareDRBD) settle(*runner) {}
 
 // bareRBD is an image mapped without a cache.
@@ -135,4 +139,5 @@ func newBareRBD(r *runner, lab *labtest.Lab) bareRBD {
 
 func (bareRBD) name() string     { return "plain RBD" }
 func (b bareRBD) device() string { return b.path }
+func (bareRBD) replicated() int  { return -1 }
 func (bareRBD) settle(*runner)   {}

@@ -45,7 +45,7 @@ func bench(r *runner, rounds int, duration time.Duration) {
 		r.Logf("round %d of %d", round+1, rounds)
 		for _, c := range candidates {
 			for _, writers := range syncWriters {
-				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c.device(), duration, writers))
+				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c, duration, writers))
 				c.settle(r)
 			}
 		}

@@ -53,13 +53,14 @@ func (r *results) print(candidates []candidate) {
 	for _, writers := range syncWriters {
 		fmt.Fprintf(w, "\n4 KiB writes, each stable before its writer's next, %d at a time (medians of %d rounds, taken in turns)\n",
 			writers, rounds)
-		fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tescache against it\t")
+		fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD writes for each\tescache against it\t")
 		own := column(r.sync[syncKey{candidates[0].name(), writers}], perSecond)
 		for _, c := range candidates {
 			all := r.sync[syncKey{c.name(), writers}]
-			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
+			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
 				median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
 				median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
+				median(column(all, replicatedPerWrite)),
 				median(ratios(own, column(all, perSecond))))
 		}
 		w.Flush()
