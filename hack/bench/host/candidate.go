@@ -121,10 +121,10 @@ func waitForDRBD(r *runner, h *labtest.Host, state string) {
 	})
 }
 
-func (bareDRBD) name() string   { return "bare DRBD" }
-func (bareDRBD) device() string { return drbd.Device(drbdMinor) }
+func (bareDRBD) name() string    { return "bare DRBD" }
+func (bareDRBD) device() string  { return drbd.Device(drbdMinor) }
 func (bareDRBD) replicated() int { return drbdMinor }
-func (bareDRBD) settle(*runner) {}
+func (bareDRBD) settle(*runner)  {}
 
 // bareRBD is an image mapped without a cache.
 type bareRBD struct{ path string }

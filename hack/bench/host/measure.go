@@ -48,7 +48,9 @@ func writesTo(r *runner, h *labtest.Host, minor int) int {
 }
 
 // replicatedPerWrite is how many writes went through DRBD for each one that was asked for.
-func replicatedPerWrite(s syncResult) float64 { return float64(s.Replicated) / float64(max(1, s.Writes)) }
+func replicatedPerWrite(s syncResult) float64 {
+	return float64(s.Replicated) / float64(max(1, s.Writes))
+}
 
 // benchSequential returns bytes a second.
 func benchSequential(r *runner, h *labtest.Host, device string) float64 {
