@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [core|node|many|moves]…  (default: core node).
+# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [core|node|many|moves|times]…  (default: core node).
 # E2E_RUN narrows the tests of `node` down to those whose names match. KEEP=1 leaves the lab up where all went well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,10 +15,10 @@ suite() { # NAME PATTERN LIMIT
 memory=512
 for name in "${@:-core}"; do
   case $name in
-    core | node) ;;
+    core | node | times) ;;
     many | moves) memory=1024 ;; # a host has up to 17 pods
     *)
-      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves)" >&2
+      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves times)" >&2
       exit 2
       ;;
   esac
@@ -35,5 +35,6 @@ for name in "$@"; do
     node) suite "csi-node on hosts" "^TestNode\$/${E2E_RUN:-}" 90m ;;
     many) suite "many pods at once" '^TestManyPods$' 60m ;;
     moves) suite "many moves" '^TestMoves$' 180m ;;
+    times) suite "times" '^TestTimes$' 30m ;;
   esac
 done
