@@ -85,7 +85,7 @@ func readTLS(files TLSFiles) (*tls.Config, error) {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", files.Cert, files.Key, err)
 	}
 	return &tls.Config{
-		RootCAs: authorities, MinVersion: tls.VersionTLS13,
+		RootCAs: authorities, MinVersion: tls.VersionTLS13, ServerName: files.ServerName,
 		// Always this one, also where the service names other authorities: its refusal says more than a handshake without a certificate.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil },
 	}, nil

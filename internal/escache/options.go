@@ -37,6 +37,8 @@ type Options struct {
 // TLSFiles are PEM files: the authority that signed the service's certificate, and the caller's own certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
+	// ServerName is the name that the service's certificate must have, where one certificate serves all hosts. Empty: the URL's host.
+	ServerName string
 }
 
 // Timeouts bound a call with all its repeats, beside the deadline of the caller's context.

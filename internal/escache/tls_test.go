@@ -142,3 +142,18 @@ func TestMissingTLSFilesAreNamed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestServerNameStandsForTheHost(t *testing.T) {
+	ca, files := newAuthority(t), tlsFiles(t)
+	server, _ := tlsServer(t, ca, ca.issue(t, "service", func(c *x509.Certificate) {
+		c.IPAddresses, c.DNSNames = nil, []string{"escached.example"}
+	}))
+	write(t, files, ca, ca.issue(t, "client"))
+	for name, good := range map[string]bool{"": false, "escached.example": true, "another.example": false} {
+		files.ServerName = name
+		err := newClient(t, Options{BaseURL: server.URL, TLS: files}).Stop(context.Background(), ref)
+		if good != (err == nil) || (!good && !errors.Is(err, ErrTLS)) {
+			t.Errorf("server name %q: %v", name, err)
+		}
+	}
+}

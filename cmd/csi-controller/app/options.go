@@ -87,6 +87,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA, "PEM file of the authority that signed the escacheds' certificates")
 	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
 	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
+	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
+		"name in every escached's certificate; empty: the InternalIP of its node")
 	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; for tests only")
 	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports of replication links; the same range as escached's drbd.ports")
 	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors of DRBD devices; the same range as escached's drbd.minors")
