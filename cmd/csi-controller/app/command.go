@@ -46,6 +46,6 @@ func newCommand(version string) *cobra.Command {
 	}
 	options.bindCommon(root.PersistentFlags())
 	options.bindServe(root.Flags())
-	root.AddCommand(newOrphans(&options))
+	root.AddCommand(newOrphans(&options), newCheckUninstall(&options))
 	return root
 }
