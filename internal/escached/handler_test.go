@@ -114,16 +114,16 @@ func TestAnswersOfALifeOverHTTP(t *testing.T) {
 		{http.MethodPost, escache.PathDevConnect, `{"pool":"rbd","image":"v1","epoch":1}`, 200, `"clientAddress":"10.0.0.1:0/9"`},
 		{http.MethodGet, escache.PathStatus, "", 200, `"state":"connected","role":"Primary","epoch":1,"mode":"writeback"`},
 		{http.MethodGet, escache.PathNode, "", 200, `"primaries":1`},
-		{http.MethodGet, "/metrics", "", 200, `escache_volume_dirty_bytes{image="v1",pool="rbd"} 0`},
+		{http.MethodGet, "/metrics", "", 200, `escached_volume_dirty_bytes{image="v1",pool="rbd"} 0`},
 		{http.MethodPost, escache.PathFlush, `{"pool":"rbd","image":"v1","timeoutSeconds":5}`, 200, `{"clean":true,"dirtyBytes":0}`},
 		{http.MethodPost, escache.PathStop, `{"pool":"rbd","image":"v1"}`, 204, ""},
 		{http.MethodPost, escache.PathStop, `{"pool":"rbd","image":"v1"}`, 204, ""},
 		{http.MethodDelete, escache.PathReplica + "?pool=rbd&image=v1", "", 204, ""},
 		{http.MethodDelete, escache.PathReplica + "?pool=rbd&image=v1", "", 204, ""},
 		{http.MethodGet, escache.PathStatus + "?pool=rbd&image=v1", "", 200, `"state":"absent"`},
-		{http.MethodGet, "/metrics", "", 200, `escache_operation_failures_total`},
+		{http.MethodGet, "/metrics", "", 200, `escached_operation_failures_total`},
 	} {
-		if c.contains == `escache_operation_failures_total` {
+		if c.contains == `escached_operation_failures_total` {
 			do(http.MethodPost, escache.PathMode, `{"pool":"rbd","image":"v1","mode":"writeback"}`)
 		}
 		if status, answer := do(c.method, c.path, c.body); status != c.status || !strings.Contains(answer, c.contains) {

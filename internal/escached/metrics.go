@@ -18,17 +18,17 @@ type measures struct {
 func newMeasures() *measures {
 	return &measures{
 		flushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "escache_flush_seconds", Help: "How long flush calls took, by whether the cache was clean at the end.",
+			Name: "escached_flush_seconds", Help: "How long flush calls took, by whether the cache was clean at the end.",
 			Buckets: []float64{0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"clean"}),
 		flushBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escache_flushed_bytes_total", Help: "What flush calls wrote back. Over escache_flush_seconds_sum it is the flush rate.",
+			Name: "escached_flushed_bytes_total", Help: "What flush calls wrote back. Over escached_flush_seconds_sum it is the flush rate.",
 		}, []string{"pool", "image"}),
 		opSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "escache_operation_seconds", Help: "How long calls took.", Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100},
+			Name: "escached_operation_seconds", Help: "How long calls took.", Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100},
 		}, []string{"operation"}),
 		opFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escache_operation_failures_total", Help: "Calls that failed, by the error's code.",
+			Name: "escached_operation_failures_total", Help: "Calls that failed, by the error's code.",
 		}, []string{"operation", "code"}),
 	}
 }
@@ -53,7 +53,7 @@ func (m *measures) done(operation string, took time.Duration, code string) {
 type collector struct{ e *Engine }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("escache_"+name, help, labels, nil)
+	return prometheus.NewDesc("escached_"+name, help, labels, nil)
 }
 
 // Describe sends nothing: the collector is unchecked, because what it has depends on the volumes.
@@ -86,6 +86,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	volume := []string{"pool", "image"}
 	for _, v := range c.e.reg.list() {
 		g := func(value float64, name, help string) { gauge(value, name, help, volume...)(v.Pool, v.Image) }
+		count := func(value int64, name, help string) {
+			ch <- prometheus.MustNewConstMetric(desc(name, help, volume...), prometheus.CounterValue, float64(value), v.Pool, v.Image)
+		}
 		g(float64(v.CacheBytes), "volume_cache_bytes", "Size of the volume's cache.")
 		if st, up := table.Devices[v.Minor]; up {
 			g(truth(st.Role == "Primary"), "volume_primary", "1 if this host is Primary.")
@@ -101,10 +104,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			g(float64(dev.Free)*4096, "volume_free_bytes", "What can be written before writes wait for Ceph.")
 			g(float64(dev.Writeback)*4096, "volume_writeback_bytes", "What is on its way to Ceph.")
 			g(truth(dev.Error), "volume_error", "1 if dm-writecache reports an error.")
-			g(float64(dev.Reads), "volume_read_blocks", "Blocks read since the device was assembled.")
-			g(float64(dev.ReadHits), "volume_read_hit_blocks", "Of these, found in the cache.")
-			g(float64(dev.Writes), "volume_write_blocks", "Blocks written since the device was assembled.")
-			g(float64(dev.WriteHits), "volume_write_hit_blocks", "Of these, found in the cache.")
+			count(dev.Reads, "volume_read_blocks_total", "Blocks read since the device was assembled.")
+			count(dev.ReadHits, "volume_read_hit_blocks_total", "Of these, found in the cache.")
+			count(dev.Writes, "volume_write_blocks_total", "Blocks written since the device was assembled.")
+			count(dev.WriteHits, "volume_write_hit_blocks_total", "Of these, found in the cache.")
 		}
 	}
 }

@@ -97,7 +97,7 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.EscachedSocket, "escached-socket", "/run/escache/escached.sock", "socket of the local escached")
 	f.StringVar(&o.ArbiterSocket, "arbiter-socket", "/run/escache/arbiter.sock",
 		"socket on which escached asks whether it may go on without its peer")
-	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address for /metrics, /healthz and /livez")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address for /metrics, /metrics/escached, /healthz and /livez")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file with the way to the Kubernetes API (default: the pod's service account)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.AddCommand(inspect())

@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return server.Serve(ctx, csiServer, csiListener, grace) })
 	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
-	all.Go(func() error { return serveHTTP(ctx, webListener, web(registry, ready)) })
+	all.Go(func() error { return serveHTTP(ctx, webListener, web(registry, ready, handOn(o.EscachedSocket, logger))) })
 	all.Go(func() error {
 		group.settle(ctx)
 		return registrar.Run(ctx)
@@ -150,9 +150,10 @@ func problems(
 	return reasons
 }
 
-// web serves /metrics, /healthz (can volumes be served, and if not why) and /livez (does this process run).
-func web(registry *prometheus.Registry, ready func(context.Context) []string) http.Handler {
+// web serves /metrics, /metrics/escached, /healthz (can volumes be served, and if not why) and /livez (does this process run).
+func web(registry *prometheus.Registry, ready func(context.Context) []string, escached http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics/escached", escached)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {

@@ -51,7 +51,7 @@ type Metrics struct {
 // NewMetrics registers the metrics of the calls.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "escache_csi_node_call_duration_seconds", Help: "Duration of CSI calls by method and gRPC code.",
+		Name: "escache_node_csi_call_seconds", Help: "Duration of CSI calls by method and gRPC code.",
 		Buckets: []float64{.005, .02, .1, .5, 1, 2, 5, 10, 30, 60, 120},
 	}, []string{"method", "code"})}
 	registry.MustRegister(m.duration)

@@ -19,7 +19,7 @@ type metrics struct {
 // Collector returns the metrics of the volumes that are connected on this node.
 func (w *Watch) Collector() prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("escache_"+name, help, labels, nil)
+		return prometheus.NewDesc("escache_node_"+name, help, labels, nil)
 	}
 	volume := []string{"volume", "pool", "image"}
 	return &metrics{
