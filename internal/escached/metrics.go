@@ -22,7 +22,7 @@ func newMeasures() *measures {
 			Buckets: []float64{0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"clean"}),
 		flushBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escached_flushed_bytes_total", Help: "What flush calls wrote back. Over escached_flush_seconds_sum it is the flush rate.",
+			Name: "escached_flushed_bytes_total", Help: "What flush calls wrote back; over escached_flush_seconds_sum, the flush rate.",
 		}, []string{"pool", "image"}),
 		opSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "escached_operation_seconds", Help: "How long calls took.", Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100},

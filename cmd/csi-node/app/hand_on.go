@@ -21,7 +21,9 @@ func handOn(socket string, logger *slog.Logger) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.URL.Path, r.Out.URL.RawQuery = "http", "escached", "/metrics", ""
 		},
 		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", socket) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", socket)
+			},
 			// A scrape is rare; a connection kept open would outlive a restart of escached.
 			DisableKeepAlives:     true,
 			ResponseHeaderTimeout: metricsTime,

@@ -103,7 +103,9 @@ func Run(ctx context.Context, o Options) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return server.Serve(ctx, csiServer, csiListener, grace) })
 	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
-	all.Go(func() error { return serveHTTP(ctx, webListener, web(registry, ready, handOn(o.EscachedSocket, logger))) })
+	all.Go(func() error {
+		return serveHTTP(ctx, webListener, web(registry, ready, handOn(o.EscachedSocket, logger)))
+	})
 	all.Go(func() error {
 		group.settle(ctx)
 		return registrar.Run(ctx)
