@@ -50,7 +50,7 @@ func (p *Plan) buildController(ctx context.Context) error {
 	}
 	p.Controller = filepath.Join(p.Location.StateDir, "driver", "csi-controller")
 	list := "crashpoint," + strings.TrimSpace(string(tags))
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", list, "-o", p.Controller, "./cmd/csi-controller")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-tags", list, "-o", p.Controller, "./cmd/csi-controller")
 	cmd.Dir = p.Location.Checkout
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build cmd/csi-controller: %w\n%s", err, out)
