@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	api "github.com/escache/escache-csi/api/escache"
@@ -121,10 +122,34 @@ func (h *host) connect(v *volume, epoch int64, imageID string) *answer {
 func (s *suite) laid() *volume {
 	s.Helper()
 	v := s.newVolume()
-	for _, h := range []*host{s.first, s.second} {
-		done(s, "lay the replica of "+v.String()+" on "+h.Name, h.put(v.request()))
+	put := request{method: http.MethodPut, path: api.PathReplica, body: encode(s, v.request())}
+	answers := onBoth(s, func(h *host) (*answer, error) { return h.try(s.Context(), put) })
+	for i, h := range []*host{s.first, s.second} {
+		if answers[i].err != nil {
+			s.Fatalf("%s: lay the replica of %s: %v", h.Name, v, answers[i].err)
+		}
+		done(s, "lay the replica of "+v.String()+" on "+h.Name, answers[i].value)
 	}
 	return v
+}
+
+// result is what a call on one of the hosts came to.
+type result[R any] struct {
+	value R
+	err   error
+}
+
+// onBoth makes a call on both hosts at the same time. The call must not end the check: it runs on a goroutine of its own.
+func onBoth[R any](s *suite, call func(*host) (R, error)) [2]result[R] {
+	var (
+		both    sync.WaitGroup
+		results [2]result[R]
+	)
+	for i, h := range []*host{s.first, s.second} {
+		both.Go(func() { results[i].value, results[i].err = call(h) })
+	}
+	both.Wait()
+	return results
 }
 
 // connected makes a volume that is connected on the first host.
@@ -249,21 +274,20 @@ func (v *volume) makeDirty(h *host) []byte {
 func (v *volume) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), v.s.target.CallTimeout)
 	defer cancel()
-	hosts := []*host{v.s.first, v.s.second}
 	var errs []error
-	for _, h := range hosts {
-		errs = append(errs, v.end(ctx, h))
+	for _, ended := range onBoth(v.s, func(h *host) (struct{}, error) { return struct{}{}, v.end(ctx, h) }) {
+		errs = append(errs, ended.err)
 	}
-	for _, h := range hosts {
-		query := v.query()
-		query.Set("discard", fmt.Sprint(v.s.Failed()))
+	query := v.query()
+	query.Set("discard", fmt.Sprint(v.s.Failed()))
+	for _, deleted := range onBoth(v.s, func(h *host) (struct{}, error) {
 		a, err := h.call.do(ctx, request{method: http.MethodDelete, path: api.PathReplica, query: query})
 		if err == nil && a.status != http.StatusNoContent {
-			err = fmt.Errorf("delete the replica: %s", a)
+			err = fmt.Errorf("%s: delete the replica: %s", h.Name, a)
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", h.Name, err))
-		}
+		return struct{}{}, err
+	}) {
+		errs = append(errs, deleted.err)
 	}
 	if v.id != "" {
 		errs = append(errs, v.s.target.Storage.Remove(ctx, v.VolumeRef))
