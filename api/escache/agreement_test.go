@@ -180,7 +180,7 @@ func populated() map[string]any {
 		"Problem": Problem{Type: "urn:escache:problem:busy", Title: "Conflict", Status: 409, Detail: "flush runs", Code: CodeBusy},
 		"Node": Node{
 			Name: "n1", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
-			CacheFreeBytes: 2, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
+			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
 		},
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,

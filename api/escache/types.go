@@ -39,6 +39,8 @@ type Node struct {
 	CacheCapacityBytes  int64    `json:"cacheCapacityBytes"`
 	CacheAllocatedBytes int64    `json:"cacheAllocatedBytes"`
 	CacheFreeBytes      int64    `json:"cacheFreeBytes"`
+	// CacheReadSecondsAgo is how old the three sizes are. Whatever a finished call of this API changed is in them.
+	CacheReadSecondsAgo int64 `json:"cacheReadSecondsAgo,omitempty"`
 	// DirtyBytes is the sum over the volumes connected here.
 	DirtyBytes int64  `json:"dirtyBytes"`
 	Volumes    int    `json:"volumes"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -11,8 +12,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// DevConnect makes the device here. The order matters: the epoch is on the disk before anything is touched, so that the
-// fence-peer handler asks with it; the image's lock is held before the replica may become Primary; identity is checked
+// DevConnect makes the device here. The order matters: the image's lock is held before the replica may become Primary; the epoch is on the
+// disk before that too, so that the fence-peer handler asks with it, but after all that may be refused without asking; identity is checked
 // before the kernel sees the cache; the link is made last, because whoever finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
@@ -36,19 +37,12 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 			v.ImageID, req.ImageID)
 	}
 	crashpoint.Reach("dev_connect/begin")
-	next := v
-	next.Epoch = req.Epoch
-	if err := e.retag(ctx, v, next); err != nil {
-		return none, err
-	}
-	v = next
-	crashpoint.Reach("dev_connect/epoch_stored")
 	dev, connected, err := e.device(ctx, v.name())
 	switch {
 	case err != nil:
 		return none, err
 	case connected:
-		return e.reconnect(ctx, v, dev)
+		return e.reconnect(ctx, v, dev, req.Epoch)
 	}
 	resp, err := e.connect(ctx, v, req)
 	if err != nil {
@@ -58,13 +52,28 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		if left := e.letGo(undo, v); left != nil {
 			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
 		}
-		return none, err
+		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
 	}
 	return resp, nil
 }
 
-// reconnect answers for a volume that is connected here already; a newer epoch has been taken over by then.
-func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device) (escache.ConnectResponse, error) {
+// takeBackEpoch undoes the recording of an epoch whose connect was refused: a refusal changes nothing. After any other failure the epoch
+// stays, because the arbiter may have been asked with it.
+func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error) error {
+	if escache.StatusOf(problemOf(refusal).Code) >= http.StatusInternalServerError {
+		return nil
+	}
+	now, ok := e.reg.get(before.name())
+	if !ok {
+		return nil
+	}
+	next := now
+	next.Epoch = before.Epoch
+	return e.retag(ctx, now, next)
+}
+
+// reconnect answers for a volume that is connected here already, and takes over a newer epoch.
+func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device, epoch int64) (escache.ConnectResponse, error) {
 	image, ok, err := e.imageOf(v, dev)
 	if err != nil {
 		return escache.ConnectResponse{}, err
@@ -80,6 +89,13 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device)
 		}
 	}
 	link, err := e.link(v)
+	if err != nil {
+		return escache.ConnectResponse{}, err
+	}
+	next := v
+	next.Epoch = epoch
+	err = e.retag(ctx, v, next)
+	crashpoint.Reach("dev_connect/newer_epoch_stored")
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
 }
 
@@ -118,6 +134,13 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/identified")
+	next := v
+	next.Epoch = req.Epoch
+	if err := e.retag(ctx, v, next); err != nil {
+		return none, err
+	}
+	v = next
+	crashpoint.Reach("dev_connect/epoch_stored")
 	if err := e.promote(ctx, v); err != nil {
 		return none, err
 	}

@@ -114,9 +114,8 @@ type Engine struct {
 	dirt    *standbyDirt
 	metrics *measures
 
-	spaceMu sync.Mutex
-	space   spaceReading
-	faults  sync.Map // name of an LV → why its tags or its recovery failed
+	room   *room
+	faults sync.Map // name of an LV → why its tags or its recovery failed
 }
 
 // NewEngine wires an engine. fencePeer is the command line that the kernel runs before a replica goes on without its peer.
@@ -124,7 +123,7 @@ func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log 
 	return &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
 		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
-		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(),
+		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), room: newRoom(layers.Store, time.Now),
 	}
 }
 

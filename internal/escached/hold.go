@@ -38,6 +38,9 @@ func (h *holds) path(name string) string { return filepath.Join(h.dir, name) }
 func (h *holds) until(name string) *time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.none {
+		return nil
+	}
 	r, err := h.read(name)
 	if err != nil {
 		return nil

@@ -29,10 +29,11 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	children := child.NewClient(run)
 	states := drbd.Proc{Path: "/proc/drbd"}
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
+	caches := writecache.NewMapper(run)
 	return NewEngine(cfg, version, uname, fencePeer, Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run), Resources: drbd.Files{Dir: cfg.DRBD.ResourceDir},
-		States: states, Images: images, Caches: writecache.NewMapper(run), Disks: children,
-		Kernel: NewHostKernel(run, states, images), Stuck: run.Stuck,
+		States: states, Images: images, Caches: caches, Disks: children,
+		Kernel: NewHostKernel(run, states, images, caches), Stuck: run.Stuck,
 	}, log), nil
 }
 

@@ -17,11 +17,17 @@ type HostKernel struct {
 	run    command.Runner
 	states ReplicaStates
 	images Images
+	caches cacheTarget
+}
+
+// cacheTarget tells which dm-writecache the kernel has loaded, "" for none.
+type cacheTarget interface {
+	Version(ctx context.Context) (string, error)
 }
 
 // NewHostKernel returns what tells about the running kernel.
-func NewHostKernel(run command.Runner, states ReplicaStates, images Images) *HostKernel {
-	return &HostKernel{run: run, states: states, images: images}
+func NewHostKernel(run command.Runner, states ReplicaStates, images Images, caches cacheTarget) *HostKernel {
+	return &HostKernel{run: run, states: states, images: images, caches: caches}
 }
 
 // Load loads the modules; what is built in or loaded already is left as it is.
@@ -47,19 +53,8 @@ func (k *HostKernel) Describe(ctx context.Context) escache.Kernel {
 	if table, err := k.states.Read(); err == nil {
 		out.DRBD = table.Version
 	}
-	res, err := k.run.Run(ctx, command.Command{Name: "dmsetup", Args: []string{"targets"}, Timeout: 10 * time.Second, Query: true})
-	if err == nil {
-		out.Writecache = targetVersion(string(res.Stdout), "writecache")
+	if version, err := k.caches.Version(ctx); err == nil {
+		out.Writecache = version
 	}
 	return out
-}
-
-// targetVersion finds "writecache       v1.6.0" in `dmsetup targets`.
-func targetVersion(targets, name string) string {
-	for line := range strings.Lines(targets) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
-			return strings.TrimPrefix(f[1], "v")
-		}
-	}
-	return ""
 }

@@ -8,29 +8,10 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// spaceReading is the volume group's room, kept for a moment: LVM is slow and every node call would run it.
-type spaceReading struct {
-	at    time.Time
-	space lvm.Space
-	err   error
-}
-
-const spaceFresh = 3 * time.Second
-
-func (e *Engine) room(ctx context.Context) (lvm.Space, error) {
-	e.spaceMu.Lock()
-	defer e.spaceMu.Unlock()
-	if e.now().Sub(e.space.at) > spaceFresh {
-		space, err := e.Store.Space(ctx)
-		e.space = spaceReading{at: e.now(), space: space, err: err}
-	}
-	return e.space.space, e.space.err
-}
-
-// Node reports what this host has and whether it is healthy. It answers whatever is wrong.
+// Node reports what this host has and whether it is healthy. It answers whatever is wrong, and starts no child: it is polled, and a
+// host must not look dead because it is busy.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n := escache.Node{
 		Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size(), Kernel: e.Kernel.Describe(ctx),
@@ -39,12 +20,13 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
 	}
 	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
-	space, err := e.room(ctx)
+	space, age, err := e.room.space()
 	if err != nil {
 		bad("the caches' volume group cannot be read: %v", err)
 	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheAllocatedBytes = space.Capacity - space.Free
+	n.CacheReadSecondsAgo = int64(age / time.Second)
 
 	volumes := e.reg.list()
 	n.Volumes = len(volumes)

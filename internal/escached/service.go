@@ -105,6 +105,8 @@ func (s *Service) recover(ctx context.Context) {
 	s.log.Info("recovered", "volumes", len(s.engine.reg.list()))
 	go s.engine.watchFrozen(ctx)
 	go s.engine.watchLeftovers(ctx)
+	go s.engine.watchStandbys(ctx)
+	go s.engine.room.watch(ctx)
 	s.engine.watchHolds(ctx)
 }
 

@@ -3,16 +3,15 @@ package escached
 import (
 	"context"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// Status reports the volumes here. It takes no lock and runs nothing that waits for I/O. With a ref it reports exactly that
-// volume, which may be absent.
+// Status reports the volumes here. It takes no lock and runs nothing that waits for I/O. Without a ref it starts no child either, for it is
+// polled. With one it reports exactly that volume, which may be absent; whoever asks about one volume wants to decide something, so a
+// standby's disk is looked at if it must be.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
 	volumes := e.reg.list()
@@ -37,19 +36,37 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	if err != nil {
 		return out, err
 	}
+	clients := e.clients()
 	for _, v := range volumes {
 		st, up := table.Devices[v.Minor]
 		dev, connected := devices[v.name()]
 		s := e.describe(v, st, up)
-		if connected {
+		switch {
+		case connected:
 			e.describeDevice(&s, v, dev)
-		} else if up {
+			s.ClientAddress = clients[dev.Origin]
+		case up && ref != nil:
 			s.DirtyBytes = e.standbyDirty(ctx, v, st)
+		case up:
+			s.DirtyBytes = e.dirt.known(v.name(), st)
 		}
 		e.describeFault(&s, v, st, up, connected)
 		out.Volumes = append(out.Volumes, s)
 	}
 	return out, nil
+}
+
+// clients are the Ceph clients of all maps, by the number of the mapped device.
+func (e *Engine) clients() map[string]string {
+	out := map[string]string{}
+	maps, err := e.Images.Find("", "")
+	if err != nil {
+		return out
+	}
+	for _, m := range maps {
+		out[m.Number] = m.ClientAddress
+	}
+	return out
 }
 
 func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatus {
@@ -80,9 +97,6 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecach
 	s.SizeBytes = dev.Bytes
 	s.Device = devicePath(e.cfg.DeviceDir, v)
 	s.HeldUntil = e.holds.until(v.name())
-	if image, ok, err := e.imageOf(v, dev); err == nil && ok {
-		s.ClientAddress = image.ClientAddress
-	}
 	if dev.Error {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,
@@ -120,55 +134,4 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 
 func fault(code escache.Code, detail string) *escache.Fault {
 	return &escache.Fault{Code: code, Detail: detail}
-}
-
-// standbyDirt remembers what the look at a standby's disk found, and at which count of written blocks.
-type standbyDirt struct {
-	mu    sync.Mutex
-	found map[string]dirtReading
-}
-
-type dirtReading struct {
-	written int64
-	at      time.Time
-	bytes   *int64
-}
-
-func newStandbyDirt() *standbyDirt { return &standbyDirt{found: map[string]dirtReading{}} }
-
-func (d *standbyDirt) drop(name string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.found, name)
-}
-
-// rereadAfter spares a busy standby's disk: a reading that changes all the time is worth nothing anyway.
-const rereadAfter = 5 * time.Second
-
-// standbyDirty returns what a replica that is not connected holds dirty, or nil if that is not certain: the copy must be
-// current, and nothing may have been written while it was read.
-func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *int64 {
-	if !st.Current() || v.Phase != phaseReady {
-		return nil
-	}
-	e.dirt.mu.Lock()
-	last, ok := e.dirt.found[v.name()]
-	e.dirt.mu.Unlock()
-	if ok && (last.written == st.DiskWrittenKiB || e.now().Sub(last.at) < rereadAfter) {
-		if last.written == st.DiskWrittenKiB {
-			return last.bytes
-		}
-		return nil
-	}
-	reading := dirtReading{written: st.DiskWrittenKiB, at: e.now()}
-	if bytes, err := e.Disks.CountDirty(ctx, v.name(), e.Store.Path(v.name()), writecache.HeaderBytes); err == nil {
-		reading.bytes = &bytes
-	}
-	if after, up, err := e.replica(v.Minor); err != nil || !up || after.DiskWrittenKiB != st.DiskWrittenKiB || !after.Current() {
-		reading.bytes, reading.written = nil, -1
-	}
-	e.dirt.mu.Lock()
-	e.dirt.found[v.name()] = reading
-	e.dirt.mu.Unlock()
-	return reading.bytes
 }

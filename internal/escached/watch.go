@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -84,10 +85,17 @@ func (e *Engine) leftovers(ctx context.Context) []volume {
 	if err != nil {
 		return nil
 	}
+	all, err := e.Images.Find("", "")
+	if err != nil {
+		return nil
+	}
+	mapped := map[string]bool{}
+	for _, m := range all {
+		mapped[nameOf(escache.VolumeRef{Pool: m.Pool, Image: m.Image})] = true
+	}
 	var held []volume
 	for _, v := range e.reg.list() {
-		maps, err := e.Images.Find(v.Pool, v.Image)
-		if err == nil && (len(maps) > 0 || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.name()) == "" {
+		if (mapped[v.name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.name()) == "" {
 			held = append(held, v)
 		}
 	}

@@ -158,6 +158,7 @@ func (d *worldDisks) Write(_ context.Context, _, path string, offset int64, data
 }
 
 func (d *worldDisks) CountDirty(context.Context, string, string, int64) (int64, error) {
+	d.looks++
 	return d.dirty, nil
 }
 

@@ -26,6 +26,7 @@ func TestHosts(t *testing.T) {
 		{"restart of escached under load is not noticed", restartIsNotNoticed},
 		{"escached killed at every crash point of every verb", killedAtEveryCrashPoint},
 		{"cycles leave nothing behind", cyclesLeaveNothing},
+		{"polls start no process", pollsStartNothing},
 		{"escached is small and idle when nothing happens", smallAndIdle},
 		{"a primary cut off from everything freezes and goes on after it", cutOffPrimaryFreezes},
 		{"a primary that lost its peer goes on alone when granted", grantedPrimaryGoesOnAlone},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,78 +26,55 @@ type Device struct {
 }
 
 // Mapper drives the kernel's device-mapper.
-type Mapper struct{ run command.Runner }
+type Mapper struct {
+	run     command.Runner
+	control *control
+}
 
-// NewMapper returns a Mapper that runs dmsetup with run.
-func NewMapper(run command.Runner) *Mapper { return &Mapper{run: run} }
+// NewMapper returns a Mapper that changes devices by running dmsetup with run.
+func NewMapper(run command.Runner) *Mapper { return &Mapper{run: run, control: newControl()} }
 
 // Path is where the kernel shows a device.
 func (m *Mapper) Path(name string) string { return "/dev/mapper/" + name }
 
-// Devices lists every writecache device whose name has the prefix. It answers also while a flush is stuck or I/O frozen.
+// Devices lists every writecache device whose name has the prefix, as it is now. It starts no child, waits for no I/O, and answers
+// also while a flush is stuck or I/O frozen.
 func (m *Mapper) Devices(ctx context.Context, prefix string) (map[string]Device, error) {
-	info, err := m.query(ctx, "info", "--columns", "--noheadings", "--separator", " ", "-o", "name,open,attr")
-	if err != nil {
-		return nil, err
-	}
-	table, err := m.query(ctx, "table", "--target", "writecache")
-	if err != nil {
-		return nil, err
-	}
-	status, err := m.query(ctx, "status", "--noflush", "--target", "writecache")
-	if err != nil {
-		return nil, err
-	}
-	return parseDevices(prefix, info, table, status)
-}
-
-func parseDevices(prefix, info, table, status string) (map[string]Device, error) {
 	out := map[string]Device{}
-	for name, line := range named(prefix, table) {
-		t, err := ParseTable(line)
+	err := m.control.with(ctx, func(fd int) error {
+		names, err := m.control.names(fd, prefix)
 		if err != nil {
-			return nil, fmt.Errorf("dmsetup table %s: %w", name, err)
+			return fmt.Errorf("list of devices: %w", err)
 		}
-		out[name] = Device{Table: t}
-	}
-	for name, line := range named(prefix, status) {
-		f := strings.Fields(line)
-		d, ok := out[name]
-		if !ok || len(f) < 4 {
-			continue // it came or went between the commands
+		for _, name := range names {
+			d, ok, err := m.control.device(fd, name)
+			if err != nil {
+				return err
+			}
+			if ok {
+				out[name] = d
+			}
 		}
-		var err error
-		if d.Counters, err = parseCounters(f[3:]); err != nil {
-			return nil, fmt.Errorf("dmsetup status %s: %q: %w", name, line, err)
-		}
-		out[name] = d
-	}
-	for line := range strings.Lines(info) {
-		f := strings.Fields(line)
-		if len(f) != 3 {
-			continue
-		}
-		d, ok := out[f[0]]
-		if !ok {
-			continue
-		}
-		d.Open, _ = strconv.Atoi(f[1])
-		d.Suspended = strings.Contains(f[2], "s")
-		out[f[0]] = d
+		return nil
+	})
+	if err != nil {
+		return nil, err // not out: after a timeout it may still be written to
 	}
 	return out, nil
 }
 
-// named yields "NAME: REST" lines.
-func named(prefix, text string) map[string]string {
-	out := map[string]string{}
-	for line := range strings.Lines(text) {
-		name, rest, ok := strings.Cut(strings.TrimSpace(line), ": ")
-		if ok && strings.HasPrefix(name, prefix) {
-			out[name] = rest
-		}
+// Version is the writecache target's version in the running kernel, "" if it is not loaded.
+func (m *Mapper) Version(ctx context.Context) (string, error) {
+	found := make(chan string, 1)
+	err := m.control.with(ctx, func(fd int) error {
+		version, err := m.control.version(fd, "writecache")
+		found <- version
+		return err
+	})
+	if err != nil {
+		return "", err
 	}
-	return out
+	return <-found, nil
 }
 
 // Create assembles a cache. The caller has checked what is on the cache device.
@@ -155,11 +131,6 @@ func (m *Mapper) Quiesce(ctx context.Context, name string) error {
 		return err
 	}
 	return m.change(ctx, name, "suspend", name)
-}
-
-func (m *Mapper) query(ctx context.Context, args ...string) (string, error) {
-	res, err := m.run.Run(ctx, command.Command{Name: "dmsetup", Args: args, Timeout: 10 * time.Second, Query: true})
-	return string(res.Stdout), err
 }
 
 func (m *Mapper) change(ctx context.Context, name string, args ...string) error {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"reflect"
 	"testing"
 )
 
@@ -102,23 +101,5 @@ func TestTableRoundTrip(t *testing.T) {
 		if _, err := ParseTable(line); err == nil {
 			t.Errorf("%q must be refused", line)
 		}
-	}
-}
-
-func TestDevicesJoinsInfoTableAndStatus(t *testing.T) {
-	got, err := parseDevices("escache-",
-		"escache-a 1 L-sw\nvg-escache--a 1 L--w\nother 0 L--w\n",
-		"escache-a: 0 131072 writecache s 252:0 147:100 4096 2 start_sector 2048\nother: 0 8 writecache s 1:1 1:2 4096 0\n",
-		"escache-a: 0 131072 writecache 1 16000 15990 2 7 3 20 4 5 0 11 0 2 0\nother: 0 8 writecache 0 1 1 0 0 0 0 0 0 0 0 0 0 0\n")
-	want := map[string]Device{"escache-a": {
-		Table:    Table{Bytes: 64 << 20, Origin: "252:0", Cache: "147:100"},
-		Counters: Counters{Error: true, Blocks: 16000, Free: 15990, Writeback: 2, Reads: 7, ReadHits: 3, Writes: 20, WriteHits: 9},
-		Open:     1, Suspended: true,
-	}}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("got %+v, %v", got, err)
-	}
-	if d := got["escache-a"].DirtyBytes(); d != 10*4096 {
-		t.Fatalf("dirty %d", d)
 	}
 }

@@ -1,0 +1,249 @@
+package writecache
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is asked all the time is asked of the kernel directly, without a child: on a host that is short of CPU, starting dmsetup takes
+// longer than its answer is waited for. The interface is that of linux/dm-ioctl.h, which is stable; the numbers are in host order.
+const (
+	controlPath = "/dev/mapper/control"
+
+	ioctlBase     = 3<<30 | headBytes<<16 | 0xfd<<8
+	listDevices   = 2
+	tableStatus   = 12
+	listVersions  = 13
+	headBytes     = 312
+	versionMajor  = 4
+	flagSuspended = 1 << 1
+	flagTable     = 1 << 4
+	flagFull      = 1 << 8
+	flagNoFlush   = 1 << 11
+
+	offDataSize, offDataStart, offTargets, offOpen, offFlags, offName = 12, 16, 20, 24, 28, 48
+
+	nameBytes = 128
+	// specBytes is a dm_target_spec: start, length, status, next, type.
+	specBytes  = 40
+	offSpecLen = 8
+	offType    = 24
+	// nameOffset is where the name begins in a dm_name_list, after device number and next.
+	nameOffset = 12
+	// versionNameOffset is the same in a dm_target_versions, after next and three numbers.
+	versionNameOffset = 16
+
+	firstReply = 16 << 10
+	maxReply   = 16 << 20
+	// askTimeout bounds a round of questions. None of them waits for I/O; one that does not come back is the kernel's trouble.
+	askTimeout = 5 * time.Second
+)
+
+var (
+	errGone      = errors.New("no such device")
+	errNoControl = errors.New("the kernel's device-mapper cannot be asked")
+	endian       = binary.NativeEndian
+)
+
+// control asks device-mapper. One round of questions runs at a time, off the caller's goroutine: should the kernel ever keep one, the
+// others are told so in time instead of joining it.
+type control struct {
+	slot chan struct{}
+	ask  func(fd int, number uintptr, buf []byte) error
+}
+
+func newControl() *control { return &control{slot: make(chan struct{}, 1), ask: ioctl} }
+
+func ioctl(fd int, number uintptr, buf []byte) error {
+	//nolint:gosec // the kernel's interface takes a pointer
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), ioctlBase|number, uintptr(unsafe.Pointer(&buf[0])))
+	switch {
+	case errno == unix.ENXIO:
+		return errGone
+	case errno != 0:
+		return errno
+	}
+	return nil
+}
+
+// with opens the control device for a round of questions.
+func (c *control) with(ctx context.Context, do func(fd int) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	late := fmt.Errorf("%w: it has not answered within %s", errNoControl, askTimeout)
+	select {
+	case c.slot <- struct{}{}:
+	case <-ctx.Done():
+		return late
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-c.slot }()
+		fd, err := unix.Open(controlPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			done <- fmt.Errorf("%w: %s: %w", errNoControl, controlPath, err)
+			return
+		}
+		defer func() { _ = unix.Close(fd) }()
+		done <- do(fd)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return late
+	}
+}
+
+// reply puts one question and returns the whole answer: head and data.
+func (c *control) reply(fd int, number uintptr, name string, flags uint32) ([]byte, error) {
+	if len(name) >= nameBytes {
+		return nil, fmt.Errorf("device-mapper: the name %q is too long", name)
+	}
+	for size := firstReply; size <= maxReply; size *= 4 {
+		buf := make([]byte, size)
+		endian.PutUint32(buf, versionMajor)
+		endian.PutUint32(buf[offDataSize:], uint32(size)) //nolint:gosec // at most maxReply
+		endian.PutUint32(buf[offDataStart:], headBytes)
+		endian.PutUint32(buf[offFlags:], flags)
+		copy(buf[offName:offName+nameBytes], name)
+		if err := c.ask(fd, number, buf); err != nil {
+			return nil, err
+		}
+		if endian.Uint32(buf[offFlags:])&flagFull == 0 {
+			return buf, nil
+		}
+	}
+	return nil, errors.New("device-mapper: the answer is too long")
+}
+
+// names lists the devices whose name has the prefix.
+func (c *control) names(fd int, prefix string) ([]string, error) {
+	buf, err := c.reply(fd, listDevices, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	err = entries(buf, 8, nameOffset, func(entry []byte, name string) {
+		if endian.Uint64(entry) != 0 && strings.HasPrefix(name, prefix) { // number 0: there is no device at all
+			out = append(out, name)
+		}
+	})
+	return out, err
+}
+
+// entries walks a list in an answer's data. Each entry has the distance to the next one at nextAt, and its name at nameAt.
+func entries(buf []byte, nextAt, nameAt int, visit func(entry []byte, name string)) error {
+	data, err := payload(buf)
+	if err != nil {
+		return err
+	}
+	for len(data) > nameAt {
+		name, _, ended := bytes.Cut(data[nameAt:], []byte{0})
+		if !ended {
+			return errors.New("device-mapper: an answer ends in a name")
+		}
+		visit(data, string(name))
+		next := int(endian.Uint32(data[nextAt:]))
+		if next == 0 {
+			return nil
+		}
+		if next < nameAt || next > len(data) {
+			return errors.New("device-mapper: a list in an answer leads out of it")
+		}
+		data = data[next:]
+	}
+	return nil
+}
+
+// payload is the data behind an answer's head.
+func payload(buf []byte) ([]byte, error) {
+	start := int(endian.Uint32(buf[offDataStart:]))
+	end := int(endian.Uint32(buf[offDataSize:]))
+	if start < headBytes || start > end || end > len(buf) {
+		return nil, errors.New("device-mapper: an answer's head makes no sense")
+	}
+	return buf[start:end], nil
+}
+
+// target is a device's only target as the kernel shows it.
+type target struct {
+	kind      string
+	sectors   uint64
+	text      string
+	open      int
+	suspended bool
+}
+
+// target asks for a device's table or its status. ok is false for a device without exactly one target.
+func (c *control) target(fd int, name string, flags uint32) (t target, ok bool, err error) {
+	buf, err := c.reply(fd, tableStatus, name, flags)
+	if err != nil {
+		return t, false, err
+	}
+	data, err := payload(buf)
+	if err != nil {
+		return t, false, err
+	}
+	t.open = int(int32(endian.Uint32(buf[offOpen:]))) //nolint:gosec // the kernel's own type
+	t.suspended = endian.Uint32(buf[offFlags:])&flagSuspended != 0
+	if endian.Uint32(buf[offTargets:]) != 1 || len(data) < specBytes {
+		return t, false, nil
+	}
+	kind, _, _ := bytes.Cut(data[offType:specBytes], []byte{0})
+	text, _, ended := bytes.Cut(data[specBytes:], []byte{0})
+	if !ended {
+		return t, false, fmt.Errorf("device-mapper: the answer for %s has no end", name)
+	}
+	t.kind, t.text, t.sectors = string(kind), string(text), endian.Uint64(data[offSpecLen:])
+	return t, true, nil
+}
+
+// device reads one writecache device. ok is false if it is none, or is gone.
+func (c *control) device(fd int, name string) (d Device, ok bool, err error) {
+	table, ok, err := c.target(fd, name, flagTable|flagNoFlush)
+	if errors.Is(err, errGone) || err == nil && (!ok || table.kind != "writecache") {
+		return d, false, nil
+	}
+	if err != nil {
+		return d, false, fmt.Errorf("table of %s: %w", name, err)
+	}
+	if d.Table, err = ParseTable(fmt.Sprintf("0 %d %s %s", table.sectors, table.kind, table.text)); err != nil {
+		return d, false, fmt.Errorf("table of %s: %w", name, err)
+	}
+	status, ok, err := c.target(fd, name, flagNoFlush)
+	if errors.Is(err, errGone) || err == nil && !ok {
+		return d, false, nil
+	}
+	if err == nil {
+		d.Counters, err = parseCounters(strings.Fields(status.text))
+	}
+	if err != nil {
+		return d, false, fmt.Errorf("status of %s: %q: %w", name, status.text, err)
+	}
+	d.Open, d.Suspended = status.open, status.suspended
+	return d, true, nil
+}
+
+// version returns a target's version as the kernel has it loaded, "" if it has not.
+func (c *control) version(fd int, name string) (string, error) {
+	buf, err := c.reply(fd, listVersions, "", 0)
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	err = entries(buf, 0, versionNameOffset, func(entry []byte, kind string) {
+		if kind == name {
+			found = fmt.Sprintf("%d.%d.%d", endian.Uint32(entry[4:]), endian.Uint32(entry[8:]), endian.Uint32(entry[12:]))
+		}
+	})
+	return found, err
+}

@@ -1,0 +1,130 @@
+package writecache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kernel answers as device-mapper does: a list of names, and per device one target with its table and status.
+type kernel struct {
+	names   []string
+	targets map[string][3]string // kind, table, status
+	gone    string
+	asked   int
+}
+
+func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
+	k.asked++
+	name, _, _ := strings.Cut(string(buf[offName:offName+nameBytes]), "\x00")
+	asTable := endian.Uint32(buf[offFlags:])&flagTable != 0
+	var data []byte
+	flags := uint32(0)
+	switch number {
+	case listDevices:
+		for i, n := range k.names {
+			entry := make([]byte, (nameOffset+len(n)+1+8+7)/8*8)
+			endian.PutUint64(entry, uint64(0xfd00+i))
+			copy(entry[nameOffset:], n)
+			if i < len(k.names)-1 {
+				endian.PutUint32(entry[8:], uint32(len(entry)))
+			}
+			data = append(data, entry...)
+		}
+	case listVersions:
+		for i, n := range []string{"linear", "writecache"} {
+			entry := make([]byte, versionNameOffset+16)
+			endian.PutUint32(entry[4:], 1)
+			endian.PutUint32(entry[8:], uint32(5+i))
+			copy(entry[versionNameOffset:], n)
+			if i == 0 {
+				endian.PutUint32(entry, uint32(len(entry)))
+			}
+			data = append(data, entry...)
+		}
+	case tableStatus:
+		if name == k.gone {
+			return errGone
+		}
+		target := k.targets[name]
+		text := target[2]
+		if asTable {
+			text = target[1]
+		}
+		data = make([]byte, specBytes)
+		endian.PutUint64(data[offSpecLen:], 131072)
+		copy(data[offType:], target[0])
+		data = append(append(data, text...), 0)
+		endian.PutUint32(buf[offTargets:], 1)
+		endian.PutUint32(buf[offOpen:], 1)
+		flags = flagSuspended
+	}
+	if headBytes+len(data) > len(buf) {
+		endian.PutUint32(buf[offFlags:], flagFull)
+		return nil
+	}
+	copy(buf[headBytes:], data)
+	endian.PutUint32(buf[offDataSize:], uint32(headBytes+len(data)))
+	endian.PutUint32(buf[offFlags:], flags)
+	return nil
+}
+
+func TestTheKernelsAnswersAreRead(t *testing.T) {
+	k := &kernel{
+		names: []string{"escache-a", "vg-escache--a", "escache-gone", "escache-b"}, gone: "escache-gone",
+		targets: map[string][3]string{
+			"escache-a": {"writecache", "s 252:0 147:100 4096 2 start_sector 2048", "1 16000 15990 2 7 3 20 4 5 0 11 0 2 0"},
+			"escache-b": {"linear", "252:0 0", ""},
+		},
+	}
+	c := &control{ask: k.answer}
+	names, err := c.names(0, "escache-")
+	if err != nil || !reflect.DeepEqual(names, []string{"escache-a", "escache-gone", "escache-b"}) {
+		t.Fatalf("names: %q, %v", names, err)
+	}
+	d, ok, err := c.device(0, "escache-a")
+	want := Device{
+		Table:    Table{Bytes: 64 << 20, Origin: "252:0", Cache: "147:100"},
+		Counters: Counters{Error: true, Blocks: 16000, Free: 15990, Writeback: 2, Reads: 7, ReadHits: 3, Writes: 20, WriteHits: 9},
+		Open:     1, Suspended: true,
+	}
+	if err != nil || !ok || d != want || d.DirtyBytes() != 10*4096 {
+		t.Fatalf("device: %+v, %v, %v", d, ok, err)
+	}
+	for _, name := range []string{"escache-b", "escache-gone"} {
+		if _, ok, err := c.device(0, name); ok || err != nil {
+			t.Errorf("%s is no writecache device: %v, %v", name, ok, err)
+		}
+	}
+	if version, err := c.version(0, "writecache"); err != nil || version != "1.6.0" {
+		t.Errorf("version %q, %v", version, err)
+	}
+	if version, err := c.version(0, "cache"); err != nil || version != "" {
+		t.Errorf("a target that is not loaded has version %q, %v", version, err)
+	}
+}
+
+func TestALongListIsAskedForWithMoreRoom(t *testing.T) {
+	k := &kernel{}
+	for i := range 2000 {
+		k.names = append(k.names, fmt.Sprintf("escache-%016d", i))
+	}
+	names, err := (&control{ask: k.answer}).names(0, "escache-")
+	if err != nil || len(names) != 2000 || k.asked < 2 {
+		t.Fatalf("%d names after %d questions, %v", len(names), k.asked, err)
+	}
+}
+
+func TestAKernelThatKeepsOneQuestionDoesNotKeepTheNext(t *testing.T) {
+	c := newControl()
+	c.slot <- struct{}{} // somebody's question is out and never comes back
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := c.with(ctx, func(int) error { return nil }); !errors.Is(err, errNoControl) {
+		t.Fatalf("got %v", err)
+	}
+}
