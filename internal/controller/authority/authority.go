@@ -161,7 +161,15 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
 			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
 	}
-	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
+	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node) && !mayBeElsewhere(v, node))}, nil
+}
+
+// mayBeElsewhere reports whether an earlier holder that was fenced may still have its device: until its peer is promoted it goes
+// on acknowledging writes, on both disks, which makes a standby dirty that was clean when it was asked. Settled asks that host.
+func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
+	return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool {
+		return f.Node != node && v.Spec.HasReplica(f.Node) && !v.Status.IsOutdated(f.Node)
+	})
 }
 
 // Settled decides whether a detached volume's truth is in Ceph by now. Every replica has either answered that it has no

@@ -113,6 +113,14 @@ func TestDetach(t *testing.T) {
 		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},
 		{"orderly, copy not current by the record", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Outdated = []string{"n1"} },
 			standby(new(int64(0))), Death{}, Detachment{}, nil},
+		{"orderly and clean, but an earlier holder that was fenced may write to both copies", func(s *v1alpha1.CacheVolumeStatus) {
+			held(s)
+			s.Fenced = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}
+		}, standby(new(int64(0))), Death{}, Detachment{}, nil},
+		{"orderly and clean after a take-over", func(s *v1alpha1.CacheVolumeStatus) {
+			held(s)
+			s.Fenced, s.Outdated = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}, []string{"n2"}
+		}, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
 		{"replica lost", held, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{}, nil},
 		{"never laid", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" },
 			Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{Clean: true}, nil},
