@@ -1,0 +1,311 @@
+package model
+
+// Steps of the controller's operations.
+const (
+	publishAttach uint8 = iota
+	publishDrop
+	publishMove
+	publishLay
+	publishAuthority
+	unpublishList
+	unpublishRecord
+	unpublishFence
+	unpublishDetach
+	settleWrite
+)
+
+var stepTexts = map[uint8]string{
+	publishAttach:    "the record says who is attached",
+	publishDrop:      "old replicas are dropped",
+	publishMove:      "the record says where the new replicas are",
+	publishLay:       "replicas are laid where there are none",
+	publishAuthority: "the record says that the truth is in the cache; the volume is published",
+	unpublishList:    "Ceph says who has the image open",
+	unpublishRecord:  "the record says who is about to be fenced",
+	unpublishFence:   "those clients are put on the blocklist",
+	unpublishDetach:  "the record says that the node is detached",
+	settleWrite:      "the record says that the truth is in Ceph",
+}
+
+func (c controller) text() string { return stepTexts[c.pc] }
+
+// control is what the controller does. It runs one operation at a time on a volume.
+func (m *Model) control(s *state, out emit) {
+	try := func(k kind, who uint8, act func(n *state) bool) {
+		n := *s
+		if act(&n) {
+			out(move{k, who}, &n)
+		}
+	}
+	for c := uint8(1); c <= clients; c++ {
+		if s.ceph.blocked.has(c) && s.rec.isFenced(c) && m.mayUnfence(s, c) {
+			try(unfence, c, func(n *state) bool {
+				n.unblock(c)
+				for h := range n.rec.fenced {
+					n.rec.fenced[h] = n.rec.fenced[h].without(c)
+				}
+				n.rec.fencedNow = n.rec.fencedNow.without(c)
+				n.wrote()
+				return true
+			})
+		}
+	}
+	if s.ctl.op != opNone {
+		m.step(s, try)
+		return
+	}
+	for h := range uint8(hosts) {
+		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
+	}
+	if h := s.rec.attached; h != nobody {
+		try(detachBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, false) })
+		try(giveUpBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, true) })
+	}
+	try(settleBegins, 0, m.beginSettle)
+}
+
+// mayUnfence: an entry stays until its map is known to be gone.
+func (m *Model) mayUnfence(s *state, c uint8) bool {
+	if m.on(FenceKeptWhileMapped) {
+		return s.mappedAt(c) == nobody && s.ceph.lock != c
+	}
+	return true
+}
+
+func (m *Model) beginPublish(n *state, h uint8) bool {
+	if n.rec.attached == h && n.host[h].given == n.rec.epoch {
+		return false // published already
+	}
+	seen := n.rec
+	if !m.on(OutdatedRefused) {
+		seen.outdated = 0
+	}
+	if !m.on(AuthorityReadByAttach) {
+		seen.inCache = false
+	}
+	plan, ok := m.real.attach(seen, h)
+	if !ok || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
+		return false
+	}
+	c := controller{op: opPublish, node: h, held: plan.Held, over: plan.TakeOver, pc: publishAttach}
+	for _, name := range plan.Renew {
+		for i := range names {
+			if names[i] == name {
+				c.renew = c.renew.with(uint8(i))
+			}
+		}
+	}
+	if plan.Relay {
+		c.move = n.rec.replicas // which pair it becomes is chosen later
+	}
+	n.ctl = c
+	return true
+}
+
+func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
+	plan, ok := m.real.detach(n.rec, h, n.report(h), dead)
+	if !ok || plan.Gone {
+		return false
+	}
+	c := controller{op: opUnpublish, node: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
+	if !m.on(CleanReadBeforeAuthorityCeph) {
+		c.clean = true
+	}
+	if plan.Fence && m.on(FenceBeforeDetach) {
+		c.pc = unpublishList
+	}
+	n.ctl = c
+	return true
+}
+
+func (m *Model) beginSettle(n *state) bool {
+	if !n.rec.inCache || n.rec.attached != nobody {
+		return false
+	}
+	var seen [hosts]report
+	for h := range uint8(hosts) {
+		seen[h] = n.report(h)
+		if !m.on(SettledAsksEveryReplica) && seen[h].silent {
+			seen[h] = report{absent: true}
+		}
+	}
+	n.ctl = controller{op: opSettle, pc: settleWrite}
+	return m.real.isSettled(n.rec, seen)
+}
+
+// step makes one step of the running operation.
+func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
+	c := s.ctl
+	if c.op == opPublish && c.pc == publishDrop && (c.move != 0 || m.partnerSilent(s)) {
+		// The node's new partner is any other host that answers.
+		for h := range uint8(hosts) {
+			if h != c.node {
+				try(controllerMoves, pair(c.node, h), func(n *state) bool {
+					n.ctl.move = set(0).with(c.node).with(h)
+					n.dropOld(m.on(OldReplicasDropped))
+					return true
+				})
+			}
+		}
+		return
+	}
+	try(controllerStep, c.pc, func(n *state) bool {
+		if !m.advance(n) {
+			n.ctl = controller{} // the operation fails, and is repeated or not
+		}
+		return true
+	})
+}
+
+// partnerSilent: a clean volume does without a partner that does not answer; the third host stands in.
+func (m *Model) partnerSilent(s *state) bool {
+	silent := false
+	s.rec.replicas.each(func(h uint8) { silent = silent || (h != s.ctl.node && !s.reaches(h)) })
+	return silent
+}
+
+// dropOld drops every replica where one was or will be. Those on hosts that do not answer are dropped when they do.
+func (s *state) dropOld(drop bool) {
+	ok := true
+	(s.rec.replicas | s.ctl.move).each(func(h uint8) {
+		switch {
+		case s.reaches(h):
+			ok = (!drop || s.drop(h)) && ok
+		case s.ctl.move.has(h):
+			ok = false
+		}
+	})
+	s.ctl.pc = publishMove
+	if !ok {
+		s.ctl = controller{}
+	}
+}
+
+// swap is a write of the record: it fails if somebody else has written it since the operation read it.
+func (m *Model) swap(s *state, change func(r *record)) bool {
+	if s.ctl.stale && m.on(CompareAndSwap) {
+		return false
+	}
+	change(&s.rec)
+	s.wrote()
+	s.ctl.stale = false
+	return true
+}
+
+// advance returns false when the operation fails.
+func (m *Model) advance(s *state) bool {
+	c := &s.ctl
+	switch c.pc {
+	case publishAttach:
+		c.pc = publishDrop
+		if c.over {
+			c.pc = publishLay
+		}
+		if c.held {
+			return true
+		}
+		node := c.node
+		return m.swap(s, func(r *record) {
+			r.attached, r.client, r.fencedNow = node, 0, 0
+			r.epoch++
+		})
+	case publishDrop:
+		c.pc = publishLay
+		ok := true
+		c.renew.each(func(h uint8) { ok = ok && s.reaches(h) && (!m.on(OldReplicasDropped) || s.drop(h)) })
+		return ok
+	case publishMove:
+		c.pc = publishLay
+		return m.swap(s, func(r *record) { r.replicas = s.ctl.move })
+	case publishLay:
+		c.pc = publishAuthority
+		return s.layAll()
+	case publishAuthority:
+		return m.publish(s)
+	default:
+		return m.advanceUnpublish(s)
+	}
+}
+
+func (s *state) layAll() bool {
+	ok := true
+	s.rec.replicas.each(func(h uint8) {
+		var peer uint8
+		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
+		if s.reaches(h) {
+			ok = s.lay(h, peer) && ok
+		} else if !s.ctl.over || h == s.ctl.node {
+			ok = false
+		}
+	})
+	return ok
+}
+
+func (m *Model) publish(s *state) bool {
+	node := s.ctl.node
+	if !s.rec.inCache && !m.swap(s, func(r *record) { r.inCache, r.outdated = m.on(AuthorityCacheBeforeWriteBack), 0 }) {
+		return false
+	}
+	s.host[node].given = s.rec.epoch
+	s.ctl = controller{}
+	return true
+}
+
+func (m *Model) advanceUnpublish(s *state) bool {
+	c := &s.ctl
+	switch c.pc {
+	case unpublishList:
+		var open set
+		for i := range s.host {
+			if s.host[i].client != 0 {
+				open = open.with(s.host[i].client)
+			}
+		}
+		if s.ceph.lock != 0 {
+			open = open.with(s.ceph.lock)
+		}
+		c.clients = m.real.clients(s.rec, open)
+		c.pc = unpublishRecord
+		return true
+	case unpublishRecord:
+		c.pc = unpublishFence
+		found := c.clients
+		if found == 0 {
+			return true
+		}
+		return m.swap(s, func(r *record) {
+			r.fenced[r.attached] |= found
+			r.fencedNow |= found
+		})
+	case unpublishFence:
+		s.ceph.blocked |= s.rec.fencedNow
+		if m.on(FenceForYears) {
+			s.ceph.brief &^= s.rec.fencedNow
+		} else {
+			s.ceph.brief |= s.rec.fencedNow
+		}
+		c.clients, c.pc = 0, unpublishDetach
+		return true
+	case unpublishDetach:
+		clean := c.clean
+		done := m.swap(s, func(r *record) {
+			r.attached, r.client = nobody, 0
+			r.inCache = r.inCache && !clean
+		})
+		s.truthful()
+		s.ctl = controller{}
+		return done
+	default:
+		done := m.swap(s, func(r *record) { r.inCache = false })
+		s.truthful()
+		s.ctl = controller{}
+		return done
+	}
+}
+
+// truthful checks a record that says that Ceph has everything.
+func (s *state) truthful() {
+	if !s.rec.inCache && s.ceph.value < s.acked {
+		s.breaks(4, whyCleanWhileDirty)
+	}
+}

@@ -1,0 +1,128 @@
+package model
+
+import (
+	"hash/maphash"
+	"slices"
+)
+
+// Result is what an exploration found.
+type Result struct {
+	States int
+	// Depth is how many steps were tried in every order.
+	Depth int
+	// Whole is true when there was nothing left to try within the bounds.
+	Whole bool
+	// Taken says which kinds of moves were taken.
+	Taken [kinds]bool
+	// Promise is the number of the broken one, 0 if none was found; Reason says how, and Trace leads there.
+	Promise uint8
+	Reason  string
+	Trace   []string
+}
+
+// found is one state that was reached: enough to find the way again.
+type found struct {
+	from int32
+	move move
+}
+
+// explorer goes breadth-first, so the way to a broken promise is a shortest one.
+type explorer struct {
+	model *Model
+	seed  maphash.Seed
+	known map[uint64]struct{}
+	ways  []found
+	next  []state
+	ids   []int32
+	taken [kinds]bool
+	// broken is the first state found in which a promise is broken.
+	broken *state
+}
+
+// Explore tries every order of steps up to a depth, from a volume in use and from one that was never attached.
+func (m *Model) Explore(depth, limit int) Result {
+	e := &explorer{model: m, seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
+	roots := []state{begun(), fresh()}
+	for i := range roots {
+		e.reach(-1, move{host: uint8(i)}, &roots[i])
+	}
+	level := 0
+	for ; level < depth && len(e.next) > 0 && e.broken == nil && len(e.ways) < limit; level++ {
+		states, ids := e.next, e.ids
+		e.next, e.ids = nil, nil
+		for i := range states {
+			m.moves(&states[i], func(by move, to *state) {
+				e.taken[by.kind] = true
+				e.reach(ids[i], by, to)
+			})
+			if e.broken != nil {
+				break
+			}
+		}
+	}
+	r := Result{States: len(e.ways), Depth: level, Whole: len(e.next) == 0 && e.broken == nil, Taken: e.taken}
+	if e.broken != nil {
+		r.Promise, r.Reason, r.Trace = e.broken.broken, reasons[e.broken.why], e.trace(roots)
+	}
+	return r
+}
+
+func (e *explorer) reach(from int32, by move, to *state) {
+	if e.broken != nil {
+		return
+	}
+	e.model.check(to)
+	key := maphash.Comparable(e.seed, *to)
+	if _, seen := e.known[key]; seen {
+		return
+	}
+	e.known[key] = struct{}{}
+	e.ways = append(e.ways, found{from, by})
+	if to.broken != 0 {
+		e.broken = new(*to)
+		return
+	}
+	e.next, e.ids = append(e.next, *to), append(e.ids, int32(len(e.ways)-1))
+}
+
+// check looks at what must hold in every state.
+func (m *Model) check(s *state) {
+	writers := 0
+	for i := range s.host {
+		if s.usable(uint8(i)) {
+			writers++
+		}
+	}
+	if writers > 1 {
+		s.breaks(1, whyTwoPrimaries)
+	}
+	if !s.survives() {
+		s.breaks(3, whyNothingHoldsIt)
+	}
+}
+
+// trace tells the way to the broken promise by going it once more.
+func (e *explorer) trace(roots []state) []string {
+	var way []move
+	at := int32(len(e.ways) - 1)
+	for e.ways[at].from >= 0 {
+		way = append(way, e.ways[at].move)
+		at = e.ways[at].from
+	}
+	slices.Reverse(way)
+	start := []string{"a volume in use on n1, with its copy on n2", "a volume that was never attached"}
+	lines := []string{start[at]}
+	now := roots[at]
+	for _, step := range way {
+		lines = append(lines, step.text(&now))
+		var then *state
+		e.model.moves(&now, func(by move, to *state) {
+			if by == step && then == nil {
+				e.model.check(to)
+				then = new(*to)
+			}
+		})
+		now = *then
+	}
+	return lines
+}

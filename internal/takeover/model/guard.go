@@ -1,0 +1,87 @@
+package model
+
+// Guard is one precaution of the protocol. The explorer can go without any of them.
+type Guard uint32
+
+// The guards.
+const (
+	FenceBeforeDetach Guard = 1 << iota
+	FenceForYears
+	FenceKeptWhileMapped
+	HandlerAsks
+	ArbiterComparesAttachment
+	OutdatedRefused
+	EpochCompared
+	ClientOnRecordBeforeUse
+	AuthorityReadByAttach
+	AuthorityCacheBeforeWriteBack
+	CleanReadBeforeAuthorityCeph
+	SettledAsksEveryReplica
+	ResyncBeforeCounted
+	RecordReadBeforePeer
+	GrantAlwaysWrites
+	StopOnlyClean
+	OldReplicasDropped
+	CompareAndSwap
+	NoForce
+	guardsEnd
+)
+
+// AllGuards is the protocol as it is meant.
+const AllGuards = guardsEnd - 1
+
+// Precautions tells what each guard is.
+var Precautions = map[Guard]string{
+	FenceBeforeDetach:             "a node that is given up is on Ceph's blocklist before the record says that it is detached",
+	FenceForYears:                 "a blocklist entry has a life of years",
+	FenceKeptWhileMapped:          "a blocklist entry is removed only when that map is known to be gone",
+	HandlerAsks:                   "DRBD's handler asks the arbiter before I/O goes on, or a promotion is made, without the peer",
+	ArbiterComparesAttachment:     "the arbiter compares attached node and epoch",
+	OutdatedRefused:               "a copy that is on record as outdated is refused by attach, by NodeStage and by the arbiter",
+	EpochCompared:                 "NodeStage compares attached node and epoch with the record",
+	ClientOnRecordBeforeUse:       "the client's address is on record, by compare-and-swap, before the device is used",
+	AuthorityReadByAttach:         "attach asks where the truth is before replicas are laid anew",
+	AuthorityCacheBeforeWriteBack: "authority Cache is on record before anything is acknowledged by a cache",
+	CleanReadBeforeAuthorityCeph:  "authority Ceph is recorded only after a positive zero was read",
+	SettledAsksEveryReplica:       "a detached volume is clean only when each replica has answered or is on record as outdated",
+	ResyncBeforeCounted:           "a returned copy counts only after a completed resync",
+	RecordReadBeforePeer:          "before a peer is counted again the record is read, and after it the peer's state",
+	GrantAlwaysWrites:             "a grant writes the record also where the peer is outdated already",
+	StopOnlyClean:                 "a device is stopped only when nothing is dirty",
+	OldReplicasDropped:            "old replicas are dropped before a volume is laid anew",
+	CompareAndSwap:                "the record is written only as it was read",
+	NoForce:                       "a promotion is never forced",
+}
+
+// Reasons why a promise is broken, by number.
+const (
+	whyNone uint8 = iota
+	whyTwoPrimaries
+	whyOldWriteBack
+	whyStagedWithoutRight
+	whyAloneWithoutRight
+	whyStalePromoted
+	whyCounted
+	whyNothingHoldsIt
+	whyAckedOnlyInCache
+	whyCleanWhileDirty
+	whyStoppedDirty
+	whyStaleRead
+	whyDropped
+)
+
+var reasons = [...]string{
+	whyNone:               "",
+	whyTwoPrimaries:       "two hosts have the device and neither is frozen or fenced",
+	whyOldWriteBack:       "a host that is not attached any more writes to the image",
+	whyStagedWithoutRight: "a host begins to use the volume that, by the record, may not",
+	whyAloneWithoutRight:  "a host that is not attached goes on without its peer",
+	whyStalePromoted:      "a copy is promoted that lacks acknowledged writes",
+	whyCounted:            "the record counts a copy as current that lacks an acknowledged write",
+	whyNothingHoldsIt:     "neither Ceph nor a copy that the record counts has what was acknowledged",
+	whyAckedOnlyInCache:   "a write is acknowledged by the cache while the record says that Ceph has everything",
+	whyCleanWhileDirty:    "the record says that Ceph has everything, and Ceph has not",
+	whyStoppedDirty:       "a stop succeeds with dirty data",
+	whyStaleRead:          "the device shows older data than was acknowledged",
+	whyDropped:            "a replica is removed that held the only copy of acknowledged data",
+}

@@ -1,0 +1,200 @@
+package model
+
+// powerOff takes everything that is not on a disk.
+func (s *state) powerOff(h uint8) {
+	n := &s.host[h]
+	if n.laid && n.peer != nobody {
+		s.disconnect(pair(h, n.peer))
+	}
+	n.up = false
+	n.wasPrimary = n.wasPrimary || n.primary
+	n.upToDate, n.primary, n.frozen, n.alone = false, false, false, false
+	n.stopDevice()
+	n.client = 0
+	n.stage, n.epoch, n.writes = stageIdle, 0, false
+	n.restore, n.unread = restoreIdle, false
+}
+
+func (n *host) stopDevice() {
+	n.device, n.through, n.pending, n.onlyPeer, n.back, n.landed = false, false, 0, false, 0, false
+}
+
+// mapImage maps the image as krbd does. A holder that answers keeps its lock; one that is silent for 30 s loses it, and is
+// blocklisted by krbd itself for one hour.
+func (m *Model) mapImage(s *state, h uint8) bool {
+	n := &s.host[h]
+	if !n.storage {
+		return false
+	}
+	if holder := s.ceph.lock; holder != 0 && !s.ceph.blocked.has(holder) {
+		if at := s.mappedAt(holder); at != nobody && s.host[at].storage {
+			return false
+		}
+		s.ceph.blocked, s.ceph.brief = s.ceph.blocked.with(holder), s.ceph.brief.with(holder)
+	}
+	c := s.newClient()
+	if c == 0 {
+		return false
+	}
+	n.client, s.ceph.lock = c, c
+	return true
+}
+
+func (s *state) mappedAt(client uint8) uint8 {
+	for i := range s.host {
+		if s.host[i].client == client {
+			return uint8(i)
+		}
+	}
+	return nobody
+}
+
+// letGo gives back whatever there is of a connect.
+func (s *state) letGo(h uint8) {
+	n := &s.host[h]
+	if n.client != 0 && s.ceph.lock == n.client && n.storage && !s.ceph.blocked.has(n.client) {
+		s.ceph.lock = 0
+	}
+	n.client, n.primary, n.alone, n.frozen = 0, false, false, false
+	n.stopDevice()
+}
+
+// mayStage is what csi-node looks for in the record.
+func (m *Model) mayStage(s *state, h, epoch uint8) bool {
+	if m.on(EpochCompared) && (s.rec.attached != h || s.rec.epoch != epoch) {
+		return false
+	}
+	return !m.on(OutdatedRefused) || !s.rec.outdated.has(h)
+}
+
+// stageConnect is escached's first half: the epoch goes to the disk, the copy is looked at, the image is mapped.
+func (m *Model) stageConnect(s *state, h uint8) bool {
+	n := &s.host[h]
+	if !n.laid || n.epoch < n.tag || n.device {
+		return false
+	}
+	n.tag = n.epoch
+	return s.promotable(h) && m.mapImage(s, h)
+}
+
+// stageUse assembles the cache and mounts it.
+func (m *Model) stageUse(s *state, h uint8) bool {
+	n := &s.host[h]
+	if m.on(ClientOnRecordBeforeUse) {
+		if !n.control || !m.mayStage(s, h, n.epoch) {
+			return false
+		}
+		s.rec.client = n.client
+		s.wrote()
+	}
+	if s.rec.attached != h || s.rec.epoch != n.epoch {
+		s.breaks(1, whyStagedWithoutRight)
+	}
+	n.device, n.through = true, !n.writes && m.on(AuthorityCacheBeforeWriteBack)
+	if s.visible(h) < s.acked {
+		s.breaks(3, whyStaleRead)
+	}
+	return true
+}
+
+// usable reports whether writes to the device are taken.
+func (s *state) usable(h uint8) bool {
+	n := &s.host[h]
+	return n.up && n.device && n.primary && !n.frozen
+}
+
+// acknowledge is when the writer is told.
+func (s *state) acknowledge(h, value uint8, alone bool) {
+	s.acked = max(s.acked, value)
+	if peer := s.host[h].peer; alone && s.rec.inCache && s.rec.replicas.has(peer) && !s.rec.outdated.has(peer) {
+		s.breaks(2, whyCounted)
+	}
+	if !s.rec.inCache && s.ceph.value < value {
+		s.breaks(3, whyAckedOnlyInCache)
+	}
+}
+
+// writeBoth is a write that both copies take, or the only one that there is, and that is acknowledged.
+func (s *state) writeBoth(h, value uint8) {
+	n := &s.host[h]
+	n.dirty = value
+	if s.connected(h) {
+		if peer := &s.host[n.peer]; !peer.syncing {
+			peer.dirty = value
+		}
+	}
+	n.pending, n.onlyPeer = 0, false
+	s.acknowledge(h, value, !s.connected(h))
+}
+
+// land brings what is written back to Ceph, if Ceph takes it.
+func (s *state) land(h uint8) bool {
+	n := &s.host[h]
+	if !n.storage || s.ceph.blocked.has(n.client) {
+		return false
+	}
+	s.ceph.value, n.landed = n.back, true
+	if s.rec.attached != h {
+		s.breaks(1, whyOldWriteBack)
+	}
+	return true
+}
+
+// commit notes in the cache that Ceph has it.
+func (s *state) commit(h uint8) {
+	n := &s.host[h]
+	if n.dirty == n.back {
+		n.dirty = 0
+		if s.connected(h) {
+			if peer := &s.host[n.peer]; !peer.syncing && peer.dirty == n.back {
+				peer.dirty = 0
+			}
+		}
+	}
+	n.back, n.landed = 0, false
+}
+
+// drop removes a replica and whatever it holds.
+func (s *state) drop(h uint8) bool {
+	n := &s.host[h]
+	if n.device || n.primary || n.stage >= stageMapped {
+		return false // escached is busy, or refuses
+	}
+	if !n.laid {
+		return true
+	}
+	if n.peer != nobody {
+		s.disconnect(pair(h, n.peer))
+	}
+	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
+	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing = false, false, false, false
+	if !s.survives() {
+		s.breaks(4, whyDropped)
+	}
+	return true
+}
+
+// lay makes a replica where none is.
+func (s *state) lay(h, peer uint8) bool {
+	n := &s.host[h]
+	if n.laid {
+		return n.peer == peer
+	}
+	n.laid, n.peer, n.inconsistent = true, peer, true
+	s.split = s.split.without(pair(h, peer))
+	return true
+}
+
+// survives reports whether what was acknowledged can still be had.
+func (s *state) survives() bool {
+	if s.ceph.value >= s.acked {
+		return true
+	}
+	for i := range s.host {
+		n := &s.host[i]
+		if n.laid && !n.inconsistent && n.dirty >= s.acked && s.rec.replicas.has(uint8(i)) && !s.rec.outdated.has(uint8(i)) {
+			return true
+		}
+	}
+	return false
+}

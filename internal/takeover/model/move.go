@@ -1,0 +1,319 @@
+package model
+
+import "fmt"
+
+// kind of a move.
+type kind uint8
+
+const (
+	powerOff kind = iota
+	powerOn
+	cutLink
+	healLink
+	cutControl
+	healControl
+	cutStorage
+	healStorage
+	expire
+	controllerDies
+	connect
+	resyncEnds
+	askArbiter
+	answerLost
+	write
+	writeHere
+	writeThere
+	writeEnds
+	readBack
+	backLands
+	backCommits
+	stageBegins
+	stageConnects
+	stagePromotes
+	stageUses
+	unstage
+	watchSeesClient
+	restoreBegins
+	restoreLooks
+	restoreWrites
+	publishBegins
+	detachBegins
+	giveUpBegins
+	settleBegins
+	controllerStep
+	controllerMoves
+	unfence
+	kinds
+)
+
+// move is one step of somebody. Host is a host, a pair of them or a client, as the kind says.
+type move struct {
+	kind kind
+	host uint8
+}
+
+var pairs = [...]string{"n1 and n2", "n1 and n3", "n2 and n3"}
+
+// texts of moves; %s is the host, or the pair, %d the client.
+var texts = map[kind]string{
+	powerOff:        "%s loses its power",
+	powerOn:         "%s boots",
+	cutLink:         "the link between %s is cut",
+	healLink:        "the link between %s works again",
+	cutControl:      "%s is cut off from the control plane",
+	healControl:     "%s reaches the control plane again",
+	cutStorage:      "%s is cut off from Ceph",
+	healStorage:     "%s reaches Ceph again",
+	expire:          "the blocklist entry of client %d ends by itself",
+	controllerDies:  "the controller dies",
+	connect:         "the replicas on %s connect",
+	resyncEnds:      "%s has been resynchronised",
+	askArbiter:      "%s asks its arbiter whether it may go on without its peer",
+	answerLost:      "%s asks its arbiter, which writes the record, and the answer is lost",
+	write:           "a write on %s is acknowledged",
+	writeHere:       "a write on %s arrives at its own disk only, and is not acknowledged",
+	writeThere:      "a write on %s arrives at the peer's disk only, and is not acknowledged",
+	writeEnds:       "the write on %s that was under way ends, and is acknowledged",
+	readBack:        "%s begins to write back to Ceph",
+	backLands:       "what %s writes back arrives in Ceph",
+	backCommits:     "the cache on %s notes that Ceph has it",
+	stageBegins:     "NodeStage on %s reads the record",
+	stageConnects:   "dev_connect on %s maps the image",
+	stagePromotes:   "dev_connect on %s promotes the replica",
+	stageUses:       "dev_connect on %s assembles the cache, and the volume is used",
+	unstage:         "%s stops the device",
+	watchSeesClient: "csi-node on %s puts the client's address on record",
+	restoreBegins:   "csi-node on %s begins to count its peer again",
+	restoreLooks:    "csi-node on %s makes the second of its two looks",
+	restoreWrites:   "csi-node on %s takes its peer off the outdated",
+	publishBegins:   "ControllerPublish to %s begins",
+	detachBegins:    "ControllerUnpublish from %s begins",
+	giveUpBegins:    "ControllerUnpublish from %s begins; Kubernetes has given the node up",
+	settleBegins:    "the controller asks the replicas whether all is in Ceph",
+	controllerStep:  "the controller goes on: %s",
+	controllerMoves: "the controller lays the volume anew with %s",
+	unfence:         "the blocklist entry of client %d is removed",
+}
+
+func (m move) text(before *state) string {
+	form := texts[m.kind]
+	switch m.kind { //nolint:exhaustive // all others name a host
+	case controllerDies, settleBegins:
+		return form
+	case cutLink, healLink, connect, controllerMoves:
+		return fmt.Sprintf(form, pairs[m.host])
+	case expire, unfence:
+		return fmt.Sprintf(form, m.host)
+	case controllerStep:
+		return fmt.Sprintf(form, before.ctl.text())
+	default:
+		return fmt.Sprintf(form, names[m.host])
+	}
+}
+
+// Bounds keep the number of states finite.
+type Bounds struct {
+	// Writes, Epochs and Faults are how many of each there may be in all.
+	Writes, Epochs, Faults uint8
+}
+
+// Model is the protocol with some of its guards.
+type Model struct {
+	Guards Guard
+	Bounds Bounds
+
+	real rules
+}
+
+// New returns a model.
+func New(guards Guard, bounds Bounds) *Model {
+	return &Model{Guards: guards, Bounds: bounds, real: newRules()}
+}
+
+func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
+
+// begun is a volume in use on n1, with its copy on n2.
+func begun() state {
+	s := fresh()
+	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
+	s.ceph.lock = 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current, n.upToDate = true, 1-i, 1, true
+	}
+	n1 := &s.host[0]
+	n1.tag, n1.primary, n1.device, n1.client, n1.given = 1, true, true, 1, 1
+	s.conn = s.conn.with(pair(0, 1))
+	return s
+}
+
+// fresh is a volume that was never attached.
+func fresh() state {
+	s := state{}
+	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
+	for i := range s.host {
+		n := &s.host[i]
+		n.up, n.control, n.storage, n.peer = true, true, true, nobody
+	}
+	return s
+}
+
+// emit takes a state that a move leads to.
+type emit func(move, *state)
+
+// moves gives every state that one step leads to. Each starts from a copy.
+func (m *Model) moves(s *state, out emit) {
+	m.environment(s, out)
+	for i := range s.host {
+		h := uint8(i)
+		m.kernel(s, h, out)
+		if s.host[i].up {
+			m.node(s, h, out)
+		}
+	}
+	m.control(s, out)
+}
+
+// environment is what happens to the parts.
+func (m *Model) environment(s *state, out emit) {
+	fault := s.faults < m.Bounds.Faults
+	try := func(k kind, who uint8, costs bool, act func(n *state)) {
+		if costs && !fault {
+			return
+		}
+		n := *s
+		if costs {
+			n.faults++
+		}
+		act(&n)
+		out(move{k, who}, &n)
+	}
+	for i := range s.host {
+		hostTrouble(uint8(i), &s.host[i], try)
+	}
+	for p := range uint8(len(pairs)) {
+		if s.conn.has(p) {
+			try(cutLink, p, true, func(n *state) { n.cut = n.cut.with(p); n.disconnect(p) })
+		} else if s.cut.has(p) {
+			try(healLink, p, false, func(n *state) { n.cut = n.cut.without(p) })
+		}
+	}
+	s.ceph.blocked.each(func(c uint8) {
+		if s.ceph.brief.has(c) {
+			try(expire, c, false, func(n *state) { n.unblock(c) })
+		}
+	})
+	if s.ctl.op != opNone {
+		try(controllerDies, 0, true, func(n *state) { n.ctl = controller{} })
+	}
+}
+
+// hostTrouble is what happens to one host. What cannot matter is left out: the power of a host that has never had to do with the volume.
+func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
+	switch {
+	case at.up && (at.laid || at.given != 0):
+		try(powerOff, h, true, func(n *state) { n.powerOff(h) })
+	case !at.up:
+		try(powerOn, h, false, func(n *state) { n.host[h].up = true })
+	}
+	if at.up && at.control && at.given != 0 {
+		try(cutControl, h, true, func(n *state) { n.host[h].control = false })
+	} else if !at.control {
+		try(healControl, h, false, func(n *state) { n.host[h].control = true })
+	}
+	if at.up && at.storage && at.client != 0 {
+		try(cutStorage, h, true, func(n *state) { n.host[h].storage = false })
+	} else if !at.storage {
+		try(healStorage, h, false, func(n *state) { n.host[h].storage = true })
+	}
+}
+
+func (s *state) unblock(c uint8) {
+	s.ceph.blocked, s.ceph.brief = s.ceph.blocked.without(c), s.ceph.brief.without(c)
+}
+
+// kernel is what DRBD and dm-writecache do by themselves.
+func (m *Model) kernel(s *state, h uint8, out emit) {
+	at := &s.host[h]
+	try := func(k kind, who uint8, act func(n *state) bool) {
+		n := *s
+		if act(&n) {
+			out(move{k, who}, &n)
+		}
+	}
+	if !at.up || !at.laid {
+		return
+	}
+	if peer := at.peer; peer > h && peer != nobody && !s.conn.has(pair(h, peer)) {
+		other, p := &s.host[peer], pair(h, peer)
+		if other.up && other.laid && other.peer == h && !s.cut.has(p) && !s.split.has(p) {
+			try(connect, p, func(n *state) bool { n.join(h, peer); return n.conn != s.conn || n.split != s.split })
+		}
+	}
+	if at.syncing {
+		try(resyncEnds, h, func(n *state) bool { n.synced(h); return true })
+	}
+	if at.primary && at.frozen {
+		try(askArbiter, h, func(n *state) bool {
+			if !m.granted(n, h) {
+				return false
+			}
+			n.goAlone(h)
+			return true
+		})
+		try(answerLost, h, func(n *state) bool { return m.granted(n, h) && n.rec != s.rec })
+	}
+	if !at.device {
+		return
+	}
+	m.data(s, h, try)
+}
+
+// data is what a device does.
+func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
+	at := &s.host[h]
+	usable := s.usable(h)
+	if usable && at.pending != 0 {
+		try(writeEnds, h, func(n *state) bool { n.writeBoth(h, at.pending); return true })
+	}
+	if usable && at.pending == 0 && s.last < m.Bounds.Writes {
+		try(write, h, func(n *state) bool { n.last++; return m.write(n, h, n.last) })
+		if s.connected(h) && !at.through {
+			try(writeHere, h, func(n *state) bool {
+				n.last++
+				n.host[h].pending, n.host[h].dirty = n.last, n.last
+				return true
+			})
+			if !s.host[at.peer].syncing {
+				try(writeThere, h, func(n *state) bool {
+					n.last++
+					n.host[h].pending, n.host[h].onlyPeer, n.host[at.peer].dirty = n.last, true, n.last
+					return true
+				})
+			}
+		}
+	}
+	if at.primary && !at.frozen && at.back == 0 && at.dirty != 0 && at.pending == 0 {
+		try(readBack, h, func(n *state) bool { n.host[h].back = at.dirty; return true })
+	}
+	if at.back != 0 && !at.landed {
+		try(backLands, h, func(n *state) bool { return n.land(h) })
+	}
+	if at.landed && !at.frozen && at.primary {
+		try(backCommits, h, func(n *state) bool { n.commit(h); return true })
+	}
+}
+
+func (m *Model) write(s *state, h, value uint8) bool {
+	n := &s.host[h]
+	if !n.through {
+		s.writeBoth(h, value)
+		return true
+	}
+	if !n.storage || s.ceph.blocked.has(n.client) || n.dirty != 0 {
+		return false
+	}
+	s.ceph.value = value
+	s.acknowledge(h, value, false)
+	return true
+}

@@ -1,0 +1,133 @@
+package model
+
+// node is what csi-node and escached do on a host that is up.
+func (m *Model) node(s *state, h uint8, out emit) {
+	at := &s.host[h]
+	try := func(k kind, act func(n *state) bool) {
+		n := *s
+		if act(&n) {
+			out(move{k, h}, &n)
+		}
+	}
+	m.stage(s, h, try)
+	if at.device && at.primary && !at.frozen && at.pending == 0 && at.back == 0 {
+		try(unstage, func(n *state) bool {
+			if n.host[h].dirty != 0 {
+				if m.on(StopOnlyClean) {
+					return false
+				}
+				n.breaks(4, whyStoppedDirty)
+			}
+			n.letGo(h)
+			n.host[h].restore, n.host[h].unread = restoreIdle, false
+			return true
+		})
+	}
+	if at.device && at.control && s.rec.attached == h && s.rec.epoch == at.tag && s.rec.client != at.client {
+		try(watchSeesClient, func(n *state) bool {
+			n.rec.client = at.client
+			n.wrote()
+			return true
+		})
+	}
+	m.count(s, h, try)
+}
+
+// stage is NodeStage. What fails is undone at once, and may begin anew.
+func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
+	at := &s.host[h]
+	switch at.stage {
+	case stageIdle:
+		if at.given != 0 && !at.device && at.control && !at.primary {
+			try(stageBegins, func(n *state) bool {
+				if !m.mayStage(n, h, at.given) {
+					return false
+				}
+				n.host[h].stage, n.host[h].epoch, n.host[h].writes = stageRead, at.given, n.rec.inCache
+				return true
+			})
+		}
+	case stageRead:
+		try(stageConnects, func(n *state) bool {
+			if m.stageConnect(n, h) {
+				n.host[h].stage = stageMapped
+			} else {
+				n.endStage(h)
+			}
+			return true
+		})
+	case stageMapped:
+		try(stagePromotes, func(n *state) bool {
+			if m.promote(n, h) {
+				n.host[h].stage = stagePromoted
+			} else {
+				n.letGo(h)
+				n.endStage(h)
+			}
+			return true
+		})
+	case stagePromoted:
+		try(stageUses, func(n *state) bool {
+			if !m.stageUse(n, h) {
+				n.letGo(h)
+			}
+			n.endStage(h)
+			return true
+		})
+	}
+}
+
+func (s *state) endStage(h uint8) {
+	n := &s.host[h]
+	n.stage, n.epoch, n.writes = stageIdle, 0, false
+}
+
+// count takes a peer that is current again off the outdated. The record is read first and the peer's state after it.
+func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) {
+	at := &s.host[h]
+	if !at.primary || at.peer == nobody || !at.control {
+		return
+	}
+	may := func(n *state) bool {
+		r := &n.rec
+		return r.attached == h && r.epoch == n.host[h].tag && !r.outdated.has(h) && r.outdated.has(at.peer)
+	}
+	looks := func(n *state) bool {
+		return (n.connected(h) && n.host[at.peer].upToDate && !n.host[at.peer].syncing) || !m.on(ResyncBeforeCounted)
+	}
+	first, second := may, looks
+	if !m.on(RecordReadBeforePeer) {
+		first, second = looks, may
+	}
+	switch at.restore {
+	case restoreIdle:
+		if !at.device || !s.rec.outdated.has(at.peer) {
+			return
+		}
+		try(restoreBegins, func(n *state) bool {
+			n.host[h].restore, n.host[h].unread = restoreFirst, false
+			return first(n)
+		})
+	case restoreFirst:
+		try(restoreLooks, func(n *state) bool {
+			if !m.on(RecordReadBeforePeer) {
+				n.host[h].unread = false // it is read only now
+			}
+			n.host[h].restore = restoreBoth
+			if !second(n) {
+				n.host[h].restore, n.host[h].unread = restoreIdle, false
+			}
+			return true
+		})
+	case restoreBoth:
+		try(restoreWrites, func(n *state) bool {
+			swap := !n.host[h].unread || !m.on(CompareAndSwap)
+			n.host[h].restore, n.host[h].unread = restoreIdle, false
+			if swap {
+				n.rec.outdated = n.rec.outdated.without(at.peer)
+				n.wrote()
+			}
+			return true
+		})
+	}
+}

@@ -1,0 +1,218 @@
+package model
+
+// hosts of the group; the replicas start on the first two.
+const hosts = 3
+
+// names of the hosts, as the real functions get them.
+var names = [hosts]string{"n1", "n2", "n3"}
+
+// set is a set of hosts, or of Ceph clients, as bits.
+type set uint8
+
+func (s set) has(i uint8) bool    { return s&(1<<i) != 0 }
+func (s set) with(i uint8) set    { return s | 1<<i }
+func (s set) without(i uint8) set { return s &^ (1 << i) }
+func (s set) each(do func(uint8)) {
+	for i := range uint8(8) {
+		if s.has(i) {
+			do(i)
+		}
+	}
+}
+
+// nobody is no host.
+const nobody = uint8(255)
+
+// record is the CacheVolume.
+type record struct {
+	attached  uint8 // a host, or nobody
+	epoch     uint8
+	replicas  set
+	outdated  set
+	inCache   bool // authority
+	client    uint8
+	fenced    [hosts]set // clients on record as fenced, by the node that was given up
+	fencedNow set        // those of the running epoch
+}
+
+// ceph is the image. What is written is a number: a later write has a higher one.
+type ceph struct {
+	value   uint8
+	lock    uint8 // client that holds the exclusive lock; 0: none
+	blocked set   // clients on the blocklist
+	brief   set   // those of them whose entry ends by itself
+}
+
+// host is one machine.
+type host struct {
+	up, control, storage bool // has power, reaches the control plane, reaches Ceph
+
+	// On its disk.
+	laid         bool
+	peer         uint8
+	tag          uint8 // newest epoch that its escached has seen
+	dirty        uint8 // what its cache holds that may not be in Ceph; 0: the cache is clean
+	current      uint8 // DRBD's identifier of the data generation; 0: never used
+	bitmap       uint8 // the generation that the peer was left behind with; 0: none
+	wasPrimary   bool
+	inconsistent bool
+
+	// In its kernel.
+	upToDate bool // DRBD's UpToDate; without it the copy is only Consistent
+	primary  bool
+	frozen   bool
+	alone    bool // was allowed to go on without the peer
+	syncing  bool // is the target of a resync
+	client   uint8
+	device   bool
+	through  bool  // writes through to Ceph
+	pending  uint8 // a write that is under way and not acknowledged
+	onlyPeer bool  // the pending write has arrived at the peer only
+	back     uint8 // what is being written back
+	landed   bool  // it has arrived in Ceph
+
+	// NodeStage.
+	given  uint8 // epoch of the newest publish context that the kubelet has; 0: none
+	stage  uint8
+	epoch  uint8 // of the running stage
+	writes bool  // authority was Cache when it read the record
+
+	// The cache watch's restoring of the peer.
+	restore uint8
+	unread  bool // the record was written since it read it
+}
+
+// Steps of NodeStage.
+const (
+	stageIdle uint8 = iota
+	stageRead
+	stageMapped
+	stagePromoted
+)
+
+// Steps of restoring the peer.
+const (
+	restoreIdle uint8 = iota
+	restoreFirst
+	restoreBoth
+)
+
+// controller is the one operation that the controller runs.
+type controller struct {
+	op      uint8
+	pc      uint8
+	node    uint8
+	stale   bool // the record was written since it was read
+	held    bool
+	fence   bool
+	clean   bool
+	over    bool // a take-over: nothing is laid anew
+	renew   set
+	move    set // the new pair of replicas; 0: they stay
+	clients set // to be fenced
+}
+
+// Operations of the controller.
+const (
+	opNone uint8 = iota
+	opPublish
+	opUnpublish
+	opSettle
+)
+
+// state is everything. It is compared and hashed as a whole, so it holds no pointer.
+type state struct {
+	rec   record
+	ceph  ceph
+	host  [hosts]host
+	ctl   controller
+	cut   set // pairs of hosts whose link is cut; see pair
+	conn  set // pairs whose replicas are connected
+	split set // pairs that DRBD keeps apart: both went on alone
+
+	acked  uint8 // newest write that was acknowledged
+	last   uint8 // newest write that was begun
+	faults uint8 // so many have happened
+	broken uint8 // the promise that is broken; 0: none
+	why    uint8
+}
+
+// pair numbers two hosts.
+func pair(a, b uint8) uint8 { return a + b - 1 }
+
+// known reports whether a client's identity is still referred to anywhere, so that its number cannot be given anew.
+func (s *state) known(client uint8) bool {
+	if s.ceph.lock == client || s.ceph.blocked.has(client) || s.rec.client == client || s.rec.isFenced(client) ||
+		s.ctl.clients.has(client) {
+		return true
+	}
+	for i := range s.host {
+		if s.host[i].client == client {
+			return true
+		}
+	}
+	return false
+}
+
+// clients is how many maps can be told apart at a time.
+const clients = 7
+
+func (s *state) newClient() uint8 {
+	for c := uint8(1); c <= clients; c++ {
+		if !s.known(c) {
+			return c
+		}
+	}
+	return 0
+}
+
+func (s *state) newGeneration() uint8 {
+	for g := uint8(1); ; g++ {
+		used := false
+		for i := range s.host {
+			used = used || s.host[i].current == g || s.host[i].bitmap == g
+		}
+		if !used {
+			return g
+		}
+	}
+}
+
+// wrote marks every reader of the record as behind.
+func (s *state) wrote() {
+	s.ctl.stale = s.ctl.op != opNone
+	for i := range s.host {
+		s.host[i].unread = s.host[i].restore != restoreIdle
+	}
+}
+
+// visible is what a device on this host's cache would show.
+func (s *state) visible(h uint8) uint8 {
+	if d := s.host[h].dirty; d != 0 {
+		return d
+	}
+	return s.ceph.value
+}
+
+func (s *state) connected(h uint8) bool {
+	n := &s.host[h]
+	return n.laid && n.peer != nobody && s.conn.has(pair(h, n.peer))
+}
+
+// reaches reports whether the controller reaches a host's escached.
+func (s *state) reaches(h uint8) bool { return s.host[h].up && s.host[h].control }
+
+func (s *state) breaks(promise, why uint8) {
+	if s.broken == 0 {
+		s.broken, s.why = promise, why
+	}
+}
+
+func (r *record) isFenced(client uint8) bool {
+	for _, of := range r.fenced {
+		if of.has(client) {
+			return true
+		}
+	}
+	return false
+}
