@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 export LAB_NAME=${LAB_NAME:-demo}
 . hack/with-lab.sh
 
-megabytes=64
+megabytes=32
 kubectl() { lab kubectl -- "$@"; }
 app() { kubectl exec app-0 -- "$@"; }
 
@@ -49,12 +49,13 @@ wait_until() { # SECONDS WHAT COMMAND…
   shift 2
   until "$@" >/dev/null 2>&1; do
     [ $SECONDS -lt $end ] || fail "waited too long until $what"
-    sleep 0.5
+    sleep 1 # each look starts programs on the processors that the hosts run on
   done
 }
 pod_ready_off() { # HOST: the pod is Ready, and not there
-  [ "$(host_of_pod)" != "$1" ] && [ -n "$(host_of_pod)" ] &&
-    [ "$(kubectl get pod app-0 -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
+  local host ready
+  read -r host ready < <(kubectl get pod app-0 -o 'jsonpath={.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status}') &&
+    [ "$host" != "$1" ] && [ "$ready" = True ]
 }
 not_ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" != True ]; }
 third_host() { # the one without a replica

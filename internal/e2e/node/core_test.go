@@ -80,7 +80,7 @@ func (w *world) losePower(t *testing.T, node, pod string) {
 	t.Helper()
 	check(t, w.lab.PowerOff(t.Context(), node))
 	w.kubectl(t, "taint", "node", node, outOfService+"=nodeshutdown:NoExecute", "--overwrite")
-	labtest.WaitFor(t, "pod "+pod+" is gone", podTime, func(ctx context.Context) error {
+	waitFor(t, "pod "+pod+" is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", pod, "--ignore-not-found", "-o", "name")
 		if err == nil && out != "" {
 			err = fmt.Errorf("there is %s", out)
@@ -101,7 +101,7 @@ func (w *world) powerOn(t *testing.T, node string) {
 func (w *world) nothingLeft(t *testing.T) {
 	t.Helper()
 	hosts := labtest.Open(t).Hosts
-	labtest.WaitFor(t, "nothing is left of the volumes", podTime, func(ctx context.Context) error {
+	waitFor(t, "nothing is left of the volumes", podTime, func(ctx context.Context) error {
 		objects, err := w.try(ctx, "", "get", "cachevolumes,volumeattachments,pv", "-o", "name")
 		if err != nil || objects != "" {
 			return fmt.Errorf("Kubernetes has %q: %w", objects, err)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/hack/labclient"
-	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // events returns how often each reason was told of a claim by csi-node.
@@ -61,7 +60,7 @@ func lostReplica(t *testing.T, w *world) {
 	name := w.claim(t, "replica", "e2e-node-ext4", "Filesystem", "256Mi")
 	primary := w.volume(t, name).Spec.Replicas[0]
 	w.pod(t, "replica", primary, "replica", "Filesystem", writing)
-	labtest.WaitFor(t, "the volume is redundant", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the volume is redundant", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
 		if err != nil {
 			return err
@@ -72,7 +71,7 @@ func lostReplica(t *testing.T, w *world) {
 
 	check(t, w.lab.Cut(t.Context(), lost, labclient.Cut{From: primary}))
 	begin := time.Now()
-	told := labtest.WaitFor(t, "the loss is told", commandTime, func(ctx context.Context) error {
+	told := waitFor(t, "the loss is told", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
 		if err == nil {
 			err = redundant(v, metav1.ConditionFalse)
@@ -88,7 +87,7 @@ func lostReplica(t *testing.T, w *world) {
 	})
 	// DRBD itself needs up to three seconds to notice; these two look through kubectl, which takes its time too.
 	t.Logf("told %s after the cut", told)
-	labtest.WaitFor(t, "the peer is on record as outdated", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the peer is on record as outdated", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
 		if err == nil && !v.Status.IsOutdated(lost) {
 			err = fmt.Errorf("outdated: %q", v.Status.Outdated)
@@ -105,7 +104,7 @@ func lostReplica(t *testing.T, w *world) {
 
 	check(t, w.lab.Heal(t.Context()))
 	begin = time.Now()
-	labtest.WaitFor(t, "the peer is taken off the list and all is well", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the peer is taken off the list and all is well", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
 		if err == nil && len(v.Status.Outdated) > 0 {
 			err = fmt.Errorf("outdated: %q", v.Status.Outdated)
@@ -160,7 +159,7 @@ func frozenWithoutAPI(t *testing.T, w *world) {
 		t.Errorf("outdated: %q", v.Status.Outdated)
 	}
 	check(t, w.lab.Heal(t.Context()))
-	labtest.WaitFor(t, "the peer is taken off the list", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the peer is taken off the list", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
 		if err == nil && len(v.Status.Outdated) > 0 {
 			err = fmt.Errorf("outdated: %q", v.Status.Outdated)
@@ -179,7 +178,7 @@ func groupChange(t *testing.T, w *world) {
 		check(t, err)
 		w.apply(t, fmt.Sprintf("apiVersion: escache.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s}\nspec: {nodes: [%s]}\n",
 			to, strings.Join(w.nodes, ", ")))
-		took := labtest.WaitFor(t, "the kubelets have registered group "+to, commandTime, func(ctx context.Context) error {
+		took := waitFor(t, "the kubelets have registered group "+to, commandTime, func(ctx context.Context) error {
 			for _, n := range w.nodes {
 				got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`)
 				if err != nil || got != to {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 const forever = "sleep 1000000"
@@ -58,7 +56,7 @@ func growth(t *testing.T, w *world) {
 			w.pod(t, name, w.nodes[0], name, "Filesystem", writing)
 			before := w.in(t, name, "dd if=/dev/urandom of=/data/file bs=64k count=64 conv=fsync 2>/dev/null; sha1sum /data/file")
 			w.kubectl(t, "patch", "pvc", name, "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`)
-			grown := labtest.WaitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
+			grown := waitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
 				out, err := w.try(ctx, "", "-n", namespace, "exec", name, "--", "sh", "-c", "df -k /data | tail -n 1")
 				var device string
 				var kib int64

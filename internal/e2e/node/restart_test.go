@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // writing ends, and its pod with it, at the first write that fails. What is counted was written to the end.
@@ -28,7 +26,7 @@ func (w *world) count(t *testing.T, pod string) int {
 // goesOn waits until the pod's writer has got further.
 func (w *world) goesOn(t *testing.T, pod string, from int) {
 	t.Helper()
-	labtest.WaitFor(t, "the writer of "+pod+" goes on", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the writer of "+pod+" goes on", commandTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "exec", pod, "--", "cat", "/data/n")
 		if err != nil {
 			return err
@@ -53,7 +51,7 @@ func (w *world) kill(t *testing.T, node, service string) time.Duration {
 
 func (w *world) back(t *testing.T, node, service, old string) {
 	t.Helper()
-	labtest.WaitFor(t, "a new "+service+" on "+node, commandTime, func(ctx context.Context) error {
+	waitFor(t, "a new "+service+" on "+node, commandTime, func(ctx context.Context) error {
 		pid, err := w.lab.Shell(ctx, node, "p=$(cat /run/lab/services/"+service+".pid) && kill -0 $p && echo $p")
 		if err == nil && strings.TrimSpace(pid) == old {
 			err = fmt.Errorf("process %s has not gone", old)
@@ -72,7 +70,7 @@ func restarts(t *testing.T, w *world) {
 		t.Logf("%s is back after %s", service, w.kill(t, node, service))
 		w.goesOn(t, "busy", from)
 	}
-	labtest.WaitFor(t, "the kubelet knows the driver", commandTime, func(ctx context.Context) error {
+	waitFor(t, "the kubelet knows the driver", commandTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "get", "csinode", node, "-o", "jsonpath={.spec.drivers[*].name}")
 		if err == nil && !strings.Contains(out, "csi.escache.io") {
 			err = fmt.Errorf("drivers %q", out)
@@ -152,7 +150,7 @@ func reboot(t *testing.T, w *world) {
 	t.Logf("%s is on again after %s", node, time.Since(begin))
 	// A pod that is never restarted has failed with its host; another one takes its place on the same host, as a controller would do.
 	w.kubectl(t, "delete", "pod", "power", "--grace-period=0", "--force", "--wait=false")
-	labtest.WaitFor(t, "the old pod is gone", podTime, func(ctx context.Context) error {
+	waitFor(t, "the old pod is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", "-o", "name")
 		if err == nil && out != "" {
 			err = fmt.Errorf("there is %s", out)

@@ -14,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/hack/labclient"
 	"github.com/escache/escache-csi/internal/e2e/labtest"
+	"github.com/escache/escache-csi/internal/node/cluster"
 )
 
 const (
@@ -32,6 +35,7 @@ const (
 // world is the lab and what is in its Kubernetes.
 type world struct {
 	lab   *labclient.Client
+	api   *cluster.Client
 	nodes []string
 	fsid  string
 }
@@ -42,7 +46,11 @@ func open(t *testing.T) *world {
 	check(t, err)
 	status, err := client.Status(t.Context())
 	check(t, err)
-	w := &world{lab: client, fsid: os.Getenv("LAB_CEPH_FSID")}
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	check(t, err)
+	api, err := cluster.New(config)
+	check(t, err)
+	w := &world{lab: client, api: api, fsid: os.Getenv("LAB_CEPH_FSID")}
 	for _, n := range status.Nodes {
 		w.nodes = append(w.nodes, n.Name)
 	}
@@ -75,7 +83,7 @@ allowVolumeExpansion: true
 volumeBindingMode: Immediate
 parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: xfs}
 `, namespace, group, strings.Join(w.nodes, ", "), w.fsid, w.fsid))
-	labtest.WaitFor(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
+	waitFor(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
 		for _, n := range w.nodes {
 			if got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`); err != nil || got != group {
 				return fmt.Errorf("%s has group %q: %w", n, got, err)
@@ -87,10 +95,25 @@ parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstyp
 	return w
 }
 
+// waitFor looks once a second: a look starts a kubectl, and would take the processors from what is waited for.
+func waitFor(t *testing.T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
+	t.Helper()
+	return labtest.WaitFor(t, what, limit, func(ctx context.Context) error {
+		err := condition(ctx)
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		return err
+	})
+}
+
 // ready waits until volumes can be placed on all three hosts.
 func (w *world) ready(t *testing.T) {
 	t.Helper()
-	labtest.WaitFor(t, "all three hosts are ready", commandTime, func(ctx context.Context) error {
+	waitFor(t, "all three hosts are ready", commandTime, func(ctx context.Context) error {
 		got, err := w.try(ctx, "", "get", "nodegroup", group, "-o", "jsonpath={.status.summary.ready}")
 		if err == nil && got != "3/3" {
 			err = fmt.Errorf("%q are", got)
@@ -217,7 +240,7 @@ func (w *world) removePod(t *testing.T, pod, volume string) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	w.kubectl(t, "delete", "pod", pod, "--wait=true", "--timeout=240s")
-	labtest.WaitFor(t, "volume "+volume+" is attached nowhere", podTime, func(ctx context.Context) error {
+	waitFor(t, "volume "+volume+" is attached nowhere", podTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, volume)
 		if err == nil && v.Status.AttachedNode != "" {
 			err = fmt.Errorf("it is attached to %s", v.Status.AttachedNode)
@@ -228,12 +251,7 @@ func (w *world) removePod(t *testing.T, pod, volume string) time.Duration {
 }
 
 func (w *world) read(ctx context.Context, volume string) (*v1alpha1.CacheVolume, error) {
-	text, err := w.try(ctx, "", "get", "cachevolume", volume, "-o", "json")
-	if err != nil {
-		return nil, err
-	}
-	v := &v1alpha1.CacheVolume{}
-	return v, json.Unmarshal([]byte(text), v)
+	return w.api.Volume(ctx, volume)
 }
 
 func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
