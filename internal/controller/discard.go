@@ -44,8 +44,8 @@ func (s *service) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (
 	if err := s.fence(ctx, v, holder, loss.Reason); err != nil {
 		return nil, err
 	}
-	s.Log.WarnContext(ctx, "discarding the cache", "volume", v.Name, "requested by", request.Spec.RequestedBy, "reason", request.Spec.Reason,
-		"lost copies", loss.Nodes, "bytes at stake", loss.BytesAtStake, "epoch", v.Status.Epoch)
+	s.Log.WarnContext(ctx, "discarding the cache", "volume", v.Name, "requested by", request.Spec.RequestedBy,
+		"reason", request.Spec.Reason, "lost copies", loss.Nodes, "bytes at stake", loss.BytesAtStake, "epoch", v.Status.Epoch)
 	v.Status.Discarded = &v1alpha1.DiscardedCache{
 		Request: string(request.UID), RequestedBy: request.Spec.RequestedBy, Nodes: loss.Nodes, BytesAtStake: loss.BytesAtStake,
 		Epoch: v.Status.Epoch, Time: s.now(),

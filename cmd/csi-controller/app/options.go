@@ -42,6 +42,8 @@ type Options struct {
 
 	Poll        time.Duration
 	OrphanEvery time.Duration
+
+	Recovery RecoveryOptions
 }
 
 // defaults are made so that another replica serves within 20 s of the leader's death: it waits out the lease (10 s, from when
@@ -58,6 +60,7 @@ func defaults() Options {
 			Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 		},
 		Poll: 5 * time.Second, OrphanEvery: 5 * time.Minute,
+		Recovery: defaultRecovery(),
 	}
 }
 
@@ -95,6 +98,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 
 	f.DurationVar(&o.Poll, "poll-interval", o.Poll, "how often every escached is asked how it is")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "how often orphans are counted for the metrics")
+	o.Recovery.bind(f)
 }
 
 // Validate reports everything that is wrong at once, each with the flag to change.
@@ -133,7 +137,7 @@ func (o *Options) Validate() error {
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.Recovery.validate())...)
 }
 
 // rangeVar binds "FIRST-LAST".

@@ -92,6 +92,7 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 	if len(gone) == 0 {
 		gone = []string{"no current copy is left"}
 	}
-	return fmt.Sprintf("%s, and %d bytes (%s) that Ceph has not are at stake. Bring that host back; or, if it is lost for good, accept the "+
-		"loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), v.Status.DirtyBytes, v1alpha1.HumanBytes(v.Status.DirtyBytes), v.Name)
+	bytes := v.Status.DirtyBytes
+	return fmt.Sprintf("%s, and %d bytes (%s) that Ceph has not are at stake. Bring that host back; or, if it is lost for good, "+
+		"accept the loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), bytes, v1alpha1.HumanBytes(bytes), v.Name)
 }

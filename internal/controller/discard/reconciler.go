@@ -98,8 +98,8 @@ func (r *Reconciler) succeed(d *v1alpha1.CacheDiscard, loss *v1alpha1.DiscardedC
 	if len(loss.Nodes) > 0 {
 		lost = "the only current copy was on " + strings.Join(loss.Nodes, " and ")
 	}
-	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up what only the cache of volume %s had in epoch %d: %s, %d bytes (%s) were dirty "+
-		"when last seen. The volume is what Ceph has of it; check its filesystem before use",
+	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up what only the cache of volume %s had in epoch %d: %s, %d bytes (%s) were "+
+		"dirty when last seen. The volume is what Ceph has of it; check its filesystem before use",
 		loss.RequestedBy, d.Spec.Volume, loss.Epoch, lost, loss.BytesAtStake, v1alpha1.HumanBytes(loss.BytesAtStake)))
 }
 
@@ -128,7 +128,8 @@ func (r *Reconciler) tell(ctx context.Context, d *v1alpha1.CacheDiscard) {
 	if d.Status.Phase == v1alpha1.DiscardRefused {
 		reason = "DiscardRefused"
 	}
-	r.Log.WarnContext(ctx, "cache discard decided", "discard", d.Name, "volume", d.Spec.Volume, "phase", d.Status.Phase, "message", d.Status.Message)
+	r.Log.WarnContext(ctx, "cache discard decided", "discard", d.Name, "volume", d.Spec.Volume, "phase", d.Status.Phase,
+		"message", d.Status.Message)
 	r.Events.Eventf(d, nil, kind, reason, "Discard", "%s", d.Status.Message)
 	v := &v1alpha1.CacheVolume{}
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: d.Spec.Volume}, v); err == nil {

@@ -83,6 +83,19 @@ func (h *Hosts) Status(ctx context.Context, node string, volume api.VolumeRef) (
 	return *out, nil
 }
 
+// Volumes asks a host about all volumes it has a replica of.
+func (h *Hosts) Volumes(ctx context.Context, node string) ([]api.VolumeStatus, error) {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.Status(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return out.Volumes, nil
+}
+
 // PutReplica lays a replica.
 func (h *Hosts) PutReplica(ctx context.Context, node string, request api.ReplicaRequest) error {
 	c, err := h.client(ctx, node)
