@@ -129,6 +129,22 @@ func (h *host) Annotate(_ context.Context, v *v1alpha1.CacheVolume, key, value s
 	return is.DeepCopy(), nil
 }
 
+func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	if err := h.step("record client", v.Name); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	is := h.volumes[v.Name]
+	if is.ResourceVersion != v.ResourceVersion {
+		return nil, cluster.ErrConflict
+	}
+	h.version++
+	is.ResourceVersion = "w" + strconv.Itoa(h.version)
+	is.Status.ClientAddress, _ = status["clientAddress"].(string)
+	return is.DeepCopy(), nil
+}
+
 func (h *host) Groups(context.Context) ([]v1alpha1.NodeGroup, error) {
 	return h.groups, h.step("groups", "")
 }

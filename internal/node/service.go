@@ -28,6 +28,7 @@ type Cache interface {
 type Cluster interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
 	Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error)
+	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 	Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 

@@ -36,6 +36,9 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if s.Connected != nil {
 		s.Connected()
 	}
+	if v, err = s.recordClient(ctx, v, connected.ClientAddress); err != nil {
+		return s.undo(ctx, v, err)
+	}
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
 		return s.undo(ctx, v, err)
 	}

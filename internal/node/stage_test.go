@@ -26,7 +26,7 @@ func TestStageAsksTheRecordThenConnectsFormatsAndMounts(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability(""))); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"read", "connect", "probe", "annotate", "mkfs", "annotate", "mount"}
+	want := []string{"read", "connect", "record client", "probe", "annotate", "mkfs", "annotate", "mount"}
 	if !slices.Equal(h.did, want) {
 		t.Errorf("did %q, want %q", h.did, want)
 	}
@@ -55,8 +55,42 @@ func TestStageOfABlockVolumeOnlyConnects(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability())); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(h.did, []string{"read", "connect"}) || len(h.table) != 0 {
+	if !slices.Equal(h.did, []string{"read", "connect", "record client"}) || len(h.table) != 0 {
 		t.Errorf("did %q, mounts %v", h.did, h.table)
+	}
+}
+
+// Connecting takes long, and meanwhile the volume is taken from this node: what was connected is given back, and nobody has used it.
+func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	h.before["record client"] = func() {
+		v := h.volumes["v"]
+		v.Status.AttachedNode, v.ResourceVersion = "", "taken"
+	}
+	_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), mountCapability("ext4")))
+	if Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	want := []string{"read", "connect", "record client", "read"}
+	if !slices.Equal(h.did[:min(len(h.did), len(want))], want) || slices.Contains(h.did, "probe") || !slices.Contains(h.did, "stop") {
+		t.Errorf("did %q", h.did)
+	}
+	if h.volumes["v"].Status.ClientAddress != "" || h.status["v"].Device != "" {
+		t.Errorf("client on record %q, device %q", h.volumes["v"].Status.ClientAddress, h.status["v"].Device)
+	}
+}
+
+// Others write the record all the time; only an attachment that is over counts.
+func TestStageRecordsItsClientAgainstOtherWriters(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	h.before["record client"] = func() { h.volumes["v"].ResourceVersion = "another" }
+	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), mountCapability("ext4"))); err != nil {
+		t.Fatal(err)
+	}
+	if address := h.volumes["v"].Status.ClientAddress; address != "10.0.0.1:0/7" {
+		t.Errorf("client on record %q", address)
 	}
 }
 
@@ -234,14 +268,14 @@ func TestStageSettlesWhatIsMounted(t *testing.T) {
 		did    string // last of what was done
 		mounts int
 	}{
-		{"as asked", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4"), codes.OK, "connect", 2},
+		{"as asked", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4"), codes.OK, "record client", 2},
 		{"with noatime", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"noatime"}}, true, mountCapability("ext4"),
 			codes.AlreadyExists, "status", 2},
 		{"without noatime", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4", "noatime"), codes.AlreadyExists, "status", 2},
 		{"with another SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"context=system_u:object_r:a:s0"}}, true,
 			mountCapability("ext4", `context="system_u:object_r:b:s0:c1,c2"`), codes.AlreadyExists, "status", 2},
 		{"with the same SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{`context="u:r:t:s0:c1,c2"`}}, true,
-			mountCapability("ext4", `context="u:r:t:s0:c1,c2"`), codes.OK, "connect", 2},
+			mountCapability("ext4", `context="u:r:t:s0:c1,c2"`), codes.OK, "record client", 2},
 		{"writable, read-only wanted", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4", "ro"), codes.AlreadyExists, "status", 2},
 		{"as xfs", mounts.Entry{Device: v, FSType: "xfs"}, true, mountCapability("ext4"), codes.AlreadyExists, "status", 2},
 		{"as a filesystem, block wanted", mounts.Entry{Device: v, FSType: "ext4"}, true, blockCapability(), codes.AlreadyExists, "status", 2},
@@ -277,7 +311,7 @@ func TestStageSettlesWhatIsMounted(t *testing.T) {
 
 // csi-node is killed between two steps of making a filesystem, and a new one stages again.
 func TestStageGoesOnAfterACrash(t *testing.T) {
-	for _, step := range []string{"connect", "probe", "annotate", "mkfs", "annotate after mkfs", "mount"} {
+	for _, step := range []string{"connect", "record client", "probe", "annotate", "mkfs", "annotate after mkfs", "mount"} {
 		t.Run(step, func(t *testing.T) {
 			h, dir := newHost(), t.TempDir()
 			h.attached("v")
