@@ -1,0 +1,115 @@
+package chart
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestLint(t *testing.T) {
+	for name, values := range cases(t) {
+		if out, err := helm(t, "lint", "--strict", chartDir, "--values", values); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// unsteady is what differs from one rendering to the next: certificates that Helm has made.
+var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: ).+$`)
+
+// TestGolden compares with testdata/golden; UPDATE_GOLDEN=1 writes it anew.
+func TestGolden(t *testing.T) {
+	for name, values := range cases(t) {
+		got := unsteady.ReplaceAllString(render(t, values), "${1}MADE")
+		path := "testdata/golden/" + name + ".yaml"
+		if os.Getenv("UPDATE_GOLDEN") != "" {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s is rendered differently; look at it with UPDATE_GOLDEN=1 and `git diff`\n%s", name, difference(string(want), got))
+		}
+	}
+}
+
+// difference is the first line in which two texts differ.
+func difference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range w {
+		if i >= len(g) || w[i] != g[i] {
+			return "line " + w[i] + "\n  is " + strings.Join(g[min(i, len(g)):min(i+1, len(g))], "")
+		}
+	}
+	return "there is more than before"
+}
+
+func TestWrongValuesAreRefusedWithAReason(t *testing.T) {
+	base := cases(t)["default"]
+	for set, reason := range map[string]string{
+		"ceph.clusterID=":             "/ceph/clusterID",
+		"ceph.monitors=null":          "/ceph",
+		"ceph.nodeUser=client.x":      `leave out the "client."`,
+		"controller.replica=3":        "additional properties 'replica' not allowed",
+		"controller.replicas=0":       "/controller/replicas': minimum: got 0, want 1",
+		"controller.logLevel=loud":    "value must be one of 'debug', 'info', 'warn', 'error'",
+		"controller.pollInterval=5":   "/controller/pollInterval",
+		"controller.userID=0":         "/controller/userID': minimum: got 0, want 1",
+		"escached.mode=vendor":        "value must be one of 'daemonset', 'host'",
+		"escached.mode=host":          "certificates that Helm generates do not reach the hosts",
+		"escached.drbd.ports.first=1": "/escached/drbd/ports/first': minimum",
+		"tls.mode=none":               "value must be one of 'generated', 'certManager', 'existing'",
+		"tls.mode=existing":           "tls.controllerSecret",
+		"tls.serverName=":             "tls.serverName is needed",
+		"nodeGroups[0].nodes[0]=n2":   "items at 0 and 1 are equal",
+		"nodeGroups[1].name=rack-2,nodeGroups[1].nodes={n3,n4,n5}":                                                        `node "n3" is in rack-1 and in rack-2`,
+		"nodeGroups[1].name=rack-1,nodeGroups[1].nodes={n6,n4,n5}":                                                        `two groups are named "rack-1"`,
+		"nodeGroups[0].nodes={n1,n2}":                                                                                     "minItems: got 2, want 3",
+		"storageClasses[0].parameters.cachesize=1Gi":                                                                      "additional properties 'cachesize' not allowed",
+		"storageClasses[0].default=true,storageClasses[1].default=true,storageClasses[1].name=b,storageClasses[1].pool=p": "both the default",
+	} {
+		_, err := helm(t, "template", release, chartDir, "--values", base, "--set", set)
+		if err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("--set %s: want %q, got %v", set, reason, err)
+		}
+	}
+}
+
+func TestEveryImageIsPinned(t *testing.T) {
+	for name, values := range cases(t) {
+		seen := 0
+		for _, o := range parse(t, render(t, values)) {
+			for _, c := range containers(o) {
+				seen++
+				image, _ := c["image"].(string)
+				_, tag, found := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+				if !found || tag == "latest" {
+					t.Errorf("%s: %s %s runs %q", name, o.kind(), o.name(), image)
+				}
+			}
+		}
+		if seen < 5 {
+			t.Errorf("%s: only %d containers were looked at", name, seen)
+		}
+	}
+}
+
+// containers are those of a workload, init containers too.
+func containers(o object) []object {
+	var out []object
+	for _, list := range []string{"initContainers", "containers"} {
+		all, _ := o.get("spec", "template", "spec", list).([]any)
+		for _, c := range all {
+			if m, ok := c.(map[string]any); ok {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
