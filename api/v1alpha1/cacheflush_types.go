@@ -179,7 +179,9 @@ const FlushFinalizer = "escache.io/flush"
 func FlushOwner(name string) string { return flushOwnerPrefix + name }
 
 // FlushOfOwner is the name of the CacheFlush that made a claim; false where something else did.
-func FlushOfOwner(owner string) (name string, ok bool) { return strings.CutPrefix(owner, flushOwnerPrefix) }
+func FlushOfOwner(owner string) (name string, ok bool) {
+	return strings.CutPrefix(owner, flushOwnerPrefix)
+}
 
 const flushOwnerPrefix = "cacheflush/"
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller"
 )
@@ -273,4 +274,35 @@ func (w *world) taint(name string) {
 	must(w.t, w.api.Get(context.Background(), client.ObjectKey{Name: name}, n))
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}}
 	must(w.t, w.api.Update(context.Background(), n))
+}
+
+func TestDrainedVolumeGoesToAnyNodeAndIsLeftAloneBefore(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	holder, third := v.Spec.Replicas[0], other(v)
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	w.host(holder).Stage(ref(v), "10.0.0.1:0/1", 1, escache.ModeWritethrough)
+	v = w.volume("pvc-1")
+	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCeph, []string{v.Spec.Replicas[1]}
+	v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: 1}}
+	must(t, w.api.Status().Update(t.Context(), v))
+	out, err := w.publish("pvc-1", holder)
+	must(t, err)
+	if now := w.volume("pvc-1"); out[v1alpha1.PublishContextEpoch] != "1" || now.ResourceVersion != v.ResourceVersion {
+		t.Errorf("the repeated call changed the record: %+v", now.Status)
+	}
+	// The host dies: nothing of its cache is missed, so the third node can have the volume at once.
+	w.host(holder).Stop()
+	n := &corev1.Node{}
+	must(t, w.api.Get(t.Context(), client.ObjectKey{Name: holder}, n))
+	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+	must(t, w.api.Update(t.Context(), n))
+	w.poll()
+	must(t, w.unpublish("pvc-1", holder))
+	_, err = w.publish("pvc-1", third)
+	must(t, err)
+	if now := w.volume("pvc-1"); now.Status.AttachedNode != third || len(now.Status.WriteThrough) > 0 || !now.Spec.HasReplica(third) {
+		t.Errorf("record %+v %+v", now.Spec, now.Status)
+	}
 }

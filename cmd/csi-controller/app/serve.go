@@ -19,7 +19,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/cacheflush"
 	"github.com/escache/escache-csi/internal/controller/ceph"
+	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
@@ -150,10 +152,20 @@ func (p parts) assemble() error {
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
 		Poll: p.options.Poll, Patience: min(p.options.Poll, 4*time.Second), Quiet: 10 * time.Second, Parallel: 32,
 	})
+	caches := guardedCaches{p.hosts, p.lease}
+	flushes := cacheflush.New(cacheflush.Config{
+		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches,
+		Drain: drain.New(drain.Config{
+			Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
+		}),
+		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
+		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
+	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
 		p.recovery(service, guarded),
+		flushes.SetupWithManager(p.manager),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
 		p.manager.Add(server.New(server.Config{

@@ -162,3 +162,17 @@ func (g guardedHosts) Node(ctx context.Context, node string) (*escache.Node, err
 func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
 	return g.changed.DeleteReplica(ctx, node, volume, discard)
 }
+
+// guardedCaches writes caches back at any time, and changes their mode only while this process leads.
+type guardedCaches struct {
+	*hosts.Hosts
+
+	lease *leadership.Lease
+}
+
+func (g guardedCaches) SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Hosts.SetMode(ctx, node, volume, mode)
+}

@@ -114,6 +114,25 @@ func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume api.Volum
 	return translate(c.DeleteReplica(ctx, volume, discard))
 }
 
+// Flush writes a volume back for that long, in whole seconds; the answer says what is left.
+func (h *Hosts) Flush(ctx context.Context, node string, volume api.VolumeRef, longest time.Duration) (*api.FlushResponse, error) {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.Flush(ctx, api.FlushRequest{VolumeRef: volume, TimeoutSeconds: max(int(longest/time.Second), 1)})
+	return out, translate(err)
+}
+
+// SetMode turns a volume to write-through and back.
+func (h *Hosts) SetMode(ctx context.Context, node string, volume api.VolumeRef, mode api.Mode) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.SetMode(ctx, volume, mode))
+}
+
 // ReplicationAddress is the node's InternalIP, unless an annotation says otherwise.
 func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {
 	n, err := read(ctx, h.nodes, node)

@@ -26,6 +26,8 @@ type Host struct {
 type replica struct {
 	request escache.ReplicaRequest
 	status  escache.VolumeStatus
+	traffic Traffic
+	flushes int
 }
 
 func newHost(name, address string, cacheBytes int64) *Host {
@@ -83,6 +85,7 @@ func (h *Host) Write(volume escache.VolumeRef, dirtyBytes int64) {
 func (h *Host) Release(volume escache.VolumeRef) {
 	h.change(volume, func(s *escache.VolumeStatus) {
 		s.State, s.Role, s.ClientAddress = escache.StateStandby, escache.RoleSecondary, ""
+		s.Mode, s.Device = "", ""
 	})
 }
 
@@ -99,6 +102,8 @@ func (h *Host) handler() http.Handler {
 	mux.HandleFunc("GET "+escache.PathNode, func(w http.ResponseWriter, _ *http.Request) { answer(w, h.node()) })
 	mux.HandleFunc("GET "+escache.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(w, h.status(ref(r))) })
 	mux.HandleFunc("PUT "+escache.PathReplica, func(w http.ResponseWriter, r *http.Request) { done(w, h.put(r)) })
+	mux.HandleFunc("POST "+escache.PathFlush, h.serveFlush)
+	mux.HandleFunc("POST "+escache.PathMode, h.serveMode)
 	mux.HandleFunc("DELETE "+escache.PathReplica, func(w http.ResponseWriter, r *http.Request) {
 		done(w, h.remove(ref(r), r.URL.Query().Get("discard") == "true"))
 	})
@@ -146,6 +151,10 @@ func (h *Host) put(r *http.Request) *escache.Problem {
 	if err := decoder.Decode(&request); err != nil {
 		return problem(escache.CodeInvalidRequest, err.Error())
 	}
+	return h.lay(request)
+}
+
+func (h *Host) lay(request escache.ReplicaRequest) *escache.Problem {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++

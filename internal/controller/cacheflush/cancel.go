@@ -1,0 +1,83 @@
+package cacheflush
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// cancel restores write-back on what was drained, and lets the object go when all of it is. A host that does not answer
+// holds it up: its volumes would write through for ever.
+func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(f, v1alpha1.FlushFinalizer) {
+		r.forget(f.UID)
+		return ctrl.Result{}, nil
+	}
+	var names []string
+	if f.Spec.Mode == v1alpha1.FlushModeDrain {
+		for _, v := range f.Status.Volumes {
+			names = append(names, v.Name)
+		}
+	}
+	failures := r.restore(ctx, f.Name, names)
+	if len(failures) > 0 {
+		before := f.DeepCopy()
+		r.condition(f, metav1.ConditionFalse, "Restoring", text(append([]string{"write-back is being restored"}, failures...)))
+		if err := r.write(ctx, before, f); err != nil {
+			return retry(err)
+		}
+		return ctrl.Result{RequeueAfter: r.Pass}, nil
+	}
+	crashpoint.Reach("cacheflush/restored")
+	controllerutil.RemoveFinalizer(f, v1alpha1.FlushFinalizer)
+	if err := r.Client.Update(ctx, f); client.IgnoreNotFound(err) != nil {
+		return retry(err)
+	}
+	r.forget(f.UID)
+	return ctrl.Result{}, nil
+}
+
+// abandoned restores what a CacheFlush has left that was removed without its finalizer.
+func (r *Reconciler) abandoned(ctx context.Context, name string) (ctrl.Result, error) {
+	if failures := r.restore(ctx, name, nil); len(failures) > 0 {
+		r.Log.WarnContext(ctx, "write-back is not restored yet", "cacheflush", name, "failures", strings.Join(failures, "; "))
+		return ctrl.Result{RequeueAfter: r.Pass}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// restore ends the claims of a CacheFlush on the named volumes and on those that the cache knows of.
+func (r *Reconciler) restore(ctx context.Context, flush string, names []string) (failures []string) {
+	owner := v1alpha1.FlushOwner(flush)
+	claimed, err := all(ctx, r.Client, false, func(v *v1alpha1.CacheVolume) bool {
+		return slices.ContainsFunc(v.Status.WriteThrough, func(c v1alpha1.WriteThroughClaim) bool { return c.Owner == owner })
+	})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, v := range claimed {
+		names = append(names, v.Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	var mu sync.Mutex
+	each(len(names), cap(r.slots), func(i int) {
+		if err := r.Drain.Restore(ctx, names[i], owner); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			failures = append(failures, fmt.Sprintf("%s: %v", names[i], err))
+		}
+	})
+	slices.Sort(failures)
+	return failures
+}

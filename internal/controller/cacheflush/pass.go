@@ -1,0 +1,275 @@
+package cacheflush
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/controller/drain"
+)
+
+// each calls do for 0 to n-1, at most parallel at once.
+func each(n, parallel int, do func(i int)) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, max(parallel, 1))
+	for i := range n {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	wait.Wait()
+}
+
+// pass works on the volumes of all nodes until its time is up or all are done.
+func (r *Reconciler) pass(ctx context.Context, f *v1alpha1.CacheFlush) {
+	end := time.Now().Add(r.Pass)
+	nodes := map[string][]int{}
+	for i, v := range f.Status.Volumes {
+		if !settled(v.Phase) {
+			nodes[v.Node] = append(nodes[v.Node], i)
+		}
+	}
+	m := r.remember(f.UID)
+	var wait sync.WaitGroup
+	for node, volumes := range nodes {
+		m.order(f.Status.Volumes, volumes)
+		wait.Go(func() { r.node(ctx, f, m, node, volumes, end) })
+	}
+	wait.Wait()
+	m.measure(&f.Status, r.Now())
+}
+
+// node gives the node's volumes their turns, as many at once as the CacheFlush allows.
+func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory, node string, volumes []int, end time.Time) {
+	mu := &m.status
+	next := func() (int, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(volumes) == 0 || ctx.Err() != nil || !time.Now().Before(end) {
+			return 0, false
+		}
+		i := volumes[0]
+		if f.Status.Volumes[i].Phase == v1alpha1.FlushPending && !r.withinRate(f, node) {
+			return 0, false
+		}
+		volumes = volumes[1:]
+		return i, true
+	}
+	workers := int(max(f.Spec.Parallel, 1))
+	if f.Spec.BytesPerSecond > 0 {
+		workers = 1 // what two at once would write nobody can bound
+	}
+	var wait sync.WaitGroup
+	for range workers {
+		wait.Go(func() {
+			for i, ok := next(); ok; i, ok = next() {
+				r.slots <- struct{}{}
+				mu.Lock()
+				v := f.Status.Volumes[i]
+				mu.Unlock()
+				left := v.LeftBytes
+				// At least a second, so that a volume late in the pass gets a turn worth the call.
+				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
+				stalled := m.took(v.Name, v.LeftBytes < left || settled(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
+				if v.Message == "" && stalled > patience {
+					v.Message = fmt.Sprintf("no less dirty than %s ago: Ceph takes nothing, or no more than is written meanwhile; "+
+						"look at Ceph's health and at what the pod writes", stalled.Round(time.Second))
+				}
+				mu.Lock()
+				f.Status.Volumes[i] = v
+				mu.Unlock()
+				<-r.slots
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// withinRate reports whether the node's volumes have been written back no faster than allowed. The caller holds m.status.
+func (r *Reconciler) withinRate(f *v1alpha1.CacheFlush, node string) bool {
+	if f.Spec.BytesPerSecond <= 0 {
+		return true
+	}
+	var written int64
+	for _, v := range f.Status.Volumes {
+		if v.Node == node {
+			written += max(0, v.TotalBytes-v.LeftBytes)
+		}
+	}
+	return float64(written) <= float64(f.Spec.BytesPerSecond)*r.Now().Sub(f.Status.StartTime.Time).Seconds()
+}
+
+// patience is how long a volume may get on without a word.
+const patience = 20 * time.Second
+
+// step brings one volume as far as it comes in that time, and says how far that is.
+func (r *Reconciler) step(
+	ctx context.Context, f *v1alpha1.CacheFlush, was v1alpha1.FlushedVolume, longest time.Duration,
+) v1alpha1.FlushedVolume {
+	now := was
+	now.Message = ""
+	v := &v1alpha1.CacheVolume{}
+	err := r.Live.Get(ctx, client.ObjectKey{Name: was.Name}, v)
+	if apierrors.IsNotFound(err) {
+		return done(now, "it was deleted meanwhile")
+	}
+	if err != nil {
+		return waiting(now, fmt.Errorf("read its record: %w", err))
+	}
+	at := v.Status.AttachedNode
+	switch {
+	case at == "" && authority.InCeph(v):
+		return done(now, "it is attached nowhere, and everything is in Ceph")
+	case at == "":
+		now.Phase, now.LeftBytes = v1alpha1.FlushFailed, v.Status.DirtyBytes
+		now.Message = fmt.Sprintf("it is attached nowhere, and the cache on %s may have data that Ceph has not; "+
+			"start its pod once, which flushes it",
+			strings.Join(v.Spec.Replicas, " and "))
+		return now
+	case f.Spec.Node != "" && at != f.Spec.Node:
+		return done(now, "it has moved to node "+at)
+	}
+	owner := v1alpha1.FlushOwner(f.Name)
+	if was.Phase == v1alpha1.FlushDrained {
+		return r.verify(ctx, v, owner, now)
+	}
+	now.Node = at
+	if f.Spec.Mode == v1alpha1.FlushModeDrain {
+		if _, err := r.Drain.Turn(ctx, v.Name, owner); err != nil {
+			return waiting(now, err)
+		}
+	} else if authority.InCeph(v) {
+		return done(now, "")
+	}
+	flushed, err := r.Hosts.Flush(ctx, at, refOf(v), longest)
+	if err != nil {
+		return waiting(now, err)
+	}
+	now.Phase, now.LeftBytes = v1alpha1.FlushRunning, flushed.DirtyBytes
+	now.TotalBytes = max(now.TotalBytes, now.LeftBytes)
+	if !flushed.Clean {
+		return now
+	}
+	if f.Spec.Mode == v1alpha1.FlushModeFlush {
+		return done(now, "")
+	}
+	return r.settle(ctx, now)
+}
+
+func (r *Reconciler) settle(ctx context.Context, now v1alpha1.FlushedVolume) v1alpha1.FlushedVolume {
+	inCeph, status, err := r.Drain.Settle(ctx, now.Name)
+	if status.DirtyBytes != nil {
+		now.LeftBytes = *status.DirtyBytes
+	}
+	if err != nil {
+		return waiting(now, err)
+	}
+	if inCeph {
+		now.Phase, now.LeftBytes = v1alpha1.FlushDrained, 0
+	}
+	return now
+}
+
+// verify looks whether a drained volume still is. One that moved has lost its claim; a host that does not answer changes
+// nothing, for the record stands.
+func (r *Reconciler) verify(ctx context.Context, v *v1alpha1.CacheVolume, owner string, now v1alpha1.FlushedVolume) v1alpha1.FlushedVolume {
+	if !slices.Contains(authority.Claims(v), owner) {
+		return done(now, "it has moved to node "+v.Status.AttachedNode)
+	}
+	inCeph, status, err := r.Drain.Settle(ctx, v.Name)
+	switch {
+	case errors.Is(err, drain.ErrNotAttached):
+		return done(now, "it was detached")
+	case err != nil:
+		now.Message = "everything is in Ceph, but that cannot be checked now: " + err.Error()
+	case !inCeph && status.Device != "":
+		now.Phase = v1alpha1.FlushRunning
+		now.Message = "it no longer writes through, and is drained again"
+	case !inCeph:
+		now.Message = "everything is in Ceph; its device is not there now"
+	}
+	return now
+}
+
+func done(v v1alpha1.FlushedVolume, message string) v1alpha1.FlushedVolume {
+	v.Phase, v.LeftBytes, v.Message = v1alpha1.FlushComplete, 0, message
+	return v
+}
+
+func waiting(v v1alpha1.FlushedVolume, err error) v1alpha1.FlushedVolume {
+	if v.Phase != v1alpha1.FlushDrained {
+		v.Phase = v1alpha1.FlushRunning
+	}
+	v.Message = err.Error()
+	return v
+}
+
+// memory is what is known of a CacheFlush beyond its status. Losing it costs fairness for a moment and the rate.
+type memory struct {
+	status sync.Mutex // of the volumes of a running pass
+
+	mu    sync.Mutex
+	turns map[string]turn
+	turn  int
+
+	at   time.Time
+	left int64
+	rate float64 // bytes a second
+}
+
+// turn is when a volume last had one, and whether that got it on.
+type turn struct {
+	number int
+	moved  bool
+	since  time.Time // when it last got on
+}
+
+// took remembers a volume's turn and says for how long it has not got on.
+func (m *memory) took(volume string, moved bool, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turn++
+	since := m.turns[volume].since
+	if moved || since.IsZero() {
+		since = now
+	}
+	m.turns[volume] = turn{number: m.turn, moved: moved, since: since}
+	return now.Sub(since)
+}
+
+// order puts first what is being written back and gets on, so that each node has as few volumes begun as allowed; what is
+// stuck goes behind those that have not had a turn, and drained ones, which are only looked at, come last.
+func (m *memory) order(volumes []v1alpha1.FlushedVolume, of []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	class := func(i int) int {
+		t, had := m.turns[volumes[i].Name]
+		switch {
+		case volumes[i].Phase == v1alpha1.FlushDrained:
+			return 3
+		case had && !t.moved:
+			return 2
+		case volumes[i].Phase == v1alpha1.FlushRunning:
+			return 0
+		default:
+			return 1
+		}
+	}
+	slices.SortStableFunc(of, func(a, b int) int {
+		return cmp.Or(cmp.Compare(class(a), class(b)),
+			cmp.Compare(m.turns[volumes[a].Name].number, m.turns[volumes[b].Name].number),
+			cmp.Compare(volumes[a].Name, volumes[b].Name))
+	})
+}

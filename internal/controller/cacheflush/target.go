@@ -1,0 +1,187 @@
+package cacheflush
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// pageSize bounds the memory that reading all volumes takes.
+const pageSize = 500
+
+// begin finds the volumes and how much of each is dirty. A target that is not there fails the CacheFlush for good.
+func (r *Reconciler) begin(ctx context.Context, f *v1alpha1.CacheFlush) error {
+	now := metav1.NewTime(r.Now())
+	volumes, err := r.target(ctx, f.Spec, true)
+	if errors.Is(err, errTarget) {
+		f.Status = v1alpha1.CacheFlushStatus{Phase: v1alpha1.FlushFailed, StartTime: &now, CompletionTime: &now}
+		r.condition(f, metav1.ConditionFalse, "NotFound", err.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.Status = v1alpha1.CacheFlushStatus{Phase: v1alpha1.FlushRunning, StartTime: &now, Volumes: r.measure(ctx, volumes)}
+	r.condition(f, metav1.ConditionFalse, "InProgress", fmt.Sprintf("%d volumes", len(volumes)))
+	return nil
+}
+
+// follow takes into a drain of a node or group what is attached there since it began. On a drained node, a volume that has
+// come back is drained again.
+func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
+	if f.Spec.Node == "" && f.Spec.NodeGroup == "" {
+		return nil
+	}
+	volumes, err := r.target(ctx, f.Spec, false)
+	if err != nil && !errors.Is(err, errTarget) {
+		return err
+	}
+	var fresh []v1alpha1.CacheVolume
+	for _, v := range volumes {
+		at := slices.IndexFunc(f.Status.Volumes, func(known v1alpha1.FlushedVolume) bool { return known.Name == v.Name })
+		if at < 0 {
+			fresh = append(fresh, v)
+		} else if known := &f.Status.Volumes[at]; f.Spec.Node != "" && settled(known.Phase) {
+			known.Phase, known.Message, known.Node = v1alpha1.FlushPending, "", v.Status.AttachedNode
+		}
+	}
+	f.Status.Volumes = append(f.Status.Volumes, r.measure(ctx, fresh)...)
+	return nil
+}
+
+// settled reports that nothing more happens to a volume.
+func settled(phase v1alpha1.FlushPhase) bool {
+	return phase == v1alpha1.FlushComplete || phase == v1alpha1.FlushFailed
+}
+
+// target are the volumes that a CacheFlush names.
+func (r *Reconciler) target(ctx context.Context, spec v1alpha1.CacheFlushSpec, live bool) ([]v1alpha1.CacheVolume, error) {
+	var from client.Reader = r.Client
+	if live {
+		from = r.Live
+	}
+	switch {
+	case spec.Volume != "":
+		return r.named(ctx, spec.Volume)
+	case spec.PersistentVolumeClaim != nil:
+		name, err := r.volumeOfClaim(ctx, *spec.PersistentVolumeClaim)
+		if err != nil {
+			return nil, err
+		}
+		return r.named(ctx, name)
+	case spec.Node != "":
+		if err := r.need(ctx, &corev1.Node{}, client.ObjectKey{Name: spec.Node}, "Kubernetes has no node "+spec.Node); err != nil {
+			return nil, err
+		}
+		return all(ctx, from, live, func(v *v1alpha1.CacheVolume) bool { return v.Status.AttachedNode == spec.Node })
+	default:
+		key := client.ObjectKey{Name: spec.NodeGroup}
+		if err := r.need(ctx, &v1alpha1.NodeGroup{}, key, "there is no NodeGroup "+spec.NodeGroup); err != nil {
+			return nil, err
+		}
+		return all(ctx, from, live, func(v *v1alpha1.CacheVolume) bool {
+			return v.Spec.Group == spec.NodeGroup && v.Status.AttachedNode != ""
+		})
+	}
+}
+
+func (r *Reconciler) named(ctx context.Context, name string) ([]v1alpha1.CacheVolume, error) {
+	v := v1alpha1.CacheVolume{}
+	err := r.need(ctx, &v, client.ObjectKey{Name: name}, "there is no CacheVolume "+name)
+	return []v1alpha1.CacheVolume{v}, err
+}
+
+func (r *Reconciler) volumeOfClaim(ctx context.Context, claim v1alpha1.ClaimReference) (string, error) {
+	name := claim.Namespace + "/" + claim.Name
+	pvc := &corev1.PersistentVolumeClaim{}
+	key := client.ObjectKey{Namespace: claim.Namespace, Name: claim.Name}
+	if err := r.need(ctx, pvc, key, "there is no PersistentVolumeClaim "+name); err != nil {
+		return "", err
+	}
+	if pvc.Spec.VolumeName == "" {
+		return "", fmt.Errorf("%w: PersistentVolumeClaim %s is not bound to a volume yet", errTarget, name)
+	}
+	pv := &corev1.PersistentVolume{}
+	key = client.ObjectKey{Name: pvc.Spec.VolumeName}
+	if err := r.need(ctx, pv, key, "there is no PersistentVolume "+pvc.Spec.VolumeName); err != nil {
+		return "", err
+	}
+	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
+		return "", fmt.Errorf("%w: PersistentVolumeClaim %s is not a volume of %s", errTarget, name, v1alpha1.DriverName)
+	}
+	return pv.Spec.CSI.VolumeHandle, nil
+}
+
+// need reads an object; the sentence is what its absence means.
+func (r *Reconciler) need(ctx context.Context, o client.Object, key client.ObjectKey, sentence string) error {
+	err := r.Live.Get(ctx, key, o)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %s", errTarget, sentence)
+	}
+	return err
+}
+
+// all lists volumes, in pages where the reader has them: a cache has not.
+func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alpha1.CacheVolume) bool) ([]v1alpha1.CacheVolume, error) {
+	var out []v1alpha1.CacheVolume
+	page := &v1alpha1.CacheVolumeList{}
+	for {
+		var options []client.ListOption
+		if paged {
+			options = []client.ListOption{client.Limit(pageSize), client.Continue(page.Continue)}
+		}
+		if err := from.List(ctx, page, options...); err != nil {
+			return nil, fmt.Errorf("list volumes: %w", err)
+		}
+		for i := range page.Items {
+			if wanted(&page.Items[i]) {
+				out = append(out, page.Items[i])
+			}
+		}
+		if page.Continue == "" {
+			break
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.CacheVolume) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// measureTime bounds asking all hosts what is dirty at the start.
+const measureTime = 5 * time.Second
+
+// measure asks how much of each volume is dirty. Where a host does not answer, what was on record stands for it.
+func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume) []v1alpha1.FlushedVolume {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	out := make([]v1alpha1.FlushedVolume, len(volumes))
+	each(len(volumes), cap(r.slots), func(i int) {
+		v := &volumes[i]
+		out[i] = v1alpha1.FlushedVolume{
+			Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Node: v.Status.AttachedNode, Phase: v1alpha1.FlushPending,
+			TotalBytes: v.Status.DirtyBytes,
+		}
+		if v.Status.AttachedNode != "" {
+			status, err := r.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+			if err == nil && status.DirtyBytes != nil {
+				out[i].TotalBytes = *status.DirtyBytes
+			}
+		}
+		out[i].LeftBytes = out[i].TotalBytes
+	})
+	return out
+}
+
+func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}

@@ -1,0 +1,242 @@
+// Package drain turns attached volumes to write-through for whoever asks, moves their truth to Ceph once they are clean, and
+// turns them back. Who asks is on record in the CacheVolume (status.writeThrough), so several can, and the last to let go
+// restores write-back.
+//
+// The order is what makes it safe:
+//
+//   - Turn: the claim is on record, then the mode changes.
+//   - Settle: one answer of the holder says write-through and zero dirty, then authority Ceph is on record.
+//   - Restore: authority Cache is on record, then the mode changes, then the claim goes.
+//
+// Every step is repeated until it is done, also by the next leader. Steps of one volume run under its lock, so that no
+// change of mode overtakes another.
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// Hosts is what draining needs of the escached on each node.
+type Hosts interface {
+	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
+	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
+}
+
+// Locks keep others from a volume; see controller.Operations.
+type Locks interface {
+	Begin(volume, operation string) (done func(), err error)
+}
+
+// Config is what a Drainer is made of.
+type Config struct {
+	Client client.Client // writes
+	Live   client.Reader // what is decided by must not be stale
+	Hosts  Hosts
+	Locks  Locks
+	Now    func() time.Time
+}
+
+// Drainer turns volumes to write-through and back. It is safe for concurrent use.
+type Drainer struct{ config Config }
+
+// New returns a Drainer.
+func New(config Config) *Drainer { return &Drainer{config} }
+
+// ErrNotAttached says that no node has the volume, so that there is no cache to turn.
+var ErrNotAttached = errors.New("attached to no node")
+
+// ErrAttaching says that an attachment has begun and not ended: the volume cannot be turned yet.
+var ErrAttaching = errors.New("being attached")
+
+// changeTime bounds a change of mode. It is about as long as a lease outlives its leader, so that a call of the leader before
+// is over when its successor makes one.
+const changeTime = 4 * time.Second
+
+// Turn has the volume write through for the owner. It returns the volume as it is on record then.
+func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
+	done, err := d.config.Locks.Begin(volume, "turning to write-through")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	v, err := d.read(ctx, volume)
+	if err != nil {
+		return nil, err
+	}
+	claims := authority.Claims(v)
+	switch {
+	case v.Status.AttachedNode == "":
+		return v, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
+	case authority.InCeph(v) && len(claims) == 0:
+		return v, fmt.Errorf("volume %s is %w to node %s", volume, ErrAttaching, v.Status.AttachedNode)
+	}
+	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	if err != nil {
+		return v, err
+	}
+	if !connected(status) {
+		return v, fmt.Errorf("volume %s is %w to node %s: its device is not there", volume, ErrAttaching, v.Status.AttachedNode)
+	}
+	if !slices.Contains(claims, owner) {
+		v.Status.WriteThrough = append(current(v), v1alpha1.WriteThroughClaim{
+			Owner: owner, Epoch: v.Status.Epoch, Since: metav1.NewTime(d.config.Now()),
+		})
+		if err := d.write(ctx, v, "it writes through for "+owner); err != nil {
+			return v, err
+		}
+		crashpoint.Reach("drain/claimed")
+	}
+	if status.Mode == escache.ModeWritethrough {
+		return v, nil
+	}
+	if authority.InCeph(v) {
+		// It was turned back behind everybody's back. What is written since may be in the cache only.
+		if err := d.toCache(ctx, v); err != nil {
+			return v, err
+		}
+	}
+	err = d.setMode(ctx, v, escache.ModeWritethrough)
+	crashpoint.Reach("drain/turned")
+	return v, err
+}
+
+// Settle moves the truth to Ceph if the volume is clean and writes through. It reports whether the truth is there, and what
+// the holder has said.
+func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error) {
+	none := escache.VolumeStatus{}
+	done, err := d.config.Locks.Begin(volume, "looking whether it is drained")
+	if err != nil {
+		return false, none, err
+	}
+	defer done()
+	v, err := d.read(ctx, volume)
+	if err != nil {
+		return false, none, err
+	}
+	if v.Status.AttachedNode == "" {
+		return false, none, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
+	}
+	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	if err != nil {
+		return false, status, err
+	}
+	if !authority.Drained(v, authority.Report{Status: status}) {
+		if authority.InCeph(v) && len(authority.Claims(v)) > 0 && connected(status) {
+			return false, status, d.toCache(ctx, v)
+		}
+		return false, status, nil
+	}
+	if authority.InCeph(v) {
+		return true, status, nil
+	}
+	now := metav1.NewTime(d.config.Now())
+	v.Status.Authority, v.Status.LastFlushTime = v1alpha1.AuthorityCeph, &now
+	v.Status.SetDirtyBytes(0)
+	if err := d.write(ctx, v, "everything is in Ceph and stays there"); err != nil {
+		return false, status, err
+	}
+	crashpoint.Reach("drain/settled")
+	return true, status, nil
+}
+
+// Restore ends the owner's claim. The last one to end restores the volume's own mode. A volume that is gone, or that has
+// moved since, is success.
+func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
+	done, err := d.config.Locks.Begin(volume, "restoring write-back")
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := d.read(ctx, volume)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mine := func(c v1alpha1.WriteThroughClaim) bool { return c.Owner == owner }
+	if !slices.ContainsFunc(v.Status.WriteThrough, mine) {
+		return nil
+	}
+	last := slices.Equal(authority.Claims(v), []string{owner})
+	if last && v.Spec.CacheMode != v1alpha1.CacheModeWritethrough {
+		if authority.InCeph(v) {
+			if err := d.toCache(ctx, v); err != nil {
+				return err
+			}
+			crashpoint.Reach("drain/to_cache")
+		}
+		if err := d.setMode(ctx, v, escache.Mode(v.Spec.CacheMode)); err != nil && !gone(err) {
+			return err
+		}
+		crashpoint.Reach("drain/restored")
+	}
+	v.Status.WriteThrough = slices.DeleteFunc(v.Status.WriteThrough, mine)
+	if last {
+		v.Status.Authority = v1alpha1.AuthorityCache // also of a volume that always writes through, as its attachment had it
+	}
+	return d.write(ctx, v, "it no longer writes through for "+owner)
+}
+
+// toCache writes that data may be dirty from now on. Which copies are current stays as it is.
+func (d *Drainer) toCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	v.Status.Authority = v1alpha1.AuthorityCache
+	return d.write(ctx, v, "its cache may be dirty")
+}
+
+func (d *Drainer) setMode(ctx context.Context, v *v1alpha1.CacheVolume, mode escache.Mode) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	if err := d.config.Hosts.SetMode(ctx, v.Status.AttachedNode, refOf(v), mode); err != nil {
+		return fmt.Errorf("turn volume %s to %s on node %s: %w", v.Name, mode, v.Status.AttachedNode, err)
+	}
+	return nil
+}
+
+// gone reports that the device is not there any more: it comes back in the mode that the record says.
+func gone(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && (problem.Code == escache.CodeNotConnected || problem.Code == escache.CodeNotFound)
+}
+
+func connected(s escache.VolumeStatus) bool {
+	return s.State != escache.StateAbsent && s.State != escache.StateStandby && s.Device != ""
+}
+
+// current are the claims that count; others have ended with their attachment.
+func current(v *v1alpha1.CacheVolume) []v1alpha1.WriteThroughClaim {
+	ended := func(c v1alpha1.WriteThroughClaim) bool { return c.Epoch != v.Status.Epoch }
+	return slices.DeleteFunc(slices.Clone(v.Status.WriteThrough), ended)
+}
+
+func (d *Drainer) read(ctx context.Context, volume string) (*v1alpha1.CacheVolume, error) {
+	v := &v1alpha1.CacheVolume{}
+	if err := d.config.Live.Get(ctx, client.ObjectKey{Name: volume}, v); err != nil {
+		return nil, fmt.Errorf("read volume %s: %w", volume, err)
+	}
+	return v, nil
+}
+
+func (d *Drainer) write(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {
+	if err := d.config.Client.Status().Update(ctx, v); err != nil {
+		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
+	}
+	return nil
+}
+
+func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}
