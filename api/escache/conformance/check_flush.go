@@ -113,12 +113,11 @@ var age = regexp.MustCompile(`\b\d+(\.\d+)?\s?(ms|s|m|seconds?|minutes?)\b`)
 func busyNamesOperation(s *suite) {
 	v, other := s.connected(), s.laid()
 	v.makeDirty(s.first)
-	s.stall()
+	resume := s.stall()
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	flushed := make(chan *answer, 1)
-	seconds := max(2, int(s.target.CallTimeout/time.Second)/8) // time for all the calls below on a slow host
-	body := encode(s, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: seconds})
+	body := encode(s, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: s.seconds()}) // it outlasts the calls below on any host
 	go func() {
 		a, _ := s.first.call.do(ctx, request{method: http.MethodPost, path: api.PathFlush, body: body})
 		flushed <- a
@@ -146,22 +145,21 @@ func busyNamesOperation(s *suite) {
 			s.Errorf("%s waited %s for the running flush", what, took)
 		}
 	}
+	done(s, "a call on another volume", s.first.put(other.request()))
 	select {
 	case a := <-flushed:
 		s.Fatalf("the flush ended too early to tell: %v", a)
 	default:
 	}
-	done(s, "a call on another volume", s.first.put(other.request()))
+	resume()
 	select {
 	case a := <-flushed:
-		var left api.FlushResponse
 		if a == nil {
 			s.Fatalf("the flush got no answer")
 		}
-		if decode(s, a, &left); left.Clean {
-			s.Errorf("a flush that could not write answered %+v", left)
-		}
+		var left api.FlushResponse
+		decode(s, a, &left)
 	case <-time.After(s.target.CallTimeout):
-		s.Fatalf("a flush that was given %d s has not answered after %s", seconds, s.target.CallTimeout)
+		s.Fatalf("a flush that was given %d s has not answered %s after Ceph went on", s.seconds(), s.target.CallTimeout)
 	}
 }
