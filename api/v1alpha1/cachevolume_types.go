@@ -206,6 +206,9 @@ type CacheVolumeStatus struct {
 	AttachedNode string `json:"attachedNode,omitempty"`
 	// Epoch grows by one with every attach. escached refuses an older one.
 	Epoch int64 `json:"epoch,omitempty"`
+	// FlushEpoch marks an attachment of csi-controller itself: while it equals Epoch, no pod has the volume, and AttachedNode
+	// has it only to write its cache back, so that a node without a current copy can have it.
+	FlushEpoch int64 `json:"flushEpoch,omitempty"`
 	// Outdated are replica nodes whose copy is not current. Only a completed resync, or a replica laid anew, takes one off.
 	//
 	// +listType=set

@@ -17,6 +17,11 @@ func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 	return slices.Contains(s.Outdated, node)
 }
 
+// FlushAttached reports whether the attached node has the volume only to write its cache back, and no pod has it.
+func (s *CacheVolumeStatus) FlushAttached() bool {
+	return s.AttachedNode != "" && s.FlushEpoch == s.Epoch
+}
+
 // HasReplica reports whether the node is one of the volume's two.
 func (s *CacheVolumeSpec) HasReplica(node string) bool {
 	return slices.Contains(s.Replicas, node)

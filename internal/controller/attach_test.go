@@ -82,7 +82,7 @@ func TestOrderlyMoveToAnyNodeOfTheGroup(t *testing.T) {
 	w.empty()
 }
 
-func TestDirtyVolumeStaysWithItsReplicas(t *testing.T) {
+func TestDirtyVolumeIsNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("pvc-1")
 	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
@@ -98,8 +98,6 @@ func TestDirtyVolumeStaysWithItsReplicas(t *testing.T) {
 	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "" {
 		t.Errorf("status %+v", s)
 	}
-	_, err = w.publish("pvc-1", other(v))
-	wants(t, err, codes.FailedPrecondition, holder, "flush")
 	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "dirty")
 	_, err = w.publish("pvc-1", partner)
 	must(t, err)
@@ -108,29 +106,6 @@ func TestDirtyVolumeStaysWithItsReplicas(t *testing.T) {
 	must(t, w.unpublish("pvc-1", partner))
 	must(t, w.delete("pvc-1"))
 	w.empty()
-}
-
-func TestOutdatedReplicaIsNeverGivenTheVolume(t *testing.T) {
-	w := newWorld(t)
-	v := w.create("pvc-1")
-	holder, stale := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	w.host(holder).Write(ref(v), 4096)
-	v = w.volume("pvc-1")
-	v.Status.Outdated = []string{stale}
-	must(t, w.api.Status().Update(context.Background(), v))
-	must(t, w.unpublish("pvc-1", holder))
-	_, err = w.publish("pvc-1", stale)
-	wants(t, err, codes.FailedPrecondition, stale, "lacks acknowledged writes", holder)
-
-	// Once the current copy is clean the truth is in Ceph, and the stale one is laid anew.
-	w.host(holder).Write(ref(v), 0)
-	_, err = w.publish("pvc-1", stale)
-	must(t, err)
-	if s := w.volume("pvc-1").Status; len(s.Outdated) > 0 || s.AttachedNode != stale {
-		t.Errorf("status %+v", s)
-	}
 }
 
 func TestDeadNodeIsFencedAndNotWaitedFor(t *testing.T) {

@@ -24,6 +24,11 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if v.Status.FlushAttached() {
+		if err := s.finishFlush(ctx, v); err != nil {
+			return err
+		}
+	}
 	if v.Status.AttachedNode != "" {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, ErrRefused)
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // publish makes node the only one that may write: it takes the attachment by compare-and-swap, has the replicas laid where
-// they are not, and only then lets the truth move to the cache. NodeStage refuses until that is on record.
+// they are not, and only then lets the truth move to the cache. NodeStage refuses until that is on record. Where the node has no
+// current copy of what is dirty, one that has writes it back first.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerpublishvolume
 func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
@@ -37,6 +38,14 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	}
 	if plan.Drained {
 		return publishContext(v), nil
+	}
+	if len(plan.FlushFirst) > 0 {
+		if err := s.writeBack(ctx, v, plan.FlushFirst); err != nil {
+			return nil, fmt.Errorf("node %s has no current copy of volume %s: %w", node, id, err)
+		}
+		if plan, err = authority.Attach(v, group.Spec.Nodes, node); err != nil {
+			return nil, err
+		}
 	}
 	if v.Status.ImageID == "" {
 		if v.Status.ImageID, err = s.Images.ID(ctx, imageOf(v)); err != nil {
@@ -73,7 +82,8 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 // attachment decides; a volume that is only thought to be dirty is asked about first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
-	if err == nil || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
+	decided := err == nil && len(plan.FlushFirst) == 0
+	if decided || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
 		return plan, err
 	}
 	reports, settleErr := s.settle(ctx, v)

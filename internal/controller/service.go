@@ -64,6 +64,10 @@ type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
+	// DevConnect, Flush and Stop write a volume's cache back where no pod has it.
+	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error
+	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
+	Stop(ctx context.Context, node string, volume escache.VolumeRef) error
 	// ReplicationAddress is the IP address of the node's replication link.
 	ReplicationAddress(ctx context.Context, node string) (string, error)
 	// Death is what Kubernetes says of the node.

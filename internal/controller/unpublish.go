@@ -26,6 +26,16 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 	if node == "" {
 		node = v.Status.AttachedNode // CSI: without a node it is unpublished everywhere
 	}
+	return s.takeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
+		return authority.Detach(v, node, holder, death)
+	})
+}
+
+// takeFrom asks about the holder, has it decided how the volume is taken from it, and does it.
+func (s *service) takeFrom(
+	ctx context.Context, v *v1alpha1.CacheVolume, node string,
+	decide func(authority.Report, authority.Death) (authority.Detachment, error),
+) error {
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node {
 		return nil
 	}
@@ -34,7 +44,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 		return fmt.Errorf("ask Kubernetes about node %s: %w", node, err)
 	}
 	status, err := s.Hosts.Status(ctx, node, refOf(v))
-	plan, err := authority.Detach(v, node, authority.Report{Status: status, Err: err}, death)
+	plan, err := decide(authority.Report{Status: status, Err: err}, death)
 	if err != nil || plan.Gone {
 		return err
 	}
@@ -46,7 +56,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 	if plan.Clean {
 		s.inCeph(v)
 	}
-	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.WriteThrough = "", "", nil
+	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.FlushEpoch, v.Status.WriteThrough = "", "", 0, nil
 	if err := s.updateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
 		return err
 	}

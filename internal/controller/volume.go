@@ -81,8 +81,9 @@ func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
 	}
 }
 
+// publishedOn are the nodes that Kubernetes has asked for; one that only writes the cache back is none of them.
 func publishedOn(v *v1alpha1.CacheVolume) []string {
-	if v.Status.AttachedNode == "" {
+	if v.Status.AttachedNode == "" || v.Status.FlushAttached() {
 		return nil
 	}
 	return []string{v.Status.AttachedNode}

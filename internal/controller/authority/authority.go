@@ -51,6 +51,9 @@ type Attachment struct {
 	Drained bool
 	// TakeOver: data may be dirty, so a partner that does not answer is gone without.
 	TakeOver bool
+	// FlushFirst are the nodes with a current copy: one of them has to write back before the node may have the volume. Nothing
+	// else of the plan counts then.
+	FlushFirst []string
 }
 
 // Attach decides whether a node of the group may have the volume now.
@@ -60,11 +63,16 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 		return Attachment{}, fmt.Errorf("volume %s lives in group %s (%s), node %s is %w",
 			v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
 	}
-	if s.AttachedNode != "" && s.AttachedNode != node {
+	flushing := s.FlushAttached()
+	if s.AttachedNode != "" && s.AttachedNode != node && !flushing {
 		return Attachment{}, fmt.Errorf("volume %s is attached to node %s since epoch %d and has to be detached there first: %w",
 			v.Name, s.AttachedNode, s.Epoch, ErrRefused)
 	}
-	a := Attachment{Held: s.AttachedNode == node, Epoch: s.Epoch}
+	// Where csi-controller has the volume written back, only the node that does it may have it as it is: it has the device.
+	if flushing && (s.AttachedNode != node || s.IsOutdated(node)) {
+		return Attachment{FlushFirst: []string{s.AttachedNode}}, nil
+	}
+	a := Attachment{Held: s.AttachedNode == node && !flushing, Epoch: s.Epoch}
 	if !a.Held {
 		a.Epoch++
 	}
@@ -82,21 +90,18 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 		return a, nil
 	}
 	a.TakeOver = true
-	current := slices.DeleteFunc(slices.Clone(v.Spec.Replicas), s.IsOutdated)
+	current := Current(v)
 	switch {
 	case slices.Contains(current, node):
 		return a, nil
 	case len(current) == 0:
 		return Attachment{}, fmt.Errorf("volume %s has no current replica left, only %s, which lack acknowledged writes; "+
 			"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
-	case s.IsOutdated(node):
-		return Attachment{}, fmt.Errorf("the replica of volume %s on node %s lacks acknowledged writes (%d bytes were dirty); "+
-			"the current one is on %s, which has to flush, or to resynchronise it, first: %w",
-			v.Name, node, s.DirtyBytes, strings.Join(current, " and "), ErrRefused)
+	case a.Held:
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data (%d bytes); "+
+			"detach it there, and attach it again: %w", v.Name, node, s.DirtyBytes, ErrRefused)
 	default:
-		return Attachment{}, fmt.Errorf("volume %s has dirty data (%d bytes) on %s and no replica on node %s; "+
-			"attach it on %s, which flushes it, first: %w",
-			v.Name, s.DirtyBytes, strings.Join(current, " and "), node, strings.Join(current, " or "), ErrRefused)
+		return Attachment{FlushFirst: current}, nil
 	}
 }
 
@@ -141,11 +146,16 @@ type Detachment struct {
 }
 
 // Detach decides how the volume is taken from a node. An orderly one has unstaged: its device is gone. A node that Kubernetes
-// has given up is fenced, whether it is dead or only cut off, and never waited for.
+// has given up is fenced, whether it is dead or only cut off, and never waited for. What csi-controller itself has attached to be
+// written back no pod has, and nobody but EndFlush takes it away.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
-	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node {
+	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
 	}
+	return takeFrom(v, node, holder, death)
+}
+
+func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if holder.Err != nil {
 		if death.Reason != "" {
 			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, holder.Err)}, nil

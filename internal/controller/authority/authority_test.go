@@ -29,6 +29,11 @@ func drained(s *v1alpha1.CacheVolumeStatus) {
 	s.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: 7}}
 }
 
+// flushing is a volume that csi-controller has given to the node to be written back.
+func flushing(node string) func(*v1alpha1.CacheVolumeStatus) {
+	return func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode, s.FlushEpoch = node, s.Epoch }
+}
+
 func TestAttach(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -57,8 +62,21 @@ func TestAttach(t *testing.T) {
 		{"drained, still attached elsewhere", drained, "n3", Attachment{}, "attached to node n1"},
 		{"dirty, holder", inCache, "n1", Attachment{Epoch: 8, TakeOver: true}, ""},
 		{"dirty, partner", inCache, "n2", Attachment{Epoch: 8, TakeOver: true}, ""},
-		{"dirty, node without a replica", inCache, "n3", Attachment{}, "attach it on n1 or n2"},
-		{"dirty, old copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }, "n2", Attachment{}, "the current one is on n1"},
+		{"dirty, node without a replica", inCache, "n3", Attachment{FlushFirst: []string{"n1", "n2"}}, ""},
+		{"dirty, old copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }, "n2",
+			Attachment{FlushFirst: []string{"n1"}}, ""},
+		{"dirty, node without a replica beside an old copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n1"} }, "n3",
+			Attachment{FlushFirst: []string{"n2"}}, ""},
+		{"being written back, node without a replica", flushing("n1"), "n3", Attachment{FlushFirst: []string{"n1"}}, ""},
+		{"being written back, other copy", flushing("n1"), "n2", Attachment{FlushFirst: []string{"n1"}}, ""},
+		{"being written back, the node that does it", flushing("n1"), "n1", Attachment{Epoch: 8, TakeOver: true}, ""},
+		{"being written back, foreign node", flushing("n1"), "n9", Attachment{}, "n1, n2, n3"},
+		{"written back and still attached", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Authority = v1alpha1.AuthorityCeph }, "n3",
+			Attachment{FlushFirst: []string{"n1"}}, ""},
+		{"attached elsewhere after it was written back", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Epoch++ }, "n3",
+			Attachment{}, "attached to node n1 since epoch 8"},
+		{"again, with a copy that is not current", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode, s.Outdated = "n2", []string{"n2"} }, "n2",
+			Attachment{}, "no current copy"},
 		{"dirty, current copy beside an old one", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }, "n1",
 			Attachment{Epoch: 8, TakeOver: true}, ""},
 		{"dirty, no current copy", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n1", "n2"} }, "n1",
@@ -75,7 +93,8 @@ func TestAttach(t *testing.T) {
 				return
 			}
 			if err != nil || got.Held != tc.want.Held || got.Epoch != tc.want.Epoch || got.Relay != tc.want.Relay ||
-				got.TakeOver != tc.want.TakeOver || got.Drained != tc.want.Drained || !slices.Equal(got.Renew, tc.want.Renew) {
+				got.TakeOver != tc.want.TakeOver || got.Drained != tc.want.Drained || !slices.Equal(got.Renew, tc.want.Renew) ||
+				!slices.Equal(got.FlushFirst, tc.want.FlushFirst) {
 				t.Errorf("got %+v, %v, want %+v", got, err, tc.want)
 			}
 		})
@@ -107,6 +126,7 @@ func TestDetach(t *testing.T) {
 	}{
 		{"not attached", inCache, silent, Death{}, Detachment{Gone: true}, nil},
 		{"attached elsewhere", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" }, silent, Death{}, Detachment{Gone: true}, nil},
+		{"being written back", flushing("n1"), standby(new(int64(0))), dead, Detachment{Gone: true}, nil},
 		{"orderly and clean", held, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
 		{"orderly and dirty", held, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},

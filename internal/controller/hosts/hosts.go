@@ -114,6 +114,25 @@ func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume api.Volum
 	return translate(c.DeleteReplica(ctx, volume, discard))
 }
 
+// DevConnect makes the volume's device on a host.
+func (h *Hosts) DevConnect(ctx context.Context, node string, request api.ConnectRequest) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	_, err = c.DevConnect(ctx, request)
+	return translate(err)
+}
+
+// Stop takes the volume's device down.
+func (h *Hosts) Stop(ctx context.Context, node string, volume api.VolumeRef) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.Stop(ctx, volume))
+}
+
 // Flush writes a volume back for that long, in whole seconds; the answer says what is left.
 func (h *Hosts) Flush(ctx context.Context, node string, volume api.VolumeRef, longest time.Duration) (*api.FlushResponse, error) {
 	c, err := h.client(ctx, node)

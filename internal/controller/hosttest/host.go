@@ -20,6 +20,7 @@ type Host struct {
 	capacity int64
 	sick     string
 	calls    int
+	perFlush int64 // what one flush writes back at most; 0: everything
 	replicas map[escache.VolumeRef]*replica
 }
 
@@ -107,6 +108,8 @@ func (h *Host) handler() http.Handler {
 	mux.HandleFunc("DELETE "+escache.PathReplica, func(w http.ResponseWriter, r *http.Request) {
 		done(w, h.remove(ref(r), r.URL.Query().Get("discard") == "true"))
 	})
+	mux.HandleFunc("POST "+escache.PathDevConnect, h.devConnect)
+	mux.HandleFunc("POST "+escache.PathStop, h.stop)
 	return mux
 }
 
@@ -146,10 +149,8 @@ func (h *Host) status(volume escache.VolumeRef) escache.Status {
 
 func (h *Host) put(r *http.Request) *escache.Problem {
 	var request escache.ReplicaRequest
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&request); err != nil {
-		return problem(escache.CodeInvalidRequest, err.Error())
+	if refusal := decode(r, &request); refusal != nil {
+		return refusal
 	}
 	return h.lay(request)
 }
@@ -200,6 +201,15 @@ func (h *Host) remove(volume escache.VolumeRef, discard bool) *escache.Problem {
 		return problem(escache.CodeDirty, "the cache is dirty")
 	}
 	delete(h.replicas, volume)
+	return nil
+}
+
+func decode(r *http.Request, into any) *escache.Problem {
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return problem(escache.CodeInvalidRequest, err.Error())
+	}
 	return nil
 }
 

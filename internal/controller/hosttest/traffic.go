@@ -67,12 +67,12 @@ func (h *Host) serveFlush(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = h.flushing(request.VolumeRef, -1) }()
 	for end := time.Now().Add(time.Duration(request.TimeoutSeconds) * time.Second); ; {
-		left, p := h.flushStep(request.VolumeRef)
+		left, slow, p := h.flushStep(request.VolumeRef)
 		if p != nil {
 			done(w, p)
 			return
 		}
-		if left == 0 || time.Now().After(end) {
+		if left == 0 || slow || time.Now().After(end) {
 			answer(w, escache.FlushResponse{Clean: left == 0, DirtyBytes: left})
 			return
 		}
@@ -97,18 +97,21 @@ func (h *Host) flushing(volume escache.VolumeRef, more int) *escache.Problem {
 	return nil
 }
 
-func (h *Host) flushStep(volume escache.VolumeRef) (left int64, p *escache.Problem) {
+// flushStep writes a share back; slow says that the flush has written all that it will.
+func (h *Host) flushStep(volume escache.VolumeRef) (left int64, slow bool, p *escache.Problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.replicas[volume]
 	if p := refusal(r); p != nil {
-		return 0, p
+		return 0, false, p
 	}
 	if r.status.DirtyBytes != nil {
 		left = *r.status.DirtyBytes
 	}
 	share := int64(time.Second / tick)
 	switch {
+	case h.perFlush > 0:
+		left, slow = max(0, left-h.perFlush), true
 	case r.traffic.CephPerSecond == 0:
 		left = 0
 	case r.traffic.CephPerSecond > 0:
@@ -118,7 +121,7 @@ func (h *Host) flushStep(volume escache.VolumeRef) (left int64, p *escache.Probl
 		left += r.traffic.PodPerSecond / share
 	}
 	r.status.DirtyBytes = &left
-	return left, nil
+	return left, slow, nil
 }
 
 func (h *Host) serveMode(w http.ResponseWriter, r *http.Request) {

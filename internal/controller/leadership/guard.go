@@ -80,6 +80,29 @@ func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume esc
 	return g.Hosts.DeleteReplica(ctx, node, volume, discard)
 }
 
+func (g guardedHosts) DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Hosts.DevConnect(ctx, node, request)
+}
+
+func (g guardedHosts) Flush(
+	ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration,
+) (*escache.FlushResponse, error) {
+	if err := g.lease.Check(); err != nil {
+		return nil, err
+	}
+	return g.Hosts.Flush(ctx, node, volume, longest)
+}
+
+func (g guardedHosts) Stop(ctx context.Context, node string, volume escache.VolumeRef) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Hosts.Stop(ctx, node, volume)
+}
+
 type guardedClient struct {
 	client.Client
 

@@ -155,6 +155,27 @@ func scenes() []scene {
 			check: func(t *testing.T, w *world) { w.attached(t, elsewhere) },
 		},
 		{
+			name: "ControllerPublishVolume of a dirty volume on the node without a replica", clean: detachAndRemove,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				v := w.one(t)
+				for _, n := range v.Spec.Replicas {
+					w.fleet.Hosts[n].Write(imageRef(), 4<<20)
+				}
+				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+				elsewhere = third(v)
+			},
+			call: func(t *testing.T, _ *world, d *driver) error { return d.publish(t.Context(), crashed, elsewhere) },
+			check: func(t *testing.T, w *world) {
+				w.attached(t, elsewhere)
+				for name, h := range w.fleet.Hosts {
+					if epoch, connected := h.Connected(imageRef()); connected {
+						t.Errorf("%s still has the device, of epoch %d", name, epoch)
+					}
+				}
+			},
+		},
+		{
 			name: "ControllerUnpublishVolume", prepare: attach, clean: remove,
 			call: func(t *testing.T, _ *world, d *driver) error { return d.unpublish(t.Context(), crashed, "") },
 			check: func(t *testing.T, w *world) {

@@ -1,0 +1,90 @@
+package authority
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func disk(state string) Report {
+	r := standby(nil)
+	r.Status.DiskState = state
+	return r
+}
+
+func TestFlushers(t *testing.T) {
+	silent := Report{Err: errors.New("no route")}
+	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	for _, tc := range []struct {
+		name    string
+		current []string
+		reports map[string]Report
+		want    []string
+		err     error
+		says    string
+	}{
+		{"both", []string{"n1", "n2"}, map[string]Report{"n1": disk("UpToDate"), "n2": disk("UpToDate")}, []string{"n1", "n2"}, nil, ""},
+		{"the surest first", []string{"n1", "n2"}, map[string]Report{"n1": disk("Consistent"), "n2": disk("UpToDate")},
+			[]string{"n2", "n1"}, nil, ""},
+		{"a disk in trouble last", []string{"n1", "n2"}, map[string]Report{"n1": disk("Diskless"), "n2": disk("Consistent")},
+			[]string{"n2", "n1"}, nil, ""},
+		{"one silent", []string{"n1", "n2"}, map[string]Report{"n1": silent, "n2": disk("UpToDate")}, []string{"n2"}, nil, ""},
+		{"the only current one silent", []string{"n1"}, map[string]Report{"n1": silent, "n2": disk("UpToDate")}, nil, ErrUnreachable, "n1 does not answer"},
+		{"not asked", []string{"n1"}, nil, nil, ErrUnreachable, "n1 was not asked"},
+		{"replica lost", []string{"n1"}, map[string]Report{"n1": absent}, nil, ErrRefused, "no replica any more"},
+		{"fenced, and not rebooted", []string{"n1"}, map[string]Report{"n1": holding(escache.StateConnected)}, nil, ErrRefused, "rebooted"},
+		{"one fenced, one silent", []string{"n1", "n2"}, map[string]Report{"n1": holding(escache.StateError), "n2": silent}, nil,
+			ErrUnreachable, "n2 does not answer"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(inCache)
+			v.Status.DirtyBytes = 4096
+			got, err := Flushers(v, tc.current, tc.reports)
+			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) || !slices.Equal(got, tc.want) {
+				t.Fatalf("got %v, %v", got, err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "4096 bytes")) {
+				t.Errorf("it says: %v", err)
+			}
+		})
+	}
+}
+
+func TestEndFlush(t *testing.T) {
+	silent, dead, clean := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}, standby(new(int64(0)))
+	for _, tc := range []struct {
+		name    string
+		status  func(*v1alpha1.CacheVolumeStatus)
+		flushed bool
+		holder  Report
+		death   Death
+		want    Detachment
+		err     error
+	}{
+		{"flushed", flushing("n1"), true, clean, Death{}, Detachment{Clean: true}, nil},
+		{"not flushed, though it looks clean: its peer may write", flushing("n1"), false, clean, Death{}, Detachment{}, nil},
+		{"flushed, and dirty again", flushing("n1"), true, standby(new(int64(1))), Death{}, Detachment{}, nil},
+		{"flushed, and on record as outdated", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Outdated = []string{"n1"} }, true, clean,
+			Death{}, Detachment{}, nil},
+		{"still connected", flushing("n1"), false, holding(escache.StateConnected), Death{}, Detachment{}, ErrRefused},
+		{"silent", flushing("n1"), false, silent, Death{}, Detachment{}, ErrUnreachable},
+		{"silent on a node given up", flushing("n1"), false, silent, dead, Detachment{Fence: true}, nil},
+		{"a pod has it", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }, true, clean, dead, Detachment{Gone: true}, nil},
+		{"a pod has it since", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Epoch++ }, true, clean, dead, Detachment{Gone: true}, nil},
+		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.FlushEpoch = s.Epoch }, true, clean, Death{}, Detachment{Gone: true}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := EndFlush(volume(tc.status), tc.flushed, tc.holder, tc.death)
+			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
+				t.Fatalf("got %v", err)
+			}
+			if got.Reason = ""; got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
