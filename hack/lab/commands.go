@@ -81,7 +81,7 @@ func upCommand(find finder) *cobra.Command {
 
 func downCommand(find finder) *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "End a lab and leave nothing of it, also after a crash, but what tests that failed have kept", Args: cobra.NoArgs,
+		Use: "down", Short: "End a lab and leave nothing of it but what failed tests have kept, also after a crash", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			location, err := find()
 			if err != nil {
