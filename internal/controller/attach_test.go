@@ -238,7 +238,14 @@ func TestExpandGrowsRecordAndImage(t *testing.T) {
 	if w.images.images[image] != 2*gib || w.volume("pvc-1").Spec.SizeBytes != 2*gib {
 		t.Errorf("image has %d, record %d", w.images.images[image], w.volume("pvc-1").Spec.SizeBytes)
 	}
-	_, err := expand(gib, gib)
+	w.images.fail = controller.ErrRefused
+	_, err := expand(3*gib, 0)
+	wants(t, err, codes.FailedPrecondition)
+	if size := w.volume("pvc-1").Spec.SizeBytes; size != 2*gib {
+		t.Errorf("%d bytes are on record, and the image has not grown", size)
+	}
+	w.images.fail = nil
+	_, err = expand(gib, gib)
 	wants(t, err, codes.OutOfRange, "cannot shrink")
 }
 

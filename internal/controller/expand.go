@@ -10,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// expand records the new size, then grows the image. The node that has the volume, or gets it next, grows device and
-// filesystem. The cache keeps its size.
+// expand grows the image, also under the node that has the volume, and records the new size. The image comes first: one that
+// cannot grow now must not leave a size on record that it does not have, and a larger one than on record does no harm. The node that
+// has the volume, or gets it next, grows device and filesystem. The cache keeps its size.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerexpandvolume
 func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.ControllerExpandVolumeResponse, error) {
@@ -26,17 +27,21 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 		return nil, fmt.Errorf("volume %s has %d bytes, more than the limit of %d, and cannot shrink: %w",
 			id, v.Spec.SizeBytes, size.Maximum, ErrOutOfRange)
 	}
-	if v.Spec.SizeBytes < size.Minimum {
-		v.Spec.SizeBytes = size.Want
+	want := v.Spec.SizeBytes
+	if want < size.Minimum {
+		want = size.Want
+	}
+	if err := s.Images.Resize(ctx, imageOf(v), want); err != nil {
+		return nil, fmt.Errorf("grow image %s: %w", imageOf(v), err)
+	}
+	crashpoint.Reach("expand_volume/image_grown")
+	if v.Spec.SizeBytes < want {
+		v.Spec.SizeBytes = want
 		if err := s.Cached.Update(ctx, v); err != nil {
 			return nil, fmt.Errorf("record the new size of volume %s: %w", id, err)
 		}
 		crashpoint.Reach("expand_volume/size_written")
 	}
-	if err := s.Images.Resize(ctx, imageOf(v), v.Spec.SizeBytes); err != nil {
-		return nil, fmt.Errorf("grow image %s: %w", imageOf(v), err)
-	}
-	crashpoint.Reach("expand_volume/image_grown")
 	if summary := v1alpha1.HumanBytes(v.Spec.SizeBytes); v.Status.Summary.Size != summary {
 		v.Status.Summary.Size = summary
 		if err := s.updateStatus(ctx, v, "it has grown"); err != nil {

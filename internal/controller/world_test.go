@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -209,7 +210,9 @@ func (f *fakeImages) ID(_ context.Context, image controller.ImageRef) (string, e
 func (f *fakeImages) Resize(_ context.Context, image controller.ImageRef, sizeBytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.images[image] = max(f.images[image], sizeBytes)
+	if f.fail == nil {
+		f.images[image] = max(f.images[image], sizeBytes)
+	}
 	return f.fail
 }
 
@@ -237,6 +240,15 @@ func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration
 	defer f.mu.Unlock()
 	if f.fail == nil {
 		f.fenced = append(f.fenced, address)
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.fenced = slices.DeleteFunc(f.fenced, func(fenced string) bool { return fenced == address })
 	}
 	return f.fail
 }

@@ -19,8 +19,11 @@ const (
 	FastDiff      = Features(librbd.FeatureFastDiff)
 	DeepFlatten   = Features(librbd.FeatureDeepFlatten)
 
-	// DefaultFeatures contain object-map: with it a blank image is deleted 2.5 times faster.
-	DefaultFeatures = Layering | ExclusiveLock | ObjectMap | FastDiff | DeepFlatten
+	// DefaultFeatures leave out object-map: the kernel cannot grow an image with it while it has it mapped. It would make the
+	// deletion of a sparse image faster, and its diffs.
+	DefaultFeatures = Layering | ExclusiveLock | DeepFlatten
+
+	allFeatures = DefaultFeatures | ObjectMap | FastDiff
 )
 
 type feature struct {
@@ -49,7 +52,7 @@ var refused = map[string]string{
 }
 
 // FeatureNames are the names that ParseFeatures takes.
-func FeatureNames() []string { return DefaultFeatures.Names() }
+func FeatureNames() []string { return allFeatures.Names() }
 
 // ParseFeatures makes a set of names that the nodes' kernels can map; no names give DefaultFeatures. Errors are ErrInvalid
 // and say why a name or a combination is not taken.

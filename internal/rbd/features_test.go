@@ -8,7 +8,7 @@ import (
 
 func TestParseFeatures(t *testing.T) {
 	for _, c := range []struct{ names, want, reason string }{
-		{"", "layering,exclusive-lock,object-map,fast-diff,deep-flatten", ""},
+		{"", "layering,exclusive-lock,deep-flatten", ""},
 		{"exclusive-lock", "exclusive-lock", ""},
 		{"object-map,layering,exclusive-lock", "layering,exclusive-lock,object-map", ""},
 		{"layering", "", "without exclusive-lock, which keeps a second host from writing"},

@@ -274,24 +274,6 @@ func (c *Cluster) ListImages(ctx context.Context, pool string) ([]string, error)
 	})
 }
 
-// GrowImage makes an image at least that large, and returns the size it has then. A larger image stays as it is.
-func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) (int64, error) {
-	if sizeBytes <= 0 || sizeBytes%sectorSize != 0 {
-		return 0, fmt.Errorf("%s: size %d: must be a positive multiple of %d bytes: %w", ref, sizeBytes, sectorSize, ErrInvalid)
-	}
-	return call(ctx, c, "image_resize", ref.String(), func(conn *rados.Conn) (int64, error) {
-		return withPool(conn, ref.Pool, func(io *rados.IOContext) (int64, error) {
-			return withImage(io, ref.Name, readWrite, func(image *librbd.Image) (int64, error) {
-				has, err := image.GetSize()
-				if err != nil || int64(has) >= sizeBytes {
-					return int64(has), err
-				}
-				return sizeBytes, image.Resize(uint64(sizeBytes))
-			})
-		})
-	})
-}
-
 const (
 	readOnly  = true
 	readWrite = false

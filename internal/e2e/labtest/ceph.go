@@ -3,7 +3,6 @@ package labtest
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os/exec"
@@ -30,14 +29,9 @@ func (l *Lab) Command(t T, name string, args ...string) string {
 }
 
 func command(ctx context.Context, name string, args ...string) (string, error) {
-	return commandWithInput(ctx, nil, name, args...)
-}
-
-func commandWithInput(ctx context.Context, input []byte, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cephTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin = bytes.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -55,8 +49,8 @@ func commandJSON(ctx context.Context, into any, name string, args ...string) err
 	return json.Unmarshal([]byte(out), into)
 }
 
-// imageFeatures leave out object-map: the kernel reads it once, when it takes the lock, and cannot follow an image that grows meanwhile.
-const imageFeatures = "layering,exclusive-lock"
+// imageFeatures are those of the driver's volumes.
+const imageFeatures = "layering,exclusive-lock,deep-flatten"
 
 // createImage makes an image and returns Ceph's id of it.
 func createImage(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (id string, err error) {
@@ -71,36 +65,6 @@ func imageID(ctx context.Context, ref api.VolumeRef) (string, error) {
 	var info struct{ ID string }
 	err := commandJSON(ctx, &info, "rbd", "info", imageSpec(ref))
 	return info.ID, err
-}
-
-// grow makes an image larger while a host has it. `rbd resize` would ask for the lock, which a cache's map never lends, and be refused:
-// so the size in the image's header is changed, and the hosts' kernels are told to read it again.
-func (l *Lab) grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
-	id, err := imageID(ctx, ref)
-	if err != nil {
-		return err
-	}
-	size := binary.LittleEndian.AppendUint64(nil, uint64(sizeBytes))
-	if _, err := commandWithInput(ctx, size, "rados", "-p", ref.Pool, "setomapval", "rbd_header."+id, "size"); err != nil {
-		return err
-	}
-	for _, h := range l.Hosts {
-		_, err := h.Try(ctx, nil, "sh", "-c", `for d in /sys/bus/rbd/devices/*; do
-  [ ! -e "$d" ] || [ "$(cat $d/pool)/$(cat $d/name)" != `+imageSpec(ref)+` ] || echo 1 >$d/refresh
-done`)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Grow makes the volume's image larger.
-func (v *Volume) Grow(t T, sizeBytes int64) {
-	t.Helper()
-	if err := v.lab.grow(t.Context(), v.VolumeRef, sizeBytes); err != nil {
-		t.Fatalf("%v", err)
-	}
 }
 
 // Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again when the test is over. The caller says
