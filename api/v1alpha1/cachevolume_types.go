@@ -247,6 +247,7 @@ type CacheVolumeStatus struct {
 
 // FencedClient is a Ceph client that was shut out by a forced hand-over.
 type FencedClient struct {
+	// Node is the host of that client's map; empty where it is not known to be its own.
 	Node    string      `json:"node"`
 	Address string      `json:"address"`
 	Epoch   int64       `json:"epoch"`

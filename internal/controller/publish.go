@@ -53,6 +53,9 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		}
 	}
 	if !plan.Held {
+		if err := s.fenceAgain(ctx, v); err != nil {
+			return nil, err
+		}
 		v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
 		v.Status.WriteThrough = nil
 		if err := s.updateStatus(ctx, v, "node "+node+" has it"); err != nil {

@@ -52,6 +52,8 @@ type Images interface {
 	Clients(ctx context.Context, image ImageRef) ([]string, error)
 	// Fence puts a client on the blocklist.
 	Fence(ctx context.Context, clusterID, address string, duration time.Duration) error
+	// Unfence takes a client off the blocklist; one that is not on it is success. If its map still exists, it can write again.
+	Unfence(ctx context.Context, clusterID, address string) error
 	// AvailableBytes is how much more the pool can hold.
 	AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error)
 	// Problems says, a sentence each, what keeps all of Ceph from being used; curable reports whether waiting may help.

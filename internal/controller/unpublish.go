@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/authority"
@@ -61,37 +60,5 @@ func (s *service) takeFrom(
 		return err
 	}
 	crashpoint.Reach("unpublish/detached")
-	return nil
-}
-
-// fence shuts the holder's own Ceph client out, for years; the host's other volumes have other clients and go on. The
-// addresses are on record before they are on the blocklist, so that none is ever forgotten there.
-func (s *service) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) error {
-	open, err := s.Images.Clients(ctx, imageOf(v))
-	if err != nil {
-		return fmt.Errorf("find who has image %s open: %w", imageOf(v), err)
-	}
-	if addresses := authority.Clients(v, open); len(addresses) > 0 {
-		for _, address := range addresses {
-			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-				Node: node, Address: address, Epoch: v.Status.Epoch, Time: s.now(),
-			})
-		}
-		if err := s.updateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
-			return err
-		}
-		crashpoint.Reach("unpublish/fence_recorded")
-	}
-	// Also those that an earlier call has recorded and, perhaps, not fenced any more.
-	for _, client := range v.Status.Fenced {
-		if client.Epoch != v.Status.Epoch {
-			continue
-		}
-		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", reason)
-		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
-			return fmt.Errorf("fence client %s of image %s: %w", client.Address, imageOf(v), err)
-		}
-		crashpoint.Reach("unpublish/fenced")
-	}
 	return nil
 }

@@ -37,6 +37,9 @@ func (s *service) writeBack(ctx context.Context, v *v1alpha1.CacheVolume, curren
 		return err
 	}
 	var failures []error
+	if err := s.fenceAgain(ctx, v); err != nil {
+		return err
+	}
 	for _, node := range able {
 		s.Log.InfoContext(ctx, "writing back", "volume", v.Name, "node", node, "dirtyBytes", v.Status.DirtyBytes)
 		v.Status.Epoch++

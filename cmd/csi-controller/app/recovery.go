@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/failover"
+	"github.com/escache/escache-csi/internal/controller/unfence"
 )
 
 // RecoveryOptions are the flags of what brings volumes back after the loss of hosts.
@@ -41,7 +42,10 @@ func (o *RecoveryOptions) validate() error {
 // recovery is what brings volumes back after the loss of hosts.
 func (p parts) recovery(service *controller.Service, guarded client.Client) error {
 	live, events := p.manager.GetAPIReader(), p.manager.GetEventRecorder("escache-csi-controller")
-	errs := []error{discard.New(discard.Config{
+	lift := unfence.New(unfence.Config{
+		Volumes: service, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
+	})
+	errs := []error{lift.SetupWithManager(p.manager), discard.New(discard.Config{
 		Client: guarded, Live: live, Volumes: service, Events: events,
 		Log: p.log.With("component", "discard"), Now: time.Now, Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager)}

@@ -30,10 +30,6 @@ var (
 	ErrForeignNode = fmt.Errorf("not in the volume's group: %w", ErrRefused)
 )
 
-// FenceSeconds is how long a fenced client stays on Ceph's blocklist: years. An entry that ended by itself would revive the
-// old map, which then writes into an image that another node owns.
-const FenceSeconds = 315360000
-
 // InCeph reports whether the truth is in Ceph. A volume that was never attached has no authority on record.
 func InCeph(v *v1alpha1.CacheVolume) bool { return v.Status.Authority != v1alpha1.AuthorityCache }
 
@@ -204,19 +200,6 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 		clean = clean || r.clean()
 	}
 	return clean
-}
-
-// Clients returns the Ceph clients that have to be fenced so that the holder cannot write any more: the one on record, and
-// those that have the image open now. Clients fenced earlier stay fenced and are left out.
-func Clients(v *v1alpha1.CacheVolume, open []string) []string {
-	candidates := slices.Clone(open)
-	if v.Status.ClientAddress != "" {
-		candidates = append(candidates, v.Status.ClientAddress)
-	}
-	slices.Sort(candidates)
-	return slices.DeleteFunc(slices.Compact(candidates), func(address string) bool {
-		return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address })
-	})
 }
 
 func dirty(s escache.VolumeStatus) string {

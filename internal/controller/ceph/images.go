@@ -172,6 +172,15 @@ func (i *Images) Fence(ctx context.Context, clusterID, address string, duration 
 	return translate(ctx, cluster.BlocklistAdd(ctx, address, duration))
 }
 
+// Unfence takes a client off the blocklist.
+func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return err
+	}
+	return translate(ctx, cluster.BlocklistRemove(ctx, address))
+}
+
 // AvailableBytes is what can still be written to a pool.
 func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error) {
 	cluster, err := i.cluster(clusterID)

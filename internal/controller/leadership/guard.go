@@ -60,6 +60,13 @@ func (g guardedImages) Fence(ctx context.Context, clusterID, address string, dur
 	return g.Images.Fence(ctx, clusterID, address, duration)
 }
 
+func (g guardedImages) Unfence(ctx context.Context, clusterID, address string) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Unfence(ctx, clusterID, address)
+}
+
 type guardedHosts struct {
 	controller.Hosts
 

@@ -1,0 +1,86 @@
+package authority
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// FenceSeconds is how long a fenced client stays on Ceph's blocklist: years. An entry that ended by itself would revive the
+// old map, which then writes into an image that another node owns.
+const FenceSeconds = 315360000
+
+// Clients returns the Ceph clients that have to be fenced so that the holder cannot write any more: the one on record, and
+// those that have the image open now. Clients fenced earlier stay fenced and are left out.
+func Clients(v *v1alpha1.CacheVolume, open []string) []string {
+	candidates := slices.Clone(open)
+	if v.Status.ClientAddress != "" {
+		candidates = append(candidates, v.Status.ClientAddress)
+	}
+	slices.Sort(candidates)
+	return slices.DeleteFunc(slices.Compact(candidates), func(address string) bool {
+		return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address })
+	})
+}
+
+// ClientOf returns the node if it is known to have that client, and nothing if not: somebody else may have had the image open. known
+// are addresses of the node, those of its other clients among them.
+func ClientOf(node, client string, known ...string) string {
+	for _, address := range known {
+		if address != "" && hostOf(address) == hostOf(client) {
+			return node
+		}
+	}
+	return ""
+}
+
+// hostOf is the host of "IP", "IP:PORT" or "IP:PORT/NONCE"; of an IPv6 address with its brackets taken off.
+func hostOf(address string) string {
+	address, _, _ = strings.Cut(address, "/")
+	if rest, bracketed := strings.CutPrefix(address, "["); bracketed {
+		host, _, _ := strings.Cut(rest, "]")
+		return host
+	}
+	if strings.Count(address, ":") == 1 {
+		address, _, _ = strings.Cut(address, ":")
+	}
+	return address
+}
+
+// TakenFrom returns who lost the volume by force in its last attachment, if nobody has it now.
+func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
+	if v.Status.AttachedNode != "" {
+		return "", false
+	}
+	for _, client := range v.Status.Fenced {
+		if client.Epoch == v.Status.Epoch {
+			node, forced = client.Node, true
+		}
+		if node != "" {
+			break
+		}
+	}
+	return node, forced
+}
+
+// connectTime is longer than a dev_connect can take. Within it a host may have mapped the image already, and report no device yet.
+const connectTime = 5 * time.Minute
+
+// MapGone decides whether a fenced client's map cannot exist any more, so that its entry can leave the blocklist: its host says that
+// it has no device of the volume, or one that was made in a later attachment, which unmaps all before it. A host that does not
+// answer proves nothing, nor does one for a client that nobody knows to be its own.
+func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report, now time.Time) bool {
+	s := host.Status
+	if client.Node == "" || host.Err != nil || s.State == "" || s.ClientAddress == client.Address {
+		return false
+	}
+	if v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch {
+		return false // the hand-over is not over
+	}
+	if s.ClientAddress != "" && s.Epoch > client.Epoch {
+		return true
+	}
+	return !host.connected() && now.Sub(client.Time.Time) > connectTime
+}

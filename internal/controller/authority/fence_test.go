@@ -1,0 +1,99 @@
+package authority
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestMapGone(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	client := v1alpha1.FencedClient{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6, Time: metav1.NewTime(now.Add(-time.Hour))}
+	later := holding(escache.StateConnected)
+	later.Status.ClientAddress, later.Status.Epoch = "10.0.0.1:0/2", 7
+	strange := later
+	strange.Status.Epoch = 6
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolumeStatus, *v1alpha1.FencedClient)
+		host   Report
+		want   bool
+	}{
+		{"no device", nil, standby(nil), true},
+		{"no replica", nil, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, true},
+		{"its own device", nil, holding(escache.StateConnected), false},
+		{"its own device, in error", nil, holding(escache.StateError), false},
+		{"a device of a later attachment", nil, later, true},
+		{"a device of the same attachment, and of another client", nil, strange, false},
+		{"silent", nil, Report{Err: errors.New("no route")}, false},
+		{"not asked", nil, Report{}, false},
+		{"nobody knows whose it is", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Node = "" }, standby(nil), false},
+		{"fenced just now: it may be connecting", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Time = metav1.NewTime(now) },
+			standby(nil), false},
+		{"the hand-over is not over", func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { s.AttachedNode, c.Epoch = "n1", s.Epoch },
+			standby(nil), false},
+		{"another has it by now", func(s *v1alpha1.CacheVolumeStatus, _ *v1alpha1.FencedClient) { s.AttachedNode = "n2" }, standby(nil), true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := client
+			v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+				if tc.change != nil {
+					tc.change(s, &c)
+				}
+			})
+			if got := MapGone(v, c, tc.host, now); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestClientOf(t *testing.T) {
+	for _, tc := range []struct {
+		client string
+		known  []string
+		want   string
+	}{
+		{"10.0.0.1:0/1", []string{"10.0.0.1:0/9"}, "n1"},
+		{"10.0.0.1:0/1", []string{"", "10.0.0.1"}, "n1"},
+		{"10.0.0.11:0/1", []string{"10.0.0.1:0/9", "10.0.0.1"}, ""},
+		{"10.0.0.1:0/1", []string{"", ""}, ""},
+		{"[fd00::1]:0/1", []string{"fd00::1"}, "n1"},
+		{"[fd00::1]:0/1", []string{"fd00::2", "[fd00::3]:0/7"}, ""},
+	} {
+		if got := ClientOf("n1", tc.client, tc.known...); got != tc.want {
+			t.Errorf("%s beside %v: got %q", tc.client, tc.known, got)
+		}
+	}
+}
+
+func TestTakenFrom(t *testing.T) {
+	fenced := func(clients ...v1alpha1.FencedClient) func(*v1alpha1.CacheVolumeStatus) {
+		return func(s *v1alpha1.CacheVolumeStatus) { s.Fenced = clients }
+	}
+	for _, tc := range []struct {
+		name   string
+		status func(*v1alpha1.CacheVolumeStatus)
+		node   string
+		forced bool
+	}{
+		{"in the last attachment", fenced(v1alpha1.FencedClient{Epoch: 7}, v1alpha1.FencedClient{Node: "n1", Epoch: 7}), "n1", true},
+		{"in an earlier one", fenced(v1alpha1.FencedClient{Node: "n1", Epoch: 6}), "", false},
+		{"never", fenced(), "", false},
+		{"it is attached", func(s *v1alpha1.CacheVolumeStatus) {
+			fenced(v1alpha1.FencedClient{Node: "n1", Epoch: 7})(s)
+			s.AttachedNode = "n1"
+		}, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if node, forced := TakenFrom(volume(tc.status)); node != tc.node || forced != tc.forced {
+				t.Errorf("got %q, %v", node, forced)
+			}
+		})
+	}
+}
