@@ -41,6 +41,10 @@ demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it
 bench: ## print the performance tables, each ratio from one run
 	hack/bench.sh
 
+.PHONY: chaos
+chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count what is lost
+	hack/chaos.sh
+
 .PHONY: lint
 lint: setup ## golangci-lint and shellcheck
 	hack/lint.sh

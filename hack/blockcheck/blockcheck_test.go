@@ -38,7 +38,7 @@ func writeTo(t *testing.T, path string, o writeOptions) string {
 	return acks.String()
 }
 
-func verifyList(t *testing.T, path, acks string) (report, string) {
+func verifyList(t *testing.T, path, acks string, fenced ...uint) (report, string) {
 	t.Helper()
 	ledger, err := block.ReadLedger(strings.NewReader(acks))
 	if err != nil {
@@ -50,7 +50,7 @@ func verifyList(t *testing.T, path, acks string) (report, string) {
 	}
 	defer dev.Close()
 	var out strings.Builder
-	r, err := verify(dev, ledger, &out)
+	r, err := verify(dev, ledger, fenced, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,5 +168,37 @@ func TestBenchesWriteWhatTheySay(t *testing.T) {
 	}
 	if bytes.IndexByte(p, 0) >= 0 {
 		t.Error("part of the region was not written")
+	}
+}
+
+// A writer that was fenced has written what was found then, and nothing after; what another has written over it is right.
+func TestVerifyFindsWritesOfAFencedWriter(t *testing.T) {
+	path := file(t)
+	writeTo(t, path, writeOptions{epoch: 2, first: 1, batch: 4, bytes: region})
+	dev, err := device.Open(path, device.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var found strings.Builder
+	if err := list(dev, 0, region, &found); err != nil {
+		t.Fatal(err)
+	}
+	acks := found.String() + writeTo(t, path, writeOptions{epoch: 3, first: 1, span: 4 * block.Size, batch: 1, bytes: 4 * block.Size})
+	if got, says := verifyList(t, path, acks, 2); got != (report{right: 16}) {
+		t.Errorf("%+v: %s", got, says)
+	}
+	late := writeOptions{epoch: 2, first: 99, offset: 8 * block.Size, span: block.Size, batch: 1, bytes: block.Size}
+	writeTo(t, path, late)
+	if got, says := verifyList(t, path, acks, 2); got != (report{right: 15, wrong: 1}) || !strings.Contains(says, "fenced 32768") {
+		t.Errorf("%+v: %s", got, says)
+	}
+	if got, _ := verifyList(t, path, acks); got != (report{right: 15, newer: 1}) {
+		t.Errorf("while it is not fenced: %+v", got)
+	}
+	late.offset = 0
+	writeTo(t, path, late)
+	if got, says := verifyList(t, path, acks, 2); got.wrong != 2 || !strings.Contains(says, "stale 0") {
+		t.Errorf("over a newer holder's block: %+v: %s", got, says)
 	}
 }

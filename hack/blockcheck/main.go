@@ -19,7 +19,7 @@ func program() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "blockcheck", Short: "write, verify and time blocks on a device", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(writeCommand(), verifyCommand(), benchCommand())
+	root.AddCommand(writeCommand(), verifyCommand(), listCommand(), benchCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "blockcheck:", err)
 		return 1

@@ -30,10 +30,12 @@ func (r *report) String() string {
 }
 
 func verifyCommand() *cobra.Command {
-	return &cobra.Command{
+	var fenced []uint
+	cmd := &cobra.Command{
 		Use:   "verify DEVICE",
 		Short: "read the acknowledged list on standard input and report each block that is missing, stale, corrupt or foreign",
 		Long: "A newer block of a writer in the list is no fault: it was written and its acknowledgement did not get out.\n" +
+			"Unless that writer is fenced: what it had written is in the list as it was found then, and a newer block came after.\n" +
 			"The last line counts: right, newer, wrong.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +48,7 @@ func verifyCommand() *cobra.Command {
 				return err
 			}
 			defer dev.Close()
-			r, err := verify(dev, ledger, cmd.OutOrStdout())
+			r, err := verify(dev, ledger, fenced, cmd.OutOrStdout())
 			if err != nil {
 				return err
 			}
@@ -57,15 +59,23 @@ func verifyCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().UintSliceVar(&fenced, "fenced", nil, "epochs of writers that had no right to write any more when the list was made")
+	return cmd
 }
 
-func verify(dev *os.File, ledger block.Ledger, out io.Writer) (report, error) {
+// writers says of each epoch in a list whether its writer may have written after the list was made.
+type writers map[uint64]bool
+
+func verify(dev *os.File, ledger block.Ledger, fenced []uint, out io.Writer) (report, error) {
 	if len(ledger) == 0 {
 		return report{}, errors.New("the list is empty, so nothing can be said")
 	}
-	epochs := map[uint64]bool{}
+	epochs := writers{}
 	for _, id := range ledger {
 		epochs[id.Epoch] = true
+	}
+	for _, epoch := range fenced {
+		epochs[uint64(epoch)] = false
 	}
 	p, err := device.Buffer(readBlocks * block.Size)
 	if err != nil {
@@ -100,7 +110,7 @@ type verdict struct {
 	fault string
 }
 
-func judge(p []byte, offset int64, want block.ID, epochs map[uint64]bool) verdict {
+func judge(p []byte, offset int64, want block.ID, epochs writers) verdict {
 	found, err := block.Parse(p, offset)
 	say := func(kind string) verdict {
 		return verdict{fault: fmt.Sprintf("%s %d want %s found %s", kind, offset, want, found)}
@@ -112,10 +122,15 @@ func judge(p []byte, offset int64, want block.ID, epochs map[uint64]bool) verdic
 		return say("moved")
 	case err != nil:
 		return say("corrupt")
-	case !epochs[found.Epoch]:
-		return say("foreign")
 	case found.Before(want):
 		return say("stale")
+	}
+	may, known := epochs[found.Epoch]
+	switch {
+	case !known:
+		return say("foreign")
+	case !may && found != want:
+		return say("fenced")
 	}
 	return verdict{newer: want.Before(found)}
 }

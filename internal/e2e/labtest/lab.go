@@ -98,6 +98,11 @@ func (l *Lab) CutFrom(t T, h, other *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, labclient.Cut{From: other.Name}) })
 }
 
+// CutSome disconnects a host from a part of the rest; labclient.Cut says from what, and whether one way.
+func (l *Lab) CutSome(t T, h *Host, cut labclient.Cut) {
+	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, cut) })
+}
+
 // Heal undoes all cuts.
 func (l *Lab) Heal(t T) { l.must(t, l.client.Heal) }
 

@@ -43,6 +43,9 @@ type Writes struct {
 
 // Writer is a program on a host that writes until it is told to end, while its acknowledgements are kept here.
 type Writer struct {
+	// Epoch is in each of its blocks.
+	Epoch uint64
+
 	host  *Host
 	stdin io.Closer
 	done  chan struct{}
@@ -55,8 +58,9 @@ type Writer struct {
 // StartWriter starts one on a device. Every writer of a lab has an epoch of its own, so nobody's blocks pass for another's.
 func (h *Host) StartWriter(t T, device string, w Writes) *Writer {
 	t.Helper()
+	epoch := h.lab.nextEpoch()
 	args := []string{
-		"blockcheck", "write", device, "--until-eof", "--epoch", fmt.Sprint(h.lab.nextEpoch()),
+		"blockcheck", "write", device, "--until-eof", "--epoch", fmt.Sprint(epoch),
 		"--offset", fmt.Sprint(w.Offset), "--span", fmt.Sprint(w.Span), "--bytes", fmt.Sprint(w.Bytes),
 		"--batch", fmt.Sprint(max(w.Batch, 1)), "--pause", w.Pause.String(),
 	}
@@ -64,7 +68,7 @@ func (h *Host) StartWriter(t T, device string, w Writes) *Writer {
 	stdout, lines := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	writer := &Writer{host: h, stdin: closer, done: make(chan struct{})}
+	writer := &Writer{Epoch: epoch, host: h, stdin: closer, done: make(chan struct{})}
 	failed := make(chan error, 1)
 	go func() {
 		err := h.stream(ctx, stdin, lines, args...)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Breaks every part of a lab at every moment that matters and prints what came of it: rows, runs, losses, double writers, time to recover.
+# CHAOS_RUNS=N runs every row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' only those that match.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/step.sh
+
+export LAB_NAME=${LAB_NAME:-chaos-$$}
+. hack/with-lab.sh
+
+runs=${CHAOS_RUNS:-1}
+case $runs in
+*[!0-9]* | '' | 0)
+  echo "CHAOS_RUNS=$runs is not a number of runs" >&2
+  exit 2
+  ;;
+esac
+
+step "install packages" hack/setup.sh build lab
+step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/chaos
+step "lab up: Ceph and three hosts" lab up
+step "chaos" lab run -- env CHAOS_RUNS="$runs" bin/chaos.test -test.v -test.timeout $((90 * runs))m -test.run "${CHAOS_ROWS:-.}"
+step "lab down" lab down
