@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -27,6 +28,7 @@ const infoInterval = 10 * time.Second
 const settleTime = 20 * time.Second
 
 func (f *follower) settle(ctx context.Context) {
+	awaitNode(ctx, f.cluster, f.node, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -36,6 +38,22 @@ func (f *follower) settle(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
+		}
+	}
+}
+
+// awaitNode returns when the Node object is there. A kubelet that is told of a driver before it has made its Node writes a CSINode without
+// an owner, which is refused; it tries again after longer and longer pauses, and the node is not Ready until it has succeeded.
+func awaitNode(ctx context.Context, kubernetes *cluster.Client, node string, pause time.Duration) {
+	for {
+		// Any other failure is not this one: the kubelet may know its Node though the API does not answer now.
+		if _, err := kubernetes.NodeLabel(ctx, node, v1alpha1.TopologyKey); !errors.Is(err, cluster.ErrNotFound) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
 	}
 }
