@@ -116,7 +116,7 @@ lose_host() {
   app sh -c "dd if=/dev/urandom of=/data/file bs=1M count=$megabytes conv=fsync 2>&1 | tail -1"
   sum=$(checksum_in_pod)
   proof "$(dirty_mib "$second") MiB dirty on $second, new sha256 $sum"
-  # A dirty volume can only be taken over where its other copy is; csi-controller does not yet flush it for the third host.
+  # Where its other copy is a dirty volume starts at once; on the third host only after that copy has been written back to Ceph.
   local outsider
   outsider=$(third_host)
   kubectl cordon "$outsider"
