@@ -174,7 +174,9 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 // on acknowledging writes, on both disks, which makes a standby dirty that was clean when it was asked. Settled asks that host.
 func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
 	return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool {
-		return f.Node != node && v.Spec.HasReplica(f.Node) && !v.Status.IsOutdated(f.Node)
+		return f.Node != node && slices.ContainsFunc(v.Spec.Replicas, func(other string) bool {
+			return other != node && (f.Node == other || f.Node == "") && !v.Status.IsOutdated(other)
+		})
 	})
 }
 

@@ -137,6 +137,10 @@ func TestDetach(t *testing.T) {
 			held(s)
 			s.Fenced = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}
 		}, standby(new(int64(0))), Death{}, Detachment{}, nil},
+		{"orderly and clean, but somebody was fenced of whom nobody knows where it is", func(s *v1alpha1.CacheVolumeStatus) {
+			held(s)
+			s.Fenced = []v1alpha1.FencedClient{{Address: "a"}}
+		}, standby(new(int64(0))), Death{}, Detachment{}, nil},
 		{"orderly and clean after a take-over", func(s *v1alpha1.CacheVolumeStatus) {
 			held(s)
 			s.Fenced, s.Outdated = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}, []string{"n2"}

@@ -66,10 +66,23 @@ func (m *Model) control(s *state, out emit) {
 
 // mayUnfence: an entry stays until its map is known to be gone.
 func (m *Model) mayUnfence(s *state, c uint8) bool {
-	if m.on(FenceKeptWhileMapped) {
-		return s.mappedAt(c) == nobody && s.ceph.lock != c
+	if !m.on(FenceKeptWhileMapped) {
+		return true
 	}
-	return true
+	for h := range s.rec.fenced {
+		if !s.rec.fenced[h].has(c) {
+			continue
+		}
+		of := report{silent: true}
+		if h < hosts {
+			if at := &s.host[h]; at.stage >= stageMapped && at.client == c {
+				return false // this dev_connect ends within the time that an entry stays in any case
+			}
+			of = s.report(uint8(h))
+		}
+		return m.real.gone(s.rec, h, c, of)
+	}
+	return false
 }
 
 func (m *Model) beginPublish(n *state, h uint8) bool {
@@ -88,6 +101,9 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 		return false
 	}
 	c := controller{op: opPublish, node: h, held: plan.Held, over: plan.TakeOver, pc: publishAttach}
+	if from, forced := m.real.takenFrom(n.rec); forced && !plan.Held {
+		c.pc, c.lost = unpublishList, from
+	}
 	for _, name := range plan.Renew {
 		for i := range names {
 			if names[i] == name {
@@ -107,7 +123,7 @@ func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
 	if !ok || plan.Gone {
 		return false
 	}
-	c := controller{op: opUnpublish, node: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
+	c := controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
 	if !m.on(CleanReadBeforeAuthorityCeph) {
 		c.clean = true
 	}
@@ -271,10 +287,16 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		c.pc = unpublishFence
 		found := c.clients
 		if found == 0 {
+			if c.op == opPublish {
+				c.pc = publishAttach
+			}
 			return true
 		}
+		whose := s.ownersOf(found, c.lost)
 		return m.swap(s, func(r *record) {
-			r.fenced[r.attached] |= found
+			for h := range whose {
+				r.fenced[h] |= whose[h]
+			}
 			r.fencedNow |= found
 		})
 	case unpublishFence:
@@ -285,6 +307,9 @@ func (m *Model) advanceUnpublish(s *state) bool {
 			s.ceph.brief |= s.rec.fencedNow
 		}
 		c.clients, c.pc = 0, unpublishDetach
+		if c.op == opPublish {
+			c.pc = publishAttach
+		}
 		return true
 	case unpublishDetach:
 		clean := c.clean
@@ -308,4 +333,17 @@ func (s *state) truthful() {
 	if !s.rec.inCache && s.ceph.value < s.acked {
 		s.breaks(4, whyCleanWhileDirty)
 	}
+}
+
+// ownersOf sorts clients that are to be fenced by host: that of the node they are fenced for, or nobody's.
+func (s *state) ownersOf(found set, node uint8) [hosts + 1]set {
+	var whose [hosts + 1]set
+	found.each(func(c uint8) {
+		if node != nobody && (s.mappedAt(c) == node || s.rec.client == c) {
+			whose[node] = whose[node].with(c)
+		} else {
+			whose[hosts] = whose[hosts].with(c)
+		}
+	})
+	return whose
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -19,12 +20,13 @@ type rules struct {
 	detaches map[detachQuestion]detachAnswer
 	settled  map[settledQuestion]bool
 	decided  map[decideQuestion]bool
+	lifted   map[goneQuestion]bool
 }
 
 func newRules() rules {
 	return rules{
 		attaches: map[attachQuestion]attachAnswer{}, detaches: map[detachQuestion]detachAnswer{},
-		settled: map[settledQuestion]bool{}, decided: map[decideQuestion]bool{},
+		settled: map[settledQuestion]bool{}, decided: map[decideQuestion]bool{}, lifted: map[goneQuestion]bool{},
 	}
 }
 
@@ -51,6 +53,12 @@ type (
 		rec  record
 		seen [hosts]report
 	}
+	goneQuestion struct {
+		rec    record
+		host   int
+		client uint8
+		of     report
+	}
 	decideQuestion struct {
 		rec               record
 		node, peer, epoch uint8
@@ -59,7 +67,8 @@ type (
 
 // report is what a host's escached would answer.
 type report struct {
-	silent, absent, device, primary, mapped, current, dirty bool
+	silent, absent, device, primary, current, dirty bool
+	client, epoch                                   uint8
 }
 
 func (s *state) report(h uint8) report {
@@ -68,7 +77,7 @@ func (s *state) report(h uint8) report {
 		return report{silent: true}
 	}
 	return report{
-		absent: !n.laid, device: n.device, primary: n.primary, mapped: n.client != 0,
+		absent: !n.laid, device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
 		current: n.upToDate && !n.inconsistent, dirty: n.dirty != 0,
 	}
 }
@@ -89,8 +98,9 @@ func (r report) real() authority.Report {
 	if r.primary {
 		s.Role = escache.RolePrimary
 	}
-	if r.mapped && r.device {
-		s.ClientAddress = address(1)
+	s.Epoch = int64(r.epoch)
+	if r.device {
+		s.ClientAddress = address(r.client)
 	}
 	if r.current {
 		bytes := int64(0)
@@ -121,10 +131,22 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	}
 	for h, of := range r.fenced {
 		of.each(func(c uint8) {
-			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{Node: names[h], Address: address(c), Epoch: int64(r.epoch)})
+			v.Status.Fenced = append(v.Status.Fenced, r.entry(h, c))
 		})
 	}
 	return v
+}
+
+// entry is what is on record of a fenced client; the time in which a dev_connect may still be under way is over.
+func (r *record) entry(h int, c uint8) v1alpha1.FencedClient {
+	client := v1alpha1.FencedClient{Address: address(c), Epoch: int64(r.epoch)}
+	if h < hosts {
+		client.Node = names[h]
+	}
+	if !r.fencedNow.has(c) {
+		client.Epoch--
+	}
+	return client
 }
 
 func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
@@ -132,7 +154,7 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 	a, known := r.attaches[q]
 	if !known {
 		plan, err := authority.Attach(rec.volume(), names[:], names[node])
-		a = attachAnswer{plan, err == nil}
+		a = attachAnswer{plan, err == nil && len(plan.FlushFirst) == 0}
 		r.attaches[q] = a
 	}
 	return a.plan, a.ok
@@ -163,6 +185,26 @@ func (r *rules) isSettled(rec record, seen [hosts]report) bool {
 		r.settled[q] = answer
 	}
 	return answer
+}
+
+// gone asks whether a fenced client's map cannot exist any more.
+func (r *rules) gone(rec record, h int, c uint8, of report) bool {
+	q := goneQuestion{rec, h, c, of}
+	answer, known := r.lifted[q]
+	if !known {
+		answer = authority.MapGone(rec.volume(), rec.entry(h, c), of.real(), time.Now())
+		r.lifted[q] = answer
+	}
+	return answer
+}
+
+// takenFrom asks who lost the volume by force in its last attachment.
+func (r *rules) takenFrom(rec record) (uint8, bool) {
+	node, forced := authority.TakenFrom(rec.volume())
+	if i := slices.Index(names[:], node); i >= 0 {
+		return uint8(i), forced
+	}
+	return nobody, forced
 }
 
 // clients asks whom to fence.

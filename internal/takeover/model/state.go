@@ -31,8 +31,8 @@ type record struct {
 	outdated  set
 	inCache   bool // authority
 	client    uint8
-	fenced    [hosts]set // clients on record as fenced, by the node that was given up
-	fencedNow set        // those of the running epoch
+	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
+	fencedNow set            // those of the running epoch
 }
 
 // ceph is the image. What is written is a number: a later write has a higher one.
@@ -108,8 +108,9 @@ type controller struct {
 	clean   bool
 	over    bool // a take-over: nothing is laid anew
 	renew   set
-	move    set // the new pair of replicas; 0: they stay
-	clients set // to be fenced
+	move    set   // the new pair of replicas; 0: they stay
+	clients set   // to be fenced
+	lost    uint8 // whose they are
 }
 
 // Operations of the controller.
