@@ -19,17 +19,9 @@ import (
 // layReplicas has every replica laid where it is not there yet, on all nodes at once. The answer has an entry for each node
 // on which that failed.
 func (s *service) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]error, error) {
-	request := escache.ReplicaRequest{
-		VolumeRef: refOf(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
-		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
-	}
-	// DRBD's configuration has to be the same on both hosts, so the order of the nodes is not the order of preference.
-	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
-		address, err := s.Hosts.ReplicationAddress(ctx, node)
-		if err != nil {
-			return nil, fmt.Errorf("find the replication address of node %s: %w", node, err)
-		}
-		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: address})
+	request, err := s.replicaRequest(ctx, v)
+	if err != nil {
+		return nil, err
 	}
 	failures := onEach(v.Spec.Replicas, func(node string) error {
 		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
@@ -65,10 +57,7 @@ func (s *service) dropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nod
 		if !unreachable(err) || slices.Contains(needed, node) || ctx.Err() != nil {
 			return fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err)
 		}
-		stale = append(stale, v1alpha1.StaleReplica{
-			Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
-			CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Since: s.now(),
-		})
+		stale = append(stale, s.stale(v, node))
 	}
 	return s.recordStale(ctx, v.Spec.Group, stale)
 }

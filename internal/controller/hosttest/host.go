@@ -171,7 +171,7 @@ func (h *Host) lay(request escache.ReplicaRequest) *escache.Problem {
 			same.ImageID = request.ImageID
 		}
 		if !reflect.DeepEqual(same, request) {
-			return problem(escache.CodeReplicaMismatch, "a replica with other parameters is here")
+			return h.repeer(there, request)
 		}
 		there.request = same
 		return nil

@@ -1,0 +1,66 @@
+package authority
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Substitutable decides whether the replica of a lost node may be replaced in this attachment: the attached node has a current
+// copy to make another from, and the lost one is on record as outdated, so that the holder goes on without it and nobody will
+// ever take it for current. It returns the holder.
+func Substitutable(v *v1alpha1.CacheVolume, epoch int64, lost string) (holder string, err error) {
+	s := &v.Status
+	refuse := func(format string, args ...any) (string, error) {
+		return "", fmt.Errorf("volume %s: %s: %w", v.Name, fmt.Sprintf(format, args...), ErrRefused)
+	}
+	switch {
+	case s.AttachedNode == "" || s.Epoch != epoch:
+		return refuse("it is attached to %q in epoch %d, and the replica was to be replaced in epoch %d", s.AttachedNode, s.Epoch, epoch)
+	case !v.Spec.HasReplica(s.AttachedNode) || s.IsOutdated(s.AttachedNode):
+		return refuse("its holder %s has no current copy", s.AttachedNode)
+	case lost == s.AttachedNode || !v.Spec.HasReplica(lost):
+		return refuse("its replicas are on %v and %s has it: %s is not the other one", v.Spec.Replicas, s.AttachedNode, lost)
+	case !s.IsOutdated(lost):
+		return refuse("the copy on %s is not on record as outdated: the holder waits, or the copy is current", lost)
+	}
+	return s.AttachedNode, nil
+}
+
+// Partner returns the replica node that is not the given one.
+func Partner(v *v1alpha1.CacheVolume, node string) string {
+	for _, other := range v.Spec.Replicas {
+		if other != node {
+			return other
+		}
+	}
+	return ""
+}
+
+// Resynced reports whether the holder's answer proves that the peer's copy is current: connected, idle and up to date at both
+// ends, in this very attachment. The record has to be read before the holder is asked, and written by compare-and-swap: a peer
+// that is lost in between is put on record first, and the write fails.
+func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
+	s := holder.Status
+	holds := holder.Err == nil && s.Role == "Primary" && s.Epoch == v.Status.Epoch
+	if !holds || s.DiskState != "UpToDate" || s.IOSuspended || s.SyncedPercent < 100 {
+		return false
+	}
+	for _, p := range s.Peers {
+		if p.Name == peer {
+			return p.ConnectionState == "Connected" && p.DiskState == "UpToDate"
+		}
+	}
+	return false
+}
+
+// Linked reports whether the holder replicates to the peer, or copies to it.
+func Linked(holder Report, peer string) bool {
+	for _, p := range holder.Status.Peers {
+		if p.Name == peer {
+			return slices.Contains([]string{"Connected", "SyncSource", "PausedSyncS", "VerifyS", "WFBitMapS"}, p.ConnectionState)
+		}
+	}
+	return false
+}

@@ -1,0 +1,133 @@
+package repair
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+var now = time.Unix(1_800_000_000, 0)
+
+// volume is attached to n1, and its partner n2 is lost.
+func volume(change func(*v1alpha1.CacheVolume)) *v1alpha1.CacheVolume {
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}}}
+	v.Name = "v"
+	v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 7, Authority: v1alpha1.AuthorityCache, Outdated: []string{"n2"}}
+	change(v)
+	return v
+}
+
+func begun(v *v1alpha1.CacheVolume) {
+	v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: 7, Lost: "n2", Since: metav1.NewTime(now.Add(-time.Minute))}
+}
+
+func clean(v *v1alpha1.CacheVolume) {
+	begun(v)
+	v.Status.Authority = v1alpha1.AuthorityCeph
+	v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: Owner, Epoch: 7}}
+}
+
+func replaced(v *v1alpha1.CacheVolume) {
+	clean(v)
+	v.Spec.Replicas, v.Status.Outdated = []string{"n1", "n3"}, []string{"n2", "n3"}
+	v.Status.Repair.Substitute = "n3"
+}
+
+func TestJudge(t *testing.T) {
+	gone := Gone{"n2": now.Add(-time.Hour)}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolume)
+		gone   Gone
+		policy func(*Policy)
+		want   Action
+		lost   string
+		says   string
+	}{
+		{"all is well", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, nil, nil, Nothing, "", ""},
+		{"the partner is lost, and not for long", func(*v1alpha1.CacheVolume) {}, nil, nil, Nothing, "", ""},
+		{"the partner is gone", func(*v1alpha1.CacheVolume) {}, gone, nil, Begin, "n2", "node n2 has not answered since"},
+		{"the partner is gone and the holder is second", func(v *v1alpha1.CacheVolume) { v.Spec.Replicas = []string{"n2", "n1"} }, gone, nil, Begin, "n2", ""},
+		{"the holder has not noticed, or is frozen", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, gone, nil, Wait, "n2", "frozen"},
+		{"the node without a replica is gone", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, Gone{"n3": now}, nil, Nothing, "", ""},
+		{"the holder is gone", func(*v1alpha1.CacheVolume) {}, Gone{"n1": now}, nil, Nothing, "", ""},
+		{"the holder's own copy is old", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n1", "n2"} }, gone, nil, Nothing, "", ""},
+		{"detached", func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode = "" }, gone, nil, Nothing, "", ""},
+		{"being attached", func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCeph }, gone, nil, Nothing, "", ""},
+		{"drained by somebody", func(v *v1alpha1.CacheVolume) {
+			v.Status.Authority = v1alpha1.AuthorityCeph
+			v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "cacheflush/x", Epoch: 7}}
+		}, gone, nil, Begin, "n2", ""},
+		{"being deleted", func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.NewTime(now)) }, gone, nil, Nothing, "", ""},
+
+		{"begun", begun, gone, nil, Drain, "n2", ""},
+		{"begun, and no drain is wanted", begun, gone, func(p *Policy) { p.Drain = false }, Substitute, "n2", ""},
+		{"begun, and Ceph takes too long", begun, gone, func(p *Policy) { p.Patience = time.Second }, Substitute, "n2", ""},
+		{"drained", clean, gone, nil, Substitute, "n2", ""},
+		{"the lost host is back before it was replaced", clean, nil, nil, Wait, "n2", "is back"},
+		{"the lost host is back and current", func(v *v1alpha1.CacheVolume) { clean(v); v.Status.Outdated = nil }, nil, nil, Finish, "n2", ""},
+		{"recorded, but the replica not yet moved", func(v *v1alpha1.CacheVolume) {
+			clean(v)
+			v.Status.Repair.Substitute, v.Status.Outdated = "n3", []string{"n2", "n3"}
+		}, gone, nil, Substitute, "n2", ""},
+
+		{"replaced", replaced, gone, nil, Copy, "n3", ""},
+		{"replaced, and the lost host is back", replaced, nil, nil, Copy, "n3", ""},
+		{"the substitute is gone, too", replaced, Gone{"n3": now}, nil, Begin, "n3", ""},
+		{"copied", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Outdated = nil }, gone, nil, Finish, "n3", ""},
+
+		{"detached meanwhile", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode = "" }, gone, nil, End, "n2", ""},
+		{"attached anew", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Epoch = 8 }, gone, nil, End, "n2", ""},
+		{"taken over by the substitute", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode = "n3" }, gone, nil, End, "n2", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			policy := Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 2}
+			if tc.policy != nil {
+				tc.policy(&policy)
+			}
+			got := Judge(volume(tc.change), tc.gone, policy, now)
+			if got.Action != tc.want || got.Lost != tc.lost || !strings.Contains(got.Reason, tc.says) {
+				t.Errorf("got %+v, want %q of %q", got, tc.want, tc.lost)
+			}
+			if got.Action != Nothing && got.Reason == "" {
+				t.Error("no reason is told")
+			}
+		})
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	c := func(name, holder, third string, copying bool) Candidate {
+		return Candidate{Name: name, Holder: holder, Third: third, Copying: copying}
+	}
+	for _, tc := range []struct {
+		name       string
+		candidates []Candidate
+		parallel   int
+		want       []string
+	}{
+		{"one", []Candidate{c("a", "n1", "n3", false)}, 2, []string{"a"}},
+		{"one at a time on a holder", []Candidate{c("a", "n1", "n3", false), c("b", "n1", "n3", false)}, 2, []string{"a"}},
+		{"one at a time on a substitute", []Candidate{c("a", "n1", "n3", false), c("b", "n2", "n3", false)}, 2, []string{"a"}},
+		{"a substitute of one is no holder of another", []Candidate{c("a", "n1", "n3", false), c("b", "n3", "n1", false)}, 2, []string{"a"}},
+		{"two groups", []Candidate{c("a", "n1", "n3", false), c("b", "m1", "m3", false), c("c", "k1", "k3", false)}, 2, []string{"a", "b"}},
+		{"what has begun goes on", []Candidate{c("a", "n1", "n3", false), c("b", "n1", "n3", true)}, 1, []string{"b"}},
+		{"what has begun goes on, however many", []Candidate{c("a", "n1", "n3", true), c("b", "n1", "n3", true)}, 1, []string{"a", "b"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			admitted, waiting := Admit(tc.candidates, tc.parallel)
+			if got := slices.Sorted(maps.Keys(admitted)); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+			if len(admitted)+len(waiting) != len(tc.candidates) {
+				t.Errorf("%d wait, and nothing is said to some: %v", len(tc.candidates)-len(admitted), waiting)
+			}
+		})
+	}
+}

@@ -1,0 +1,209 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller"
+)
+
+// Volumes changes replicas; *controller.Service.
+type Volumes interface {
+	Substitute(ctx context.Context, id string, epoch int64, lost string) (string, error)
+	Copy(ctx context.Context, id string, epoch int64) (controller.Copying, error)
+}
+
+// Drainer has volumes write through; *drain.Drainer.
+type Drainer interface {
+	Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error)
+	Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error)
+	Restore(ctx context.Context, volume, owner string) error
+}
+
+// Hosts asks an escached whether it is there.
+type Hosts interface {
+	Node(ctx context.Context, node string) (*escache.Node, error)
+}
+
+// Locks keep others from a volume; see controller.Operations.
+type Locks interface {
+	Begin(volume, operation string) (done func(), err error)
+}
+
+// Config is what a Repairer is made of.
+type Config struct {
+	Policy
+
+	Client  client.Client // reads from a cache
+	Live    client.Reader
+	Volumes Volumes
+	Drainer Drainer
+	Hosts   Hosts
+	Locks   Locks
+	Events  events.EventRecorder
+	Log     *slog.Logger
+	Now     func() time.Time
+
+	// Every is the time between two looks, Longest bounds one step of a volume, Ask the question to a host that seems gone.
+	Every   time.Duration
+	Longest time.Duration
+	Ask     time.Duration
+}
+
+// workers bounds the volumes that are worked on at once; each step is a few calls.
+const workers = 8
+
+// Repairer repairs volumes while this process leads.
+type Repairer struct {
+	Config
+
+	mu   sync.Mutex
+	said map[string]time.Time // when a volume's progress was last written
+}
+
+// New returns a Repairer.
+func New(config Config) *Repairer { return &Repairer{Config: config, said: map[string]time.Time{}} }
+
+// NeedLeaderElection has the manager start it only while this process leads.
+func (*Repairer) NeedLeaderElection() bool { return true }
+
+// Start looks until the context ends.
+func (r *Repairer) Start(ctx context.Context) error {
+	for {
+		if err := r.Look(ctx); err != nil && ctx.Err() == nil {
+			r.Log.WarnContext(ctx, "looking again for volumes to repair", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.Every):
+		}
+	}
+}
+
+// Look takes every volume that needs it one step further.
+func (r *Repairer) Look(ctx context.Context) error {
+	groups := &v1alpha1.NodeGroupList{}
+	if err := r.Client.List(ctx, groups); err != nil {
+		return fmt.Errorf("list groups: %w", err)
+	}
+	volumes := &v1alpha1.CacheVolumeList{}
+	if err := r.Client.List(ctx, volumes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list volumes: %w", err)
+	}
+	gone := r.gone(ctx, groups.Items)
+	works := r.judge(volumes.Items, groups.Items, gone)
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, workers)
+	for _, w := range works {
+		wait.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, r.Longest)
+			defer cancel()
+			r.work(ctx, w, gone)
+		})
+	}
+	wait.Wait()
+	r.tellGroups(ctx, groups.Items, works, gone)
+	return nil
+}
+
+// gone finds the members that have not been seen for long, and asks each once more: what is on record may be old, and a member
+// that is not ready for another reason answers.
+func (r *Repairer) gone(ctx context.Context, groups []v1alpha1.NodeGroup) Gone {
+	var (
+		mu   sync.Mutex
+		wait sync.WaitGroup
+		gone = Gone{}
+	)
+	for _, g := range groups {
+		for _, m := range g.Status.Members {
+			if m.Ready || m.LastSeen == nil || r.Now().Sub(m.LastSeen.Time) < r.After {
+				continue
+			}
+			wait.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, r.Ask)
+				defer cancel()
+				if host, err := r.Hosts.Node(ctx, m.Name); err == nil && host.Name == m.Name {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				gone[m.Name] = m.LastSeen.Time
+			})
+		}
+	}
+	wait.Wait()
+	return gone
+}
+
+// work is a volume with what it needs next.
+type work struct {
+	volume *v1alpha1.CacheVolume // as the cache has it; not to be changed
+	step   Step
+	// hold is why it may not be copied yet; empty: it may.
+	hold string
+}
+
+// judge finds out which volumes need what, and which of those that need a copy may have it now.
+func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeGroup, gone Gone) []*work {
+	var works []*work
+	var candidates []Candidate
+	for i := range volumes {
+		v := &volumes[i]
+		step := Judge(v, gone, r.Policy, r.Now())
+		if step.Action == Nothing {
+			if repairing(v) {
+				works = append(works, &work{volume: v, step: step})
+			}
+			continue
+		}
+		works = append(works, &work{volume: v, step: step})
+		if step.Action == Substitute || step.Action == Copy {
+			candidates = append(candidates, Candidate{
+				Name: v.Name, Holder: step.Holder, Third: third(groups, v), Since: v.Status.Repair.Since.Time,
+				Copying: v.Status.Repair.Substitute != "",
+			})
+		}
+	}
+	slices.SortFunc(candidates, func(a, b Candidate) int {
+		if order := a.Since.Compare(b.Since); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	_, waiting := Admit(candidates, r.Parallel)
+	for _, w := range works {
+		w.hold = waiting[w.volume.Name]
+	}
+	return works
+}
+
+// third is the node that gets the copy: the substitute on record, or the one of the group without a replica.
+func third(groups []v1alpha1.NodeGroup, v *v1alpha1.CacheVolume) string {
+	if s := v.Status.Repair.Substitute; s != "" {
+		return s
+	}
+	for _, g := range groups {
+		if g.Name != v.Spec.Group {
+			continue
+		}
+		for _, node := range g.Spec.Nodes {
+			if !v.Spec.HasReplica(node) {
+				return node
+			}
+		}
+	}
+	return ""
+}

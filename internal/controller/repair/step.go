@@ -1,0 +1,152 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/placement"
+)
+
+// work does what a volume needs next, and tells how far it is. What fails is tried again at the next look.
+func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
+	var progress string
+	var err error
+	name := w.volume.Name
+	switch w.step.Action {
+	case Begin, End:
+		err = r.keep(ctx, name, w.step, gone)
+	case Drain:
+		progress, err = r.drain(ctx, name)
+	case Substitute, Copy:
+		if w.hold != "" {
+			w.step.Action, progress = Wait, w.hold
+			break
+		}
+		progress, err = r.copy(ctx, w)
+	case Finish:
+		err = r.finish(ctx, name, gone)
+	case Nothing, Wait:
+	}
+	if err != nil {
+		progress = err.Error()
+		if !passing(err) {
+			r.Log.WarnContext(ctx, "repair goes on later", "volume", name, "action", w.step.Action, "error", err)
+		}
+	}
+	if err := r.tell(ctx, w, progress); err != nil && !passing(err) {
+		r.Log.WarnContext(ctx, "cannot write the condition of a repair", "volume", name, "error", err)
+	}
+}
+
+// passing reports an error that says no more than that somebody else was first.
+func passing(err error) bool {
+	return controller.Code(err) == codes.Aborted
+}
+
+// keep writes or removes the repair on record, if the record as it is now still asks for that.
+func (r *Repairer) keep(ctx context.Context, name string, step Step, gone Gone) error {
+	done, err := r.Locks.Begin(name, "the record of a repair")
+	if err != nil {
+		return err
+	}
+	defer done()
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	now := Judge(v, gone, r.Policy, r.Now())
+	if now.Action != step.Action || now.Lost != step.Lost {
+		return nil // it has changed since; the next look sees what it needs
+	}
+	if step.Action == Begin {
+		v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: v.Status.Epoch, Lost: step.Lost, Since: metav1.NewTime(r.Now())}
+	} else {
+		v.Status.Repair = nil
+		v.Status.Outdated = slices.DeleteFunc(v.Status.Outdated, func(node string) bool { return !v.Spec.HasReplica(node) })
+	}
+	if err := r.Client.Status().Update(ctx, v); err != nil {
+		return fmt.Errorf("record the repair of volume %s: %w", name, err)
+	}
+	crashpoint.Reach("repair/" + map[Action]string{Begin: "begun", Finish: "ended", End: "ended"}[step.Action])
+	return nil
+}
+
+// drain has the volume write through, and says what is left to be written.
+func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
+	if _, err := r.Drainer.Turn(ctx, name, Owner); err != nil {
+		return "", err
+	}
+	clean, status, err := r.Drainer.Settle(ctx, name)
+	switch {
+	case err != nil:
+		return "", err
+	case clean:
+		return "everything is in Ceph, and stays there until the repair is over", nil
+	case status.DirtyBytes == nil:
+		return "it is not known how much is left", nil
+	default:
+		return v1alpha1.HumanBytes(*status.DirtyBytes) + " are left", nil
+	}
+}
+
+// copy replaces the lost replica if that is not on record yet, and has the holder copy.
+func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
+	name, epoch := w.volume.Name, w.volume.Status.Epoch
+	if r.Drain {
+		// The drain may have been given up, and Ceph be back: the claim is there or is made, and the truth moves once it can.
+		if _, err := r.drain(ctx, name); err != nil && !passing(err) {
+			r.Log.DebugContext(ctx, "copying without a drain", "volume", name, "error", err)
+		}
+	}
+	if w.step.Action == Substitute {
+		to, err := r.Volumes.Substitute(ctx, name, epoch, w.step.Lost)
+		switch {
+		case errors.Is(err, placement.ErrNoFit), errors.Is(err, reservation.ErrNoSlot), errors.Is(err, authority.ErrRefused):
+			w.step.Action = Wait
+			return "", err
+		case err != nil:
+			return "", err
+		}
+		w.step.Action = Copy
+		r.Log.InfoContext(ctx, "replacing a lost replica", "volume", name, "holder", w.step.Holder, "lost", w.step.Lost, "substitute", to)
+	}
+	c, err := r.Volumes.Copy(ctx, name, epoch)
+	switch {
+	case err != nil:
+		return "", err
+	case c.Done:
+		r.Log.InfoContext(ctx, "the volume has two copies again", "volume", name, "holder", w.step.Holder, "on", c.To)
+		return "the copy on " + c.To + " is current", nil
+	case !c.Linked:
+		return fmt.Sprintf("%s and %s are made partners", w.step.Holder, c.To), nil
+	default:
+		return fmt.Sprintf("%.0f %% of the copy on %s are there", c.Percent, c.To), nil
+	}
+}
+
+// finish ends the repair's claim to write-through, and only then the repair.
+func (r *Repairer) finish(ctx context.Context, name string, gone Gone) error {
+	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
+		return err
+	}
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	step := Judge(v, gone, r.Policy, r.Now())
+	if step.Action != Finish {
+		return nil
+	}
+	return r.keep(ctx, name, step, gone)
+}

@@ -1,0 +1,148 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// quiet is how often progress is written; a change of what is being done is written at once.
+const quiet = 10 * time.Second
+
+// ReasonNone is the condition's reason while there is nothing to repair.
+const ReasonNone = "NothingToRepair"
+
+func repairing(v *v1alpha1.CacheVolume) bool {
+	return meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRepairing)
+}
+
+// tell keeps the volume's condition, and makes an Event of each change of what is being done.
+func (r *Repairer) tell(ctx context.Context, w *work, progress string) error {
+	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
+	wanted.Message = w.step.Reason
+	if progress != "" {
+		wanted.Message += ": " + progress
+	}
+	if w.step.Action == Nothing {
+		wanted.Status, wanted.Reason, wanted.Message = metav1.ConditionFalse, ReasonNone, ""
+	}
+	is := meta.FindStatusCondition(w.volume.Status.Conditions, wanted.Type)
+	changed := is == nil || is.Status != wanted.Status || is.Reason != wanted.Reason
+	if !changed && (is.Message == wanted.Message || !r.mayWrite(w.volume.Name)) {
+		return nil
+	}
+	// Read anew: this look has written the record itself.
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := v.DeepCopy()
+	if !meta.SetStatusCondition(&v.Status.Conditions, wanted) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.wrote(v.Name)
+	if !changed {
+		return nil
+	}
+	kind, note := corev1.EventTypeNormal, wanted.Message
+	switch w.step.Action {
+	case Nothing:
+		note = "the repair is over"
+		r.forget(v.Name)
+	case Begin, Wait:
+		kind = corev1.EventTypeWarning
+	case Drain, Substitute, Copy, Finish, End:
+	}
+	r.Events.Eventf(v, nil, kind, "Repair"+reasonOf(w.step.Action), "Repair", "%s", note)
+	return nil
+}
+
+func reasonOf(a Action) string {
+	if a == Nothing {
+		return "Over"
+	}
+	return string(a)
+}
+
+func (r *Repairer) mayWrite(volume string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Now().Sub(r.said[volume]) >= quiet
+}
+
+func (r *Repairer) wrote(volume string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said[volume] = r.Now()
+}
+
+func (r *Repairer) forget(volume string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.said, volume)
+}
+
+// tellGroups keeps the groups' condition.
+func (r *Repairer) tellGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, gone Gone) {
+	for i := range groups {
+		g := &groups[i]
+		wanted := groupCondition(g, works, gone)
+		if is := meta.FindStatusCondition(g.Status.Conditions, wanted.Type); is != nil && is.Status == wanted.Status &&
+			is.Reason == wanted.Reason && is.Message == wanted.Message {
+			continue
+		}
+		before := g.DeepCopy()
+		wanted.ObservedGeneration = g.Generation
+		meta.SetStatusCondition(&g.Status.Conditions, wanted)
+		err := r.Client.Status().Patch(ctx, g, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		if client.IgnoreNotFound(err) != nil && !passing(err) {
+			r.Log.WarnContext(ctx, "cannot write the condition of a group", "group", g.Name, "error", err)
+		}
+	}
+}
+
+func groupCondition(g *v1alpha1.NodeGroup, works []*work, gone Gone) metav1.Condition {
+	doing := map[Action]int{}
+	total := 0
+	for _, w := range works {
+		if w.volume.Spec.Group == g.Name && w.step.Action != Nothing && w.step.Action != End {
+			doing[w.step.Action]++
+			total++
+		}
+	}
+	if total == 0 {
+		return metav1.Condition{
+			Type: v1alpha1.GroupRedundant, Status: metav1.ConditionTrue, Reason: ReasonNone,
+			Message: "no attached volume waits for a second replica",
+		}
+	}
+	var parts []string
+	for _, node := range g.Spec.Nodes {
+		if since, ok := gone[node]; ok {
+			parts = append(parts, notSeen(node, since))
+		}
+	}
+	var counts []string
+	for _, a := range []Action{Begin, Drain, Substitute, Copy, Finish, Wait} {
+		if doing[a] > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", doing[a], strings.ToLower(string(a))))
+		}
+	}
+	parts = append(parts, fmt.Sprintf("volumes in repair: %d (%s)", total, strings.Join(counts, ", ")))
+	slices.Sort(parts[:len(parts)-1])
+	return metav1.Condition{
+		Type: v1alpha1.GroupRedundant, Status: metav1.ConditionFalse, Reason: "VolumesInRepair", Message: strings.Join(parts, "; "),
+	}
+}
