@@ -50,7 +50,7 @@ func (s *service) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (
 		Request: string(request.UID), RequestedBy: request.Spec.RequestedBy, Nodes: loss.Nodes, BytesAtStake: loss.BytesAtStake,
 		Epoch: v.Status.Epoch, Time: s.now(),
 	}
-	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.Repair = "", "", nil
+	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.Repair, v.Status.WriteThrough = "", "", nil, nil
 	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCeph, v.Spec.Replicas
 	v.Status.SetDirtyBytes(0)
 	if err := s.updateStatus(ctx, v, "its cache is discarded"); err != nil {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/discard"
+	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
+	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/unfence"
 )
 
@@ -18,29 +20,51 @@ import (
 type RecoveryOptions struct {
 	TaintDeadNodes bool
 	TaintAfter     time.Duration
+
+	RepairAfter    time.Duration
+	RepairDrain    bool
+	RepairParallel int
 }
 
 // defaultRecovery has a dead node's proof last two minutes before the node is tainted: longer than the kubelet's restart and a
 // switch's reboot, shorter than the five minutes that Kubernetes itself waits before it evicts pods.
+//
+// A replica is replaced after ten minutes: a server needs up to that to reboot, and one that is back catches up with only what it
+// missed, where a replacement copies the whole cache and takes the place of a copy that was almost good. What waits meanwhile
+// is on one disk; those who would rather have it in Ceph sooner set less.
 func defaultRecovery() RecoveryOptions {
-	return RecoveryOptions{TaintAfter: 2 * time.Minute}
+	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairAfter: 10 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }
+
+// repairPatience is how long a Ceph that does not take what is dirty holds up the second copy.
+const repairPatience = 2 * time.Minute
 
 func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.TaintDeadNodes, "taint-dead-nodes", o.TaintDeadNodes,
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
 	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that proof has to hold without a break")
+	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
+		"how long a host is gone before its replicas of attached volumes are replaced on the third host; 0: never")
+	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain, "have a volume write through to Ceph while its lost replica is being replaced")
+	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel, "how many volumes are copied to a new replica at once; one for each host")
 }
 
 func (o *RecoveryOptions) validate() error {
+	var errs []error
 	if o.TaintAfter < 10*time.Second {
-		return fmt.Errorf("--taint-after %s is below ten seconds, which any restart takes", o.TaintAfter)
+		errs = append(errs, fmt.Errorf("--taint-after %s is below ten seconds, which any restart takes", o.TaintAfter))
 	}
-	return nil
+	if o.RepairAfter != 0 && o.RepairAfter < 10*time.Second {
+		errs = append(errs, fmt.Errorf("--repair-after %s is below ten seconds, which any restart takes; 0 turns repairs off", o.RepairAfter))
+	}
+	if o.RepairParallel < 1 {
+		errs = append(errs, fmt.Errorf("--repair-parallel %d is below one; --repair-after=0 turns repairs off", o.RepairParallel))
+	}
+	return errors.Join(errs...)
 }
 
 // recovery is what brings volumes back after the loss of hosts.
-func (p parts) recovery(service *controller.Service, guarded client.Client) error {
+func (p parts) recovery(service *controller.Service, guarded client.Client, drainer *drain.Drainer) error {
 	live, events := p.manager.GetAPIReader(), p.manager.GetEventRecorder("escache-csi-controller")
 	lift := unfence.New(unfence.Config{
 		Volumes: service, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
@@ -53,6 +77,14 @@ func (p parts) recovery(service *controller.Service, guarded client.Client) erro
 		errs = append(errs, p.manager.Add(failover.New(failover.Config{
 			Policy: failover.Policy{After: o.TaintAfter}, Client: guarded, Live: live, Hosts: p.hosts, Events: events,
 			Log: p.log.With("component", "failover"), Now: time.Now, Every: p.options.Poll, Ask: min(p.options.Poll, 4*time.Second),
+		})))
+	}
+	if o := p.options.Recovery; o.RepairAfter > 0 {
+		errs = append(errs, p.manager.Add(repair.New(repair.Config{
+			Policy: repair.Policy{After: o.RepairAfter, Drain: o.RepairDrain, Patience: repairPatience, Parallel: o.RepairParallel},
+			Client: guarded, Live: live, Volumes: service, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,
+			Log: p.log.With("component", "repair"), Now: time.Now,
+			Every: p.options.Poll, Longest: p.options.LongestCall, Ask: min(p.options.Poll, 4*time.Second),
 		})))
 	}
 	return errors.Join(errs...)

@@ -153,18 +153,19 @@ func (p parts) assemble() error {
 		Poll: p.options.Poll, Patience: min(p.options.Poll, 4*time.Second), Quiet: 10 * time.Second, Parallel: 32,
 	})
 	caches := guardedCaches{p.hosts, p.lease}
+	drainer := drain.New(drain.Config{
+		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
+	})
 	flushes := cacheflush.New(cacheflush.Config{
 		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches,
-		Drain: drain.New(drain.Config{
-			Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
-		}),
+		Drain:  drainer,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
-		p.recovery(service, guarded),
+		p.recovery(service, guarded, drainer),
 		flushes.SetupWithManager(p.manager),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),

@@ -116,7 +116,7 @@ func (r *Reconciler) write(ctx context.Context, before, d *v1alpha1.CacheDiscard
 	if before.Status.Phase == d.Status.Phase && before.Status.Message == d.Status.Message {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, d, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+	if err := r.Client.Status().Update(ctx, d); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the status of CacheDiscard %s: %w", d.Name, err)
 	}
 	return nil

@@ -62,9 +62,9 @@ func TestReconcile(t *testing.T) {
 			v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
 			writes := 0
 			api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(d).WithObjects(d, v).WithInterceptorFuncs(interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, _ string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 					writes++
-					return c.Status().Patch(ctx, o, p, opts...)
+					return c.Status().Update(ctx, o, opts...)
 				},
 			}).Build()
 			recorder, doer := events.NewFakeRecorder(10), &volumes{}

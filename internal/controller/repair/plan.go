@@ -54,7 +54,7 @@ type Step struct {
 func Judge(v *v1alpha1.CacheVolume, gone Gone, policy Policy, now time.Time) Step {
 	s, repair := &v.Status, v.Status.Repair
 	holder := s.AttachedNode
-	current := holder != "" && v.Spec.HasReplica(holder) && !s.IsOutdated(holder)
+	current := holder != "" && !s.FlushAttached() && v.Spec.HasReplica(holder) && !s.IsOutdated(holder)
 	if repair != nil && (!current || repair.Epoch != s.Epoch) {
 		return Step{End, holder, repair.Lost, "the attachment it was for is over; the next attach lays replicas where it can"}
 	}

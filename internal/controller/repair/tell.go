@@ -45,11 +45,10 @@ func (r *Repairer) tell(ctx context.Context, w *work, progress string) error {
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	before := v.DeepCopy()
 	if !meta.SetStatusCondition(&v.Status.Conditions, wanted) {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.Client.Status().Update(ctx, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.wrote(v.Name)
