@@ -148,7 +148,9 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
 	}
-	return takeFrom(v, node, holder, death)
+	d, err := takeFrom(v, node, holder, death)
+	d.Clean = d.Clean && (InCeph(v) || !mayBeElsewhere(v, node))
+	return d, err
 }
 
 func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
@@ -167,7 +169,7 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
 			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
 	}
-	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node) && !mayBeElsewhere(v, node))}, nil
+	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
 }
 
 // mayBeElsewhere reports whether an earlier holder that was fenced may still have its device: until its peer is promoted it goes

@@ -51,7 +51,8 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 }
 
 // EndFlush decides how the volume is taken from the node that csi-controller gave it to be written back. Its truth is in Ceph
-// only if this very attachment was connected, flushed and stopped: a replica that looks clean may have a peer that still writes.
+// only if this very attachment was connected, flushed and stopped: a replica that looks clean may have a peer that still writes. One
+// that was promoted has none: its peer was linked and no Primary, or is on record as outdated.
 func EndFlush(v *v1alpha1.CacheVolume, flushed bool, holder Report, death Death) (Detachment, error) {
 	if !v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil

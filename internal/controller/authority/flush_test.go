@@ -67,6 +67,10 @@ func TestEndFlush(t *testing.T) {
 	}{
 		{"flushed", flushing("n1"), true, clean, Death{}, Detachment{Clean: true}, nil},
 		{"not flushed, though it looks clean: its peer may write", flushing("n1"), false, clean, Death{}, Detachment{}, nil},
+		{"flushed, after an earlier holder was fenced", func(s *v1alpha1.CacheVolumeStatus) {
+			flushing("n1")(s)
+			s.Fenced = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}
+		}, true, clean, Death{}, Detachment{Clean: true}, nil},
 		{"flushed, and dirty again", flushing("n1"), true, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"flushed, and on record as outdated", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Outdated = []string{"n1"} }, true, clean,
 			Death{}, Detachment{}, nil},
