@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +108,7 @@ func TestAnswersOfALifeOverHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	metrics := ""
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -126,9 +130,35 @@ func TestAnswersOfALifeOverHTTP(t *testing.T) {
 		if c.contains == `escached_operation_failures_total` {
 			do(http.MethodPost, escache.PathMode, `{"pool":"rbd","image":"v1","mode":"writeback"}`)
 		}
-		if status, answer := do(c.method, c.path, c.body); status != c.status || !strings.Contains(answer, c.contains) {
+		status, answer := do(c.method, c.path, c.body)
+		if status != c.status || !strings.Contains(answer, c.contains) {
 			t.Errorf("%s %s: got %d %s", c.method, c.path, status, answer)
 		}
+		if c.path == "/metrics" {
+			metrics += answer
+		}
+	}
+	documented(t, metrics)
+}
+
+// documented compares what was exported, with a volume and without, with docs/metrics.md.
+func documented(t *testing.T, metrics string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sort := func(expression, in string) []string {
+		var names []string
+		for _, m := range regexp.MustCompile(expression).FindAllStringSubmatch(in, -1) {
+			names = append(names, m[1])
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	exported := sort(`(?m)^# TYPE (escached_\w+) `, metrics)
+	if written := sort("(?m)^\\| `(escached_\\w+)`", string(text)); !slices.Equal(exported, written) {
+		t.Errorf("exported are %v,\ndocs/metrics.md has %v", exported, written)
 	}
 }
 

@@ -16,7 +16,7 @@ type measures struct {
 }
 
 func newMeasures() *measures {
-	return &measures{
+	m := &measures{
 		flushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "escached_flush_seconds", Help: "How long flush calls took, by whether the cache was clean at the end.",
 			Buckets: []float64{0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000},
@@ -31,6 +31,10 @@ func newMeasures() *measures {
 			Name: "escached_operation_failures_total", Help: "Calls that failed, by the error's code.",
 		}, []string{"operation", "code"}),
 	}
+	for _, clean := range []string{"true", "false"} {
+		m.flushSeconds.WithLabelValues(clean) // there from the start, so that the first one is an increase
+	}
+	return m
 }
 
 func (m *measures) flushed(v volume, took time.Duration, bytes int64, clean bool) {

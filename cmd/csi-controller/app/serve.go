@@ -112,6 +112,7 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 		HealthProbeBindAddress:              o.Health,
 		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: lease,
+		LeaderElectionID:                    o.LeaseName, // for the metric alone: the lock has the name already
 		LeaderElectionReleaseOnCancel:       true,
 		LeaseDuration:                       &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
 	})
