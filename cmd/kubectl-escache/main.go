@@ -1,0 +1,14 @@
+// Command kubectl-escache is a kubectl plugin for those who run escache-csi: state, flushing, evacuation and the few dangerous verbs.
+package main
+
+import (
+	"os"
+
+	"github.com/escache/escache-csi/internal/kubectl"
+)
+
+var version = "unknown" // set when linking
+
+func main() {
+	os.Exit(kubectl.Run(version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,176 @@
+package kubectl
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func (c *cli) supportBundle() *cobra.Command {
+	var file, namespace string
+	command := &cobra.Command{
+		Use:   "support-bundle",
+		Short: "Collect what a bug report needs, without secrets",
+		Long: "Collect what a bug report needs into a .tar.gz: the driver's objects, nodes, volumes, Events and the logs of its pods.\n" +
+			"Secrets and ConfigMaps are not read; what looks like a key is cut from logs. Look into it before you send it.",
+		Args: noArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if file == "" {
+				file = "escache-" + c.now().UTC().Format("20060102-150405") + ".tar.gz"
+			}
+			return c.runBundle(command.Context(), file, namespace)
+		},
+	}
+	command.Flags().StringVarP(&file, "file", "f", "", "write to this file; empty: a name made from the time")
+	command.Flags().StringVar(&namespace, "driver-namespace", "escache-csi", "namespace of the driver's pods")
+	return command
+}
+
+func (c *cli) runBundle(ctx context.Context, path, namespace string) (err error) {
+	api, err := c.connect()
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	packed := gzip.NewWriter(file)
+	b := &bundle{archive: tar.NewWriter(packed), now: c.now()}
+	b.objects(ctx, api, namespace)
+	c.logs(ctx, b, api, namespace)
+	if len(b.gaps) > 0 {
+		b.add("gaps.txt", []byte(strings.Join(b.gaps, "\n")+"\n"))
+	}
+	for _, end := range []io.Closer{b.archive, packed} {
+		if closeErr := end.Close(); b.err == nil {
+			b.err = closeErr
+		}
+	}
+	if b.err != nil {
+		return b.err
+	}
+	c.printf("%s: %d files", path, b.files)
+	if len(b.gaps) > 0 {
+		c.printf("; %d things could not be read, see gaps.txt in it", len(b.gaps))
+	}
+	c.printf("\n")
+	return nil
+}
+
+// bundle is an archive in the making. What cannot be read becomes a gap, not an end.
+type bundle struct {
+	archive *tar.Writer
+	now     time.Time
+	files   int
+	gaps    []string
+	err     error
+}
+
+func (b *bundle) add(name string, data []byte) {
+	if b.err != nil {
+		return
+	}
+	header := &tar.Header{Name: "escache/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: b.now}
+	if b.err = b.archive.WriteHeader(header); b.err == nil {
+		_, b.err = b.archive.Write(data)
+	}
+	b.files++
+}
+
+func (b *bundle) gap(what string, err error) { b.gaps = append(b.gaps, what+": "+sentence(err)) }
+
+func (b *bundle) objects(ctx context.Context, api client.Reader, namespace string) {
+	here := client.InNamespace(namespace)
+	for _, kind := range []struct {
+		name string
+		list client.ObjectList
+		from []client.ListOption
+	}{
+		{"nodegroups", &v1alpha1.NodeGroupList{}, nil},
+		{"cachevolumes", &v1alpha1.CacheVolumeList{}, nil},
+		{"cacheflushes", &v1alpha1.CacheFlushList{}, nil},
+		{"cachediscards", &v1alpha1.CacheDiscardList{}, nil},
+		{"nodes", &corev1.NodeList{}, nil},
+		{"persistentvolumes", &corev1.PersistentVolumeList{}, nil},
+		{"storageclasses", &storagev1.StorageClassList{}, nil},
+		{"csidrivers", &storagev1.CSIDriverList{}, nil},
+		{"csinodes", &storagev1.CSINodeList{}, nil},
+		{"volumeattachments", &storagev1.VolumeAttachmentList{}, nil},
+		{"events", &eventsv1.EventList{}, nil},
+		{"pods", &corev1.PodList{}, []client.ListOption{here}},
+	} {
+		if err := api.List(ctx, kind.list, kind.from...); err != nil {
+			b.gap(kind.name, err)
+			continue
+		}
+		if err := meta.EachListItem(kind.list, strip); err != nil {
+			b.gap(kind.name, err)
+			continue
+		}
+		var text bytes.Buffer
+		if err := (&printers.JSONPrinter{}).PrintObj(kind.list, &text); err != nil {
+			b.gap(kind.name, err)
+			continue
+		}
+		b.add(kind.name+".json", cutSecrets(text.Bytes()))
+	}
+}
+
+// logLines of each container, and of the one before it, are taken.
+const logLines = 2000
+
+func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace string) {
+	pods := &corev1.PodList{}
+	kube, err := c.clientset()
+	if err == nil {
+		err = api.List(ctx, pods, client.InNamespace(namespace))
+	}
+	if err != nil {
+		b.gap("logs", err)
+		return
+	}
+	if len(pods.Items) == 0 {
+		b.gaps = append(b.gaps, fmt.Sprintf("logs: no pods in namespace %s; --driver-namespace names another", namespace))
+	}
+	for _, pod := range pods.Items {
+		for _, container := range pod.Spec.Containers {
+			for _, before := range []bool{false, true} {
+				name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container.Name)
+				if before {
+					name = fmt.Sprintf("logs/%s/%s.before.log", pod.Name, container.Name)
+				}
+				text, err := kube.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+					Container: container.Name, Previous: before, TailLines: new(int64(logLines)),
+				}).DoRaw(ctx)
+				switch {
+				case err == nil:
+					b.add(name, cutSecrets(text))
+				case !before: // most containers have not been restarted
+					b.gap(name, err)
+				}
+			}
+		}
+	}
+}

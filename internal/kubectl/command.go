@@ -1,0 +1,173 @@
+// Package kubectl is kubectl-escache, the plugin for operators. It talks to the Kubernetes API and to nothing else: what it
+// shows is what the driver has put on record, and what it asks for it asks for by objects of escache.io.
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Exit codes, for scripts.
+const (
+	exitDone    = 0
+	exitFailed  = 1 // refused, not there, or the work itself failed
+	exitUsage   = 2 // the command line is wrong
+	exitTimeUp  = 3 // still going on when --timeout was over
+	exitDecline = 4 // the name that was typed was another one
+)
+
+var (
+	errUsage    = errors.New("usage")
+	errTimeUp   = errors.New("time is up")
+	errDeclined = errors.New("nothing was changed")
+)
+
+// Run runs the command line and returns the exit code.
+func Run(version string, args []string, in io.Reader, out, complaints io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	klog.SetLogger(klog.Logger{}) // client-go's own lines are not for operators
+	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: complaints})
+	command.SetArgs(args)
+	command.SetIn(in)
+	command.SetOut(out)
+	command.SetErr(complaints)
+	err := command.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	_, _ = fmt.Fprintln(complaints, "error:", sentence(err))
+	switch {
+	case errors.Is(err, errUsage):
+		return exitUsage
+	case errors.Is(err, errTimeUp):
+		return exitTimeUp
+	case errors.Is(err, errDeclined):
+		return exitDecline
+	default:
+		return exitFailed
+	}
+}
+
+// cli is what every verb has.
+type cli struct {
+	genericiooptions.IOStreams
+
+	config *genericclioptions.ConfigFlags
+	now    func() time.Time
+}
+
+func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &cli{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), now: time.Now}
+	root := &cobra.Command{
+		Use:   "kubectl-escache",
+		Short: "See, flush and evacuate the caches of escache-csi",
+		Long: "See, flush and evacuate the caches of escache-csi.\n\n" +
+			"Exit codes: 0 done, 1 failed or refused, 2 wrong command line, 3 not finished within --timeout, 4 not confirmed.",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl escache"},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+		Args:          noArgs,
+		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	c.config.AddFlags(root.PersistentFlags())
+	root.AddCommand(
+		c.status(), c.flush(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.discardCache(), c.supportBundle(),
+	)
+	return root
+}
+
+func noArgs(command *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%w: %s has no %q; see --help", errUsage, command.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// oneArg is for verbs on one thing, which what names.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%w: name one %s: %s %s", errUsage, what, command.CommandPath(), what)
+		}
+		return nil
+	}
+}
+
+// callTime bounds one request to the API server, unless --request-timeout says otherwise.
+const callTime = 30 * time.Second
+
+// connect returns a client of the cluster that flags and kubeconfig name.
+func (c *cli) connect() (client.WithWatch, error) {
+	config, err := c.config.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	if config.Timeout == 0 {
+		config.Timeout = callTime
+	}
+	config.WarningHandler = nil
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+}
+
+func (c *cli) clientset() (kubernetes.Interface, error) {
+	config, err := c.config.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+func (c *cli) namespace() (string, error) {
+	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	return namespace, err
+}
+
+func (c *cli) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
+
+// terminal reports whether a person looks at the output, and how wide it is.
+func (c *cli) terminal() (width int, ok bool) {
+	file, isFile := c.Out.(*os.File)
+	if !isFile || !term.IsTerminal(int(file.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	return width, err == nil && width > 0
+}
+
+// confirm has the name typed.
+func (c *cli) confirm(what, name string) error {
+	c.printf("%s\nType %s to go on: ", what, name)
+	var typed string
+	_, _ = fmt.Fscanln(c.In, &typed)
+	if strings.TrimSpace(typed) != name {
+		c.printf("\n")
+		return fmt.Errorf("%w: %q is not %q", errDeclined, typed, name)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// discardFlags are those of discard-cache.
+type discardFlags struct {
+	dryRun  bool
+	reason  string
+	timeout time.Duration
+}
+
+func (c *cli) discardCache() *cobra.Command {
+	var f discardFlags
+	command := &cobra.Command{
+		Use:   "discard-cache VOLUME",
+		Short: "Accept the loss of what only the lost caches of a volume have",
+		Long: "Accept the loss of what only the lost caches of a volume have, so that it can be attached with what Ceph has.\n\n" +
+			"It is refused while any host with a current copy answers. The volume's name has to be typed.",
+		Example: "  kubectl escache discard-cache pvc-0a1b --dry-run\n  kubectl escache discard-cache pvc-0a1b --reason=\"n1 and n2 burnt\"",
+		Args:    oneArg("VOLUME"),
+		RunE: func(command *cobra.Command, args []string) error {
+			return c.runDiscard(command.Context(), args[0], f)
+		},
+	}
+	command.Flags().BoolVar(&f.dryRun, "dry-run", false, "only show what would be lost, and whether you may")
+	command.Flags().StringVar(&f.reason, "reason", "", "why, for those who read the record later")
+	command.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up waiting after this time; the request stays")
+	return command
+}
+
+func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error {
+	api, err := c.connect()
+	if err != nil {
+		return err
+	}
+	v, err := readVolume(ctx, api, name)
+	if err != nil {
+		return err
+	}
+	if v.Status.Authority != v1alpha1.AuthorityCache {
+		return fmt.Errorf("volume %s has everything in Ceph: there is nothing to discard", name)
+	}
+	if err := c.atStake(ctx, api, v); err != nil {
+		return err
+	}
+	if !f.dryRun {
+		if err := c.confirm("This loses acknowledged writes for good.", name); err != nil {
+			return err
+		}
+	}
+	review := &authenticationv1.SelfSubjectReview{}
+	if err := api.Create(ctx, review); err != nil {
+		return fmt.Errorf("ask who you are: %w", err)
+	}
+	request := &v1alpha1.CacheDiscard{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"},
+		Spec: v1alpha1.CacheDiscardSpec{
+			Volume: name, Confirm: name, Epoch: v.Status.Epoch, RequestedBy: review.Status.UserInfo.Username, Reason: f.reason,
+		},
+	}
+	if f.dryRun {
+		if err := api.Create(ctx, request, client.DryRunAll); err != nil {
+			return err
+		}
+		c.printf("dry run: nothing was changed\n")
+		return nil
+	}
+	if err := api.Create(ctx, request); err != nil {
+		return err
+	}
+	return c.awaitDiscard(ctx, api, request, f.timeout)
+}
+
+// atStake shows what is known of the copies.
+func (c *cli) atStake(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+	c.printf("Volume %s of claim %s: %s were dirty when that was last written down.\n", v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
+	g := &v1alpha1.NodeGroup{}
+	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
+		return err
+	}
+	for _, node := range v.Spec.Replicas {
+		copyIs := "current"
+		if v.Status.IsOutdated(node) {
+			copyIs = "outdated"
+		}
+		seen := "is not known to group " + g.Name
+		if i := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == node }); i >= 0 {
+			m := g.Status.Members[i]
+			seen = "was last seen " + ago(m.LastSeen, c.now())
+			if m.Ready {
+				seen = "answers"
+			}
+		}
+		c.printf("  the copy on %s is %s; the host %s\n", node, copyIs, seen)
+	}
+	return nil
+}
+
+func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1alpha1.CacheDiscard, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(request), request); err != nil && ctx.Err() == nil {
+			return err
+		}
+		switch request.Status.Phase { //nolint:exhaustive // the rest is pending
+		case v1alpha1.DiscardDone:
+			c.printf("discarded: the truth of volume %s is in Ceph now; the copies on %s are wiped when their hosts are back\n",
+				request.Spec.Volume, strings.Join(request.Status.Nodes, " and "))
+			return nil
+		case v1alpha1.DiscardRefused:
+			return fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: CacheDiscard %s is pending (%s) and is tried on; kubectl delete cachediscard %s takes it back",
+				errTimeUp, request.Name, request.Status.Message, request.Name)
+		case <-time.After(lookEvery / 4):
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func (c *cli) explain() *cobra.Command {
+	var volume bool
+	command := &cobra.Command{
+		Use:     "explain PVC",
+		Short:   "Tell one volume's whole story, and what to do next",
+		Args:    oneArg("PVC"),
+		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain --volume pvc-0a1b",
+		RunE: func(command *cobra.Command, args []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			v, err := c.find(command.Context(), api, args[0], volume)
+			if err != nil {
+				return err
+			}
+			return c.tell(command.Context(), api, v)
+		},
+	}
+	command.Flags().BoolVar(&volume, "volume", false, "the name is a CacheVolume's, not a claim's")
+	return command
+}
+
+func (c *cli) find(ctx context.Context, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
+	if volume {
+		return readVolume(ctx, api, name)
+	}
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	return volumeOfClaim(ctx, api, namespace, name)
+}
+
+func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+	s := &v.Status
+	line := func(what, format string, args ...any) { c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...)) }
+	line("Volume", "%s, made for claim %s, %s", v.Name, claimOf(v), age(v.CreationTimestamp, c.now()))
+	line("Image", "%s/%s of cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID, v1alpha1.HumanBytes(v.Spec.SizeBytes),
+		cmp.Or(s.ImageID, "not read yet"))
+	line("Cache", "%s on each of %s, in group %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes), strings.Join(v.Spec.Replicas, " and "),
+		v.Spec.Group, v.Spec.CacheMode)
+	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))
+	if s.AttachedNode == "" {
+		line("Attached", "nowhere, %d times so far", s.Epoch)
+	} else {
+		line("Attached", "to %s, epoch %d, Ceph client %s", s.AttachedNode, s.Epoch, cmp.Or(s.ClientAddress, "not known"))
+	}
+	if s.Authority == v1alpha1.AuthorityCache {
+		line("Truth", "in the cache: only a host with a current copy can have it (%s)", strings.Join(holders(v), ", "))
+	} else {
+		line("Truth", "in Ceph: any host of the group can have it")
+	}
+	line("Dirty", "%s when last written down", v1alpha1.HumanBytes(s.DirtyBytes))
+	line("Last flush", "%s", lastFlush(s.LastFlushTime, c.now()))
+	line("Outdated", "%s", cmp.Or(strings.Join(s.Outdated, ", "), "no copy"))
+	for _, claim := range s.WriteThrough {
+		line("Drained", "for %s, epoch %d, since %s", claim.Owner, claim.Epoch, claim.Since.Format(time.DateTime))
+	}
+	for _, f := range s.Fenced {
+		line("Fenced", "%s of %s in epoch %d, %s", f.Address, f.Node, f.Epoch, f.Time.Format(time.DateTime))
+	}
+	if s.Repair != nil {
+		line("Repair", "of the copy on %s, onto %s, since %s", s.Repair.Lost, cmp.Or(s.Repair.Substitute, "a host not chosen yet"),
+			s.Repair.Since.Format(time.DateTime))
+	}
+	if s.Discarded != nil {
+		line("Discarded", "%s by %s, %s", v1alpha1.HumanBytes(s.Discarded.BytesAtStake), s.Discarded.RequestedBy,
+			s.Discarded.Time.Format(time.DateTime))
+	}
+	c.printf("\nConditions:\n")
+	for _, condition := range s.Conditions {
+		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
+	}
+	if err := c.tellEvents(ctx, api, v); err != nil {
+		return err
+	}
+	c.printf("\nNext step: %s\n", nextStep(v))
+	for _, t := range volumeTroubles(v) {
+		c.printf("  %s\n    -> %s\n", t.what, t.todo)
+	}
+	return nil
+}
+
+// mostEvents are shown, the newest.
+const mostEvents = 10
+
+// tellEvents shows what happened to the volume and to its claim.
+func (c *cli) tellEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+	c.printf("\nEvents:\n")
+	namespaces := []string{metav1.NamespaceDefault}
+	namespace, claim, claimed := strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
+	if claimed && namespace != metav1.NamespaceDefault {
+		namespaces = append(namespaces, namespace)
+	}
+	var about []eventsv1.Event
+	for _, n := range namespaces {
+		list := &eventsv1.EventList{}
+		if err := api.List(ctx, list, client.InNamespace(n)); err != nil {
+			c.printf("  those of namespace %s cannot be read: %v\n", n, err)
+			continue
+		}
+		for _, e := range list.Items {
+			r := e.Regarding
+			if (r.Kind == "CacheVolume" && r.Name == v.Name) || (r.Kind == "PersistentVolumeClaim" && claimed && r.Name == claim && r.Namespace == namespace) {
+				about = append(about, e)
+			}
+		}
+	}
+	slices.SortFunc(about, func(a, b eventsv1.Event) int { return at(a).Compare(at(b)) })
+	if len(about) == 0 {
+		c.printf("  none that are kept\n")
+	}
+	for _, e := range about[max(0, len(about)-mostEvents):] {
+		c.printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
+	}
+	return nil
+}
+
+// at is when an Event was last seen.
+func at(e eventsv1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.DeprecatedLastTimestamp.IsZero():
+		return e.DeprecatedLastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	default:
+		return e.CreationTimestamp.Time
+	}
+}
+
+func age(t metav1.Time, now time.Time) string { return ago(&t, now) }
+
+func lastFlush(t *metav1.Time, now time.Time) string {
+	if t == nil {
+		return "none is on record"
+	}
+	return t.Format(time.DateTime) + ", " + ago(t, now)
+}

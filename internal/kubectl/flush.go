@@ -1,0 +1,144 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// flushFlags are those of flush.
+type flushFlags struct {
+	node, group, volume string
+	drain, wait         bool
+	timeout             time.Duration
+	parallel            int32
+	bytesPerSecond      int64
+}
+
+func (c *cli) flush() *cobra.Command {
+	var f flushFlags
+	command := &cobra.Command{
+		Use:   "flush [PVC]",
+		Short: "Write caches back to Ceph",
+		Long: "Write the caches of a claim, a volume, a node or a group back to Ceph.\n\n" +
+			"With --drain new writes pass through to Ceph from then on, so that the volume stays clean and can move at once. That ends\n" +
+			"when the volume has moved, or with kubectl delete cacheflush NAME.",
+		Example: `  kubectl escache flush data-app-0 -n shop --wait
+  kubectl escache flush --node=n1 --drain --wait --timeout=10m`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%w: one claim at a time; --node and --group name several volumes", errUsage)
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error { return c.runFlush(command.Context(), f, args) },
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.node, "node", "", "all volumes that are attached to this node")
+	flags.StringVar(&f.group, "group", "", "all attached volumes of this NodeGroup")
+	flags.StringVar(&f.volume, "volume", "", "the CacheVolume of this name")
+	flags.BoolVar(&f.drain, "drain", false, "let new writes pass through to Ceph, and keep it so")
+	flags.BoolVar(&f.wait, "wait", false, "wait until it is done, and show how far it is")
+	flags.DurationVar(&f.timeout, "timeout", time.Hour, "give up waiting after this time; without --drain, give up flushing too")
+	flags.Int32Var(&f.parallel, "parallel", 2, "how many volumes of a node are written back at once")
+	flags.Int64Var(&f.bytesPerSecond, "bytes-per-second", 0, "bound on what a node writes back, on average; 0: none")
+	return command
+}
+
+func (c *cli) runFlush(ctx context.Context, f flushFlags, args []string) error {
+	flush, err := c.newFlush(f, args)
+	if err != nil {
+		return err
+	}
+	api, err := c.connect()
+	if err != nil {
+		return err
+	}
+	if err := api.Create(ctx, flush); err != nil {
+		return err
+	}
+	if !f.wait {
+		c.printf("cacheflush.%s/%s created; kubectl escache status shows how far it is\n", v1alpha1.GroupName, flush.Name)
+		return nil
+	}
+	return c.follow(ctx, api, flush.Name, f.timeout)
+}
+
+func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error) {
+	spec := v1alpha1.CacheFlushSpec{
+		Volume: f.volume, Node: f.node, NodeGroup: f.group, Mode: v1alpha1.FlushModeFlush,
+		Parallel: f.parallel, BytesPerSecond: f.bytesPerSecond, TimeoutSeconds: max(int32(f.timeout/time.Second), 1),
+	}
+	target, targets := "volume", 0
+	for kind, name := range map[string]string{"volume": f.volume, "node": f.node, "group": f.group} {
+		if name != "" {
+			target, targets = kind, targets+1
+		}
+	}
+	if len(args) == 1 {
+		namespace, err := c.namespace()
+		if err != nil {
+			return nil, err
+		}
+		target, targets = "claim", targets+1
+		spec.PersistentVolumeClaim = &v1alpha1.ClaimReference{Namespace: namespace, Name: args[0]}
+	}
+	if targets != 1 {
+		return nil, fmt.Errorf("%w: name exactly one of PVC, --volume, --node and --group", errUsage)
+	}
+	if f.drain {
+		spec.Mode = v1alpha1.FlushModeDrain
+	}
+	return &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{GenerateName: target + "-"}, Spec: spec}, nil
+}
+
+// follow shows a CacheFlush until it is done.
+func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	show := c.newProgress()
+	for {
+		f := &v1alpha1.CacheFlush{}
+		err := api.Get(ctx, client.ObjectKey{Name: name}, f)
+		switch {
+		case ctx.Err() != nil:
+			return c.stillGoing(ctx, name, timeout)
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("CacheFlush %s was deleted meanwhile", name)
+		case err != nil:
+			return err
+		}
+		show.show(f)
+		condition := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)
+		switch {
+		case condition == nil:
+		case condition.Status == metav1.ConditionTrue:
+			c.printf("%s\n", condition.Message)
+			return nil
+		case f.Status.Phase == v1alpha1.FlushFailed, condition.Reason == "VolumesFailed":
+			return fmt.Errorf("not everything is in Ceph: %s", condition.Message)
+		}
+		select {
+		case <-ctx.Done():
+			return c.stillGoing(ctx, name, timeout)
+		case <-time.After(lookEvery / 2):
+		}
+	}
+}
+
+func (c *cli) stillGoing(ctx context.Context, name string, timeout time.Duration) error {
+	why := "after " + timeout.String()
+	if context.Cause(ctx) != context.DeadlineExceeded { //nolint:errorlint // the cause itself
+		why = "interrupted"
+	}
+	return fmt.Errorf("%w: %s; CacheFlush %s goes on without you: kubectl escache status shows it, kubectl delete cacheflush %s cancels it",
+		errTimeUp, why, name, name)
+}

@@ -1,0 +1,182 @@
+package kubectl
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; -update writes it anew. Got:\n%s\nwant:\n%s", path, got, want)
+	}
+}
+
+var noon = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func sample() *state {
+	seen := metav1.NewTime(noon.Add(-3 * time.Second))
+	group := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}
+	group.Spec = v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}, CordonedNodes: []string{"n1"}}
+	group.Status.Members = []v1alpha1.NodeGroupMember{
+		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, LastSeen: &seen},
+		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5, LastSeen: &seen},
+		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
+	}
+	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: "pvc-busy", Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/data-app-0"}, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour)),
+	}}
+	busy.Spec = v1alpha1.CacheVolumeSpec{
+		ClusterID: "ceph", Pool: "fast", Image: "escache-pvc-busy", Group: "rack1", Replicas: []string{"n2", "n3"}, SizeBytes: 10 << 30,
+		CacheBytes: 1 << 30, CacheMode: v1alpha1.CacheModeWriteback,
+	}
+	busy.Status = v1alpha1.CacheVolumeStatus{
+		Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, AttachedNode: "n2", Epoch: 4, Outdated: []string{"n3"}, DirtyBytes: 3 << 30,
+		Conditions: []metav1.Condition{
+			{Type: "Redundant", Status: "False", Reason: "PeerLost", Message: "n2 goes on without the replica on n3"},
+			{Type: "Healthy", Status: "True", Reason: "NoError"},
+		},
+	}
+	lost := *busy.DeepCopy()
+	lost.Name, lost.Annotations = "pvc-lost", nil
+	lost.Status = v1alpha1.CacheVolumeStatus{Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, Epoch: 2, DirtyBytes: 5 << 20}
+	flush := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}, Spec: v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}}
+	flush.Status = v1alpha1.CacheFlushStatus{
+		Phase: v1alpha1.FlushRunning, Percent: 40, TotalBytes: 10 << 30, LeftBytes: 6 << 30,
+		Summary: v1alpha1.CacheFlushSummary{Left: "6Gi", Volumes: "1/3", Rate: "200Mi/s", Remaining: "31s"},
+		Volumes: []v1alpha1.FlushedVolume{
+			{Name: "pvc-a", Claim: "shop/a", Phase: v1alpha1.FlushDrained, TotalBytes: 1 << 30},
+			{Name: "pvc-b", Claim: "shop/b", Phase: v1alpha1.FlushRunning, TotalBytes: 4 << 30, LeftBytes: 1 << 30},
+			{Name: "pvc-c", Phase: v1alpha1.FlushPending, TotalBytes: 5 << 30, LeftBytes: 5 << 30, Message: "escached on n1: busy"},
+		},
+	}
+	return &state{
+		groups: []v1alpha1.NodeGroup{group}, volumes: []v1alpha1.CacheVolume{busy, lost}, flushes: []v1alpha1.CacheFlush{flush},
+	}
+}
+
+func TestStatusOutputs(t *testing.T) {
+	for _, output := range []string{"table", "wide", "name", "json", "yaml"} {
+		var out bytes.Buffer
+		if err := sample().print(&out, output, noon); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "status."+output, out.String())
+	}
+	var out bytes.Buffer
+	if err := (&state{}).print(&out, "", noon); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status.empty", out.String())
+}
+
+func TestProgressOnATerminalAndElsewhere(t *testing.T) {
+	f := &sample().flushes[0]
+	golden(t, "progress.bars", strings.Join(bars(f), "\n")+"\n")
+	var out bytes.Buffer
+	p := (&cli{IOStreams: genericiooptions.IOStreams{Out: &out}}).newProgress()
+	p.show(f)
+	p.show(f) // no change, no line
+	f.Status.Phase = v1alpha1.FlushDrained
+	p.show(f)
+	golden(t, "progress.lines", out.String())
+	for range 100 {
+		f.Status.Volumes = append(f.Status.Volumes, v1alpha1.FlushedVolume{Name: "pvc-x", Phase: v1alpha1.FlushPending})
+	}
+	if n := len(bars(f)); n > mostBars+2 {
+		t.Errorf("%d lines do not fit a screen", n)
+	}
+}
+
+// server runs the command line against an API server that answers everything alike.
+func run(t *testing.T, code int, status string, args ...string) (exit int, out, complaints string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(status))
+	}))
+	t.Cleanup(s.Close)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var o, e bytes.Buffer
+	exit = Run("test", append(args, "--server", s.URL), strings.NewReader(""), &o, &e)
+	return exit, o.String(), e.String()
+}
+
+func TestWrongUseIsASentence(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		exit int
+		says string
+	}{
+		{[]string{"flush"}, exitUsage, "name exactly one of"},
+		{[]string{"flush", "a", "--node=n1"}, exitUsage, "name exactly one of"},
+		{[]string{"evacuate"}, exitUsage, "name one NODE"},
+		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
+		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
+		{[]string{"status", "extra"}, exitUsage, "extra"},
+		{[]string{"nonsense"}, exitUsage, "nonsense"},
+	} {
+		exit, _, complaints := run(t, http.StatusOK, "{}", tc.args...)
+		if exit != tc.exit || !strings.Contains(complaints, tc.says) || strings.Count(complaints, "\n") > 3 {
+			t.Errorf("%v: exit %d, %q", tc.args, exit, complaints)
+		}
+	}
+}
+
+func TestServerThatDoesNotAnswer(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var o, e bytes.Buffer
+	if exit := Run("test", []string{"status", "--server", "http://127.0.0.1:1"}, strings.NewReader(""), &o, &e); exit != exitFailed ||
+		!strings.Contains(e.String(), "127.0.0.1:1 does not answer") {
+		t.Errorf("exit %d: %s", exit, e.String())
+	}
+}
+
+func TestNameHasToBeTyped(t *testing.T) {
+	for typed, want := range map[string]error{"pvc-1\n": nil, "yes\n": errDeclined, "": errDeclined} {
+		c := &cli{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(typed), Out: &bytes.Buffer{}}, config: genericclioptions.NewConfigFlags(true)}
+		if err := c.confirm("All is lost.", "pvc-1"); !errors.Is(err, want) {
+			t.Errorf("%q: %v", typed, err)
+		}
+	}
+}
+
+func TestSecretsAreCut(t *testing.T) {
+	in := `key = AQBvXy1nAAAAABAAo2T3m5Q1YB0T7l0bW7JtGg== token: abcdef0123 "password":"hunter22" eyJhbGciOiJSUzI1NiIs.eyJpc3MiOiJr.c2ln volume pvc-1 ok`
+	out := string(cutSecrets([]byte(in)))
+	for _, secret := range []string{"AQBv", "abcdef", "hunter22", "eyJ"} {
+		if strings.Contains(out, secret) {
+			t.Errorf("%s is left in %s", secret, out)
+		}
+	}
+	if !strings.Contains(out, "volume pvc-1 ok") {
+		t.Errorf("too much is cut: %s", out)
+	}
+}

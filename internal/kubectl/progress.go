@@ -1,0 +1,113 @@
+package kubectl
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// progress shows a CacheFlush: as bars that are drawn again on a terminal, as a line for each change elsewhere.
+type progress struct {
+	c     *cli
+	width int // of the terminal; 0: none
+	drawn int // lines
+	last  string
+}
+
+func (c *cli) newProgress() *progress {
+	width, _ := c.terminal()
+	return &progress{c: c, width: width}
+}
+
+const (
+	barWidth = 20
+	// mostBars keeps the bars on one screen; volumes that are done go first.
+	mostBars = 15
+)
+
+func (p *progress) show(f *v1alpha1.CacheFlush) {
+	if p.width == 0 {
+		p.line(f)
+		return
+	}
+	lines := bars(f)
+	if p.drawn > 0 {
+		p.c.printf("\x1b[%dA", p.drawn)
+	}
+	for _, line := range lines {
+		p.c.printf("\x1b[2K%s\n", cut(line, p.width))
+	}
+	for range p.drawn - len(lines) {
+		p.c.printf("\x1b[2K\n")
+	}
+	p.drawn = max(p.drawn, len(lines))
+}
+
+func (p *progress) line(f *v1alpha1.CacheFlush) {
+	line := total(f)
+	for _, v := range f.Status.Volumes {
+		if v.Message != "" && v.Phase != v1alpha1.FlushComplete {
+			line += "\n  " + v.Name + ": " + v.Message
+		}
+	}
+	if line != p.last {
+		p.c.printf("%s\n", line)
+	}
+	p.last = line
+}
+
+func bars(f *v1alpha1.CacheFlush) []string {
+	var open, done []v1alpha1.FlushedVolume
+	for _, v := range f.Status.Volumes {
+		if v.Phase == v1alpha1.FlushComplete || v.Phase == v1alpha1.FlushDrained {
+			done = append(done, v)
+		} else {
+			open = append(open, v)
+		}
+	}
+	shown := append(open, done...)
+	hidden := len(shown) - mostBars
+	if hidden > 0 {
+		shown = shown[:mostBars]
+	}
+	lines := make([]string, 0, len(shown)+2)
+	for _, v := range shown {
+		line := fmt.Sprintf("  %s %-8s %8s  %s  %s", bar(v.TotalBytes, v.LeftBytes, v.Phase), cmp.Or(v.Phase, v1alpha1.FlushPending),
+			v1alpha1.HumanBytes(v.LeftBytes), cmp.Or(v.Claim, v.Name), v.Message)
+		lines = append(lines, strings.TrimRight(line, " "))
+	}
+	if hidden > 0 {
+		lines = append(lines, fmt.Sprintf("  … and %d more", hidden))
+	}
+	return append(lines, bar(f.Status.TotalBytes, f.Status.LeftBytes, f.Status.Phase)+"  "+total(f))
+}
+
+func total(f *v1alpha1.CacheFlush) string {
+	s := &f.Status
+	text := fmt.Sprintf("%s: %d%%, %s volumes clean, %s left", cmp.Or(string(s.Phase), "Pending"), s.Percent,
+		cmp.Or(s.Summary.Volumes, "0/0"), cmp.Or(s.Summary.Left, "0"))
+	if s.Summary.Rate != "" {
+		text += ", " + s.Summary.Rate + ", " + s.Summary.Remaining + " remaining"
+	}
+	return text
+}
+
+func bar(all, left int64, phase v1alpha1.FlushPhase) string {
+	full := 0
+	switch {
+	case phase == v1alpha1.FlushComplete, phase == v1alpha1.FlushDrained:
+		full = barWidth
+	case all > 0:
+		full = int(min(max(barWidth*(all-left)/all, 0), barWidth-1))
+	}
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", barWidth-full) + "]"
+}
+
+func cut(line string, width int) string {
+	if runes := []rune(line); len(runes) > width {
+		return string(runes[:width-1]) + "…"
+	}
+	return line
+}

@@ -1,0 +1,48 @@
+package kubectl
+
+import (
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// strip removes from an object what may hold secrets and what nobody needs.
+func strip(o runtime.Object) error {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return err
+	}
+	m.SetManagedFields(nil)
+	annotations := m.GetAnnotations()
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
+	m.SetAnnotations(annotations)
+	if pod, ok := o.(*corev1.Pod); ok {
+		for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range containers {
+				for j := range containers[i].Env {
+					containers[i].Env[j].Value = ""
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// secrets is what keys look like: of Ceph, of bearer tokens, of PEM files, and anything that is called so.
+var secrets = []*regexp.Regexp{
+	regexp.MustCompile(`\bAQ[A-Za-z0-9+/]{36}==`),
+	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`),
+	regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----`),
+	regexp.MustCompile(`(?i)\b(?:secret|password|passwd|token|userkey)["']?\s*[=:]\s*["']?[^\s"',}]{6,}`),
+}
+
+const cutMark = "[cut]"
+
+func cutSecrets(text []byte) []byte {
+	for _, pattern := range secrets {
+		text = pattern.ReplaceAll(text, []byte(cutMark))
+	}
+	return text
+}

@@ -1,0 +1,43 @@
+package kubectl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// sentence is what a person can do something with.
+func sentence(err error) string {
+	var call *url.Error
+	var network net.Error
+	switch {
+	case meta.IsNoMatchError(err), isNoResource(err):
+		return "this cluster does not know the kinds of " + v1alpha1.GroupName + ": install escache-csi's Helm chart, " +
+			"or name the right cluster with --context or --kubeconfig"
+	case apierrors.IsForbidden(err):
+		return strings.TrimPrefix(err.Error(), "error: ") + ". Ask an administrator for the right to do that"
+	case apierrors.IsUnauthorized(err):
+		return "the API server does not accept your credentials; log in again, or choose others with --context"
+	case errors.As(err, &call) && errors.As(err, &network):
+		host := call.URL
+		if u, parseErr := url.Parse(call.URL); parseErr == nil {
+			host = u.Host
+		}
+		return fmt.Sprintf("the API server at %s does not answer (%v); check --context, --server and the network", host, call.Err)
+	default:
+		return strings.TrimPrefix(err.Error(), errUsage.Error()+": ")
+	}
+}
+
+// isNoResource is the answer of an API server that has no such path at all.
+func isNoResource(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == ""
+}

@@ -1,0 +1,240 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// lookEvery is how often --watch and --wait look.
+const lookEvery = 2 * time.Second
+
+func (c *cli) status() *cobra.Command {
+	var output string
+	var watch bool
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Show groups, hosts, volumes, flushes, and what is wrong",
+		Args:  noArgs,
+		Example: `  kubectl escache status
+  kubectl escache status --watch
+  kubectl escache status -o json`,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"", "table", "wide", "json", "yaml", "name"}, output) {
+				return fmt.Errorf("%w: -o %s is none of table, wide, json, yaml and name", errUsage, output)
+			}
+			return c.showStatus(command.Context(), output, watch)
+		},
+	}
+	command.Flags().StringVarP(&output, "output", "o", "", "table, wide, json, yaml or name")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it changes, until interrupted")
+	_ = command.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
+	return command
+}
+
+func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
+	api, err := c.connect()
+	if err != nil {
+		return err
+	}
+	_, terminal := c.terminal()
+	last := ""
+	for {
+		s, err := readState(ctx, api)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // interrupted: that is how --watch ends
+			}
+			return err
+		}
+		var text strings.Builder
+		if err := s.print(&text, output, c.now()); err != nil {
+			return err
+		}
+		switch {
+		case !watch:
+			c.printf("%s", text.String())
+			return nil
+		case terminal:
+			c.printf("\x1b[H\x1b[2J%s", text.String())
+		case text.String() != last:
+			c.printf("%s\n", text.String())
+		}
+		last = text.String()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+func (s *state) print(w io.Writer, output string, now time.Time) error {
+	switch output {
+	case "json":
+		return (&printers.JSONPrinter{}).PrintObj(s.list(), w)
+	case "yaml":
+		return (&printers.YAMLPrinter{}).PrintObj(s.list(), w)
+	case "name":
+		for _, item := range s.list().Items {
+			kind := strings.ToLower(item.Object.GetObjectKind().GroupVersionKind().Kind)
+			o, err := meta.Accessor(item.Object)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(w, "%s.%s/%s\n", kind, v1alpha1.GroupName, o.GetName()); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return s.table(w, output == "wide", now)
+	}
+}
+
+// list is the state as one object, as kubectl get prints several.
+func (s *state) list() *corev1.List {
+	all := &corev1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}}
+	add := func(kind string, o runtime.Object) {
+		o.GetObjectKind().SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(kind))
+		if m, err := meta.Accessor(o); err == nil {
+			m.SetManagedFields(nil)
+		}
+		all.Items = append(all.Items, runtime.RawExtension{Object: o})
+	}
+	for i := range s.groups {
+		add("NodeGroup", &s.groups[i])
+	}
+	for i := range s.volumes {
+		add("CacheVolume", &s.volumes[i])
+	}
+	for i := range s.flushes {
+		add("CacheFlush", &s.flushes[i])
+	}
+	return all
+}
+
+func (s *state) table(out io.Writer, wide bool, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	if len(s.groups) == 0 {
+		row("no NodeGroups: make one of three hosts, then volumes can be placed")
+	} else {
+		s.hosts(row, now)
+	}
+	if len(s.volumes) == 0 {
+		row("", "")
+		row("no volumes")
+	} else {
+		row("")
+		head := []string{"VOLUME", "CLAIM", "HOST", "TRUTH", "DIRTY", "REDUNDANT", "HEALTHY"}
+		if wide {
+			head = append(head, "GROUP", "REPLICAS", "OUTDATED", "EPOCH", "IMAGE")
+		}
+		row(head...)
+		for i := range s.volumes {
+			row(volumeRow(&s.volumes[i], wide)...)
+		}
+	}
+	if len(s.flushes) > 0 {
+		row("")
+		row("FLUSH", "MODE", "PHASE", "DONE", "VOLUMES", "LEFT", "RATE", "REMAINING")
+		for i := range s.flushes {
+			f := &s.flushes[i].Status
+			row(s.flushes[i].Name, string(s.flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
+				cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	troubles := s.troubles()
+	if len(troubles) == 0 {
+		_, err := fmt.Fprintln(out, "\nNothing is wrong.")
+		return err
+	}
+	_, _ = fmt.Fprintln(out, "\nWhat is wrong, and what to do:")
+	for _, t := range troubles {
+		if _, err := fmt.Fprintf(out, "  %s: %s\n    -> %s\n", t.where, t.what, t.todo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *state) hosts(row func(...string), now time.Time) {
+	row("GROUP", "HOST", "STATE", "CACHE", "FILLED", "DIRTY", "REPLICAS", "ATTACHED", "SEEN")
+	for i := range s.groups {
+		g := &s.groups[i]
+		for _, name := range g.Spec.Nodes {
+			at := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == name })
+			if at < 0 {
+				row(g.Name, name, "Unknown", "-", "-", "-", "-", "-", "-")
+				continue
+			}
+			m := g.Status.Members[at]
+			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), share(m), v1alpha1.HumanBytes(m.DirtyBytes),
+				fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), ago(m.LastSeen, now))
+		}
+	}
+}
+
+func memberState(g *v1alpha1.NodeGroup, m v1alpha1.NodeGroupMember) string {
+	switch {
+	case g.Spec.Cordoned, slices.Contains(g.Spec.CordonedNodes, m.Name):
+		return "Cordoned"
+	case m.Ready:
+		return "Ready"
+	default:
+		return "NotReady"
+	}
+}
+
+func share(m v1alpha1.NodeGroupMember) string {
+	if m.CacheCapacityBytes <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
+}
+
+func ago(t *metav1.Time, now time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return now.Sub(t.Time).Truncate(time.Second).String() + " ago"
+}
+
+func volumeRow(v *v1alpha1.CacheVolume, wide bool) []string {
+	s := &v.Status
+	cells := []string{
+		v.Name, claimOf(v), cmp.Or(s.AttachedNode, "-"), cmp.Or(string(s.Authority), string(v1alpha1.AuthorityCeph)),
+		v1alpha1.HumanBytes(s.DirtyBytes), conditionOf(v, v1alpha1.ConditionRedundant), conditionOf(v, v1alpha1.ConditionHealthy),
+	}
+	if wide {
+		cells = append(cells, v.Spec.Group, strings.Join(v.Spec.Replicas, ","), cmp.Or(strings.Join(s.Outdated, ","), "-"),
+			fmt.Sprint(s.Epoch), v.Spec.Pool+"/"+v.Spec.Image)
+	}
+	return cells
+}
+
+func conditionOf(v *v1alpha1.CacheVolume, kind string) string {
+	if c := meta.FindStatusCondition(v.Status.Conditions, kind); c != nil && v.Status.AttachedNode != "" {
+		return string(c.Status)
+	}
+	return "-"
+}
