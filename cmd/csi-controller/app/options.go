@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/escache/escache-csi/internal/controller/overview"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/escache"
 )
@@ -44,6 +45,7 @@ type Options struct {
 	OrphanEvery time.Duration
 
 	Recovery RecoveryOptions
+	Page     overview.Options
 }
 
 // defaults are made so that another replica serves within 20 s of the leader's death: it waits out the lease (10 s, from when
@@ -97,6 +99,9 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors of DRBD devices; the same range as escached's drbd.minors")
 
 	f.DurationVar(&o.Poll, "poll-interval", o.Poll, "how often every escached is asked how it is")
+	f.StringVar(&o.Page.Address, "page-address", o.Page.Address, "IP:PORT of the read-only web page; empty: none")
+	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert, "PEM file of the page's certificate; without one it is served on loopback only")
+	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "how often orphans are counted for the metrics")
 	o.Recovery.bind(f)
 }
@@ -121,6 +126,9 @@ func (o *Options) Validate() error {
 		if d < time.Second {
 			bad("%s %s is below a second", name, d)
 		}
+	}
+	if err := o.Page.Validate(); err != nil {
+		bad("--page-address: %w", err)
 	}
 	if o.EscachedPort < 1 || o.EscachedPort > 65535 {
 		bad("--escached-port %d is no port", o.EscachedPort)

@@ -168,6 +168,7 @@ func (p parts) assemble() error {
 		groups.SetupWithManager(p.manager),
 		p.recovery(service, guarded, drainer),
 		flushes.SetupWithManager(p.manager),
+		p.page(),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
 		p.manager.Add(server.New(server.Config{

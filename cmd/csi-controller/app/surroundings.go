@@ -33,6 +33,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
+	"github.com/escache/escache-csi/internal/controller/overview"
 )
 
 // youngVolume is how old a CacheVolume without a PersistentVolume has to be to count as an orphan.
@@ -175,4 +176,12 @@ func (g guardedCaches) SetMode(ctx context.Context, node string, volume escache.
 		return err
 	}
 	return g.Hosts.SetMode(ctx, node, volume, mode)
+}
+
+// page serves the web page where it is asked for, on every replica.
+func (p parts) page() error {
+	if p.options.Page.Address == "" {
+		return nil
+	}
+	return p.manager.Add(overview.New(p.options.Page, p.manager.GetClient(), p.manager.GetClient(), p.log.With("component", "page"), time.Now))
 }

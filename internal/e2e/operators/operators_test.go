@@ -46,6 +46,12 @@ func TestOperators(t *testing.T) {
 	t.Run("another leader in the middle", w.anotherLeader)
 	t.Run("discard a cache", w.discard)
 	t.Run("support bundle", w.bundle)
+	w.attach(t, "data-app-0", "n1", 20*mib)
+	w.attach(t, "data-app-1", "n2", 20*mib)
+	lost := w.volume(t, "data-app-1")
+	lost.Status.AttachedNode = ""
+	must(t, w.api.Status().Update(t.Context(), lost))
+	t.Run("docs", w.runDocs)
 }
 
 func (w *world) wrongNames(t *testing.T) {
