@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export LAB_NAME=${LAB_NAME:-bench-$$}
 . hack/with-lab.sh
 
-step "install packages" hack/setup.sh build lab kubernetes
+step "install packages" hack/setup.sh build lab
 step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
 step "build benchmarks" env CGO_ENABLED=0 go build -o bin/bench-host ./hack/bench/host
 step "build benchmark of internal/rbd" go build -tags "$(hack/ceph-tags.sh)" -o bin/bench-rbd ./hack/bench/rbd
@@ -16,8 +16,4 @@ step "images through internal/rbd beside bare go-ceph" bin/bench-rbd
 step "placement decisions" go test -run NONE -bench . ./internal/placement
 step "lab up: Ceph and three hosts" lab up
 step "benchmarks on hosts" lab run -- bin/bench-host
-step "lab down" lab down
-step "build tests of csi-node" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
-step "lab up: the same with Kubernetes and the driver" lab up --driver
-step "pods with volumes" lab run -- bin/node.test -test.timeout 30m -test.run '^TestTimes$'
 step "lab down" lab down
