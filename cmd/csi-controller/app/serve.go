@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -35,6 +36,9 @@ import (
 
 // errLeaseLost ends the process: another replica leads, and nothing here may go on.
 var errLeaseLost = errors.New("the lease is lost; ending, so that nothing goes on in two places")
+
+// leaseWatch is how often the age of the lease is looked at. A paused leader that goes on has that long for what it had begun.
+const leaseWatch = 100 * time.Millisecond
 
 // serve runs until the context ends or the lease is lost.
 func serve(ctx context.Context, o Options, stderr io.Writer) error {
@@ -78,6 +82,10 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err := p.assemble(); err != nil {
 		return err
 	}
+	go lease.Watch(ctx, leaseWatch, func(age time.Duration) {
+		log.Error(errLeaseLost.Error(), "age", age)
+		os.Exit(1) // an orderly end would let go on what was begun while the lease was held
+	})
 	log.Info("started", "version", o.Version, "identity", lease.Identity())
 	err = m.Start(ctx)
 	if err != nil && strings.Contains(err.Error(), "leader election lost") {

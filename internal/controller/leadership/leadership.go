@@ -70,3 +70,29 @@ func (l *Lease) Check() error {
 	}
 	return nil
 }
+
+// Watch calls lost once, as soon as a lease that this process has held has run out, and looks that often. Check keeps new changes from
+// beginning; what a library had begun when the process was paused goes on with it, so lost must end the process and wait for nothing.
+func (l *Lease) Watch(ctx context.Context, every time.Duration, lost func(age time.Duration)) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		if age, out := l.ranOut(); out {
+			lost(age)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// ranOut is not true of a lease that was never held, or was given back.
+func (l *Lease) ranOut() (age time.Duration, out bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	age = l.now().Sub(l.renewed)
+	return age, !l.renewed.IsZero() && age >= l.valid
+}

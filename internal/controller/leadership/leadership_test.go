@@ -52,17 +52,31 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	ranOut := func(name string, want bool) {
+		t.Helper()
+		if _, out := l.ranOut(); out != want {
+			t.Errorf("%s: ran out %v", name, out)
+		}
+	}
 	step("before the first renewal", false)
+	ranOut("before the first renewal", false)
 	must(l.Create(t.Context(), mine))
 	step("acquired", true)
 	now = now.Add(5 * time.Second)
 	step("five seconds later", true)
+	ranOut("five seconds later", false)
 	lock.fail = errors.New("no answer")
 	if l.Update(t.Context(), mine) == nil {
 		t.Error("the failed renewal is hidden")
 	}
 	now = now.Add(time.Second)
 	step("a renewal failed", false)
+	ranOut("a renewal failed", true)
+	var age time.Duration
+	l.Watch(t.Context(), time.Hour, func(a time.Duration) { age = a })
+	if age != 6*time.Second {
+		t.Errorf("lost after %s", age)
+	}
 	lock.fail = nil
 	lock.slow = func() { now = now.Add(10 * time.Second) }
 	must(l.Update(t.Context(), mine))
@@ -72,6 +86,7 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 	step("renewed", true)
 	must(l.Update(t.Context(), others))
 	step("released", false)
+	ranOut("released", false)
 }
 
 // TestNothingIsChangedWithoutTheLease calls every guarded method; whatever got through would panic, for nothing is behind it.
@@ -87,6 +102,10 @@ func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 		"Resize":        func() error { return images.Resize(ctx, image, 1) },
 		"Delete image":  func() error { return images.Delete(ctx, image) },
 		"Fence":         func() error { return images.Fence(ctx, "", "", 1) },
+		"Unfence":       func() error { return images.Unfence(ctx, "", "") },
+		"DevConnect":    func() error { return hosts.DevConnect(ctx, "", escache.ConnectRequest{}) },
+		"Flush":         func() error { _, err := hosts.Flush(ctx, "", escache.VolumeRef{}, 1); return err },
+		"Stop":          func() error { return hosts.Stop(ctx, "", escache.VolumeRef{}) },
 		"PutReplica":    func() error { return hosts.PutReplica(ctx, "", escache.ReplicaRequest{}) },
 		"DeleteReplica": func() error { return hosts.DeleteReplica(ctx, "", escache.VolumeRef{}, true) },
 		"Create":        func() error { return objects.Create(ctx, node) },
