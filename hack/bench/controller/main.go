@@ -19,6 +19,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/escache/escache-csi/hack/bench/bare"
 )
 
 func main() {
@@ -54,13 +56,15 @@ func run(ctx context.Context, out io.Writer, binary string, volumes, many int) e
 	return memory(ctx, out, s, many)
 }
 
+const size = 1 << 30
+
 // rates measures bare and CSI by turns, so that whatever else the machine does hits both.
 func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int) error {
-	bare, err := dialBare(s.ceph.Conf(), pool)
+	raw, err := bare.Open(s.ceph.Conf(), pool)
 	if err != nil {
 		return err
 	}
-	defer bare.close()
+	defer raw.Close()
 	fmt.Fprintf(out,
 		"%d blank 1 GiB volumes per measurement; through CSI, each creation or deletion is two writes to the API server and one image\n",
 		volumes)
@@ -76,9 +80,9 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 			what string
 			do   func(i int) error
 		}{
-			{"bare create", func(i int) error { return bare.create(barely(i)) }},
+			{"bare create", func(i int) error { return raw.Create(barely(i), size) }},
 			{"CreateVolume", func(i int) error { return d.create(ctx, ours(i)) }},
-			{"bare delete", func(i int) error { return bare.trash(barely(i)) }},
+			{"bare delete", func(i int) error { return raw.Trash(barely(i)) }},
 			{"DeleteVolume", func(i int) error { return d.delete(ctx, ours(i)) }},
 		} {
 			if measured[step.what], err = measure(volumes, inFlight, step.do); err != nil {
@@ -87,7 +91,7 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 		}
 		row(w, "CreateVolume", inFlight, measured["CreateVolume"], measured["bare create"])
 		row(w, "DeleteVolume", inFlight, measured["DeleteVolume"], measured["bare delete"])
-		if err := bare.emptyTrash(); err != nil {
+		if err := raw.EmptyTrash("bare-", 8); err != nil {
 			return err
 		}
 		if err := d.settled(ctx); err != nil {
@@ -97,10 +101,10 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 	return w.Flush()
 }
 
-func row(w io.Writer, call string, inFlight int, r, bare result) {
+func row(w io.Writer, call string, inFlight int, r, raw result) {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	fmt.Fprintf(w, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f\t%.2f\t\n", call, inFlight, r.rate, ms(r.percentile(50)), ms(r.percentile(95)),
-		ms(r.percentile(99)), bare.rate, r.rate/bare.rate)
+		ms(r.percentile(99)), raw.rate, r.rate/raw.rate)
 }
 
 // result is the rate of many calls, and how long each took, sorted.

@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/escache/escache-csi/hack/bench/bare"
 	"github.com/escache/escache-csi/hack/internal/microceph"
 	"github.com/escache/escache-csi/internal/rbd"
 )
@@ -53,12 +54,12 @@ func run(ctx context.Context, out io.Writer, images, rounds, connections int) er
 	if err != nil {
 		return err
 	}
-	bare, err := dialBare(ceph.Conf(), pool)
+	raw, err := bare.Open(ceph.Conf(), pool)
 	if err != nil {
 		return err
 	}
-	defer bare.close()
-	b := &bench{cluster: cluster, bare: bare, images: images, rounds: rounds}
+	defer raw.Close()
+	b := &bench{cluster: cluster, bare: raw, images: images, rounds: rounds}
 	return b.table(ctx, out, clusters)
 }
 
@@ -83,7 +84,7 @@ const pool = "rbd"
 
 type bench struct {
 	cluster *rbd.Cluster
-	bare    *bare
+	bare    *bare.Pool
 	images  int
 	rounds  int
 	made    int
@@ -129,11 +130,11 @@ func (b *bench) round(ctx context.Context, inFlight int) (rates [4]float64, err 
 		names []string
 		do    func(name string) error
 	}{
-		{bares, func(name string) error { return b.bare.create(name, size) }},
+		{bares, func(name string) error { return b.bare.Create(name, size) }},
 		{ours, func(name string) error {
 			return b.cluster.CreateImage(ctx, rbd.ImageSpec{ImageRef: ref(name), SizeBytes: size})
 		}},
-		{bares, func(name string) error { return b.bare.trash(name) }},
+		{bares, func(name string) error { return b.bare.Trash(name) }},
 		{ours, func(name string) error { return b.cluster.DeleteImage(ctx, ref(name)) }},
 	} {
 		took, err := each(step.names, inFlight, step.do)
@@ -142,7 +143,7 @@ func (b *bench) round(ctx context.Context, inFlight int) (rates [4]float64, err 
 		}
 		rates[i] = float64(b.images) / took.Seconds()
 	}
-	return rates, b.bare.emptyTrash(inBackground)
+	return rates, b.bare.EmptyTrash("", inBackground)
 }
 
 const (
@@ -157,7 +158,7 @@ func (b *bench) emptying(ctx context.Context, out io.Writer, clusters *rbd.Clust
 		names[i] = fmt.Sprintf("trash-%d", i)
 	}
 	for _, do := range []func(string) error{
-		func(name string) error { return b.bare.create(name, size) },
+		func(name string) error { return b.bare.Create(name, size) },
 		func(name string) error { return b.cluster.DeleteImage(ctx, rbd.ImageRef{Pool: pool, Name: name}) },
 	} {
 		if _, err := each(names, inBackground, do); err != nil {
