@@ -12,6 +12,10 @@ const (
 	unpublishFence
 	unpublishDetach
 	settleWrite
+	flushAttach
+	flushConnect
+	flushStop
+	flushEnd
 )
 
 var stepTexts = map[uint8]string{
@@ -25,6 +29,22 @@ var stepTexts = map[uint8]string{
 	unpublishFence:   "those clients are put on the blocklist",
 	unpublishDetach:  "the record says that the node is detached",
 	settleWrite:      "the record says that the truth is in Ceph",
+	flushAttach:      "the record says who has it to write back",
+	flushConnect:     "dev_connect where it is to be written back",
+	flushStop:        "what was written back is stopped",
+	flushEnd:         "how the write-back went is looked at",
+}
+
+// fenced is where an operation goes on after it has fenced.
+func (c controller) fenced() uint8 {
+	switch c.op {
+	case opPublish:
+		return publishAttach
+	case opFlush:
+		return flushAttach
+	default:
+		return unpublishDetach
+	}
 }
 
 func (c controller) text() string { return stepTexts[c.pc] }
@@ -56,6 +76,7 @@ func (m *Model) control(s *state, out emit) {
 	}
 	for h := range uint8(hosts) {
 		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
+		m.flushFirst(s, h, try)
 	}
 	if h := s.rec.attached; h != nobody {
 		try(detachBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, false) })
@@ -97,7 +118,7 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 		seen.inCache = false
 	}
 	plan, ok := m.real.attach(seen, h)
-	if !ok || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
+	if !ok || len(plan.FlushFirst) > 0 || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
 		return false
 	}
 	c := controller{op: opPublish, node: h, held: plan.Held, over: plan.TakeOver, pc: publishAttach}
@@ -165,6 +186,10 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 		}
 		return
 	}
+	if c.pc >= flushAttach {
+		m.stepFlush(s, try)
+		return
+	}
 	try(controllerStep, c.pc, func(n *state) bool {
 		if !m.advance(n) {
 			n.ctl = controller{} // the operation fails, and is repeated or not
@@ -222,7 +247,7 @@ func (m *Model) advance(s *state) bool {
 		}
 		node := c.node
 		return m.swap(s, func(r *record) {
-			r.attached, r.client, r.fencedNow = node, 0, 0
+			r.attached, r.client, r.fencedNow, r.flush = node, 0, 0, false
 			r.epoch++
 		})
 	case publishDrop:
@@ -287,8 +312,8 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		c.pc = unpublishFence
 		found := c.clients
 		if found == 0 {
-			if c.op == opPublish {
-				c.pc = publishAttach
+			if c.op != opUnpublish {
+				c.pc = c.fenced()
 			}
 			return true
 		}
@@ -306,15 +331,12 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		} else {
 			s.ceph.brief |= s.rec.fencedNow
 		}
-		c.clients, c.pc = 0, unpublishDetach
-		if c.op == opPublish {
-			c.pc = publishAttach
-		}
+		c.clients, c.pc = 0, c.fenced()
 		return true
 	case unpublishDetach:
 		clean := c.clean
 		done := m.swap(s, func(r *record) {
-			r.attached, r.client = nobody, 0
+			r.attached, r.client, r.flush = nobody, 0, false
 			r.inCache = r.inCache && !clean
 		})
 		s.truthful()

@@ -9,7 +9,6 @@
 // freezes, generation identifiers pick the direction of a resync, a lock whose holder is silent is broken after 30 s with a blocklist
 // entry that ends by itself, and an entry that is gone revives the old map.
 //
-// What the model leaves out: loss of disks, orders by operators (discarding), the draining of an attached volume, a write-back that the
-// controller itself has done before an attach, and what dm-writecache writes back in the moment between its assembly and the record of
-// its client.
+// What the model leaves out: loss of disks, orders by operators (discarding), the draining of an attached volume, and what dm-writecache
+// writes back in the moment between its assembly and the record of its client.
 package model

@@ -39,10 +39,10 @@ type explorer struct {
 	broken *state
 }
 
-// Explore tries every order of steps up to a depth, from a volume in use and from one that was never attached.
+// Explore tries every order of steps up to a depth, from a volume in use, one that was never attached, and one left dirty.
 func (m *Model) Explore(depth, limit int) Result {
 	e := &explorer{model: m, seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
-	roots := []state{begun(), fresh()}
+	roots := []state{begun(), fresh(), left()}
 	for i := range roots {
 		e.reach(-1, move{host: uint8(i)}, &roots[i])
 	}
@@ -110,7 +110,10 @@ func (e *explorer) trace(roots []state) []string {
 		at = e.ways[at].from
 	}
 	slices.Reverse(way)
-	start := []string{"a volume in use on n1, with its copy on n2", "a volume that was never attached"}
+	start := []string{
+		"a volume in use on n1, with its copy on n2", "a volume that was never attached",
+		"a volume that nobody has, dirty on n1, with an outdated copy on n2",
+	}
 	lines := []string{start[at]}
 	now := roots[at]
 	for _, step := range way {

@@ -16,7 +16,7 @@ func (s *state) powerOff(h uint8) {
 }
 
 func (n *host) stopDevice() {
-	n.device, n.through, n.pending, n.onlyPeer, n.back, n.landed = false, false, 0, false, 0, false
+	n.device, n.through, n.unused, n.pending, n.onlyPeer, n.back, n.landed = false, false, false, 0, false, 0, false
 }
 
 // mapImage maps the image as krbd does. A holder that answers keeps its lock; one that is silent for 30 s loses it, and is
@@ -70,7 +70,7 @@ func (m *Model) mayStage(s *state, h, epoch uint8) bool {
 // stageConnect is escached's first half: the epoch goes to the disk, the copy is looked at, the image is mapped.
 func (m *Model) stageConnect(s *state, h uint8) bool {
 	n := &s.host[h]
-	if !n.laid || n.epoch < n.tag || n.device {
+	if !n.laid || n.epoch < n.tag {
 		return false
 	}
 	n.tag = n.epoch
@@ -90,7 +90,7 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 	if s.rec.attached != h || s.rec.epoch != n.epoch {
 		s.breaks(1, whyStagedWithoutRight)
 	}
-	n.device, n.through = true, !n.writes && m.on(AuthorityCacheBeforeWriteBack)
+	n.device, n.unused, n.through = true, false, !n.writes && m.on(AuthorityCacheBeforeWriteBack)
 	if s.visible(h) < s.acked {
 		s.breaks(3, whyStaleRead)
 	}
@@ -100,7 +100,7 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen
+	return n.up && n.device && n.primary && !n.frozen && !n.unused
 }
 
 // acknowledge is when the writer is told.

@@ -43,6 +43,8 @@ const (
 	controllerStep
 	controllerMoves
 	unfence
+	controllerGivesUp
+	controllerFlushes
 	kinds
 )
 
@@ -56,43 +58,45 @@ var pairs = [...]string{"n1 and n2", "n1 and n3", "n2 and n3"}
 
 // texts of moves; %s is the host, or the pair, %d the client.
 var texts = map[kind]string{
-	powerOff:        "%s loses its power",
-	powerOn:         "%s boots",
-	cutLink:         "the link between %s is cut",
-	healLink:        "the link between %s works again",
-	cutControl:      "%s is cut off from the control plane",
-	healControl:     "%s reaches the control plane again",
-	cutStorage:      "%s is cut off from Ceph",
-	healStorage:     "%s reaches Ceph again",
-	expire:          "the blocklist entry of client %d ends by itself",
-	controllerDies:  "the controller dies",
-	connect:         "the replicas on %s connect",
-	resyncEnds:      "%s has been resynchronised",
-	askArbiter:      "%s asks its arbiter whether it may go on without its peer",
-	answerLost:      "%s asks its arbiter, which writes the record, and the answer is lost",
-	write:           "a write on %s is acknowledged",
-	writeHere:       "a write on %s arrives at its own disk only, and is not acknowledged",
-	writeThere:      "a write on %s arrives at the peer's disk only, and is not acknowledged",
-	writeEnds:       "the write on %s that was under way ends, and is acknowledged",
-	readBack:        "%s begins to write back to Ceph",
-	backLands:       "what %s writes back arrives in Ceph",
-	backCommits:     "the cache on %s notes that Ceph has it",
-	stageBegins:     "NodeStage on %s reads the record",
-	stageConnects:   "dev_connect on %s maps the image",
-	stagePromotes:   "dev_connect on %s promotes the replica",
-	stageUses:       "dev_connect on %s assembles the cache, and the volume is used",
-	unstage:         "%s stops the device",
-	watchSeesClient: "csi-node on %s puts the client's address on record",
-	restoreBegins:   "csi-node on %s begins to count its peer again",
-	restoreLooks:    "csi-node on %s makes the second of its two looks",
-	restoreWrites:   "csi-node on %s takes its peer off the outdated",
-	publishBegins:   "ControllerPublish to %s begins",
-	detachBegins:    "ControllerUnpublish from %s begins",
-	giveUpBegins:    "ControllerUnpublish from %s begins; Kubernetes has given the node up",
-	settleBegins:    "the controller asks the replicas whether all is in Ceph",
-	controllerStep:  "the controller goes on: %s",
-	controllerMoves: "the controller lays the volume anew with %s",
-	unfence:         "the blocklist entry of client %d is removed",
+	powerOff:          "%s loses its power",
+	powerOn:           "%s boots",
+	cutLink:           "the link between %s is cut",
+	healLink:          "the link between %s works again",
+	cutControl:        "%s is cut off from the control plane",
+	healControl:       "%s reaches the control plane again",
+	cutStorage:        "%s is cut off from Ceph",
+	healStorage:       "%s reaches Ceph again",
+	expire:            "the blocklist entry of client %d ends by itself",
+	controllerDies:    "the controller dies",
+	connect:           "the replicas on %s connect",
+	resyncEnds:        "%s has been resynchronised",
+	askArbiter:        "%s asks its arbiter whether it may go on without its peer",
+	answerLost:        "%s asks its arbiter, which writes the record, and the answer is lost",
+	write:             "a write on %s is acknowledged",
+	writeHere:         "a write on %s arrives at its own disk only, and is not acknowledged",
+	writeThere:        "a write on %s arrives at the peer's disk only, and is not acknowledged",
+	writeEnds:         "the write on %s that was under way ends, and is acknowledged",
+	readBack:          "%s begins to write back to Ceph",
+	backLands:         "what %s writes back arrives in Ceph",
+	backCommits:       "the cache on %s notes that Ceph has it",
+	stageBegins:       "NodeStage on %s reads the record",
+	stageConnects:     "dev_connect on %s maps the image",
+	stagePromotes:     "dev_connect on %s promotes the replica",
+	stageUses:         "dev_connect on %s assembles the cache, and the volume is used",
+	unstage:           "%s stops the device",
+	watchSeesClient:   "csi-node on %s puts the client's address on record",
+	restoreBegins:     "csi-node on %s begins to count its peer again",
+	restoreLooks:      "csi-node on %s makes the second of its two looks",
+	restoreWrites:     "csi-node on %s takes its peer off the outdated",
+	publishBegins:     "ControllerPublish to %s begins",
+	detachBegins:      "ControllerUnpublish from %s begins",
+	giveUpBegins:      "ControllerUnpublish from %s begins; Kubernetes has given the node up",
+	settleBegins:      "the controller asks the replicas whether all is in Ceph",
+	controllerStep:    "the controller goes on: %s",
+	controllerMoves:   "the controller lays the volume anew with %s",
+	unfence:           "the blocklist entry of client %d is removed",
+	controllerGivesUp: "the controller goes on: Kubernetes has given up %s, which was to write back",
+	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
 func (m move) text(before *state) string {
@@ -144,6 +148,21 @@ func begun() state {
 	n1 := &s.host[0]
 	n1.tag, n1.primary, n1.device, n1.client, n1.given = 1, true, true, 1, 1
 	s.conn = s.conn.with(pair(0, 1))
+	return s
+}
+
+// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and then n1 lost its power and returned.
+func left() state {
+	s := fresh()
+	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
+	s.acked, s.last, s.faults = 1, 1, 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current = true, 1-i, 1
+	}
+	n1 := &s.host[0]
+	n1.tag, n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 1, 2, 1, true, 1
+	s.cut = s.cut.with(pair(0, 1))
 	return s
 }
 

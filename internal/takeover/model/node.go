@@ -10,7 +10,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 		}
 	}
 	m.stage(s, h, try)
-	if at.device && at.primary && !at.frozen && at.pending == 0 && at.back == 0 {
+	if at.device && !at.unused && at.primary && !at.frozen && at.pending == 0 && at.back == 0 {
 		try(unstage, func(n *state) bool {
 			if n.host[h].dirty != 0 {
 				if m.on(StopOnlyClean) {
@@ -23,7 +23,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 			return true
 		})
 	}
-	if at.device && at.control && s.rec.attached == h && s.rec.epoch == at.tag && s.rec.client != at.client {
+	if at.device && at.stage == stageIdle && at.control && s.rec.attached == h && s.rec.epoch == at.tag && s.rec.client != at.client {
 		try(watchSeesClient, func(n *state) bool {
 			n.rec.client = at.client
 			n.wrote()
@@ -38,7 +38,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	at := &s.host[h]
 	switch at.stage {
 	case stageIdle:
-		if at.given != 0 && !at.device && at.control && !at.primary {
+		if at.given != 0 && at.control && (at.unused || (!at.device && !at.primary)) {
 			try(stageBegins, func(n *state) bool {
 				if !m.mayStage(n, h, at.given) {
 					return false
@@ -49,9 +49,12 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 		}
 	case stageRead:
 		try(stageConnects, func(n *state) bool {
-			if m.stageConnect(n, h) {
+			switch {
+			case n.host[h].device && n.host[h].epoch >= n.host[h].tag:
+				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
+			case !n.host[h].device && m.stageConnect(n, h):
 				n.host[h].stage = stageMapped
-			} else {
+			default:
 				n.endStage(h)
 			}
 			return true

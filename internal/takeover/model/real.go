@@ -44,6 +44,8 @@ type (
 		node   uint8
 		holder report
 		dead   bool
+		// flush: it is the controller's own attachment that ends, flushed or not.
+		flush, flushed bool
 	}
 	detachAnswer struct {
 		plan authority.Detachment
@@ -121,6 +123,9 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	if r.inCache {
 		v.Status.Authority = v1alpha1.AuthorityCache
 	}
+	if r.flush {
+		v.Status.FlushEpoch = v.Status.Epoch
+	}
 	if r.attached != nobody {
 		v.Status.AttachedNode = names[r.attached]
 	}
@@ -154,25 +159,52 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 	a, known := r.attaches[q]
 	if !known {
 		plan, err := authority.Attach(rec.volume(), names[:], names[node])
-		a = attachAnswer{plan, err == nil && len(plan.FlushFirst) == 0}
+		a = attachAnswer{plan, err == nil}
 		r.attaches[q] = a
 	}
 	return a.plan, a.ok
 }
 
 func (r *rules) detach(rec record, node uint8, holder report, dead bool) (authority.Detachment, bool) {
-	q := detachQuestion{rec, node, holder, dead}
+	return r.take(detachQuestion{rec: rec, node: node, holder: holder, dead: dead})
+}
+
+func (r *rules) endFlush(rec record, flushed bool, holder report, dead bool) (authority.Detachment, bool) {
+	return r.take(detachQuestion{rec: rec, node: rec.attached, holder: holder, dead: dead, flush: true, flushed: flushed})
+}
+
+func (r *rules) take(q detachQuestion) (authority.Detachment, bool) {
 	a, known := r.detaches[q]
 	if !known {
 		death := authority.Death{}
-		if dead {
+		if q.dead {
 			death.Reason = "given up by Kubernetes"
 		}
-		plan, err := authority.Detach(rec.volume(), names[node], holder.real(), death)
-		a = detachAnswer{plan, err == nil}
+		var err error
+		if q.flush {
+			a.plan, err = authority.EndFlush(q.rec.volume(), q.flushed, q.holder.real(), death)
+		} else {
+			a.plan, err = authority.Detach(q.rec.volume(), names[q.node], q.holder.real(), death)
+		}
+		a.ok = err == nil
 		r.detaches[q] = a
 	}
 	return a.plan, a.ok
+}
+
+// flushers asks which of the nodes with a current copy can write it back.
+func (r *rules) flushers(rec record, current []string, seen [hosts]report) set {
+	reports := map[string]authority.Report{}
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].real() })
+	var able set
+	list, err := authority.Flushers(rec.volume(), current, reports)
+	if err != nil {
+		return 0
+	}
+	for _, name := range list {
+		able = able.with(uint8(slices.Index(names[:], name)))
+	}
+	return able
 }
 
 func (r *rules) isSettled(rec record, seen [hosts]report) bool {

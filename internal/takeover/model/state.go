@@ -30,6 +30,7 @@ type record struct {
 	replicas  set
 	outdated  set
 	inCache   bool // authority
+	flush     bool // the attachment is the controller's own, to have the cache written back
 	client    uint8
 	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
 	fencedNow set            // those of the running epoch
@@ -66,6 +67,7 @@ type host struct {
 	client   uint8
 	device   bool
 	through  bool  // writes through to Ceph
+	unused   bool  // nobody has opened the device: it was made to write back
 	pending  uint8 // a write that is under way and not acknowledged
 	onlyPeer bool  // the pending write has arrived at the peer only
 	back     uint8 // what is being written back
@@ -106,6 +108,7 @@ type controller struct {
 	held    bool
 	fence   bool
 	clean   bool
+	flushed bool
 	over    bool // a take-over: nothing is laid anew
 	renew   set
 	move    set   // the new pair of replicas; 0: they stay
@@ -119,6 +122,7 @@ const (
 	opPublish
 	opUnpublish
 	opSettle
+	opFlush
 )
 
 // state is everything. It is compared and hashed as a whole, so it holds no pointer.

@@ -1,0 +1,124 @@
+package model
+
+// flushFirst begins the write-back that an attach needs first: to a node without a current copy, of a volume that may be dirty.
+func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
+	if s.rec.attached != nobody && !s.rec.flush {
+		return
+	}
+	plan, ok := m.real.attach(s.rec, h)
+	if !ok || len(plan.FlushFirst) == 0 {
+		return
+	}
+	if s.rec.flush {
+		// It was begun before, and is gone on with.
+		try(controllerFlushes, s.rec.attached, func(n *state) bool {
+			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: flushConnect}
+			return true
+		})
+		return
+	}
+	var seen [hosts]report
+	for i := range uint8(hosts) {
+		seen[i] = s.report(i)
+	}
+	if s.rec.epoch >= m.Bounds.Epochs {
+		return
+	}
+	m.real.flushers(s.rec, plan.FlushFirst, seen).each(func(at uint8) {
+		try(controllerFlushes, at, func(n *state) bool {
+			n.ctl = controller{op: opFlush, node: at, pc: flushAttach}
+			if from, forced := m.real.takenFrom(n.rec); forced {
+				n.ctl.pc, n.ctl.lost = unpublishList, from
+			}
+			return true
+		})
+	})
+}
+
+// stepFlush makes one step of a write-back.
+func (m *Model) stepFlush(s *state, try func(kind, uint8, func(*state) bool)) {
+	c, at := s.ctl, &s.host[s.ctl.node]
+	if c.pc == flushStop && at.up && at.device && (at.dirty != 0 || at.back != 0) {
+		return // it is being written back
+	}
+	if c.pc == flushEnd {
+		try(controllerGivesUp, c.node, func(n *state) bool { return m.endFlush(n, true) })
+		try(controllerStep, c.pc, func(n *state) bool { return m.endFlush(n, false) })
+		return
+	}
+	try(controllerStep, c.pc, func(n *state) bool {
+		if !m.advanceFlush(n) {
+			n.ctl = controller{}
+		}
+		return true
+	})
+}
+
+func (m *Model) advanceFlush(s *state) bool {
+	c := &s.ctl
+	n := &s.host[c.node]
+	switch c.pc {
+	case flushAttach:
+		c.pc = flushConnect
+		return m.swap(s, func(r *record) {
+			r.attached, r.client, r.fencedNow, r.flush = s.ctl.node, 0, 0, true
+			r.epoch++
+		})
+	case flushConnect:
+		if n.stage != stageIdle {
+			return false // busy
+		}
+		c.pc = flushStop
+		if !s.reaches(c.node) || !m.connectToFlush(s, c.node) {
+			c.pc = flushEnd
+		}
+		return true
+	default:
+		c.pc = flushEnd
+		if s.reaches(c.node) && n.device && n.unused && !n.frozen && n.stage == stageIdle {
+			s.letGo(c.node)
+			c.flushed = true
+		}
+		return true
+	}
+}
+
+// connectToFlush is dev_connect, asked for by the controller itself. Nobody opens the device.
+func (m *Model) connectToFlush(s *state, h uint8) bool {
+	n := &s.host[h]
+	if !n.laid || n.tag > s.rec.epoch {
+		return false
+	}
+	n.tag = s.rec.epoch
+	if n.device {
+		return n.unused
+	}
+	if !s.promotable(h) || !m.mapImage(s, h) {
+		return false
+	}
+	if !m.promote(s, h) {
+		s.letGo(h)
+		return false
+	}
+	n.device, n.unused = true, true
+	return true
+}
+
+// endFlush reads the record anew and takes the volume from the node that has written back, or could not.
+func (m *Model) endFlush(s *state, dead bool) bool {
+	h := s.ctl.node
+	if s.rec.attached != h || !s.rec.flush {
+		s.ctl = controller{}
+		return true // overtaken
+	}
+	plan, ok := m.real.endFlush(s.rec, s.ctl.flushed, s.report(h), dead)
+	if !ok || plan.Gone {
+		s.ctl = controller{}
+		return !dead
+	}
+	s.ctl = controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
+	if plan.Fence {
+		s.ctl.pc = unpublishList
+	}
+	return true
+}
