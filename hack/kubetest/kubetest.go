@@ -26,6 +26,7 @@ const (
 type Cluster struct {
 	control *kubernetes.ControlPlane
 	kubectl string
+	audit   string // the file with all requests, empty where none is kept
 }
 
 // Run is for TestMain: it starts one control plane for all tests of a package, hands it to use, runs the tests and ends it.
@@ -37,7 +38,7 @@ func Run(m *testing.M, use func(*Cluster)) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	cluster, err := start(dir)
+	cluster, err := start(dir, false)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
 		return 1
@@ -54,7 +55,18 @@ func Run(m *testing.M, use func(*Cluster)) int {
 // Start starts a control plane for one test, which ends with it.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
-	cluster, err := start(t.TempDir())
+	return startFor(t, false)
+}
+
+// StartAudited is Start with a log of who asked for what, for Cluster.CheckRights.
+func StartAudited(t testing.TB) *Cluster {
+	t.Helper()
+	return startFor(t, true)
+}
+
+func startFor(t testing.TB, audited bool) *Cluster {
+	t.Helper()
+	cluster, err := start(t.TempDir(), audited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +78,7 @@ func Start(t testing.TB) *Cluster {
 	return cluster
 }
 
-func start(dir string) (*Cluster, error) {
+func start(dir string, audited bool) (*Cluster, error) {
 	cache, err := buildcache.Open("")
 	if err != nil {
 		return nil, err
@@ -83,13 +95,18 @@ func start(dir string) (*Cluster, error) {
 	}
 	starting, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	control, err := kubernetes.Start(starting, kubernetes.Config{
-		Dir: filepath.Join(dir, "kubernetes"), Address: "127.0.0.1", Programs: programs,
-	})
+	config := kubernetes.Config{Dir: filepath.Join(dir, "kubernetes"), Address: "127.0.0.1", Programs: programs}
+	audit := ""
+	if audited {
+		if audit, config.APIServerArgs, err = auditArgs(dir); err != nil {
+			return nil, err
+		}
+	}
+	control, err := kubernetes.Start(starting, config)
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{control: control, kubectl: programs["kubectl"]}, nil
+	return &Cluster{control: control, kubectl: programs["kubectl"], audit: audit}, nil
 }
 
 // Kubeconfig is the path of the administrator's kubeconfig.

@@ -35,8 +35,14 @@ func Tools(t testing.TB, names ...string) map[string]string {
 // they log is shown when it has failed.
 func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
 	t.Helper()
+	c.SidecarsAs(t, Account{Kubeconfig: c.Kubeconfig(), Namespace: "default"}, name, socket, args)
+}
+
+// SidecarsAs is Sidecars with an account's rights.
+func (c *Cluster) SidecarsAs(t testing.TB, account Account, name, socket string, args map[string][]string) {
+	t.Helper()
 	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{
-		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: c.Kubeconfig(), Namespace: "default",
+		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: account.Kubeconfig, Namespace: account.Namespace,
 		Programs: Tools(t, kubernetes.SidecarPrograms()...), Args: args,
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ var topologyArgs = map[string][]string{"csi-provisioner": {"--strict-topology=tr
 func claimLife(t *testing.T, w *world) {
 	d := w.launch(t, "a", soon...)
 	leader(t, time.Minute, d)
-	w.kube.Sidecars(t, "a", d.socket(), topologyArgs)
+	w.kube.SidecarsAs(t, w.account, "a", d.socket(), topologyArgs)
 	w.kubectl(t, class, "apply", "-f", "-")
 	w.kubectl(t, claim, "apply", "-f", "-")
 	w.kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/data", "--timeout=60s")

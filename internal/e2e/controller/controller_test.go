@@ -33,4 +33,8 @@ func TestController(t *testing.T) {
 			w.empty(t)
 		})
 	}
+	// What only pods need is named, and what the operators' suite shows with flushes.
+	w.kube.CheckRights(t, w.account, "get pods", "get apps/replicasets", "update escache.io/cacheflushes", "delete escache.io/cacheflushes",
+		"get escache.io/cacheflushes", "update escache.io/cacheflushes/status", "get escache.io/cachediscards",
+		"update escache.io/cachediscards/status")
 }

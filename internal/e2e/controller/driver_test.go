@@ -73,8 +73,8 @@ func (d *driver) run(t *testing.T, w *world, args []string) {
 	must(t, err)
 	defer log.Close()
 	all := append([]string{
-		"--kubeconfig", w.kube.Kubeconfig(), "--ceph-dir", w.cephDir, "--csi-socket", d.socket(), "--identity", d.name,
-		"--lease-namespace", "default", "--escached-plaintext", "--escached-port", fmt.Sprint(w.fleet.Port),
+		"--kubeconfig", w.account.Kubeconfig, "--ceph-dir", w.cephDir, "--csi-socket", d.socket(), "--identity", d.name,
+		"--lease-namespace", w.account.Namespace, "--escached-plaintext", "--escached-port", fmt.Sprint(w.fleet.Port),
 		"--metrics-address", "0", "--health-address", "0", "--poll-interval", "1s",
 	}, args...)
 	d.command = exec.Command(w.binary, all...)
@@ -121,7 +121,7 @@ func (d *driver) bury() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	lease := &coordinationv1.Lease{}
-	if err := d.world.api.Get(ctx, client.ObjectKey{Namespace: "default", Name: "escache-csi-controller"}, lease); err != nil {
+	if err := d.world.api.Get(ctx, client.ObjectKey{Namespace: d.world.account.Namespace, Name: "escache-csi-controller"}, lease); err != nil {
 		return
 	}
 	if holder := lease.Spec.HolderIdentity; holder != nil && *holder == d.name {

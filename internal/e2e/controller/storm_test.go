@@ -173,7 +173,7 @@ func orphanCommand(t *testing.T, w *world) {
 
 // orphans runs the subcommand.
 func (w *world) orphans(args ...string) (string, error) {
-	all := append([]string{"orphans", "--kubeconfig", w.kube.Kubeconfig(), "--ceph-dir", w.cephDir}, args...)
+	all := append([]string{"orphans", "--kubeconfig", w.account.Kubeconfig, "--ceph-dir", w.cephDir}, args...)
 	out, err := exec.Command(w.binary, all...).CombinedOutput()
 	return string(out), err
 }

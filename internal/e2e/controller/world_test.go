@@ -46,8 +46,15 @@ type world struct {
 	api   client.WithWatch
 	fleet *hosttest.Fleet
 
-	binary  string // csi-controller with crash points
+	account kubetest.Account // that the chart gives csi-controller and the sidecars
+	binary  string           // csi-controller with crash points
 	cephDir string
+}
+
+// controllerCaps are those that docs/security.md tells to give csi-controller, and no more.
+var controllerCaps = map[string]string{
+	"mon": `profile rbd, allow command "osd blocklist", allow command "osd pool application get", allow command "df"`,
+	"osd": "profile rbd pool=rbd, profile rbd pool=fast, profile rbd pool=small",
 }
 
 var nodes = []string{"n1", "n2", "n3", "n4", "n5", "n6"}
@@ -55,11 +62,12 @@ var nodes = []string{"n1", "n2", "n3", "n4", "n5", "n6"}
 func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	w := &world{ceph: cephtest.Start(t), kube: kubetest.Start(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
+	w := &world{ceph: cephtest.Start(t), kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
 	w.binary = build(t)
-	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.AdminKeyring())
+	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.User(t, "client.escache-controller", controllerCaps))
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io")
+	w.account = w.kube.ChartAccount(t, checkout, "controller")
 	w.api = w.connect(t)
 	for i, group := range []string{"g1", "g2"} {
 		w.addGroup(t, group, nodes[3*i:3*i+3])

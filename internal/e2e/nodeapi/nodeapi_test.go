@@ -33,13 +33,15 @@ import (
 const checkout = "../../.."
 
 type world struct {
-	kube   *kubetest.Cluster
-	client *cluster.Client
+	kube    *kubetest.Cluster
+	account kubetest.Account // that the chart gives csi-node
+	client  *cluster.Client
 }
 
 func TestNodeAPI(t *testing.T) {
-	w := &world{kube: kubetest.Start(t)}
-	config, err := clientcmd.BuildConfigFromFlags("", w.kube.Kubeconfig())
+	w := &world{kube: kubetest.StartAudited(t)}
+	w.account = w.kube.ChartAccount(t, checkout, "node")
+	config, err := clientcmd.BuildConfigFromFlags("", w.account.Kubeconfig)
 	check(t, err)
 	w.client, err = cluster.New(config)
 	check(t, err)
@@ -53,6 +55,7 @@ func TestNodeAPI(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"records and status by compare-and-swap", records},
+		{"an image that is not named after its record is looked for in all records", otherName},
 		{"a repeated grant changes the object", repeatedGrant},
 		{"of two rivals at most one goes on", rivals},
 		{"an Event is shown by kubectl describe", event},
@@ -61,6 +64,7 @@ func TestNodeAPI(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, w) })
 	}
+	w.kube.CheckRights(t, w.account)
 }
 
 func check(t *testing.T, err error) {
@@ -233,7 +237,7 @@ func idle(t *testing.T, w *world) {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	check(t, err)
 	cmd := exec.Command(filepath.Join(dir, "csi-node"), "--node-name=n9", "--kubelet-dir="+dir, "--escached-socket="+filepath.Join(dir, "escached.sock"),
-		"--arbiter-socket="+filepath.Join(dir, "arbiter.sock"), "--metrics-address=127.0.0.1:0", "--kubeconfig="+w.kube.Kubeconfig())
+		"--arbiter-socket="+filepath.Join(dir, "arbiter.sock"), "--metrics-address=127.0.0.1:0", "--kubeconfig="+w.account.Kubeconfig)
 	cmd.Stderr = log
 	check(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
@@ -261,4 +265,10 @@ func use(t *testing.T, pid int) (ticks, kib int64) {
 	_, err = fmt.Sscan(string(out), &ticks, &kib)
 	check(t, err)
 	return ticks, kib
+}
+
+func otherName(t *testing.T, w *world) {
+	if v, err := w.client.VolumeOf(t.Context(), api.VolumeRef{Pool: "nowhere", Image: "escache-nobody"}); !errors.Is(err, cluster.ErrNotFound) {
+		t.Errorf("an image without a record: %v %v", v, err)
+	}
 }
