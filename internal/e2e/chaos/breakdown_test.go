@@ -43,7 +43,8 @@ func TestTakeOverTimes(t *testing.T) {
 }
 
 func takeOverTimes(t *testing.T, lab *labtest.Lab) float64 {
-	s := newScene(t, lab)
+	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
+	s.open()
 	s.n1.Shell(t, "mkfs.ext4 -q -E nodiscard "+s.device+" && mkdir -p /mnt/chaos && mount "+s.device+" /mnt/chaos && "+
 		"dd if=/dev/urandom of=/mnt/chaos/data bs=1M count=16 conv=fsync 2>/dev/null")
 	sum := s.n1.Shell(t, "sha256sum </mnt/chaos/data")

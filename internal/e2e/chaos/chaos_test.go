@@ -62,7 +62,8 @@ func TestChaos(t *testing.T) {
 }
 
 func runRow(t *testing.T, lab *labtest.Lab, into *tally) {
-	s := newScene(t, lab)
+	begin := time.Now()
+	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
 	defer func() {
 		into.runs++
 		if s.check != nil {
@@ -71,10 +72,15 @@ func runRow(t *testing.T, lab *labtest.Lab, into *tally) {
 			into.double += s.check.Double
 		}
 		into.recovered = append(into.recovered, s.recovered...)
+		verdict := "ok"
 		if t.Failed() {
 			into.failed++
+			verdict = "FAILED"
 		}
+		// Said at once: whatever ends the run before its table is printed, this is known.
+		fmt.Printf("%-6s %s: %s; in use again after %s\n", verdict, into.row.name(), time.Since(begin).Round(time.Second), s.recovered)
 	}()
+	s.open()
 	into.row.run(s)
 	if !t.Failed() {
 		lab.AssertNothingLeft(t)

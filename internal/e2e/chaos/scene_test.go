@@ -41,15 +41,13 @@ type scene struct {
 	recovered []time.Duration
 }
 
-func newScene(t *testing.T, lab *labtest.Lab) *scene {
-	t.Helper()
-	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
-	s.v = lab.NewVolume(t, labtest.VolumeSpec{})
-	s.v.Lay(t)
+// open makes the volume and gives it to the first host.
+func (s *scene) open() {
+	s.Helper()
+	s.v = s.lab.NewVolume(s, labtest.VolumeSpec{})
+	s.v.Lay(s)
 	s.check = s.v.NewChecker()
-	s.holder = s.n1
 	s.connect(s.n1)
-	return s
 }
 
 // connect gives the volume to a host, as often as it takes: so does the kubelet.
