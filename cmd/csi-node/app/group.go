@@ -43,7 +43,7 @@ func (f *follower) settle(ctx context.Context) {
 }
 
 // awaitNode returns when the Node object is there. A kubelet that is told of a driver before it has made its Node writes a CSINode without
-// an owner, which is refused; it tries again after longer and longer pauses, and the node is not Ready until it has succeeded.
+// an owner, which is refused; it tries again after longer and longer pauses.
 func awaitNode(ctx context.Context, kubernetes *cluster.Client, node string, pause time.Duration) {
 	for {
 		// Any other failure is not this one: the kubelet may know its Node though the API does not answer now.
