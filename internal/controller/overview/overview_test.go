@@ -2,6 +2,8 @@ package overview
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"io"
 	"log/slog"
 	"net/http"
@@ -114,7 +116,13 @@ func TestPageShowsGroupsAndEscapesWhatItShows(t *testing.T) {
 	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "script-src 'sha256-") || !strings.Contains(policy, "frame-ancestors 'none'") {
 		t.Errorf("policy %q", policy)
 	}
-	// For looking at it in a browser; see docs/see-the-state.md.
+	_, after, _ := strings.Cut(body, "<script>")
+	script, _, _ := strings.Cut(after, "</script>")
+	sum := sha256.Sum256([]byte(script))
+	if hash := base64.StdEncoding.EncodeToString(sum[:]); script == "" || !strings.Contains(header.Get("Content-Security-Policy"), hash) {
+		t.Errorf("the policy does not let the page's script run, whose hash is %s", hash)
+	}
+	// For looking at it in a browser.
 	if path := os.Getenv("ESCACHE_PAGE"); path != "" {
 		if err := os.WriteFile(path, []byte(body), 0o644); err != nil {
 			t.Fatal(err)
