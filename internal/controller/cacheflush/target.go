@@ -149,7 +149,8 @@ func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alp
 				out = append(out, page.Items[i])
 			}
 		}
-		if page.Continue == "" {
+		// A cache answers with a token that it does not take back.
+		if !paged || page.Continue == "" {
 			break
 		}
 	}
