@@ -53,7 +53,9 @@ func TestJudge(t *testing.T) {
 		{"all is well", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, nil, nil, Nothing, "", ""},
 		{"the partner is lost, and not for long", func(*v1alpha1.CacheVolume) {}, nil, nil, Nothing, "", ""},
 		{"the partner is gone", func(*v1alpha1.CacheVolume) {}, gone, nil, Begin, "n2", "node n2 has not answered since"},
-		{"the partner is gone and the holder is second", func(v *v1alpha1.CacheVolume) { v.Spec.Replicas = []string{"n2", "n1"} }, gone, nil, Begin, "n2", ""},
+		{"the partner is gone and the holder is second", func(v *v1alpha1.CacheVolume) {
+			v.Spec.Replicas = []string{"n2", "n1"}
+		}, gone, nil, Begin, "n2", ""},
 		{"the holder has not noticed, or is frozen", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, gone, nil, Wait, "n2", "frozen"},
 		{"the node without a replica is gone", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, Gone{"n3": now}, nil, Nothing, "", ""},
 		{"the holder is gone", func(*v1alpha1.CacheVolume) {}, Gone{"n1": now}, nil, Nothing, "", ""},

@@ -66,7 +66,8 @@ func newWorld(t *testing.T, volumes ...string) *world {
 	for _, name := range volumes {
 		v := w.volume(name)
 		request := escache.ReplicaRequest{
-			VolumeRef: ref(name), ImageID: "id", SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes, Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
+			VolumeRef: ref(name), ImageID: "id", SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+			Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
 		}
 		for _, node := range []string{"n1", "n2"} {
 			address := w.fleet.Node(node).Status.Addresses[0].Address
@@ -199,7 +200,8 @@ func TestRepair(t *testing.T) {
 	}
 	w.at("v", repair.ReasonNone, "")
 	v := w.volume("v")
-	if s := v.Status; len(s.Outdated) > 0 || s.Repair != nil || len(s.WriteThrough) > 0 || s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "n1" {
+	if s := v.Status; len(s.Outdated) > 0 || s.Repair != nil || len(s.WriteThrough) > 0 ||
+		s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "n1" {
 		t.Errorf("status %+v", s)
 	}
 	if s, _ := holder.Volume(ref("v")); s.Mode != escache.ModeWriteback {
