@@ -83,6 +83,10 @@ func (c *Cluster) CheckRights(t testing.TB, a Account, unused ...string) {
 		t.Errorf("%s has no rights at all", a.User)
 	}
 	for _, right := range granted {
+		// Listing is how an API server before 1.34 is watched: a newer one begins the watch with the list.
+		if what, list := strings.CutPrefix(right, "list "); list && used["watch "+what] {
+			continue
+		}
 		if !used[right] && !slices.Contains(unused, right) {
 			t.Errorf("%s may %s, and nothing here needs it", a.User, right)
 		}

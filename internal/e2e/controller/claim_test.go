@@ -4,6 +4,7 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -67,6 +68,13 @@ func claimLife(t *testing.T, w *world) {
 		must(t, json.Unmarshal([]byte(w.rbd(t, "info", "--format", "json", "fast/"+v.Spec.Image)), &image))
 		return image.Size == 3*gib
 	}, func() string { return "the image did not grow" })
+
+	attachment := fmt.Sprintf(`{"apiVersion":"storage.k8s.io/v1","kind":"VolumeAttachment","metadata":{"name":"data"},"spec":{"attacher":%q,`+
+		`"nodeName":%q,"source":{"persistentVolumeName":%q}}}`, v1alpha1.DriverName, v.Spec.Replicas[0],
+		w.kubectl(t, "", "get", "pvc", "data", "-o", "jsonpath={.spec.volumeName}"))
+	w.kubectl(t, attachment, "apply", "-f", "-")
+	w.kubectl(t, "", "wait", "--for=jsonpath={.status.attached}=true", "volumeattachment/data", "--timeout=60s")
+	w.kubectl(t, "", "delete", "volumeattachment", "data", "--timeout=60s")
 
 	w.kubectl(t, "", "delete", "pvc", "data", "--timeout=60s")
 	w.empty(t)
