@@ -53,6 +53,10 @@ lint: setup ## golangci-lint and shellcheck
 generate: ## deepcopy functions and CRDs from api/v1alpha1
 	go generate ./api/...
 
+.PHONY: images-test
+images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)
+	hack/images.sh
+
 .PHONY: lab
 lab: ## start a lab: real Ceph and three hosts (go run ./hack/lab --help)
 	hack/setup.sh lab

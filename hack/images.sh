@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Builds the images from bases that are made here of Debian's packages (no registry is asked), and tries each: images.sh [TARGET]…
+# Needs root and some minutes; everything it makes is below IMAGES_DIR and removed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(escached csi-node csi-controller)
+missing=()
+for program in buildah debootstrap; do command -v "$program" >/dev/null || missing+=("$program"); done
+if [ ${#missing[@]} -gt 0 ]; then
+  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}"
+fi
+dir=${IMAGES_DIR:-$(mktemp -d)}
+mkdir -p "$dir"
+# No daemon, no user namespaces and no overlay are needed this way.
+export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
+buildah() { command buildah --root "$dir/store" --runroot "$dir/run" "$@"; }
+trap 'rm -rf "$dir"' EXIT
+
+debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" >"$dir/debootstrap.log" 2>&1 || {
+  tail "$dir/debootstrap.log" >&2
+  exit 1
+}
+rm -rf "$dir"/base/var/cache/apt/archives/*.deb
+base() { # NAME [FROM:TO]…
+  local name=$1 id
+  shift
+  id=$(buildah from scratch)
+  buildah add -q "$id" "$dir/base" / >/dev/null
+  for copy in "$@"; do buildah add -q "$id" "${copy%%:*}" "${copy#*:}" >/dev/null; done
+  buildah config --env "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "$id"
+  buildah commit -q --rm "$id" "$name" >/dev/null
+}
+base localhost/base:1
+base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
+
+for target in "${targets[@]}"; do
+  buildah build -q --layers --pull-never --target "$target" --tag "localhost/$target:test" --network host \
+    --build-arg BASE=localhost/base:1 --build-arg BUILD_BASE=localhost/build-base:1 --build-arg "GOPROXY=$(go env GOPROXY)" \
+    --build-arg VERSION=test --volume "$(go env GOMODCACHE):/root/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" .
+  id=$(buildah from --pull-never "localhost/$target:test")
+  case $target in
+    escached) buildah run "$id" -- sh -c 'escached version && which chroot cp sed' ;;
+    csi-node) buildah run "$id" -- sh -c 'csi-node --version && which mkfs.ext4 mkfs.xfs e2fsck xfs_repair xfs_growfs resize2fs blkid mount umount' ;;
+    csi-controller) buildah run "$id" -- sh -c 'csi-controller --version && id -u | grep -qx 65532' ;;
+  esac
+  buildah rm "$id" >/dev/null
+done
+echo "images.sh: built and tried: ${targets[*]}"
