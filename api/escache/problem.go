@@ -36,6 +36,7 @@ const (
 	CodeImageInUse       Code = "image_in_use"       // 409: another client holds the image's exclusive lock
 	CodeFencingRefused   Code = "fencing_refused"    // 409: the arbiter did not allow going on without the peer
 	CodeHeld             Code = "held"               // 409: refused while the volume is held
+	CodeNotSuperseded    Code = "not_superseded"     // 409: nothing proves that another node has taken the volume over
 	CodeInternal         Code = "internal"           // 500: a bug, or an error nobody foresaw
 	CodeCephUnavailable  Code = "ceph_unavailable"   // 503: Ceph does not answer
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer does not answer and is needed for this
@@ -84,6 +85,7 @@ var statuses = map[Code]int{
 	CodeImageInUse:       http.StatusConflict,
 	CodeFencingRefused:   http.StatusConflict,
 	CodeHeld:             http.StatusConflict,
+	CodeNotSuperseded:    http.StatusConflict,
 	CodeInternal:         http.StatusInternalServerError,
 	CodeCephUnavailable:  http.StatusServiceUnavailable,
 	CodePeerUnavailable:  http.StatusServiceUnavailable,

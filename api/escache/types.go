@@ -18,10 +18,14 @@ const (
 	PathHold       = "/v1/hold"
 	PathRelease    = "/v1/release"
 	PathResize     = "/v1/resize"
+	PathAbandon    = "/v1/abandon"
 )
 
-// PathOutdatePeer is the one call of the arbiter: escached asks it, csi-node serves it.
-const PathOutdatePeer = "/v1/outdate-peer"
+// Paths of the arbiter's calls: escached asks, csi-node serves.
+const (
+	PathOutdatePeer = "/v1/outdate-peer"
+	PathRecord      = "/v1/record"
+)
 
 // VolumeRef names a volume by the RBD image behind it.
 type VolumeRef struct {
@@ -243,4 +247,27 @@ type OutdatePeerRequest struct {
 	Node    string `json:"node"`
 	Peer    string `json:"peer"`
 	Epoch   int64  `json:"epoch"`
+}
+
+// VolumeRecord is what the arbiter has on record of a volume.
+type VolumeRecord struct {
+	VolumeRef
+
+	ImageID string `json:"imageID,omitempty"`
+	// AttachedNode may write; empty where none may.
+	AttachedNode string `json:"attachedNode"`
+	// Epoch is that of the newest attachment.
+	Epoch int64 `json:"epoch"`
+	// Replicas are the nodes that hold the cache; empty where the arbiter does not know.
+	Replicas []string `json:"replicas,omitempty"`
+	// Outdated are the nodes whose replica lacks acknowledged writes and must not be used.
+	Outdated []string `json:"outdated"`
+}
+
+// AbandonRequest is the body of POST /v1/abandon.
+type AbandonRequest struct {
+	VolumeRef
+
+	// Epoch of the attachment on record, newer than the one that this host's device is of.
+	Epoch int64 `json:"epoch"`
 }

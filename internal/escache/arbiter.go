@@ -25,7 +25,7 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 	if err != nil {
 		return nil, fmt.Errorf("arbiter: %w", err)
 	}
-	opts := Options{Node: "arbiter", UserAgent: "escached", Timeout: Timeouts{Change: timeout}, AllowPlaintext: true}
+	opts := Options{Node: "arbiter", UserAgent: "escached", Timeout: Timeouts{Change: timeout, Query: timeout}, AllowPlaintext: true}
 	switch u.Scheme {
 	case "unix":
 		if u.Host != "" {
@@ -45,4 +45,21 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 // OutdatePeer returns nil only when the peer is on record as outdated, so that the one who asks may go on. Any error is a refusal.
 func (a *Arbiter) OutdatePeer(ctx context.Context, req api.OutdatePeerRequest) error {
 	return a.client.change(ctx, "outdate_peer", http.MethodPost, api.PathOutdatePeer, req)
+}
+
+// Record returns what is on record of a volume at this moment. Any error means that nothing is known.
+func (a *Arbiter) Record(ctx context.Context, ref api.VolumeRef) (api.VolumeRecord, error) {
+	var record api.VolumeRecord
+	err := a.client.do(ctx, call{
+		name: "record", method: http.MethodGet, path: api.PathRecord, query: query(ref), out: &record, limit: a.client.opts.Timeout.Query,
+	})
+	if err == nil && record.VolumeRef != ref {
+		err = &CallError{Node: a.client.opts.Node, Call: "record", Err: &UnexpectedAnswerError{
+			Status: http.StatusOK, Reason: fmt.Sprintf("%s/%s for a question about %s/%s", record.Pool, record.Image, ref.Pool, ref.Image),
+		}}
+	}
+	if err != nil {
+		return api.VolumeRecord{}, err
+	}
+	return record, nil
 }

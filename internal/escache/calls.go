@@ -122,6 +122,12 @@ func (c *Client) Resize(ctx context.Context, ref api.VolumeRef, sizeBytes int64)
 	return c.change(ctx, "resize", http.MethodPost, api.PathResize, api.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
 }
 
+// Abandon gives up the device of a volume that another node has taken over in that epoch. It is refused unless the host's arbiter has that
+// on record.
+func (c *Client) Abandon(ctx context.Context, ref api.VolumeRef, epoch int64) error {
+	return c.change(ctx, "abandon", http.MethodPost, api.PathAbandon, api.AbandonRequest{VolumeRef: ref, Epoch: epoch})
+}
+
 func (c *Client) change(ctx context.Context, name, method, path string, body any) error {
 	return c.do(ctx, call{name: name, method: method, path: path, body: body, limit: c.opts.Timeout.Change})
 }

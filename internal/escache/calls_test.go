@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"path"
 	"path/filepath"
@@ -126,6 +127,7 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		}},
 		{`POST /v1/release {` + volume + `}`, func() error { return c.Release(ctx, ref) }},
 		{`POST /v1/resize {` + volume + `,"sizeBytes":8192}`, func() error { return c.Resize(ctx, ref, 8192) }},
+		{`POST /v1/abandon {` + volume + `,"epoch":4}`, func() error { return c.Abandon(ctx, ref, 4) }},
 	} {
 		t.Run(tc.sent[:strings.Index(tc.sent[5:], " ")+5], func(t *testing.T) {
 			if err := tc.call(); err != nil {
@@ -192,6 +194,33 @@ func TestArbiterGrantsOnlyWith204(t *testing.T) {
 	}
 }
 
+func TestARecordIsOnlyACompleteAnswerAboutTheVolumeAskedFor(t *testing.T) {
+	asked := api.VolumeRef{Pool: "rbd", Image: "csi-1"}
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		known  bool
+	}{
+		"the record":      {documented(t, api.ArbiterFile), true},
+		"another volume":  {body(200, "application/json", `{"pool":"rbd","image":"csi-2","epoch":9,"outdated":["n1"]}`), false},
+		"nothing":         {body(204, "application/json", ""), false},
+		"no such volume":  {problem(api.CodeNotFound), false},
+		"cut off":         {body(200, "application/json", `{"pool":"rbd"`), false},
+		"connection lost": {hangUp, false},
+		"no answer":       {hang(5 * time.Second), false},
+	} {
+		server := httptest.NewServer(tc.answer)
+		t.Cleanup(server.Close)
+		arbiter, err := NewArbiter(server.URL, TLSFiles{}, 300*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record, err := arbiter.Record(context.Background(), asked)
+		if (err == nil) != tc.known || tc.known != (record.Epoch > 0) {
+			t.Errorf("%s: %+v, %v", name, record, err)
+		}
+	}
+}
+
 func TestArbiterAddresses(t *testing.T) {
 	files := tlsFiles(t)
 	ca := newAuthority(t)
@@ -213,7 +242,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		opts Options
 		ok   bool
 	}{
-		{"https with files", Options{BaseURL: "https://10.0.0.1:9710", TLS: files}, true},
+		{"https with files", Options{BaseURL: "https://10.0.0.1:7443", TLS: files}, true},
 		{"socket", Options{UnixSocket: "/run/s"}, true},
 		{"http on the loopback", Options{BaseURL: "http://127.0.0.1:1"}, true},
 		{"http allowed", Options{BaseURL: "http://10.0.0.1:1", AllowPlaintext: true}, true},

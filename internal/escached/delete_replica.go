@@ -27,6 +27,12 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	} else if connected {
 		return failOn(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.cfg.Node)
 	}
+	if v.Phase == phaseAbandoning && !discard {
+		if err := e.finishAbandon(ctx, v); err != nil {
+			return err
+		}
+		v.Phase = phaseReady
+	}
 	if v.Phase == phaseReady {
 		if err := e.mayDrop(ctx, v, discard); err != nil {
 			return err

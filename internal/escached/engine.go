@@ -41,6 +41,14 @@ type (
 		SkipFirstSync(ctx context.Context, name string) error
 		Promote(ctx context.Context, name string) error
 		Demote(ctx context.Context, name string) error
+		Leave(ctx context.Context, name string) error
+		Detach(ctx context.Context, name string) error
+		ResumeIO(ctx context.Context, name string) error
+		Outdate(ctx context.Context, name string) error
+	}
+	// Records tells what the arbiter has on record of a volume. An error is no answer.
+	Records interface {
+		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
 	}
 	// Resources keeps DRBD's resource files.
 	Resources interface {
@@ -87,6 +95,7 @@ type Layers struct {
 	Replicator Replicator
 	Resources  Resources
 	States     ReplicaStates
+	Records    Records
 	Images     Images
 	Caches     Caches
 	Disks      Disks
@@ -113,6 +122,7 @@ type Engine struct {
 	flushes *flushes
 	dirt    *standbyDirt
 	metrics *measures
+	unasked *unasked
 
 	room   *room
 	faults sync.Map // name of an LV → why its tags or its recovery failed
@@ -124,6 +134,7 @@ func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log 
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
 		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
 		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), room: newRoom(layers.Store, time.Now),
+		unasked: newUnasked(),
 	}
 }
 
@@ -161,6 +172,10 @@ func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
 	switch {
 	case !ok:
 		return volume{}, failOn(ref, escache.CodeNotFound, "no replica of it is on %s; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+	case v.Phase == phaseAbandoning:
+		return volume{}, failOn(ref, escache.CodeNotFound,
+			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
+			v.Epoch, e.cfg.Node, escache.PathAbandon)
 	case v.Phase != phaseReady:
 		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s is half made or half removed; repeat that call", e.cfg.Node)
 	}

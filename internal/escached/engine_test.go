@@ -3,6 +3,7 @@ package escached
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -42,16 +43,15 @@ func connectWith(e *Engine, epoch int64) (escache.ConnectResponse, error) {
 	return e.DevConnect(context.Background(), escache.ConnectRequest{VolumeRef: ref, ImageID: "10ab", Epoch: epoch})
 }
 
-// verbsOfALife is every verb once, in the order of a volume's life.
-func verbsOfALife() []struct {
+type lifeVerb struct {
 	name string
 	do   func(e *Engine) error
-} {
+}
+
+// verbsOfALife is every verb once, in the order of a volume's life.
+func verbsOfALife() []lifeVerb {
 	ctx := context.Background()
-	return []struct {
-		name string
-		do   func(e *Engine) error
-	}{
+	return []lifeVerb{
 		{"put_replica", func(e *Engine) error { return e.PutReplica(ctx, putReq) }},
 		{"dev_connect", func(e *Engine) error { _, err := connectWith(e, 1); return err }},
 		{"mode", func(e *Engine) error {
@@ -77,6 +77,33 @@ func verbsOfALife() []struct {
 	}
 }
 
+// lifeWithALoss is the same life, but before it ends the host is cut off with the device in use and another one takes the volume over.
+func lifeWithALoss(w *world) []lifeVerb {
+	life := verbsOfALife()
+	last := len(life) - 1
+	return slices.Concat(life[:last], []lifeVerb{
+		{"dev_connect", func(e *Engine) error {
+			if w.lost {
+				return nil // frozen: the test's own doing, after a connect that succeeded
+			}
+			_, err := connectWith(e, 2)
+			return err
+		}},
+		{"abandon", func(e *Engine) error {
+			if !w.lost {
+				w.lost = true
+				w.freeze(nameOf(ref))
+				w.takenOver(3)
+			}
+			err := e.Abandon(context.Background(), escache.AbandonRequest{VolumeRef: ref, Epoch: 3})
+			if err == nil && (!w.outdated[nameOf(ref)] || len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated) {
+				return fmt.Errorf("abandoned, and there is %q", w.left())
+			}
+			return err
+		}},
+	}, life[last:])
+}
+
 // dieAt runs a verb that is killed on its way and reports whether it was.
 func dieAt(do func() error) (died bool, err error) {
 	defer func() {
@@ -96,7 +123,7 @@ func TestEveryVerbSucceedsWhenRepeatedAfterAFailureOrAKillAtEveryStep(t *testing
 			w := newWorld(t)
 			e := w.engine()
 			hit := false
-			for _, verb := range verbsOfALife() {
+			for _, verb := range lifeWithALoss(w) {
 				if verb.name == "flush" && how == "killed" {
 					continue // it runs in a goroutine of its own; a kill of it leaves nothing but what was dirty
 				}

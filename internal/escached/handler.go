@@ -29,6 +29,7 @@ type verbs interface {
 	Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error)
 	Release(ctx context.Context, req escache.ReleaseRequest) error
 	Resize(ctx context.Context, req escache.ResizeRequest) error
+	Abandon(ctx context.Context, req escache.AbandonRequest) error
 }
 
 // call is one operation of the API: it parses the request, does it and returns the answer's body, nil for 204.
@@ -75,6 +76,9 @@ func newAPI(v verbs, m *measures, ready func(ctx context.Context) error, log *sl
 		escache.PathResize: {http.MethodPost: body(func(req escache.ResizeRequest) error {
 			return firstOf([]error{checkRef(req.VolumeRef), checkBytes("sizeBytes", req.SizeBytes)})
 		}, func(ctx context.Context, req escache.ResizeRequest) (any, error) { return nil, v.Resize(ctx, req) })},
+		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkEpoch(req.Epoch)})
+		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},
 	}
 	return a
 }

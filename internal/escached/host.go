@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escache"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
@@ -25,6 +26,11 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	if err != nil {
 		return nil, err
 	}
+	files := escache.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
+	records, err := escache.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
+	if err != nil {
+		return nil, err
+	}
 	run := command.NewExec()
 	children := child.NewClient(run)
 	states := drbd.Proc{Path: "/proc/drbd"}
@@ -32,7 +38,7 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	caches := writecache.NewMapper(run)
 	return NewEngine(cfg, version, uname, fencePeer, Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run), Resources: drbd.Files{Dir: cfg.DRBD.ResourceDir},
-		States: states, Images: images, Caches: caches, Disks: children,
+		States: states, Records: records, Images: images, Caches: caches, Disks: children,
 		Kernel: NewHostKernel(run, states, images, caches), Stuck: run.Stuck,
 	}, log), nil
 }

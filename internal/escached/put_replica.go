@@ -42,6 +42,12 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 	if !ok {
 		return e.newReplica(ctx, want)
 	}
+	if have.Phase == phaseAbandoning {
+		if err := e.finishAbandon(ctx, have); err != nil {
+			return err
+		}
+		have.Phase = phaseReady
+	}
 	if err := sameReplica(have, want); err != nil {
 		return err
 	}

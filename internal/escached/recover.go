@@ -33,6 +33,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.unasked.setSilent(false)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, recoverAtOnce)
 	for _, lv := range lvs {
@@ -73,6 +74,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	defer cancel()
 	crashpoint.Reach("start/begin")
 	switch {
+	case connected && v.Phase == phaseAbandoning:
+		return nil // watched: something may still have it open
 	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
 		// Killed between suspending and loading. The running table is the one from before.
 		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
@@ -94,6 +97,15 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 		}
 	}
 	crashpoint.Reach("start/activated")
+	if v.Phase == phaseAbandoning {
+		return e.finishAbandon(ctx, v)
+	}
+	if e.unasked.isSilent() {
+		e.unasked.set(v.name(), true)
+	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
+		return err
+	}
+	crashpoint.Reach("start/asked")
 	if err := e.ensureUp(ctx, v); err != nil {
 		return err
 	}

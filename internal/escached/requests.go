@@ -133,10 +133,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 }
 
 func checkConnect(r escache.ConnectRequest) error {
-	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID)}
-	if r.Epoch < 1 {
-		errs = append(errs, invalid("epoch: %d is not positive", r.Epoch))
-	}
+	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID), checkEpoch(r.Epoch)}
 	o := r.Options
 	if o.Mode != "" {
 		errs = append(errs, checkMode(o.Mode))
@@ -153,6 +150,13 @@ func checkConnect(r escache.ConnectRequest) error {
 		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and 86400", o.MaxDirtyAgeSeconds))
 	}
 	return firstOf(errs)
+}
+
+func checkEpoch(epoch int64) error {
+	if epoch < 1 {
+		return invalid("epoch: %d is not positive", epoch)
+	}
+	return nil
 }
 
 func orDefault(n, otherwise int) int {

@@ -21,6 +21,8 @@ const (
 	phaseCreating phase = "creating" // nothing was ever written through it
 	phaseReady    phase = "ready"
 	phaseDeleting phase = "deleting" // its removal was decided and is repeated until it is done
+	// Another node has the volume, and what is here of a device is being given up until nothing is left of it.
+	phaseAbandoning phase = "abandoning"
 )
 
 // volume is the record of one replica on this host. The logical volume's tags are its only home.
@@ -86,7 +88,7 @@ func parseVolume(lv lvm.Volume) (volume, error) {
 		errs = append(errs, fmt.Errorf("tag v: %q is a layout that this version does not know", lv.Tags["v"]))
 	case v.name() != lv.Name:
 		errs = append(errs, fmt.Errorf("the tags are those of %s/%s, whose name would be %s", v.Pool, v.Image, v.name()))
-	case v.Phase != phaseCreating && v.Phase != phaseReady && v.Phase != phaseDeleting:
+	case v.Phase != phaseCreating && v.Phase != phaseReady && v.Phase != phaseDeleting && v.Phase != phaseAbandoning:
 		errs = append(errs, fmt.Errorf("tag phase: %q is unknown", v.Phase))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -24,13 +24,14 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 		if len(e.reg.list()) == 0 {
 			continue
 		}
+		e.finishAbandoned(ctx)
 		table, err := e.States.Read()
 		if err != nil {
 			continue
 		}
 		for _, v := range e.reg.list() {
 			st := table.Devices[v.Minor]
-			if !st.Suspended || st.Linked() {
+			if !st.Suspended || st.Linked() || v.Phase == phaseAbandoning {
 				delete(since, v.name())
 				continue
 			}

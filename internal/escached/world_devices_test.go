@@ -88,6 +88,9 @@ func (c *worldCaches) Remove(_ context.Context, name string) error {
 	if c.dm[name].Open > 0 {
 		return writecache.ErrOpen
 	}
+	if st := c.minors[(*world)(c).minorOf(name)]; st.Suspended {
+		c.t.Errorf("removed over frozen I/O: that would never end")
+	}
 	delete(c.dm, name)
 	return nil
 }

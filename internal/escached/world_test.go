@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
@@ -33,9 +34,18 @@ type world struct {
 	dm     map[string]writecache.Device
 	disk   map[string][]byte // by path; /dev/drbdN and its LV share one
 	dirty  int64
+	// lost is set once the host was cut off in a life with a loss.
+	lost bool
+	// ioFailed is told when frozen I/O was made to fail.
+	ioFailed func()
 	// looks counts what a poll must not do: reports of LVM and looks at disks.
 	looks    int
 	spaceErr error
+	// outdated are the replicas marked so on their disks.
+	outdated map[string]bool
+	// record is what the arbiter answers; recordErr is why it does not.
+	record    escache.VolumeRecord
+	recordErr error
 	// promote is what a promotion answers beside what the state says.
 	promote error
 
@@ -46,11 +56,15 @@ type world struct {
 
 type killed struct{ at string }
 
-var errInjected = errors.New("injected")
+var (
+	errInjected = errors.New("injected")
+	errNoRecord = &escache.Problem{Code: escache.CodeNotFound, Detail: "no such volume on record"}
+)
 
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
+		ioFailed: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
 		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, disk: map[string][]byte{},
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
@@ -72,7 +86,7 @@ func (w *world) engine() *Engine {
 	cfg := DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
 	return NewEngine(cfg, "test", "n1", "fence", Layers{
-		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w), Images: (*worldImages)(w),
+		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w), Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: (*worldCaches)(w), Disks: (*worldDisks)(w), Kernel: worldKernel{},
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}, slog.New(slog.DiscardHandler))
@@ -196,96 +210,13 @@ func (f *worldFiles) List(prefix string) ([]string, error) {
 	return out, nil
 }
 
-type worldDRBD world
+type worldRecords world
 
-func (d *worldDRBD) Read() (drbd.Table, error) {
-	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
-}
-
-func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
-	if err := (*world)(d).step("create-md"); err != nil {
-		return err
+func (r *worldRecords) Record(_ context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
+	if r.recordErr != nil {
+		return escache.VolumeRecord{}, r.recordErr
 	}
-	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
-		d.t.Errorf("create-md on a device that is up")
-	}
-	d.md[name] = true
-	return nil
-}
-
-func (d *worldDRBD) Up(_ context.Context, name string) error {
-	if err := (*world)(d).step("up"); err != nil {
-		return err
-	}
-	if !d.md[name] {
-		d.t.Errorf("up without metadata")
-	}
-	d.minors[(*world)(d).minorOf(name)] = drbd.Status{
-		Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, SyncedPercent: 100,
-		Disk: drbd.Inconsistent, PeerDisk: drbd.Inconsistent,
-	}
-	return nil
-}
-
-func (d *worldDRBD) Adjust(context.Context, string) error { return (*world)(d).step("adjust") }
-
-func (d *worldDRBD) Down(_ context.Context, name string) error {
-	if err := (*world)(d).step("down"); err != nil {
-		return err
-	}
-	minor := (*world)(d).minorOf(name)
-	if d.minors[minor].Role == drbd.Primary {
-		return errors.New("down while Primary")
-	}
-	delete(d.minors, minor)
-	return nil
-}
-
-func (d *worldDRBD) set(name string, change func(*drbd.Status)) {
-	minor := (*world)(d).minorOf(name)
-	st := d.minors[minor]
-	change(&st)
-	d.minors[minor] = st
-}
-
-func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
-	if err := (*world)(d).step("disconnect"); err != nil {
-		return err
-	}
-	d.set(name, func(st *drbd.Status) { st.Connection = drbd.StandAlone })
-	return nil
-}
-
-func (d *worldDRBD) Connect(_ context.Context, name string) error {
-	return (*world)(d).step("connect")
-}
-
-func (d *worldDRBD) SkipFirstSync(_ context.Context, name string) error {
-	if err := (*world)(d).step("skip first sync"); err != nil {
-		return err
-	}
-	d.set(name, func(st *drbd.Status) { st.Disk, st.PeerDisk = drbd.UpToDate, drbd.UpToDate })
-	return nil
-}
-
-func (d *worldDRBD) Promote(_ context.Context, name string) error {
-	if err := (*world)(d).step("promote"); err != nil {
-		return err
-	}
-	if d.promote != nil {
-		return d.promote
-	}
-	d.set(name, func(st *drbd.Status) { st.Role = drbd.Primary })
-	return nil
-}
-
-func (d *worldDRBD) Demote(_ context.Context, name string) error {
-	if err := (*world)(d).step("demote"); err != nil {
-		return err
-	}
-	if len(d.dm) > 0 {
-		return drbd.ErrOpen
-	}
-	d.set(name, func(st *drbd.Status) { st.Role = drbd.Secondary })
-	return nil
+	record := r.record
+	record.VolumeRef = ref
+	return record, nil
 }

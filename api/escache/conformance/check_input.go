@@ -39,6 +39,7 @@ func bodyCalls(v *volume) []bodyCall {
 		{http.MethodPost, api.PathHold, api.HoldRequest{VolumeRef: ref, MaxSeconds: 1}},
 		{http.MethodPost, api.PathRelease, api.ReleaseRequest{VolumeRef: ref}},
 		{http.MethodPost, api.PathResize, api.ResizeRequest{VolumeRef: ref, SizeBytes: 4096}},
+		{http.MethodPost, api.PathAbandon, api.AbandonRequest{VolumeRef: ref, Epoch: 1}},
 	}
 }
 

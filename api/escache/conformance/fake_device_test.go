@@ -173,3 +173,24 @@ func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error)
 	r.size, r.req.SizeBytes = req.SizeBytes, req.SizeBytes
 	return none, nil
 }
+
+// abandon has no proof of a take-over in this world: no host is ever cut off.
+func (h *fakeHost) abandon(_ context.Context, req api.AbandonRequest) (any, error) {
+	defer h.lock()()
+	r, end, err := h.begin(req.VolumeRef, "abandon")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	switch {
+	case r.connected && h.w.breaks("the caller's word is proof") && req.Epoch > r.epoch:
+		h.disconnect(req.VolumeRef, r)
+	case r.connected:
+		return nil, fail(api.CodeNotSuperseded, "nothing proves that another node has it")
+	case h.w.breaks("a standby cannot be abandoned"):
+		return nil, fail(api.CodeNotSuperseded, "it is not connected")
+	case h.w.breaks("abandon drops the standby"):
+		delete(h.replicas, req.VolumeRef)
+	}
+	return none, nil
+}

@@ -46,6 +46,7 @@ func (s *fakeServer) verbs() map[string]map[string]verb {
 		api.PathHold:       {http.MethodPost: with(s, h.hold)},
 		api.PathRelease:    {http.MethodPost: with(s, h.release)},
 		api.PathResize:     {http.MethodPost: with(s, h.resize)},
+		api.PathAbandon:    {http.MethodPost: with(s, h.abandon)},
 	}
 }
 

@@ -75,4 +75,6 @@ var mutants = map[string][]string{
 	},
 	"the second host is refused while the first has the device": {"two hosts may connect"},
 	"an orderly move takes the data along":                      {"data does not move"},
+	"a device is not abandoned without proof":                   {"the caller's word is proof"},
+	"abandon of what is not connected changes nothing":          {"a standby cannot be abandoned", "abandon drops the standby"},
 }

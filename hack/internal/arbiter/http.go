@@ -13,7 +13,7 @@ import (
 
 // Paths beside escache.PathOutdatePeer.
 const (
-	PathRecord   = "/v1/record"
+	PathRecord   = escache.PathRecord
 	PathResynced = "/v1/resynced"
 )
 

@@ -32,6 +32,7 @@ func TestHosts(t *testing.T) {
 		{"a primary that lost its peer goes on alone when granted", grantedPrimaryGoesOnAlone},
 		{"failover loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 64<<20, false) }},
 		{"failover under a running writer loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 8<<20, true) }},
+		{"a device that was taken over is given up", supersededIsGivenUp},
 		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},
 		{"a failed local disk on the primary is not noticed", failedDiskIsNotNoticed},
 	}

@@ -79,6 +79,37 @@ func (c *Control) Demote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "secondary", name))
 }
 
+// freeing is added to the breaker's key by what ends frozen I/O: it must run while other commands of the volume are stuck in that.
+const freeing = "/freeing"
+
+// Leave drops the link to the peer at once, or gives up waiting for it, without telling the peer anything.
+func (c *Control) Leave(ctx context.Context, name string) error {
+	return c.admFor(ctx, name+freeing, "disconnect", "--force", name)
+}
+
+// Detach takes the local disk away at once, also from a Primary. Nothing more is written to it.
+func (c *Control) Detach(ctx context.Context, name string) error {
+	return c.admFor(ctx, name+freeing, "detach", "--force", name)
+}
+
+// ResumeIO lets frozen I/O go on, whatever the arbiter says. Safe only without a disk and without a peer: then it fails.
+func (c *Control) ResumeIO(ctx context.Context, name string) error {
+	return c.admFor(ctx, name+freeing, "resume-io", name)
+}
+
+// alreadyWorse is drbdadm's exit code for a replica that is Inconsistent, which nobody can use anyway.
+const alreadyWorse = 5
+
+// Outdate marks the local replica as not current: it is not promoted until a resync has ended. It works before Up; connected to a current
+// peer it does nothing.
+func (c *Control) Outdate(ctx context.Context, name string) error {
+	err := c.adm(ctx, name, "outdate", name)
+	if command.ExitCode(err) == alreadyWorse {
+		return nil
+	}
+	return err
+}
+
 // drbdadm gives each of its steps 5 s by itself and then says this, whatever deadline its caller has. On a busy host that
 // is no failure of the step, which may even have got to its end.
 const impatience = "did not terminate within"
@@ -87,14 +118,19 @@ const impatience = "did not terminate within"
 const patience = 3
 
 func (c *Control) adm(ctx context.Context, name string, args ...string) error {
+	return c.admFor(ctx, name, args...)
+}
+
+// admFor runs drbdadm with a breaker key, which is a volume's name or derived from one. The resource is the last argument.
+func (c *Control) admFor(ctx context.Context, key string, args ...string) error {
 	var err error
 	for range patience {
-		_, err = c.run.Run(ctx, command.Command{Volume: name, Name: "drbdadm", Args: args, Timeout: time.Minute})
+		_, err = c.run.Run(ctx, command.Command{Volume: key, Name: "drbdadm", Args: args, Timeout: time.Minute})
 		if err == nil || !strings.Contains(err.Error(), impatience) {
 			return err
 		}
 		if args[0] == "up" {
-			args = []string{"adjust", name} // goes on from wherever it got to
+			args = []string{"adjust", args[len(args)-1]} // goes on from wherever it got to
 		}
 	}
 	return err

@@ -27,7 +27,7 @@ type Cluster interface {
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 }
 
-// Arbiter serves POST /v1/outdate-peer.
+// Arbiter serves POST /v1/outdate-peer and GET /v1/record.
 type Arbiter struct {
 	node    string
 	cluster Cluster
@@ -42,12 +42,13 @@ func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), l
 	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger, now: time.Now}
 }
 
-// Handler serves the arbiter's one call.
+// Handler serves the arbiter's calls.
 func (a *Arbiter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+api.PathOutdatePeer, a.serve)
+	mux.HandleFunc("GET "+api.PathRecord, a.record)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusNotFound, api.CodeInvalidRequest, "the arbiter has one call: POST "+api.PathOutdatePeer)
+		answer(w, http.StatusNotFound, api.CodeInvalidRequest, "the arbiter has POST "+api.PathOutdatePeer+" and GET "+api.PathRecord)
 	})
 	return mux
 }

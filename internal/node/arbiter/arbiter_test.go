@@ -190,3 +190,28 @@ func TestHTTPAnswers(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRecordIsToldAsItIsNow(t *testing.T) {
+	rows := []struct {
+		name, query string
+		readErr     error
+		status      int
+		want        string
+	}{
+		{"as it is", "?pool=p&image=i", nil, http.StatusOK, `{"pool":"p","image":"i","imageID":"id","attachedNode":"n1","epoch":7,` +
+			`"replicas":["n1","n2"],"outdated":["n2"]}`},
+		{"unknown volume", "?pool=p&image=x", nil, http.StatusNotFound, string(api.CodeNotFound)},
+		{"no API", "?pool=p&image=i", errors.Join(cluster.ErrUnavailable), http.StatusServiceUnavailable, string(api.CodePeerUnavailable)},
+		{"no image", "?pool=p", nil, http.StatusBadRequest, string(api.CodeInvalidRequest)},
+	}
+	for _, row := range rows {
+		r := newRecord()
+		r.readErr, r.v.Status.Outdated = row.readErr, []string{"n2"}
+		w := httptest.NewRecorder()
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+			httptest.NewRequest(http.MethodGet, api.PathRecord+row.query, nil))
+		if w.Code != row.status || !strings.Contains(w.Body.String(), row.want) || r.writes > 0 {
+			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
+		}
+	}
+}

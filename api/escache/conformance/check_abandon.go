@@ -1,0 +1,61 @@
+package conformance
+
+import (
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func abandonChecks() []Check {
+	return []Check{
+		{"a device is not abandoned without proof", abandonNeedsProof},
+		{"abandon of what is not connected changes nothing", abandonOfStandby},
+	}
+}
+
+func (h *host) abandon(v *volume, epoch int64) *answer {
+	h.s.Helper()
+	return h.post(api.PathAbandon, api.AbandonRequest{VolumeRef: v.VolumeRef, Epoch: epoch})
+}
+
+// abandonNeedsProof: whatever the caller says, what is dirty here may be all there is.
+func abandonNeedsProof(s *suite) {
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	kept := func(what string, epoch int64) {
+		s.Helper()
+		refused(s, "abandon "+what, s.first.abandon(v, epoch), api.CodeNotSuperseded)
+		status := s.first.status(v.VolumeRef)
+		if status.State != api.StateConnected || status.Role != api.RolePrimary || status.Device != v.device || status.Epoch != v.epoch ||
+			status.IOSuspended || status.Error != nil {
+			s.Errorf("a refused abandon %s left the status %+v", what, shown(status))
+		}
+		v.holds(s.first, 0, data)
+	}
+	kept("with the epoch of the device", v.epoch)
+	kept("with a newer epoch that is on no record", v.epoch+1)
+	v.holds(s.first, 8*mib, v.write(s.first, 8*mib, mib))
+	if s.target.Record != nil {
+		// On record as the other host's, which was not promoted: nobody else has the data yet.
+		if err := s.target.Record(s.Context(), v.VolumeRef, v.id, s.second.Name, v.epoch+1); err != nil {
+			s.Fatalf("record that %s has %s: %v", s.second.Name, v, err)
+		}
+		kept("while the other host was not promoted", v.epoch+1)
+		v.epoch++
+		v.attach(s.first)
+	}
+	v.detach(s.first)
+}
+
+func abandonOfStandby(s *suite) {
+	refused(s, "abandon an unknown volume", s.first.abandon(s.nameVolume(), 1), api.CodeNotFound)
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	s.second.unchanged(func() {
+		for _, what := range []string{"abandon a standby", "abandon it again"} {
+			done(s, what, s.second.abandon(v, v.epoch+1))
+		}
+	})
+	v.detach(s.first)
+	v.attach(s.second) // its copy was not marked
+	v.holds(s.second, 0, data)
+	v.detach(s.second)
+}

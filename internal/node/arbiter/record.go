@@ -1,0 +1,37 @@
+package arbiter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/node/cluster"
+)
+
+// record answers with what is on record now: escached marks a replica, or gives up a device, by it.
+func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
+	defer cancel()
+	ref := api.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
+	if ref.Pool == "" || ref.Image == "" {
+		answer(w, http.StatusBadRequest, api.CodeInvalidRequest, "the parameters pool and image are needed")
+		return
+	}
+	v, err := a.cluster.VolumeOf(ctx, ref)
+	switch {
+	case errors.Is(err, cluster.ErrNotFound):
+		answer(w, http.StatusNotFound, api.CodeNotFound, err.Error())
+		return
+	case err != nil:
+		answer(w, http.StatusServiceUnavailable, api.CodePeerUnavailable, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// The one who asks takes anything but a complete record as none.
+	_ = json.NewEncoder(w).Encode(api.VolumeRecord{ //nolint:errchkjson // see above
+		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
+		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
+	})
+}
