@@ -159,6 +159,9 @@ type ReplicaRequest struct {
 	Nodes      []ReplicaNode `json:"nodes"`
 	Port       int           `json:"port"`
 	Minor      int           `json:"minor"`
+	// Join says that this copy starts empty beside one that holds the volume, and must be synchronised from it before it counts. It means
+	// nothing to a replica that is here already and was used.
+	Join bool `json:"join,omitempty"`
 }
 
 // ConnectOptions tune a cache. The zero value means the implementation's defaults.

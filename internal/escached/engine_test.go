@@ -89,6 +89,13 @@ func lifeWithALoss(w *world) []lifeVerb {
 			_, err := connectWith(e, 2)
 			return err
 		}},
+		{"repeer", func(e *Engine) error {
+			err := e.PutReplica(context.Background(), withPartner("n3", "10.0.0.3"))
+			if got := w.files[nameOf(ref)].PeerHost; err == nil && (got != "n3" || w.minors[100].Connection == drbd.StandAlone) {
+				return fmt.Errorf("the partner is %s, %+v", got, w.minors[100])
+			}
+			return err
+		}},
 		{"abandon", func(e *Engine) error {
 			if !w.lost {
 				w.lost = true

@@ -39,8 +39,7 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 		}
 		verdict, final := e.verdict(v, st, e.now().Sub(start))
 		if final && verdict == nil && neverUsed(v, st) {
-			verdict, final = e.Replicator.SkipFirstSync(ctx, v.name()), true
-			crashpoint.Reach("dev_connect/first_sync_skipped")
+			return e.skipFirstSync(ctx, v)
 		}
 		if final {
 			return verdict
@@ -51,9 +50,25 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 	}
 }
 
+// skipFirstSync declares two new replicas equal, after a look at the disk: what was partly filled by a resync must never be.
+func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
+	unused, err := e.unused(ctx, v)
+	if err != nil {
+		return err
+	}
+	if !unused {
+		return v.fail(escache.CodeOutdated,
+			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
+			e.cfg.Node, v.Peer.Name)
+	}
+	err = e.Replicator.SkipFirstSync(ctx, v.name())
+	crashpoint.Reach("dev_connect/first_sync_skipped")
+	return err
+}
+
 // neverUsed reports two connected replicas of which both were just created: their content is equal as far as it matters.
 func neverUsed(v volume, st drbd.Status) bool {
-	return st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
+	return !v.Joined && st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
 		st.Connection == drbd.Connected && !v.Formatted
 }
 
@@ -72,7 +87,7 @@ func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err er
 		return nil, waited > handshake/3
 	case neverUsed(v, st):
 		return nil, true
-	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted:
+	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
 		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; is its replica laid?",
 			v.Peer.Name), waited > handshake
 	case st.Disk == "Attaching" || st.Disk == "Negotiating" || st.Connection == "WFReportParams" || st.Connection == "WFBitMapT":

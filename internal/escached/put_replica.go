@@ -54,6 +54,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 	if have.Phase == phaseCreating {
 		// Nothing was ever written through it, so whatever the request says counts.
 		want.ImageID = cmpOr(want.ImageID, have.ImageID)
+		want.Joined = want.Joined || have.Joined
 		if err := e.retag(ctx, have, want); err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func cmpOr(a, b string) string {
 func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
 	v := volume{
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
-		Port: req.Port, Minor: req.Minor, Phase: phaseCreating,
+		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: phaseCreating,
 	}
 	switch e.cfg.Node {
 	case req.Nodes[0].Name:
@@ -210,6 +211,14 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 	next := have
 	next.SizeBytes = want.SizeBytes
 	next.ImageID = cmpOr(have.ImageID, want.ImageID)
+	if want.Joined && !have.Joined {
+		// Laid before, and the caller knows now that it has to be filled. To a copy that was used it means nothing.
+		unused, err := e.unused(ctx, have)
+		if err != nil {
+			return err
+		}
+		next.Joined = unused
+	}
 	if have.Peer != want.Peer || have.Self != want.Self {
 		return e.repeer(ctx, have, next, want)
 	}
@@ -217,38 +226,6 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 		return err
 	}
 	return e.ensureUp(ctx, next)
-}
-
-// repeer gives a replica another partner, if this one's data is good to copy from.
-func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
-	if err := e.ensureUp(ctx, have); err != nil {
-		return err
-	}
-	st, _, err := e.replica(have.Minor)
-	if err != nil {
-		return err
-	}
-	fresh := st.Disk == drbd.Inconsistent && !have.Formatted && !st.Linked()
-	if st.Disk != drbd.UpToDate && !fresh {
-		return fail(escache.CodeReplicaMismatch,
-			"%s/%s: the replica here has partner %s and is %s; only a current one can be given the partner %s",
-			have.Pool, have.Image, have.Peer.Name, st.Disk, want.Peer.Name)
-	}
-	// The old partner is left under its own name: a Primary asks the arbiter about it now, not about the new one.
-	if err := e.Replicator.Disconnect(ctx, have.name()); err != nil {
-		return err
-	}
-	crashpoint.Reach("put_replica/old_peer_left")
-	next.Self, next.Peer = want.Self, want.Peer
-	if err := e.retag(ctx, have, next); err != nil {
-		return err
-	}
-	crashpoint.Reach("put_replica/repeered")
-	if _, err := e.Resources.Write(e.resource(next)); err != nil {
-		return err
-	}
-	crashpoint.Reach("put_replica/repeer_written")
-	return e.Replicator.Adjust(ctx, next.name())
 }
 
 // ensureUp brings a finished replica's DRBD device up if it is not, or only half. One that works is left alone, whatever

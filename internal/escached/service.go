@@ -107,6 +107,7 @@ func (s *Service) recover(ctx context.Context) {
 	go s.engine.watchLeftovers(ctx)
 	go s.engine.watchStandbys(ctx)
 	go s.engine.watchUnasked(ctx)
+	go s.engine.watchAlone(ctx)
 	go s.engine.room.watch(ctx)
 	s.engine.watchHolds(ctx)
 }

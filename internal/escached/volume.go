@@ -37,6 +37,8 @@ type volume struct {
 	Port       int
 	Minor      int
 	Epoch      int64
+	// Joined is a copy that started empty beside one that holds the volume: it is never declared equal to anything.
+	Joined bool
 	// Formatted is set before this host first hands out the device.
 	Formatted bool
 	Phase     phase
@@ -56,7 +58,7 @@ func (v volume) tags() map[string]string {
 		"size": strconv.FormatInt(v.SizeBytes, 10), "cache": strconv.FormatInt(v.CacheBytes, 10),
 		"self": v.Self.Name + "/" + v.Self.Address, "peer": v.Peer.Name + "/" + v.Peer.Address,
 		"port": strconv.Itoa(v.Port), "minor": strconv.Itoa(v.Minor),
-		"epoch": strconv.FormatInt(v.Epoch, 10), "formatted": strconv.FormatBool(v.Formatted),
+		"epoch": strconv.FormatInt(v.Epoch, 10), "formatted": strconv.FormatBool(v.Formatted), "joined": strconv.FormatBool(v.Joined),
 	}
 }
 
@@ -81,7 +83,7 @@ func parseVolume(lv lvm.Volume) (volume, error) {
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size"), CacheBytes: number("cache"),
 		Self: node("self"), Peer: node("peer"), Port: int(number("port")), Minor: int(number("minor")),
-		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Phase: phase(lv.Tags["phase"]),
+		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true", Phase: phase(lv.Tags["phase"]),
 	}
 	switch {
 	case lv.Tags["v"] != "1":

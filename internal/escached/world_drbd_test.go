@@ -43,7 +43,17 @@ func (d *worldDRBD) Up(_ context.Context, name string) error {
 	return nil
 }
 
-func (d *worldDRBD) Adjust(context.Context, string) error { return (*world)(d).step("adjust") }
+func (d *worldDRBD) Adjust(_ context.Context, name string) error {
+	if err := (*world)(d).step("adjust"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) {
+		if st.Connection == drbd.StandAlone {
+			st.Connection = "WFConnection"
+		}
+	})
+	return nil
+}
 
 func (d *worldDRBD) Down(_ context.Context, name string) error {
 	if err := (*world)(d).step("down"); err != nil {
@@ -68,12 +78,21 @@ func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
 	if err := (*world)(d).step("disconnect"); err != nil {
 		return err
 	}
-	d.set(name, func(st *drbd.Status) { st.Connection = drbd.StandAlone })
+	d.set(name, func(st *drbd.Status) {
+		st.Connection = drbd.StandAlone
+		if d.lostOnLeaving && st.Role == drbd.Primary {
+			st.Suspended, st.PeerDisk = true, "DUnknown"
+		}
+	})
 	return nil
 }
 
 func (d *worldDRBD) Connect(_ context.Context, name string) error {
-	return (*world)(d).step("connect")
+	if err := (*world)(d).step("connect"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Connection = "WFConnection" })
+	return nil
 }
 
 func (d *worldDRBD) SkipFirstSync(_ context.Context, name string) error {

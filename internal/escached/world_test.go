@@ -36,6 +36,8 @@ type world struct {
 	dirty  int64
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
+	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.
+	lostOnLeaving bool
 	// ioFailed is told when frozen I/O was made to fail.
 	ioFailed func()
 	// looks counts what a poll must not do: reports of LVM and looks at disks.

@@ -33,6 +33,7 @@ func TestHosts(t *testing.T) {
 		{"failover loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 64<<20, false) }},
 		{"failover under a running writer loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 8<<20, true) }},
 		{"a device that was taken over is given up", supersededIsGivenUp},
+		{"redundancy comes back on the third host under a running writer", redundancyComesBackOnTheThirdHost},
 		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},
 		{"a failed local disk on the primary is not noticed", failedDiskIsNotNoticed},
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,6 +88,28 @@ func (v *Volume) Request() api.ReplicaRequest {
 func (v *Volume) Lay(t T) {
 	t.Helper()
 	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.PutReplica(ctx, v.Request()) })
+}
+
+// Replace takes one host out of the volume and another one in. Nothing is told to the hosts.
+func (v *Volume) Replace(t T, old, replacement *Host) {
+	t.Helper()
+	hosts := slices.Clone(v.Hosts)
+	i := slices.Index(hosts, old)
+	if i < 0 {
+		t.Fatalf("%s has no replica of %s", old.Name, v)
+	}
+	hosts[i] = replacement
+	v.Hosts = hosts
+}
+
+// Join lays a replica that is to be filled by the other one.
+func (v *Volume) Join(t T, h *Host) {
+	t.Helper()
+	both(t, []*Host{h}, func(ctx context.Context, h *Host) error {
+		request := v.Request()
+		request.Join = true
+		return h.API.PutReplica(ctx, request)
+	})
 }
 
 // LayOn lays one replica.

@@ -124,3 +124,24 @@ func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 		t.Fatalf("all others are repeated: %q, %v", r.calls, err)
 	}
 }
+
+func TestALinkIsNamedByItsTwoEndsAlikeOnBoth(t *testing.T) {
+	secret := func(r Resource) string {
+		_, rest, ok := strings.Cut(string(r.Text()), "shared-secret ")
+		if !ok {
+			t.Fatalf("no secret in\n%s", r.Text())
+		}
+		word, _, _ := strings.Cut(rest, ";")
+		return word
+	}
+	here := Resource{Name: "r", Port: 7800, LocalHost: "n1.example", LocalAddress: "10.0.0.1", PeerHost: "n2", PeerAddress: "10.0.0.2"}
+	there := Resource{Name: "r", Port: 7800, LocalHost: "n2.example", LocalAddress: "10.0.0.2", PeerHost: "n1", PeerAddress: "10.0.0.1"}
+	third, other := here, here
+	third.PeerAddress, other.Name = "10.0.0.3", "s"
+	if secret(here) != secret(there) {
+		t.Errorf("the ends of one link differ: %s, %s", secret(here), secret(there))
+	}
+	if secret(here) == secret(third) || secret(here) == secret(other) {
+		t.Error("another partner, or another volume, has the same word")
+	}
+}
