@@ -152,6 +152,9 @@ func spoilNumbers(fields map[string]any, change func(what, field string, value a
 		}
 	}
 	if nodes, ok := fields["nodes"].([]any); ok {
+		for _, value := range []any{"true", 1, []any{}} {
+			change(fmt.Sprintf("join %v", value), "join", value)
+		}
 		one, two := nodes[0].(map[string]any), nodes[1].(map[string]any) //nolint:forcetypeassert // the suite's own request
 		change("one node", "nodes", []any{one})
 		change("three nodes", "nodes", []any{one, two, two})

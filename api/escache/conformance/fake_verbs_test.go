@@ -99,6 +99,9 @@ func (h *fakeHost) one(ref api.VolumeRef) api.VolumeStatus {
 	if r.primary {
 		v.Role = api.RolePrimary
 	}
+	if h.empty(ref, r) || r.req.Join && h.w.breaks("a joined copy stays empty") {
+		v.DiskState = "Inconsistent"
+	}
 	if !r.connected {
 		return v
 	}
@@ -113,6 +116,16 @@ func (h *fakeHost) one(ref api.VolumeRef) api.VolumeStatus {
 		v.State = api.StateConnected
 	}
 	return v
+}
+
+// empty reports a copy that waits for one with data; beside that it is filled at once.
+func (h *fakeHost) empty(ref api.VolumeRef, r *replica) bool {
+	for _, peer := range h.w.hosts {
+		if p := peer.replicas[ref]; peer != h && p != nil && !p.req.Join {
+			return false
+		}
+	}
+	return r.req.Join
 }
 
 func (h *fakeHost) put(_ context.Context, req api.ReplicaRequest) (any, error) {
@@ -271,6 +284,9 @@ func (h *fakeHost) assemble(req api.ConnectRequest, r *replica) (any, error) {
 		if id != "" && id != img.id && !h.w.breaks("image ids are not compared") {
 			return nil, fail(api.CodeIdentityMismatch, "another image")
 		}
+	}
+	if h.empty(req.VolumeRef, r) && !h.w.breaks("joined copies are declared equal") {
+		return nil, fail(api.CodeOutdated, "it was not filled yet")
 	}
 	for _, peer := range h.w.hosts {
 		if p := peer.replicas[req.VolumeRef]; peer != h && p != nil && p.connected && !h.w.breaks("two hosts may connect") {

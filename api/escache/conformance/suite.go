@@ -35,7 +35,7 @@ type Check struct {
 // Checks returns all checks in the order in which they run: cheap ones first.
 func Checks() []Check {
 	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
-		holdChecks(), resizeChecks(), moveChecks(), abandonChecks())
+		holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks())
 }
 
 // Run runs every check as a subtest. It must be the only user of the target's ports, minors and of images that begin with "conformance-".

@@ -1,0 +1,59 @@
+package conformance
+
+import (
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func joinChecks() []Check {
+	return []Check{
+		{"two copies that are both to be filled are never declared equal", bothJoin},
+		{"a copy that joins a running volume is filled from it", joinRunning},
+	}
+}
+
+func (v *volume) joining() api.ReplicaRequest {
+	r := v.request()
+	r.Join = true
+	return r
+}
+
+// bothJoin: somebody laid the copies for a volume whose data is somewhere else. Used as they are, they would be an empty cache.
+func bothJoin(s *suite) {
+	v := s.newVolume()
+	for _, h := range []*host{s.first, s.second} {
+		done(s, "lay a replica that joins on "+h.Name, h.put(v.joining()))
+		done(s, "lay it again", h.put(v.joining()))
+		done(s, "lay it again without join", h.put(v.request()))
+	}
+	for _, h := range []*host{s.first, s.second} {
+		refused(s, "connect on "+h.Name+" where both copies wait to be filled", h.connect(v, 1, v.id), api.CodeOutdated)
+		if status := h.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary || status.Epoch != 0 {
+			s.Errorf("a refused connect left the status %+v", shown(status))
+		}
+	}
+}
+
+func joinRunning(s *suite) {
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	done(s, "drop the second copy", s.second.delete(v, "true"))
+	more := v.write(s.first, 8*mib, mib)
+	done(s, "lay it anew, to be filled", s.second.put(v.joining()))
+	late := v.write(s.first, 16*mib, mib)
+	s.eventually("the copy of "+v.String()+" on "+s.second.Name+" is filled", func() (bool, any) {
+		status := s.second.status(v.VolumeRef)
+		return status.DiskState == "UpToDate" && status.SyncedPercent == 100, shown(status)
+	})
+	holdAll := func(h *host) {
+		s.Helper()
+		v.holds(h, 0, data)
+		v.holds(h, 8*mib, more)
+		v.holds(h, 16*mib, late)
+	}
+	holdAll(s.first)
+	done(s, "lay the filled copy once more", s.second.put(v.joining()))
+	v.detach(s.first)
+	v.attach(s.second)
+	holdAll(s.second)
+	v.detach(s.second)
+}
