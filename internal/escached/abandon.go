@@ -56,7 +56,10 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume, error) {
 // takeAbandoned takes the volume. Another verb may have it and be stuck in the frozen I/O, which nothing but this one ends: then the I/O is
 // made to fail first, on the same proof, and the other verb comes back with an error.
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
-	longer, done, busy := e.begin(ctx, req.VolumeRef, "abandon", changeTimeout)
+	longer, done, busy := e.beginWithin(ctx, req.VolumeRef, func(running string) bool {
+		// What escached does by itself about frozen I/O ends by itself, and must not be crossed.
+		return running == verbAskArbiter || running == verbConnectAgain || running == verbAskRecord
+	})
 	if busy == nil {
 		return longer, done, nil
 	}
@@ -75,9 +78,17 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	if err := e.failIO(ctx, v); err != nil {
 		return nil, nil, err
 	}
+	return e.beginWithin(ctx, req.VolumeRef, func(string) bool { return true })
+}
+
+// beginWithin takes the volume, and waits for a verb that has it if that is worth waiting for.
+func (e *Engine) beginWithin(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
+	context.Context, func(), error,
+) {
 	for start := e.now(); ; {
-		longer, done, busy := e.begin(ctx, req.VolumeRef, "abandon", changeTimeout)
-		if busy == nil || e.now().Sub(start) > letLoose {
+		longer, done, busy := e.begin(ctx, ref, "abandon", changeTimeout)
+		running := e.locks.Running(nameOf(ref)) // "": it has ended just now
+		if busy == nil || e.now().Sub(start) > letLoose || running != "" && !worth(running) {
 			return longer, done, busy
 		}
 		if err := pause(ctx, poll); err != nil {

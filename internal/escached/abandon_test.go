@@ -144,7 +144,8 @@ func TestABusyVolumeIsNotTouchedWithoutProofOrWithoutNeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps := len(w.steps)
-		if err := abandon(e, 3); !slices.Contains([]escache.Code{escache.CodeBusy, escache.CodeNotSuperseded}, code(err)) || len(w.steps) != steps {
+		refusals := []escache.Code{escache.CodeBusy, escache.CodeNotSuperseded}
+		if err := abandon(e, 3); !slices.Contains(refusals, code(err)) || len(w.steps) != steps {
 			t.Errorf("%s: %v, %q", name, err, w.steps[steps:])
 		}
 	}

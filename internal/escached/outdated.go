@@ -123,7 +123,7 @@ func (e *Engine) watchUnasked(ctx context.Context) {
 }
 
 func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
-	ctx, done, err := e.begin(ctx, ref, "ask_record", changeTimeout)
+	ctx, done, err := e.begin(ctx, ref, verbAskRecord, changeTimeout)
 	if err != nil {
 		return // a verb is at it; the next round asks
 	}

@@ -103,7 +103,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	if e.unasked.isSilent() {
 		e.unasked.set(v.name(), true)
 	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
-		return err
+		// It comes up all the same, and is tried again: the question at its promotion is what keeps a stale copy from being used.
+		e.log.Warn("a replica that the record has as outdated could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.ensureUp(ctx, v); err != nil {

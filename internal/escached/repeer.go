@@ -72,8 +72,8 @@ func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Statu
 	return err
 }
 
-// unused reports a copy to which nothing was ever written, neither by this host nor by a resync: half a resync leaves a disk that DRBD calls
-// as inconsistent as a new one. What lies first on a cache, the header, is there as soon as anything is.
+// unused reports a copy to which nothing was ever written, neither by this host nor by a resync: half a resync leaves a disk that DRBD
+// calls as inconsistent as a new one. What lies first on a cache, the header, is there as soon as anything is.
 func (e *Engine) unused(ctx context.Context, v volume) (bool, error) {
 	st, up, err := e.replica(v.Minor)
 	if err != nil || v.Formatted || up && st.Disk != drbd.Inconsistent {

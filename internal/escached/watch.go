@@ -49,8 +49,15 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 	}
 }
 
+// Names of what escached does to a volume by itself.
+const (
+	verbAskArbiter   = "ask_arbiter"
+	verbAskRecord    = "ask_record"
+	verbConnectAgain = "connect_again"
+)
+
 func (e *Engine) askAgain(ctx context.Context, v volume) error {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, "ask_arbiter", changeTimeout)
+	ctx, done, err := e.begin(ctx, v.VolumeRef, verbAskArbiter, changeTimeout)
 	if err != nil {
 		return nil // a verb is at it; the next round asks
 	}
@@ -103,7 +110,7 @@ func (e *Engine) watchAlone(ctx context.Context) {
 }
 
 func (e *Engine) connectAgain(ctx context.Context, v volume) {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, "connect_again", changeTimeout)
+	ctx, done, err := e.begin(ctx, v.VolumeRef, verbConnectAgain, changeTimeout)
 	if err != nil {
 		return // a verb is at it
 	}

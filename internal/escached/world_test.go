@@ -88,7 +88,8 @@ func (w *world) engine() *Engine {
 	cfg := DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
 	return NewEngine(cfg, "test", "n1", "fence", Layers{
-		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w), Records: (*worldRecords)(w), Images: (*worldImages)(w),
+		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
+		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: (*worldCaches)(w), Disks: (*worldDisks)(w), Kernel: worldKernel{},
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}, slog.New(slog.DiscardHandler))
