@@ -86,3 +86,22 @@ func TestAReplicaThatCameUpWithoutTheArbiterIsAskedAboutAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestAReplicaThatCannotBeMarkedComesUpAndIsTriedAgain(t *testing.T) {
+	w := booted(t)
+	w.takenOver(3)
+	w.failAt = len(w.steps) + 1
+	e := w.engine()
+	if err := e.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, up := w.minors[100]; !up || w.outdated[nameOf(ref)] || !e.unasked.has(nameOf(ref)) {
+		t.Fatalf("up %v, outdated %v, pending %v: %q", up, w.outdated[nameOf(ref)], e.unasked.has(nameOf(ref)), w.steps)
+	}
+	w.failAt = 0
+	w.minors[100] = cut(drbd.Consistent)
+	e.askPending(t.Context(), ref)
+	if !w.outdated[nameOf(ref)] {
+		t.Error("not tried again")
+	}
+}
