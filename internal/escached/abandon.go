@@ -189,7 +189,8 @@ func (e *Engine) settled(ctx context.Context, v volume, there func(drbd.Status) 
 		case !up, there(st):
 			return nil
 		case e.now().Sub(start) > letLoose:
-			return v.fail(escache.CodeStuck, "DRBD does not let go of the frozen I/O (%s, %s); see the kernel's log", st.Connection, st.Disk)
+			return v.fail(escache.CodeStuck, "DRBD does not let go of the frozen I/O (%s, %s); see the kernel's log",
+				st.Connection, st.Disk)
 		}
 		if err := pause(ctx, poll); err != nil {
 			return err

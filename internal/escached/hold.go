@@ -81,7 +81,7 @@ func (h *holds) put(r holdRecord) error {
 func (h *holds) drop(name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) { //nolint:gosec // as above
 		return fmt.Errorf("forget the hold: %w", err)
 	}
 	return nil

@@ -57,7 +57,8 @@ func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Statu
 	}
 	switch {
 	case st.Linked() && st.PeerRole == drbd.Primary:
-		return have.fail(escache.CodeReplicaMismatch, "its partner %s has the device; give that one the partner %s, or delete the replica here",
+		return have.fail(escache.CodeReplicaMismatch,
+			"its partner %s has the device; give that one the partner %s, or delete the replica here",
 			have.Peer.Name, want.Peer.Name)
 	case st.Disk == drbd.UpToDate:
 		// While I/O is frozen nobody knows which of the two copies goes on. The question is about the partner of this moment.

@@ -114,7 +114,8 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 	case v.Phase == phaseAbandoning:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeStaleEpoch, fmt.Sprintf(
-			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s", v.Epoch, escache.PathAbandon))
+			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s",
+			v.Epoch, escache.PathAbandon))
 	case v.Phase != phaseReady:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica is half made or half removed; repeat that call")

@@ -83,7 +83,8 @@ func parseVolume(lv lvm.Volume) (volume, error) {
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size"), CacheBytes: number("cache"),
 		Self: node("self"), Peer: node("peer"), Port: int(number("port")), Minor: int(number("minor")),
-		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true", Phase: phase(lv.Tags["phase"]),
+		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
+		Phase: phase(lv.Tags["phase"]),
 	}
 	switch {
 	case lv.Tags["v"] != "1":

@@ -111,7 +111,7 @@ func (c *control) reply(fd int, number uintptr, name string, flags uint32) ([]by
 	for size := firstReply; size <= maxReply; size *= 4 {
 		buf := make([]byte, size)
 		endian.PutUint32(buf, versionMajor)
-		endian.PutUint32(buf[offDataSize:], uint32(size)) //nolint:gosec // at most maxReply
+		endian.PutUint32(buf[offDataSize:], uint32(size))
 		endian.PutUint32(buf[offDataStart:], headBytes)
 		endian.PutUint32(buf[offFlags:], flags)
 		copy(buf[offName:offName+nameBytes], name)
@@ -193,7 +193,7 @@ func (c *control) target(fd int, name string, flags uint32) (t target, ok bool, 
 	if err != nil {
 		return t, false, err
 	}
-	t.open = int(int32(endian.Uint32(buf[offOpen:]))) //nolint:gosec // the kernel's own type
+	t.open = int(int32(endian.Uint32(buf[offOpen:])))
 	t.suspended = endian.Uint32(buf[offFlags:])&flagSuspended != 0
 	if endian.Uint32(buf[offTargets:]) != 1 || len(data) < specBytes {
 		return t, false, nil

@@ -55,10 +55,10 @@ func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
 		if asTable {
 			text = target[1]
 		}
-		data = make([]byte, specBytes)
+		data = make([]byte, specBytes+len(text)+1)
 		endian.PutUint64(data[offSpecLen:], 131072)
 		copy(data[offType:], target[0])
-		data = append(append(data, text...), 0)
+		copy(data[specBytes:], text)
 		endian.PutUint32(buf[offTargets:], 1)
 		endian.PutUint32(buf[offOpen:], 1)
 		flags = flagSuspended
