@@ -52,6 +52,16 @@ func TestParseProc(t *testing.T) {
 	}
 }
 
+func TestAFrozenDeviceWithoutALinkIsReadAsThat(t *testing.T) {
+	got, err := parse(strings.NewReader("101: cs:StandAlone ro:Primary/Unknown ds:Diskless/DUnknown   s-----\n"))
+	want := Status{
+		Connection: StandAlone, Role: Primary, PeerRole: "Unknown", Disk: Diskless, PeerDisk: "DUnknown", Suspended: true, SyncedPercent: 100,
+	}
+	if err != nil || got.Devices[101] != want {
+		t.Fatalf("got %+v, %v", got.Devices[101], err)
+	}
+}
+
 func TestProcWithoutModuleIsEmpty(t *testing.T) {
 	got, err := Proc{Path: filepath.Join(t.TempDir(), "drbd")}.Read()
 	if err != nil || got.Version != "" {

@@ -78,7 +78,8 @@ func (p Proc) Read() (Table, error) {
 }
 
 var (
-	deviceLine = regexp.MustCompile(`^\s*(\d+): cs:(\w+)(?: ro:(\w+)/(\w+) ds:(\w+)/(\w+) \S+ (\S+))?`)
+	// Between disk states and flags stands the protocol, a blank while there is no link.
+	deviceLine = regexp.MustCompile(`^\s*(\d+): cs:(\w+)(?: ro:(\w+)/(\w+) ds:(\w+)/(\w+) . (\S+))?`)
 	counters   = regexp.MustCompile(`\b(dw|oos):(\d+)`)
 	synced     = regexp.MustCompile(`sync'ed:\s*([0-9.]+)%`)
 )
