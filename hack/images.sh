@@ -13,10 +13,14 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 dir=${IMAGES_DIR:-$(mktemp -d)}
 mkdir -p "$dir"
-# No daemon, no user namespaces and no overlay are needed this way.
-export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
+# No daemon and no user namespaces are needed this way.
+export BUILDAH_ISOLATION=chroot
 buildah() { command buildah --root "$dir/store" --runroot "$dir/run" "$@"; }
-trap 'rm -rf "$dir"' EXIT
+clean() { # a build that was interrupted leaves its mounts
+  awk -v dir="$dir/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount
+  rm -rf "$dir"
+}
+trap clean EXIT
 
 debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" >"$dir/debootstrap.log" 2>&1 || {
   tail "$dir/debootstrap.log" >&2
