@@ -2,9 +2,9 @@ package kubectl
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,7 +16,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -129,12 +128,12 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 			b.gap(kind.name, err)
 			continue
 		}
-		var text bytes.Buffer
-		if err := (&printers.JSONPrinter{}).PrintObj(kind.list, &text); err != nil {
+		text, err := json.MarshalIndent(kind.list, "", "  ")
+		if err != nil {
 			b.gap(kind.name, err)
 			continue
 		}
-		b.add(kind.name+".json", cutSecrets(text.Bytes()))
+		b.add(kind.name+".json", cutSecrets(text))
 	}
 }
 
