@@ -95,15 +95,6 @@ func (o object) get(path ...string) any {
 func (o object) kind() string { s, _ := o["kind"].(string); return s }
 func (o object) name() string { s, _ := o.get("metadata", "name").(string); return s }
 
-func (o object) text(t *testing.T) string {
-	t.Helper()
-	out, err := yaml.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
-}
-
 func parse(t *testing.T, manifests string) []object {
 	t.Helper()
 	var out []object
@@ -121,16 +112,4 @@ func parse(t *testing.T, manifests string) []object {
 			out = append(out, o)
 		}
 	}
-}
-
-// find returns the object of a kind and name.
-func find(t *testing.T, all []object, kind, name string) object {
-	t.Helper()
-	for _, o := range all {
-		if o.kind() == kind && o.name() == name {
-			return o
-		}
-	}
-	t.Fatalf("the chart renders no %s %s", kind, name)
-	return nil
 }

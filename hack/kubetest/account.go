@@ -30,7 +30,8 @@ func (c *Cluster) ChartAccount(t testing.TB, checkout, component string) Account
 	a := Account{Namespace: "escache-system", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	a.User = "system:serviceaccount:" + a.Namespace + ":" + chartRelease + "-" + component
 	rendered := c.command(t, nil, Tools(t, "helm")["helm"], "template", chartRelease, filepath.Join(checkout, "charts/escache-csi"),
-		"--namespace", a.Namespace, "--show-only", "templates/"+component+"/rbac.yaml", "--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1}")
+		"--namespace", a.Namespace, "--show-only", "templates/"+component+"/rbac.yaml",
+		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1}")
 	space := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", a.Namespace)
 	for _, objects := range [][]byte{space, rendered} {
 		c.command(t, objects, c.kubectl, "--kubeconfig", c.Kubeconfig(), "apply", "-f", "-")
@@ -106,9 +107,11 @@ func (c *Cluster) asked(t testing.TB, user string) (used map[string]bool, refuse
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var e struct {
-			Verb   string `json:"verb"`
-			URI    string `json:"requestURI"`
-			User   struct{ Username string }
+			Verb string `json:"verb"`
+			URI  string `json:"requestURI"`
+			User struct {
+				Username string `json:"username"`
+			} `json:"user"`
 			Object struct {
 				Group       string `json:"apiGroup"`
 				Resource    string `json:"resource"`
@@ -147,9 +150,15 @@ func (c *Cluster) granted(t testing.TB, a Account) []string {
 	text := c.command(t, nil, c.kubectl, "--kubeconfig", c.Kubeconfig(), "get", "clusterroles,roles", "-n", a.Namespace, "-o", "json")
 	var list struct {
 		Items []struct {
-			Metadata struct{ Name string }
-			Rules    []struct{ APIGroups, Resources, Verbs []string }
-		}
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+			Rules []struct {
+				APIGroups []string `json:"apiGroups"`
+				Resources []string `json:"resources"`
+				Verbs     []string `json:"verbs"`
+			} `json:"rules"`
+		} `json:"items"`
 	}
 	if err := json.Unmarshal(text, &list); err != nil {
 		t.Fatal(err)
