@@ -259,8 +259,12 @@ func (e *Engine) finishAbandoned(ctx context.Context) {
 			continue // somebody is at it
 		}
 		dev, connected, err := e.device(ctx, v.name())
-		if v, ok := e.reg.get(v.name()); ok && err == nil && v.Phase == phaseAbandoning && (!connected || dev.Open == 0) {
-			if err := e.finishAbandon(ctx, v); err != nil {
+		if v, ok := e.reg.get(v.name()); ok && err == nil && v.Phase == phaseAbandoning {
+			finish := e.finishAbandon
+			if connected && dev.Open > 0 {
+				finish = e.failIO // whoever has it open is waiting for that
+			}
+			if err := finish(ctx, v); err != nil {
 				e.log.Warn("a device that was taken over cannot be given up yet", "pool", v.Pool, "image", v.Image, "error", err)
 			}
 		}
