@@ -212,6 +212,24 @@ func (h *host) Stop(_ context.Context, ref api.VolumeRef) error {
 	return nil
 }
 
+func (h *host) Abandon(_ context.Context, ref api.VolumeRef, epoch int64) error {
+	if err := h.step("abandon", ref.Image); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, record := h.status[ref.Image], h.volumes[ref.Image].Status
+	if epoch <= s.Epoch || record.Epoch < epoch || !record.IsOutdated("n1") {
+		return &api.Problem{Code: "not_superseded"}
+	}
+	s.IOSuspended = false
+	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
+		return &api.Problem{Code: api.CodeDeviceOpen, Detail: "it is open"}
+	}
+	s.State, s.Role, s.Device = api.StateStandby, api.RoleSecondary, ""
+	return nil
+}
+
 func (h *host) Resize(_ context.Context, ref api.VolumeRef, size int64) error {
 	if err := h.step("resize", ref.Image); err != nil {
 		return err
@@ -273,8 +291,8 @@ func (h *host) Unmount(_ context.Context, volume, target string) error {
 	return nil
 }
 
-func (h *host) Abandon(_ context.Context, volume, target string) error {
-	if err := h.step("abandon", volume); err != nil {
+func (h *host) Detach(_ context.Context, volume, target string) error {
+	if err := h.step("detach", volume); err != nil {
 		return err
 	}
 	h.take(target)

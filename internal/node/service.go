@@ -21,6 +21,8 @@ type Cache interface {
 	DevConnect(ctx context.Context, r api.ConnectRequest) (*api.ConnectResponse, error)
 	Flush(ctx context.Context, r api.FlushRequest) (*api.FlushResponse, error)
 	Stop(ctx context.Context, ref api.VolumeRef) error
+	// Abandon gives up the device of a volume that another node has taken over in that epoch.
+	Abandon(ctx context.Context, ref api.VolumeRef, epoch int64) error
 	Resize(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error
 }
 
@@ -38,7 +40,7 @@ type Mounter interface {
 	Mount(ctx context.Context, volume, device, target, fsType string, options []string) error
 	Bind(ctx context.Context, volume, source, target string, readOnly bool) error
 	Unmount(ctx context.Context, volume, target string) error
-	Abandon(ctx context.Context, volume, target string) error
+	Detach(ctx context.Context, volume, target string) error
 }
 
 // Filesystems looks at devices and makes filesystems.

@@ -25,7 +25,7 @@ func (s *Service) settleStaging(ctx context.Context, r stageRequest, device moun
 	case at == nil:
 		return false, nil
 	case at.Device != device && s.Devices.Dead(at.Device):
-		return false, s.abandon(ctx, r.volume, r.path)
+		return false, s.removeDead(ctx, r.volume, r.path)
 	case at.Device != device:
 		return false, fmt.Errorf("%w: device %s is mounted at %s, and volume %s is device %s; unmount it",
 			ErrIncompatible, at.Device, r.path, r.volume, device)
@@ -52,11 +52,11 @@ func (s *Service) freshen(ctx context.Context, r stageRequest, table []mounts.En
 	return s.Mounter.Unmount(ctx, r.volume, r.path)
 }
 
-// abandon removes the mount of a dead device: properly if that works, or else by taking it out of the tree.
-func (s *Service) abandon(ctx context.Context, volume, path string) error {
+// removeDead removes the mount of a dead device: properly if that works, or else by taking it out of the tree.
+func (s *Service) removeDead(ctx context.Context, volume, path string) error {
 	s.Logger.WarnContext(ctx, "removing the mount of a dead device", "volume", volume, "path", path)
 	if err := s.Mounter.Unmount(ctx, volume, path); err != nil {
-		return s.Mounter.Abandon(ctx, volume, path)
+		return s.Mounter.Detach(ctx, volume, path)
 	}
 	return nil
 }

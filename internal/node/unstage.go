@@ -36,6 +36,9 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 		if status, err = s.Cache.VolumeStatus(ctx, refOf(v)); err != nil {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
 		}
+		if isSuperseded(v, s.Node, *status) {
+			return s.giveUp(ctx, v, path, status)
+		}
 		if status.IOSuspended {
 			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; "+
 				"unmounting would hang. It goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
@@ -83,7 +86,7 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 			continue
 		}
 		if !at.Node && s.Devices.Dead(at.Device) {
-			if err := s.abandon(ctx, volume, path); err != nil {
+			if err := s.removeDead(ctx, volume, path); err != nil {
 				return err
 			}
 			continue
@@ -109,6 +112,47 @@ func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	}
 	deadline, _ := ctx.Deadline()
 	return s.takeDown(ctx, v, max(time.Until(deadline)-answerMargin, time.Second))
+}
+
+// isSuperseded reports whether another attachment has followed the one that the device here is of.
+func isSuperseded(v *v1alpha1.CacheVolume, node string, status api.VolumeStatus) bool {
+	return isConnected(status) && status.Epoch < v.Status.Epoch && v.Status.AttachedNode != node
+}
+
+// giveUp unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
+// the copy of whom it was taken over by. escached asks for the record itself before it believes that.
+func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *api.VolumeStatus) error {
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if err := s.checkUnused(v.Name, path, table, status); err != nil {
+		return err
+	}
+	s.Logger.WarnContext(ctx, "giving up the device of a volume that was taken over", "volume", v.Name, "epoch", status.Epoch,
+		"takenOverBy", v.Status.AttachedNode, "takenOverIn", v.Status.Epoch)
+	// While it is mounted the device stays, and all I/O to it fails from now on: so unmounting does not hang.
+	err = s.Cache.Abandon(ctx, refOf(v), v.Status.Epoch)
+	problem := new(api.Problem)
+	open := errors.As(err, &problem) && problem.Code == api.CodeDeviceOpen
+	if err != nil && !open {
+		return fmt.Errorf("give up the device of volume %s, which was taken over by %q: %w", v.Name, v.Status.AttachedNode, err)
+	}
+	for mounts.At(table, path) != nil {
+		if err := s.removeDead(ctx, v.Name, path); err != nil {
+			return err
+		}
+		if table, err = s.Mounter.Table(); err != nil {
+			return err
+		}
+	}
+	if !open {
+		return nil
+	}
+	if err := s.Cache.Abandon(ctx, refOf(v), v.Status.Epoch); err != nil {
+		return fmt.Errorf("give up the device of volume %s after it was unmounted: %w", v.Name, err)
+	}
+	return nil
 }
 
 func isConnected(status api.VolumeStatus) bool {

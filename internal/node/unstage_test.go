@@ -123,7 +123,7 @@ func TestUnstageCleansUpAfterADeadDevice(t *testing.T) {
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(h.did, "abandon") || len(h.table) != 0 {
+	if !slices.Contains(h.did, "detach") || len(h.table) != 0 {
 		t.Errorf("did %q, mounts %+v", h.did, h.table)
 	}
 }
@@ -137,5 +137,60 @@ func TestUnstageOfAVolumeThatIsGone(t *testing.T) {
 	_, err := h.service().NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: "v"})
 	if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "staging target path") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The host was cut off, and another has the volume by now: what is here is frozen, and must neither hang nor stay for ever.
+func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
+	takenOver := func(h *host) {
+		record := &h.volumes["v"].Status
+		record.AttachedNode, record.Epoch, record.Outdated = "n2", record.Epoch+1, []string{"n1"}
+		h.status["v"].IOSuspended = true
+	}
+	rows := []struct {
+		name   string
+		change func(h *host)
+		did    []string
+		code   codes.Code
+		gone   bool
+	}{
+		{"frozen and mounted", takenOver, []string{"read", "status", "abandon", "unmount", "abandon"}, codes.OK, true},
+		{"umount fails with the device", func(h *host) {
+			takenOver(h)
+			h.failures["unmount"] = &command.ExitError{Command: "umount", Code: 32, Stderr: "i/o error"}
+		}, []string{"read", "status", "abandon", "unmount", "detach", "abandon"}, codes.OK, true},
+		{"attached nowhere by now", func(h *host) {
+			takenOver(h)
+			h.volumes["v"].Status.AttachedNode = ""
+		}, []string{"read", "status", "abandon", "unmount", "abandon"}, codes.OK, true},
+		{"not mounted any more", func(h *host) {
+			takenOver(h)
+			h.table = nil
+		}, []string{"read", "status", "abandon"}, codes.OK, true},
+		{"escached does not find it on record", func(h *host) {
+			takenOver(h)
+			h.volumes["v"].Status.Outdated = nil
+		}, []string{"read", "status", "abandon"}, codes.FailedPrecondition, false},
+		{"a pod has it", func(h *host) {
+			takenOver(h)
+			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
+		}, []string{"read", "status"}, codes.FailedPrecondition, false},
+		{"the record has it attached here anew", func(h *host) {
+			takenOver(h)
+			h.volumes["v"].Status.AttachedNode = "n1"
+		}, []string{"read", "status"}, codes.Unavailable, false},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h, dir := staged(t)
+			row.change(h)
+			_, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir))
+			if Code(err) != row.code || !slices.Equal(h.did, row.did) {
+				t.Errorf("%s: %v; did %q, want %s and %q", Code(err), err, h.did, row.code, row.did)
+			}
+			if gone := len(h.table) == 0 && h.status["v"].Device == ""; gone != row.gone {
+				t.Errorf("mounts %+v, device %q", h.table, h.status["v"].Device)
+			}
+		})
 	}
 }

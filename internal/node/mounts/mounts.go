@@ -184,8 +184,8 @@ func (m *Mounter) Unmount(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize")
 }
 
-// Abandon takes a mount of a device that does not exist any more out of the tree. What is still open goes on failing.
-func (m *Mounter) Abandon(ctx context.Context, volume, target string) error {
+// Detach takes a mount of a device that is gone or given up out of the tree. What is still open goes on failing.
+func (m *Mounter) Detach(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize", "--lazy")
 }
 
