@@ -36,6 +36,8 @@ type volume struct {
 	wasDirty     bool
 	flushedAt    time.Time
 	dirtyWritten time.Time
+	// recordAfter is when the record of a volume that is frozen is read next.
+	recordAfter time.Time
 }
 
 // problem is something wrong that was reported and is not over.

@@ -20,6 +20,7 @@ import (
 type Cache interface {
 	Status(ctx context.Context) (*api.Status, error)
 	VolumeStatus(ctx context.Context, ref api.VolumeRef) (*api.VolumeStatus, error)
+	Abandon(ctx context.Context, ref api.VolumeRef, epoch int64) error
 }
 
 // Cluster is the Kubernetes API. Its reads are current.
@@ -212,6 +213,7 @@ func (w *Watch) observe(ctx context.Context, v *volume, s api.VolumeStatus, now 
 	}
 	w.report(ctx, v, findings, &s, now)
 	w.restore(ctx, v, s)
+	w.giveUp(ctx, v, s, now)
 }
 
 func (w *Watch) remember(v *volume, s api.VolumeStatus) {

@@ -26,6 +26,8 @@ type world struct {
 	gone   bool
 	silent bool
 	// beforeStatus is called once before a single volume's status is answered.
+	abandoned    []int64 // epochs
+	abandonError error
 	beforeStatus func()
 	progress     Progress
 
@@ -110,6 +112,23 @@ func (w *world) VolumeStatus(context.Context, api.VolumeRef) (*api.VolumeStatus,
 	s := w.status
 	s.Peers = slices.Clone(s.Peers)
 	return &s, nil
+}
+
+// takeOver is what the record and the host show once another node has the volume that was cut off here.
+func (w *world) takeOver(node string) {
+	w.object.Status.Epoch++
+	w.object.Status.AttachedNode = node
+	w.touch()
+	w.status.IOSuspended = true
+}
+
+func (w *world) Abandon(_ context.Context, _ api.VolumeRef, epoch int64) error {
+	w.abandoned = append(w.abandoned, epoch)
+	if w.abandonError == nil {
+		w.status.IOSuspended = false
+		return &api.Problem{Code: api.CodeDeviceOpen}
+	}
+	return w.abandonError
 }
 
 func (w *world) Volume(context.Context, string) (*v1alpha1.CacheVolume, error) {

@@ -1,0 +1,44 @@
+package watch
+
+import (
+	"slices"
+	"testing"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
+	rows := []struct {
+		name   string
+		change func(w *world)
+		asked  []int64
+	}{
+		{"frozen, and another node has it", func(w *world) { w.takeOver("n2") }, []int64{6}},
+		{"frozen, and by now nobody has it", func(w *world) { w.takeOver("") }, []int64{6}},
+		{"frozen, and this node has it anew", func(w *world) { w.takeOver(w.object.Status.AttachedNode) }, nil},
+		{"frozen, and nobody has taken it over", func(w *world) { w.status.IOSuspended = true }, nil},
+		{"frozen, and the Kubernetes API does not answer", func(w *world) { w.takeOver("n2"); w.apiDown = true }, nil},
+		{"taken over, and not frozen: the kubelet unstages it", func(w *world) { w.takeOver("n2"); w.status.IOSuspended = false }, nil},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			w := settled(t)
+			w.object.Status.Epoch, w.status.Epoch = 5, 5
+			row.change(w)
+			w.looks(4)
+			if !slices.Equal(w.abandoned, row.asked) {
+				t.Errorf("gave up in epochs %v, want %v", w.abandoned, row.asked)
+			}
+		})
+	}
+}
+
+func TestGivingUpIsTriedAgainWhenItFails(t *testing.T) {
+	w := settled(t)
+	w.takeOver("n2")
+	w.abandonError = &api.Problem{Code: api.CodeBusy}
+	w.looks(10)
+	if n := len(w.abandoned); n < 3 || n > 4 {
+		t.Errorf("tried %d times in ten looks", n)
+	}
+}
