@@ -80,6 +80,11 @@ func (w *world) losePower(t *testing.T, node, pod string) {
 	t.Helper()
 	check(t, w.lab.PowerOff(t.Context(), node))
 	w.kubectl(t, "taint", "node", node, outOfService+"=nodeshutdown:NoExecute", "--overwrite")
+	w.gone(t, pod)
+}
+
+func (w *world) gone(t *testing.T, pod string) {
+	t.Helper()
 	waitFor(t, "pod "+pod+" is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", pod, "--ignore-not-found", "-o", "name")
 		if err == nil && out != "" {

@@ -224,3 +224,49 @@ func idle(t *testing.T, w *world) {
 		t.Logf("healthz: %s", log)
 	}
 }
+
+// takenOver cuts a host off while its pod writes, has another host take the volume over, and lets the first one come back: it must get rid
+// of what is frozen there by itself, without a reboot.
+func takenOver(t *testing.T, w *world) {
+	name := w.claim(t, "taken", "e2e-node-ext4", "Filesystem", "256Mi")
+	old := w.volume(t, name).Spec.Replicas[0]
+	w.pod(t, "taken", old, "taken", "Filesystem", writing)
+	heir := peer(w.volume(t, name), old)
+	w.goesOn(t, "taken", 3)
+	from := w.count(t, "taken")
+	booted := w.shell(t, old, "cat /proc/sys/kernel/random/boot_id")
+
+	check(t, w.lab.Cut(t.Context(), old, labclient.Cut{}))
+	w.kubectl(t, "taint", "node", old, outOfService+"=nodeshutdown:NoExecute", "--overwrite")
+	w.gone(t, "taken")
+	w.pod(t, "heir", heir, "taken", "Filesystem", forever)
+	if got := w.count(t, "heir"); got < from {
+		t.Errorf("the count is %d, and %d was written before the cut", got, from)
+	}
+	sum := w.fill(t, "heir")
+
+	check(t, w.lab.Heal(t.Context()))
+	w.kubectl(t, "taint", "node", old, outOfService+"-")
+	took := waitFor(t, old+" has given up what was frozen there", podTime, func(ctx context.Context) error {
+		out, err := w.lab.Shell(ctx, old, "grep -e csi.escache.io -e /dev/escache /proc/mounts; ls -d /dev/escache/*/* /sys/bus/rbd/devices/*; true")
+		if err == nil && strings.TrimSpace(out) != "" {
+			err = fmt.Errorf("there is %s", out)
+		}
+		return err
+	})
+	t.Logf("given up %s after the cut was healed", took)
+	if got := w.shell(t, old, "cat /proc/sys/kernel/random/boot_id"); got != booted {
+		t.Errorf("%s was booted anew", old)
+	}
+	waitFor(t, "the volume is redundant again", commandTime, func(ctx context.Context) error {
+		v, err := w.read(ctx, name)
+		if err == nil {
+			err = redundant(v, metav1.ConditionTrue)
+		}
+		return err
+	})
+	w.removePod(t, "heir", name)
+	w.pod(t, "home", old, "taken", "Filesystem", forever)
+	w.same(t, "home", sum)
+	w.removePod(t, "home", name)
+}

@@ -20,6 +20,7 @@ func TestNode(t *testing.T) {
 		{"csi-node is killed at every step of staging and unstaging", killedAtEveryStep},
 		{"a lost replica is told within five seconds and once, put on record, and taken off after the resync", lostReplica},
 		{"without the Kubernetes API a primary that lost its peer stays frozen", frozenWithoutAPI},
+		{"a host that was cut off gives up what another has taken over", takenOver},
 		{"a host that loses power stages again what its pods need", reboot},
 		{"a change of group is registered with the kubelet", groupChange},
 		{"csi-sanity's node tests on a host", sanity},
