@@ -49,6 +49,7 @@ const (
 )
 
 type world struct {
+	root  *testing.T
 	kube  *kubetest.Cluster
 	api   client.WithWatch
 	fleet *hosttest.Fleet
@@ -60,7 +61,7 @@ type world struct {
 func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	w := &world{kube: kubetest.Start(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3")}
+	w := &world{root: t, kube: kubetest.Start(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3")}
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
@@ -124,7 +125,7 @@ func (w *world) lead(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	t.Cleanup(w.retire)
+	w.root.Cleanup(w.retire) // not of a subtest that starts another leader
 }
 
 // retire ends the controllers.
