@@ -142,6 +142,7 @@ func (s *service) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, par
 		return err
 	}
 	for _, node := range []string{partner, holder} {
+		request.Join = node == partner // it starts empty: to take it for equal would lose what the holder has
 		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
 			return fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
 		}

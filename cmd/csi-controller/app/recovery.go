@@ -29,11 +29,10 @@ type RecoveryOptions struct {
 // defaultRecovery has a dead node's proof last two minutes before the node is tainted: longer than the kubelet's restart and a
 // switch's reboot, shorter than the five minutes that Kubernetes itself waits before it evicts pods.
 //
-// A replica is replaced after ten minutes: a server needs up to that to reboot, and one that is back catches up with only what it
-// missed, where a replacement copies the whole cache and takes the place of a copy that was almost good. What waits meanwhile
-// is on one disk; those who would rather have it in Ceph sooner set less.
+// Replicas are not replaced unless that is asked for: it has run against played hosts only. Ten minutes is a good choice: a server
+// needs up to that to reboot, and one that is back catches up with only what it missed, where a replacement copies the whole cache.
 func defaultRecovery() RecoveryOptions {
-	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairAfter: 10 * time.Minute, RepairDrain: true, RepairParallel: 4}
+	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }
 
 // repairPatience is how long a Ceph that does not take what is dirty holds up the second copy.
