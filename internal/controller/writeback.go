@@ -132,7 +132,8 @@ func (s *service) again(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		return err
 	}
 	if now.Status.AttachedNode != v.Status.AttachedNode || now.Status.Epoch != v.Status.Epoch {
-		return fmt.Errorf("volume %s was given to node %q in epoch %d meanwhile: %w", v.Name, now.Status.AttachedNode, now.Status.Epoch, ErrBusy)
+		return fmt.Errorf("volume %s was given to node %q in epoch %d meanwhile: %w",
+			v.Name, now.Status.AttachedNode, now.Status.Epoch, ErrBusy)
 	}
 	*v = *now
 	return nil

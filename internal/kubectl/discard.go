@@ -29,8 +29,9 @@ func (c *cli) discardCache() *cobra.Command {
 		Short: "Accept the loss of what only the lost caches of a volume have",
 		Long: "Accept the loss of what only the lost caches of a volume have, so that it can be attached with what Ceph has.\n\n" +
 			"It is refused while any host with a current copy answers. The volume's name has to be typed.",
-		Example: "  kubectl escache discard-cache pvc-0a1b --dry-run\n  kubectl escache discard-cache pvc-0a1b --reason=\"n1 and n2 burnt\"",
-		Args:    oneArg("VOLUME"),
+		Example: "  kubectl escache discard-cache pvc-0a1b --dry-run\n" +
+			"  kubectl escache discard-cache pvc-0a1b --reason=\"n1 and n2 burnt\"",
+		Args: oneArg("VOLUME"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return c.runDiscard(command.Context(), args[0], f)
 		},
@@ -86,7 +87,8 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 
 // atStake shows what is known of the copies.
 func (c *cli) atStake(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
-	c.printf("Volume %s of claim %s: %s were dirty when that was last written down.\n", v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
+	c.printf("Volume %s of claim %s: %s were dirty when that was last written down.\n",
+		v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
 		return err

@@ -105,8 +105,8 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: write-back is not restored everywhere yet; it goes on: kubectl get cacheflush %s -o wide tells what is missing",
-				errTimeUp, flush.Name)
+			return fmt.Errorf("%w: write-back is not restored everywhere yet; it goes on: "+
+				"kubectl get cacheflush %s -o wide tells what is missing", errTimeUp, flush.Name)
 		case <-time.After(lookEvery / 4):
 		}
 	}

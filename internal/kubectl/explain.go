@@ -120,7 +120,8 @@ func (c *cli) tellEvents(ctx context.Context, api client.Reader, v *v1alpha1.Cac
 		}
 		for _, e := range list.Items {
 			r := e.Regarding
-			if (r.Kind == "CacheVolume" && r.Name == v.Name) || (r.Kind == "PersistentVolumeClaim" && claimed && r.Name == claim && r.Namespace == namespace) {
+			ofClaim := claimed && r.Kind == "PersistentVolumeClaim" && r.Name == claim && r.Namespace == namespace
+			if ofClaim || (r.Kind == "CacheVolume" && r.Name == v.Name) {
 				about = append(about, e)
 			}
 		}

@@ -18,8 +18,9 @@ func (c *cli) orphans() *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
 		Short: "List CacheVolumes that no PersistentVolume names",
-		Long: "List CacheVolumes that no PersistentVolume names. It changes nothing. Images that no CacheVolume names can only be seen with\n" +
-			"Ceph's keys: csi-controller orphans, in its pod, lists them too and removes by name what is named.",
+		Long: "List CacheVolumes that no PersistentVolume names. It changes nothing.\n" +
+			"Images that no CacheVolume names can only be seen with Ceph's keys: csi-controller orphans, in its pod, lists them too\n" +
+			"and removes by name what is named.",
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			api, err := c.connect()

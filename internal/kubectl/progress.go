@@ -3,6 +3,7 @@ package kubectl
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -46,12 +47,13 @@ func (p *progress) show(f *v1alpha1.CacheFlush) {
 }
 
 func (p *progress) line(f *v1alpha1.CacheFlush) {
-	line := total(f)
+	lines := []string{total(f)}
 	for _, v := range f.Status.Volumes {
 		if v.Message != "" && v.Phase != v1alpha1.FlushComplete {
-			line += "\n  " + v.Name + ": " + v.Message
+			lines = append(lines, "  "+v.Name+": "+v.Message)
 		}
 	}
+	line := strings.Join(lines, "\n")
 	if line != p.last {
 		p.c.printf("%s\n", line)
 	}
@@ -67,7 +69,7 @@ func bars(f *v1alpha1.CacheFlush) []string {
 			open = append(open, v)
 		}
 	}
-	shown := append(open, done...)
+	shown := slices.Concat(open, done)
 	hidden := len(shown) - mostBars
 	if hidden > 0 {
 		shown = shown[:mostBars]

@@ -32,7 +32,8 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 					return sizeBytes, image.Resize(uint64(sizeBytes))
 				})
 			case at.features&ObjectMap != 0:
-				return at.size, fmt.Errorf("%w: %s has it mapped, and an image with object-map cannot grow then; detach the volume to expand it",
+				return at.size, fmt.Errorf("%w: %s has it mapped, and an image with object-map cannot grow then; "+
+					"detach the volume to expand it",
 					ErrBusy, at.holder)
 			}
 			return growHeader(io, "rbd_header."+at.id, sizeBytes)

@@ -44,8 +44,10 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that proof has to hold without a break")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
 		"how long a host is gone before its replicas of attached volumes are replaced on the third host; 0: never")
-	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain, "have a volume write through to Ceph while its lost replica is being replaced")
-	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel, "how many volumes are copied to a new replica at once; one for each host")
+	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
+		"have a volume write through to Ceph while its lost replica is being replaced")
+	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
+		"how many volumes are copied to a new replica at once; one for each host")
 }
 
 func (o *RecoveryOptions) validate() error {
@@ -54,7 +56,8 @@ func (o *RecoveryOptions) validate() error {
 		errs = append(errs, fmt.Errorf("--taint-after %s is below ten seconds, which any restart takes", o.TaintAfter))
 	}
 	if o.RepairAfter != 0 && o.RepairAfter < 10*time.Second {
-		errs = append(errs, fmt.Errorf("--repair-after %s is below ten seconds, which any restart takes; 0 turns repairs off", o.RepairAfter))
+		errs = append(errs, fmt.Errorf("--repair-after %s is below ten seconds, which any restart takes; 0 turns repairs off",
+			o.RepairAfter))
 	}
 	if o.RepairParallel < 1 {
 		errs = append(errs, fmt.Errorf("--repair-parallel %d is below one; --repair-after=0 turns repairs off", o.RepairParallel))

@@ -183,5 +183,6 @@ func (p parts) page() error {
 	if p.options.Page.Address == "" {
 		return nil
 	}
-	return p.manager.Add(overview.New(p.options.Page, p.manager.GetClient(), p.manager.GetClient(), p.log.With("component", "page"), time.Now))
+	log := p.log.With("component", "page")
+	return p.manager.Add(overview.New(p.options.Page, p.manager.GetClient(), p.manager.GetClient(), log, time.Now))
 }

@@ -26,8 +26,8 @@ const (
 	kubernetesMemoryMiB = 512
 	// kubernetesCodeMiB is QEMU's room for translated code: with less it translates kubelet and containerd again and again.
 	kubernetesCodeMiB = 256
-	// nodeReadyTime is for a kubelet on a loaded machine; alone it takes 10 s. One that has not made its Node some 17 s after it has reached
-	// the API server rests for 123 s before it looks again (csi_plugin.go, initBackoff), and is not Ready before.
+	// nodeReadyTime is for a kubelet on a loaded machine; alone it takes 10 s. One that has not made its Node some 17 s after it has
+	// reached the API server rests for 123 s before it looks again (csi_plugin.go, initBackoff), and is not Ready before.
 	nodeReadyTime = 5 * time.Minute
 )
 

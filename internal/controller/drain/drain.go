@@ -81,7 +81,8 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 	case v.Status.AttachedNode == "":
 		return v, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
 	case v.Status.FlushAttached():
-		return v, fmt.Errorf("volume %s is %w to node %s by the driver itself, which writes it back", volume, ErrAttaching, v.Status.AttachedNode)
+		return v, fmt.Errorf("volume %s is %w to node %s by the driver itself, which writes it back",
+			volume, ErrAttaching, v.Status.AttachedNode)
 	case authority.InCeph(v) && len(claims) == 0:
 		return v, fmt.Errorf("volume %s is %w to node %s", volume, ErrAttaching, v.Status.AttachedNode)
 	}

@@ -14,7 +14,8 @@ func (h *Host) FlushAtMost(bytes int64) {
 	h.perFlush = bytes
 }
 
-// SetDisk sets DRBD's state of the volume's disk here. "Outdated" and "Consistent" are not connected: the arbiter of these hosts confirms nothing.
+// SetDisk sets DRBD's state of the volume's disk here. "Outdated" and "Consistent" are not connected: the arbiter of these hosts
+// confirms nothing.
 func (h *Host) SetDisk(volume escache.VolumeRef, diskState string) {
 	h.change(volume, func(s *escache.VolumeStatus) { s.DiskState = diskState })
 }

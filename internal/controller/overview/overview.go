@@ -169,7 +169,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.ask(w, code)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // without a certificate of its own the page is behind a proxy or on loopback
 		Name: cookieName, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.options.Cert != "",
 	})
 	http.Redirect(w, r, "/", http.StatusSeeOther)

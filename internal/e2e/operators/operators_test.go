@@ -163,7 +163,7 @@ func (w *world) bundle(t *testing.T) {
 	names := ""
 	for archive := tar.NewReader(packed); ; {
 		header, err := archive.Next()
-		if err == io.EOF { //nolint:errorlint // as tar returns it
+		if err == io.EOF {
 			break
 		}
 		must(t, err)
