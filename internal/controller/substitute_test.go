@@ -75,7 +75,7 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 	w.taint(holder)
 	must(t, w.unpublish("pvc-1", holder))
 	_, err = w.publish("pvc-1", third)
-	wants(t, err, codes.FailedPrecondition, "lacks acknowledged writes")
+	wants(t, err, codes.FailedPrecondition, "has no current copy")
 }
 
 func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {

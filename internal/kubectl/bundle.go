@@ -37,7 +37,7 @@ func (c *cli) supportBundle() *cobra.Command {
 		},
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "write to this file; empty: a name made from the time")
-	command.Flags().StringVar(&namespace, "driver-namespace", "escache-csi", "namespace of the driver's pods")
+	command.Flags().StringVar(&namespace, "driver-namespace", "escache-system", "namespace of the driver's pods")
 	return command
 }
 

@@ -164,6 +164,7 @@ func (h *Host) lay(request escache.ReplicaRequest) *escache.Problem {
 			return problem(escache.CodePortInUse, "port or minor belongs to "+other.Image)
 		}
 	}
+	request.Join = false // it means nothing to a copy that is here, and a new one is played by Sync alone
 	if there := h.replicas[request.VolumeRef]; there != nil {
 		same := there.request
 		same.SizeBytes = max(same.SizeBytes, request.SizeBytes)
