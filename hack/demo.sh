@@ -54,8 +54,8 @@ wait_until() { # SECONDS WHAT COMMAND…
 }
 pod_ready_off() { # HOST: the pod is Ready, and not there
   local host ready
-  read -r host ready < <(kubectl get pod app-0 -o 'jsonpath={.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status}') &&
-    [ "$host" != "$1" ] && [ "$ready" = True ]
+  read -r host ready <<<"$(kubectl get pod app-0 -o 'jsonpath={.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status}')"
+  [ -n "$host" ] && [ "$host" != "$1" ] && [ "$ready" = True ]
 }
 not_ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" != True ]; }
 third_host() { # the one without a replica
