@@ -21,7 +21,8 @@ step "install packages" hack/setup.sh build lab kubernetes
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host
-step "tests of packages" go test -tags "$tags" ./...
+step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
+step "tests of packages" go test -timeout 20m -tags "$tags" ./...
 
 step "lab up: Ceph and three hosts" lab up
 step "tests on hosts" in_lab host
