@@ -28,7 +28,11 @@ func hostChecks() []Check {
 }
 
 func nodeCounts(s *suite) {
-	before := s.first.node()
+	var before api.Node
+	s.eventually("the host is healthy", func() (bool, any) { // one that has just started still looks at its disks
+		before = s.first.node()
+		return before.Healthy, before.Reasons
+	})
 	if before.Name != s.first.Name {
 		s.Errorf("the host calls itself %q, replica requests call it %q", before.Name, s.first.Name)
 	}
