@@ -10,7 +10,7 @@ export LAB_NAME=${LAB_NAME:-test-$$}
 # All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
-# Tests that have not been repeated often enough yet to be trusted on a busy machine; `make test HOST_SKIP=` runs them too.
+# Tests that take as long as all others together, or were not repeated often enough to be trusted on a busy machine; `make test HOST_SKIP=` runs them too.
 host_skip=${HOST_SKIP-'TestHosts/(restart_of_escached|escached_killed_at|escached_is_small|a_stale_replica|a_device_that_was_taken_over|redundancy_comes_back)'}
 
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
