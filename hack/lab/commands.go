@@ -74,6 +74,8 @@ func upCommand(find finder) *cobra.Command {
 	flags.BoolVar(&options.Driver, "driver", false,
 		"also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
 	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
+	flags.BoolVar(&options.ForgetfulDisks, "forgetful-disks", false,
+		"a host that loses its power loses what it had not flushed to its disks")
 	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of a host's NVMe stand-in in MiB; takes only what is written")
 	flags.BoolVar(&options.NoCeph, "no-ceph", false, "hosts only")
 	return command
@@ -194,6 +196,7 @@ func cutCommand(connect connector) *cobra.Command {
 	}
 	command.Flags().StringVar(&cut.From, "from", "", "only from this node, \"ceph\" or \"control-plane\"")
 	command.Flags().BoolVar(&cut.OneWay, "one-way", false, "lose only what the node sends")
+	command.Flags().BoolVar(&cut.Slow, "slow", false, fmt.Sprintf("lose only what is more than %d KiB a second", labclient.SlowRate))
 	return command
 }
 

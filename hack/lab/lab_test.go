@@ -209,8 +209,9 @@ func TestLab(t *testing.T) {
 }
 
 func besides(t *testing.T, first, second *program) {
-	second.ok(t, "up", "--nodes", "1", "--no-ceph")
+	second.ok(t, "up", "--nodes", "1", "--no-ceph", "--forgetful-disks")
 	netns := second.netns(t)
+	forgets(t, second)
 	first.shell(t, "n1", "echo first >/root/mark")
 	second.shell(t, "n1", "echo second >/root/mark")
 	for p, want := range map[*program]string{first: "first", second: "second"} {
@@ -230,6 +231,29 @@ func besides(t *testing.T, first, second *program) {
 	second.ok(t, "down")
 	second.leavesNothing(t, netns)
 	first.shell(t, "n1", "true")
+}
+
+// forgets writes to a host's disk past its page cache: what was flushed is there after a loss of power, what was not is lost.
+func forgets(t *testing.T, p *program) {
+	write := func(offset, conv string) {
+		p.shell(t, "n1", "dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x | "+
+			"dd of=/dev/escache/keep bs=1M iflag=fullblock oflag=direct conv=notrunc"+conv+" seek="+offset+" 2>/dev/null")
+	}
+	read := func(offset string) string {
+		return p.shell(t, "n1", "dd if=/dev/escache/keep bs=1M count=1 skip="+offset+" 2>/dev/null | tr -d '\\0' | wc -c")
+	}
+	p.shell(t, "n1", "lvcreate -qy -L 16M -n keep escache >/dev/null 2>&1; "+
+		"dd if=/dev/zero of=/dev/escache/keep bs=1M count=8 conv=fsync 2>/dev/null")
+	write("1", ",fsync")
+	write("2", "")
+	if flushed, written := read("1"), read("2"); flushed != "1048576" || written != "1048576" {
+		t.Errorf("before the loss of power %s and %s bytes are there", flushed, written)
+	}
+	p.ok(t, "power-off", "n1")
+	p.ok(t, "power-on", "n1")
+	if flushed, written := read("1"), read("2"); flushed != "1048576" || written != "0" {
+		t.Errorf("after the loss of power there are %s bytes of what was flushed, %s of what was not", flushed, written)
+	}
 }
 
 func cuts(t *testing.T, p *program) {

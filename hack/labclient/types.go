@@ -85,7 +85,12 @@ type Cut struct {
 	From string `json:"from,omitempty"`
 	// OneWay loses only what the node sends: it still hears the others.
 	OneWay bool `json:"oneWay,omitempty"`
+	// Slow loses only what is more than SlowRate.
+	Slow bool `json:"slow,omitempty"`
 }
+
+// SlowRate is what a slow cut lets through, in KiB a second in both directions together.
+const SlowRate = 128
 
 // Targets of a cut that are not nodes.
 const (

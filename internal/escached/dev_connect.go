@@ -88,7 +88,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device,
 			return escache.ConnectResponse{}, err
 		}
 	}
-	link, err := e.link(v)
+	link, err := e.expose(ctx, v, dev.Bytes)
 	if err != nil {
 		return escache.ConnectResponse{}, err
 	}
@@ -166,7 +166,7 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 	if err := e.assembledRight(ctx, v); err != nil {
 		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
 	}
-	link, err := e.link(v)
+	link, err := e.expose(ctx, v, table.Bytes)
 	if err != nil {
 		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
 	}

@@ -70,6 +70,7 @@ type (
 		Path(name string) string
 		Devices(ctx context.Context, prefix string) (map[string]writecache.Device, error)
 		Create(ctx context.Context, name string, t writecache.Table) error
+		Expose(ctx context.Context, name string, size int64) error
 		Remove(ctx context.Context, name string) error
 		Reload(ctx context.Context, name string, t writecache.Table) error
 		LoadAndResume(ctx context.Context, name string, t writecache.Table) error
@@ -232,6 +233,16 @@ func (e *Engine) resource(v volume) drbd.Resource {
 		LocalHost: e.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
 		ResyncRate: e.cfg.DRBD.ResyncRate, FencePeer: e.fencePeer,
 	}
+}
+
+// expose makes the device that users get, with POOL/IMAGE pointing at it.
+func (e *Engine) expose(ctx context.Context, v volume, size int64) (string, error) {
+	if e.holds.until(v.name()) == nil { // what is held was complete, and stays suspended
+		if err := e.Caches.Expose(ctx, v.name(), size); err != nil {
+			return "", err
+		}
+	}
+	return e.link(v)
 }
 
 // link makes POOL/IMAGE point at the device.

@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/loop"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
@@ -35,7 +36,7 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	children := child.NewClient(run)
 	states := drbd.Proc{Path: "/proc/drbd"}
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
-	caches := writecache.NewMapper(run)
+	caches := writecache.NewMapper(run, loop.New(run))
 	return NewEngine(cfg, version, uname, fencePeer, Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run), Resources: drbd.Files{Dir: cfg.DRBD.ResourceDir},
 		States: states, Records: records, Images: images, Caches: caches, Disks: children,

@@ -33,7 +33,7 @@ func NewHostKernel(run command.Runner, states ReplicaStates, images Images, cach
 // Load loads the modules; what is built in or loaded already is left as it is.
 func (k *HostKernel) Load(ctx context.Context) error {
 	var errs []error
-	for _, module := range []string{"drbd", "dm-writecache", "rbd"} {
+	for _, module := range []string{"drbd", "dm-writecache", "loop", "rbd"} {
 		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
 			continue
 		}

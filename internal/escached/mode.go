@@ -80,6 +80,10 @@ func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
 		}
 	}
 	crashpoint.Reach("resize/reloaded")
+	if err := e.Caches.Expose(ctx, v.name(), max(req.SizeBytes, dev.Bytes)); err != nil {
+		return err
+	}
+	crashpoint.Reach("resize/exposed")
 	next := v
 	next.SizeBytes = max(v.SizeBytes, req.SizeBytes)
 	err = e.retag(ctx, v, next)

@@ -123,6 +123,18 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	if got := dirty(); got != nil {
 		t.Errorf("a copy that nobody calls current: %d", *got)
 	}
+	alone := drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.Outdated, DiskWrittenKiB: 50}
+	w.minors[100], w.lookErr = alone, errors.New("the disk does not answer")
+	e.lookAtStandbys(t.Context())
+	if got := dirty(); got != nil {
+		t.Errorf("after a look that failed: %d", *got)
+	}
+	w.lookErr = nil
+	e.now = func() time.Time { return time.Now().Add(rereadAfter + time.Minute) }
+	e.lookAtStandbys(t.Context())
+	if got := dirty(); got == nil || *got != 8192 {
+		t.Errorf("the only current copy, looked at once its disk answers again: %v", got)
+	}
 	st = linked(drbd.Connected, drbd.UpToDate)
 	st.PeerRole, st.DiskWrittenKiB = drbd.Primary, 99
 	w.minors[100] = st

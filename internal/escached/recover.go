@@ -83,7 +83,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 		}
 		fallthrough
 	case connected:
-		_, err := e.link(v)
+		_, err := e.expose(ctx, v, dev.Bytes)
 		return err
 	case v.Phase == phaseDeleting:
 		return e.finishDelete(ctx, v)

@@ -51,7 +51,10 @@ func (d *standbyDirt) known(name string, st drbd.Status) *int64 {
 	return nil
 }
 
-// rereadAfter spares a busy standby's disk: a reading that changes all the time is worth nothing anyway.
+// nothingFound is no count of written blocks: a look that failed says nothing of any.
+const nothingFound = -1
+
+// rereadAfter spares a busy standby's disk, and one that cannot be read: a reading that changes all the time is worth nothing anyway.
 const rereadAfter = 5 * time.Second
 
 // standbyDirty returns what a replica that is not connected holds dirty, or nil if that is not certain: the copy must be
@@ -63,12 +66,11 @@ func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *in
 	if last, ok := e.dirt.get(v.name()); ok && (last.written == st.DiskWrittenKiB || e.now().Sub(last.at) < rereadAfter) {
 		return e.dirt.known(v.name(), st)
 	}
-	reading := dirtReading{written: st.DiskWrittenKiB, at: e.now()}
-	if bytes, err := e.Disks.CountDirty(ctx, v.name(), e.Store.Path(v.name()), writecache.HeaderBytes); err == nil {
-		reading.bytes = &bytes
-	}
-	if after, up, err := e.replica(v.Minor); err != nil || !up || after.DiskWrittenKiB != st.DiskWrittenKiB || !after.Current() {
-		reading.bytes, reading.written = nil, -1
+	reading := dirtReading{written: nothingFound, at: e.now()}
+	bytes, err := e.Disks.CountDirty(ctx, v.name(), e.Store.Path(v.name()), writecache.HeaderBytes)
+	after, up, afterErr := e.replica(v.Minor)
+	if err == nil && afterErr == nil && up && after.Current() && after.DiskWrittenKiB == st.DiskWrittenKiB {
+		reading.written, reading.bytes = st.DiskWrittenKiB, &bytes
 	}
 	e.dirt.put(v.name(), reading)
 	return reading.bytes

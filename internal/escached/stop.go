@@ -70,5 +70,8 @@ func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Devic
 	if err == nil {
 		err = v.fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
-	return errors.Join(err, e.Caches.Create(ctx, v.name(), dev.Table))
+	if back := e.Caches.Create(ctx, v.name(), dev.Table); back != nil {
+		return errors.Join(err, back)
+	}
+	return errors.Join(err, e.Caches.Expose(ctx, v.name(), dev.Bytes))
 }

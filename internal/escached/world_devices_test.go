@@ -68,6 +68,20 @@ func (c *worldCaches) Create(_ context.Context, name string, t writecache.Table)
 	return nil
 }
 
+func (c *worldCaches) Expose(_ context.Context, name string, size int64) error {
+	if _, ok := c.dm[name]; !ok {
+		c.t.Errorf("nothing to expose of %s", name)
+	}
+	if c.exposed[name] == size {
+		return nil
+	}
+	if err := (*world)(c).step("expose %d bytes", size); err != nil {
+		return err
+	}
+	c.exposed[name] = size
+	return nil
+}
+
 // formatLikeTheKernel writes a superblock where there are zeros.
 func (w *world) formatLikeTheKernel(cache string) {
 	block := w.blocks(cache)[writecache.HeaderBytes:]
@@ -92,6 +106,7 @@ func (c *worldCaches) Remove(_ context.Context, name string) error {
 		c.t.Errorf("removed over frozen I/O: that would never end")
 	}
 	delete(c.dm, name)
+	delete(c.exposed, name)
 	return nil
 }
 
@@ -162,7 +177,7 @@ func (d *worldDisks) Write(_ context.Context, _, path string, offset int64, data
 
 func (d *worldDisks) CountDirty(context.Context, string, string, int64) (int64, error) {
 	d.looks++
-	return d.dirty, nil
+	return d.dirty, d.lookErr
 }
 
 type worldKernel struct{}

@@ -32,8 +32,10 @@ type world struct {
 	image  krbd.Device
 	mapErr error
 	dm     map[string]writecache.Device
-	disk   map[string][]byte // by path; /dev/drbdN and its LV share one
-	dirty  int64
+	// exposed is how large what users get is, by the name of its cache.
+	exposed map[string]int64
+	disk    map[string][]byte // by path; /dev/drbdN and its LV share one
+	dirty   int64
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.
@@ -42,6 +44,7 @@ type world struct {
 	ioFailed func()
 	// looks counts what a poll must not do: reports of LVM and looks at disks.
 	looks    int
+	lookErr  error
 	spaceErr error
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
@@ -67,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		ioFailed: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
-		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, disk: map[string][]byte{},
+		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, exposed: map[string]int64{}, disk: map[string][]byte{},
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
 }

@@ -6,8 +6,8 @@ import (
 
 func abandonChecks() []Check {
 	return []Check{
-		{"a device is not abandoned without proof", abandonNeedsProof},
-		{"abandon of what is not connected changes nothing", abandonOfStandby},
+		{"a device is not abandoned without proof", abandonNeedsProof, beside},
+		{"abandon of what is not connected changes nothing", abandonOfStandby, alone},
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 
 func connectChecks() []Check {
 	return []Check{
-		{"connect makes the device once", connectMakesDevice},
-		{"an older epoch is refused", olderEpoch},
-		{"another image is refused", otherImage},
-		{"connect without a replica or an image is refused", nothingToConnect},
-		{"an image that another client holds is refused", imageInUse},
+		{"connect makes the device once", connectMakesDevice, beside},
+		{"an older epoch is refused", olderEpoch, beside},
+		{"another image is refused", otherImage, beside},
+		{"connect without a replica or an image is refused", nothingToConnect, beside},
+		{"an image that another client holds is refused", imageInUse, beside},
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 
 func flushChecks() []Check {
 	return []Check{
-		{"flush makes the cache clean", flushCleans},
-		{"flush says what is left when its time is up", flushTimesOut},
-		{"a second call on a busy volume is told what runs", busyNamesOperation},
+		{"flush makes the cache clean", flushCleans, beside},
+		{"flush says what is left when its time is up", flushTimesOut, alone},
+		{"a second call on a busy volume is told what runs", busyNamesOperation, alone},
 	}
 }
 

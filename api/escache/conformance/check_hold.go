@@ -8,8 +8,8 @@ import (
 
 func holdChecks() []Check {
 	return []Check{
-		{"hold suspends I/O with a clean cache until release", holdAndRelease},
-		{"a watchdog releases a hold", watchdogReleases},
+		{"hold suspends I/O with a clean cache until release", holdAndRelease, beside},
+		{"a watchdog releases a hold", watchdogReleases, beside},
 	}
 }
 

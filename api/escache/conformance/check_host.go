@@ -21,9 +21,9 @@ import (
 
 func hostChecks() []Check {
 	return []Check{
-		{"node counts what is laid", nodeCounts},
-		{"status of a volume that is not here", statusOfAbsent},
-		{"TCP needs a client certificate", certificateNeeded},
+		{"node counts what is laid", nodeCounts, alone},
+		{"status of a volume that is not here", statusOfAbsent, alone},
+		{"TCP needs a client certificate", certificateNeeded, alone},
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 
 func inputChecks() []Check {
 	return []Check{
-		{"bad bodies are refused and change nothing", badBodies},
-		{"bad parameters are refused and change nothing", badParameters},
-		{"wrong methods and paths are refused", wrongMethods},
+		{"bad bodies are refused and change nothing", badBodies, alone},
+		{"bad parameters are refused and change nothing", badParameters, alone},
+		{"wrong methods and paths are refused", wrongMethods, alone},
 	}
 }
 

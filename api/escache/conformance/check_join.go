@@ -6,8 +6,8 @@ import (
 
 func joinChecks() []Check {
 	return []Check{
-		{"two copies that are both to be filled are never declared equal", bothJoin},
-		{"a copy that joins a running volume is filled from it", joinRunning},
+		{"two copies that are both to be filled are never declared equal", bothJoin, beside},
+		{"a copy that joins a running volume is filled from it", joinRunning, beside},
 	}
 }
 

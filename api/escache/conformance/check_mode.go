@@ -6,8 +6,8 @@ import (
 
 func modeChecks() []Check {
 	return []Check{
-		{"writethrough drains and keeps the cache clean under writes", writethroughStaysClean},
-		{"connect may begin in writethrough", connectInWritethrough},
+		{"writethrough drains and keeps the cache clean under writes", writethroughStaysClean, beside},
+		{"connect may begin in writethrough", connectInWritethrough, beside},
 	}
 }
 

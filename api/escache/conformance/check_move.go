@@ -6,8 +6,8 @@ import (
 
 func moveChecks() []Check {
 	return []Check{
-		{"the second host is refused while the first has the device", secondHostRefused},
-		{"an orderly move takes the data along", orderlyMove},
+		{"the second host is refused while the first has the device", secondHostRefused, beside},
+		{"an orderly move takes the data along", orderlyMove, beside},
 	}
 }
 

@@ -6,13 +6,13 @@ import (
 
 func replicaChecks() []Check {
 	return []Check{
-		{"a replica is laid once", replicaLaid},
-		{"a replica with other parameters is refused", replicaMismatch},
-		{"ports and minors belong to one volume", portsInUse},
-		{"a cache larger than the free space is refused", noRoom},
-		{"a replica is deleted once", replicaDeleted},
-		{"a connected replica is not deleted", connectedNotDeleted},
-		{"a standby is not deleted while the cache is dirty", dirtyStandbyNotDeleted},
+		{"a replica is laid once", replicaLaid, alone},
+		{"a replica with other parameters is refused", replicaMismatch, alone},
+		{"ports and minors belong to one volume", portsInUse, alone},
+		{"a cache larger than the free space is refused", noRoom, alone},
+		{"a replica is deleted once", replicaDeleted, beside},
+		{"a connected replica is not deleted", connectedNotDeleted, beside},
+		{"a standby is not deleted while the cache is dirty", dirtyStandbyNotDeleted, beside},
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 )
 
 func resizeChecks() []Check {
-	return []Check{{"resize grows the device and keeps its data", resizeGrows}}
+	return []Check{{"resize grows the device and keeps its data", resizeGrows, beside}}
 }
 
 func resizeGrows(s *suite) {

@@ -8,9 +8,9 @@ import (
 
 func stopChecks() []Check {
 	return []Check{
-		{"stop removes the device once", stopRemoves},
-		{"stop is refused while dirty", stopWhileDirty},
-		{"stop is refused while the device is open", stopWhileOpen},
+		{"stop removes the device once", stopRemoves, beside},
+		{"stop is refused while dirty", stopWhileDirty, beside},
+		{"stop is refused while the device is open", stopWhileOpen, beside},
 	}
 }
 

@@ -30,27 +30,50 @@ type T interface {
 type Check struct {
 	Name string
 	run  func(*suite)
+	// company says whether other checks may run at the same time.
+	company company
 }
 
-// Checks returns all checks in the order in which they run: cheap ones first.
+// company is what else may happen while a check runs.
+type company bool
+
+const (
+	// alone: the check looks at all of a host, or makes Ceph hang.
+	alone company = false
+	// beside: the check looks at its own volumes only.
+	beside company = true
+)
+
+// Checks returns all checks: cheap ones first.
 func Checks() []Check {
 	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
 		holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks())
 }
 
-// Run runs every check as a subtest. It must be the only user of the target's ports, minors and of images that begin with "conformance-".
+// Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be the only user of the target's ports,
+// minors and of images that begin with "conformance-".
 func Run(t *testing.T, target Target) {
 	t.Helper()
 	if err := target.Validate(); err != nil {
 		t.Fatalf("conformance: %v", err)
 	}
-	for _, check := range Checks() {
-		t.Run(check.Name, func(t *testing.T) {
-			start := time.Now()
-			runCheck(t, target, check)
-			t.Logf("took %.1fs", time.Since(start).Seconds())
-		})
+	run := func(t *testing.T, company company) {
+		for _, check := range Checks() {
+			if check.company != company {
+				continue
+			}
+			t.Run(check.Name, func(t *testing.T) {
+				if company == beside {
+					t.Parallel()
+				}
+				start := time.Now()
+				runCheck(t, target, check)
+				t.Logf("took %.1fs", time.Since(start).Seconds())
+			})
+		}
 	}
+	t.Run("alone", func(t *testing.T) { run(t, alone) })
+	t.Run("side by side", func(t *testing.T) { run(t, beside) }) // returns when all of them are done
 }
 
 // volumes numbers the images of this process, so that no check meets what another one left.

@@ -41,7 +41,10 @@ func (c cut) String() string {
 	if target == "" {
 		target = "everything"
 	}
-	if c.OneWay {
+	switch {
+	case c.Slow:
+		return "slow to " + target
+	case c.OneWay:
 		return "sends nothing to " + target
 	}
 	return "cut from " + target
@@ -103,6 +106,8 @@ func (n *network) of(node int) []string {
 		switch {
 		case c.node == node:
 			texts = append(texts, c.String())
+		case c.peer == node && c.Slow:
+			texts = append(texts, "slow to "+nodeName(c.node))
 		case c.peer == node && c.OneWay:
 			texts = append(texts, "hears nothing from "+nodeName(c.node))
 		case c.peer == node:
@@ -128,13 +133,21 @@ func ruleset(cuts []cut) string {
 		fmt.Fprintf(&rules, "\tchain %s {\n\t\ttype filter hook %s priority 0;\n", hook, hook)
 		for _, c := range cuts {
 			for _, rule := range c.rules(hook) {
-				fmt.Fprintf(&rules, "\t\t%s drop\n", rule)
+				fmt.Fprintf(&rules, "\t\t%s %s\n", rule, c.verdict())
 			}
 		}
 		rules.WriteString("\t}\n")
 	}
 	rules.WriteString("}\n")
 	return rules.String()
+}
+
+// verdict is what happens to the packets that a cut's rules match.
+func (c cut) verdict() string {
+	if c.Slow {
+		return fmt.Sprintf("limit rate over %d kbytes/second burst 64 kbytes drop", labclient.SlowRate)
+	}
+	return "drop"
 }
 
 // rules are a cut's matches on one hook.

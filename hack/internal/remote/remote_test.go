@@ -79,6 +79,25 @@ func TestACommandGivesBackWhatItPrintedAndHowItEnded(t *testing.T) {
 	}
 }
 
+// slow is an end that takes what it is sent with rests.
+type slow struct{ net.Conn }
+
+func (s slow) Read(data []byte) (int, error) {
+	time.Sleep(400 * time.Millisecond)
+	return s.Conn.Read(data)
+}
+
+func TestACallerThatIsSlowGetsAllOutputOfACommandThatHasEnded(t *testing.T) {
+	ours, theirs := net.Pipe()
+	go func() { _ = Serve(theirs) }() // what it met is seen at this end
+	const length = 200 << 10
+	var out bytes.Buffer
+	command := Command{Args: []string{"head", "-c", strconv.Itoa(length), "/dev/zero"}}
+	if code, err := Run(t.Context(), slow{ours}, command, Streams{Out: &out}); code != 0 || err != nil || out.Len() != length {
+		t.Errorf("status %d, error %v, %d of %d bytes", code, err, out.Len(), length)
+	}
+}
+
 func TestWhenTimeIsUpTheCommandAndItsChildrenAreGone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

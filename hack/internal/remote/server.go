@@ -11,11 +11,7 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
-	"time"
 )
-
-// lateOutput is how long output is waited for after a command has ended: a child left in the background may keep the pipes open for ever.
-const lateOutput = 300 * time.Millisecond
 
 // Serve runs the command that a connection asks for, and returns when it has ended.
 func Serve(conn net.Conn) error {
@@ -33,9 +29,18 @@ func Serve(conn net.Conn) error {
 	cmd := exec.Command(command.Args[0], command.Args[1:]...)
 	cmd.Env = append(os.Environ(), command.Env...)
 	cmd.Dir = command.Dir
-	cmd.Stdout, cmd.Stderr = stream{w, kindOutput}, stream{w, kindErrors}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that one kill reaches its children too
-	cmd.WaitDelay = lateOutput
+	stdout, err := newOutput(stream{w, kindOutput})
+	if err != nil {
+		return err
+	}
+	defer stdout.end()
+	stderr, err := newOutput(stream{w, kindErrors})
+	if err != nil {
+		return err
+	}
+	defer stderr.end()
+	cmd.Stdout, cmd.Stderr = stdout.file, stderr.file
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -52,6 +57,8 @@ func Serve(conn net.Conn) error {
 	}()
 	err = cmd.Wait()
 	once.Do(func() {}) // from here on the process id may belong to another
+	stdout.end()
+	stderr.end()
 	return w.message(kindEnd, howItEnded(cmd, err))
 }
 
@@ -81,7 +88,7 @@ func receiveInput(from io.Reader, input io.WriteCloser) {
 func howItEnded(cmd *exec.Cmd, err error) end {
 	var exit *exec.ExitError
 	switch {
-	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+	case err == nil:
 		return end{}
 	case !errors.As(err, &exit):
 		return end{Code: 126, Error: fmt.Sprintf("%s: %v", cmd.Args[0], err)}

@@ -30,6 +30,8 @@ type Config struct {
 type Disk struct {
 	Path     string
 	ReadOnly bool
+	// Forgetful: what the guest has not flushed is lost with the power, as with a real disk's volatile cache.
+	Forgetful bool
 }
 
 // NIC is a network card on a tap device that exists already.
@@ -42,8 +44,9 @@ type NIC struct {
 type Machine struct {
 	config Config
 
-	mu   sync.Mutex
-	qemu *process.Process
+	mu      sync.Mutex
+	qemu    *process.Process
+	servers []*process.Process // of its forgetful disks
 }
 
 // New describes a machine that is off.
@@ -56,24 +59,30 @@ func (m *Machine) PowerOn() error {
 	if m.running() {
 		return fmt.Errorf("machine %s is on already", m.config.Name)
 	}
+	servers, err := m.serve()
+	if err != nil {
+		return fmt.Errorf("power on: %w", err)
+	}
 	qemu, err := process.Start(process.Spec{
 		Name: m.config.Name, Path: "qemu-system-x86_64", Args: arguments(m.config), Log: m.config.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("power on: %w", err)
+		return errors.Join(fmt.Errorf("power on: %w", err), forget(servers))
 	}
-	m.qemu = qemu
+	m.qemu, m.servers = qemu, servers
 	return nil
 }
 
-// PowerOff takes the power away: what the guest has not written to its disks is lost. It does nothing when the machine is off.
+// PowerOff takes the power away: what the guest has not written to its disks is lost, and of forgetful ones what it has not flushed. It
+// does nothing when the machine is off.
 func (m *Machine) PowerOff() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.running() {
 		return nil
 	}
-	return m.qemu.Kill()
+	// First the machine: to a guest that still runs, the end of its disks would be an error that it tells its peer.
+	return errors.Join(m.qemu.Kill(), forget(m.servers))
 }
 
 // Running reports whether the machine has power. A guest whose kernel panicked has none: QEMU ends then.
@@ -123,12 +132,15 @@ func arguments(config Config) []string {
 	}
 	for i, disk := range config.Disks {
 		id := fmt.Sprintf("disk%d", i)
-		drive := "if=none,format=raw,id=" + id + ",file=" + disk.Path
-		if disk.ReadOnly {
-			drive += ",readonly=on"
-		} else {
+		drive := "if=none,format=raw,id=" + id + ",file="
+		switch {
+		case disk.ReadOnly:
+			drive += disk.Path + ",readonly=on"
+		case disk.Forgetful:
+			drive += "nbd:unix:" + socket(disk) + ",cache=writeback"
+		default:
 			// "unsafe" leaves completed writes in this machine's page cache, which a killed QEMU does not take with it.
-			drive += ",cache=unsafe,discard=unmap"
+			drive += disk.Path + ",cache=unsafe,discard=unmap"
 		}
 		args = append(args, "-drive", drive, "-device", "virtio-blk-pci,drive="+id)
 	}

@@ -61,11 +61,15 @@ func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	// The one that was left behind must not be taken, whoever asks.
 	refused(t, v, n2, v.Epoch()+1, api.CodeOutdated, api.CodeFencingRefused, api.CodeImageInUse)
 
-	lab.Heal(t)
-	v.WaitForPeer(t, n1)
 	acks := writer.Stop(t)
 	v.Flush(t, n1)
 	v.Stop(t, n1)
+	v.WaitForStatus(t, n1, "says without its peer that nothing is dirty", noticeLimit, func(s api.VolumeStatus) bool {
+		return s.State == api.StateStandby && s.DirtyBytes != nil && *s.DirtyBytes == 0
+	})
+
+	lab.Heal(t)
+	v.WaitForPeer(t, n1)
 	// After the resync n2 is current again: what it lacked is there.
 	n2.Verify(t, v.Connect(t, n2).Device, acks)
 	v.Remove(t, n2)

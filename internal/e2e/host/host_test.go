@@ -32,6 +32,8 @@ func TestHosts(t *testing.T) {
 		{"a primary that lost its peer goes on alone when granted", grantedPrimaryGoesOnAlone},
 		{"failover loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 64<<20, false) }},
 		{"failover under a running writer loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 8<<20, true) }},
+		{"a synced file survives a power loss right after it, ext4", func(t *testing.T, lab *labtest.Lab) { syncedFileSurvives(t, lab, "ext4") }},
+		{"a synced file survives a power loss right after it, xfs", func(t *testing.T, lab *labtest.Lab) { syncedFileSurvives(t, lab, "xfs") }},
 		{"a device that was taken over is given up", supersededIsGivenUp},
 		{"redundancy comes back on the third host under a running writer", redundancyComesBackOnTheThirdHost},
 		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},

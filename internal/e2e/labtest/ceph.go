@@ -18,10 +18,10 @@ const cephTimeout = time.Minute
 // forever is for blocklist entries: one that runs out gives the old writer its write access back.
 const forever = "315360000"
 
-// Command runs one of Ceph's tools beside the lab's Ceph and returns its output.
+// Command runs one of Ceph's tools beside the lab's Ceph and returns its output. It may be called while the test is cleaned up.
 func (l *Lab) Command(t T, name string, args ...string) string {
 	t.Helper()
-	out, err := command(t.Context(), name, args...)
+	out, err := command(context.WithoutCancel(t.Context()), name, args...)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -3,6 +3,7 @@ package labtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync/atomic"
@@ -81,6 +82,23 @@ func (l *Lab) nextVolume() int   { return int(l.volumes.Add(1)) }
 // PowerOff takes a host's power away.
 func (l *Lab) PowerOff(t T, h *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.PowerOff(ctx, h.Name) })
+}
+
+// offLimit is for a host that takes its own power away.
+const offLimit = time.Minute
+
+// WaitForOff waits until a host has lost its power by itself.
+func (l *Lab) WaitForOff(t T, h *Host) {
+	t.Helper()
+	WaitFor(t, h.Name+" is without power", offLimit, func(ctx context.Context) error {
+		status, err := l.client.Status(ctx)
+		for _, node := range status.Nodes {
+			if node.Name == h.Name && node.State != labclient.NodeOff {
+				err = fmt.Errorf("it is %s", node.State)
+			}
+		}
+		return err
+	})
 }
 
 // PowerOn boots a host. It returns when commands can be run on it; escached may need longer.

@@ -14,6 +14,7 @@ lvs --noheadings -o lv_name | sed 's/^ */logical volume /'
 for d in /sys/block/drbd*; do [ -e "$d" ] && echo "minor ${d##*drbd}"; done
 drbdsetup show 2>/dev/null | sed -n 's/^resource \(.*\) {/resource \1/p'
 dmsetup ls | grep -v -e '^nvme0' -e '^No devices' | sed 's/^/device-mapper /'
+for f in /sys/block/loop*/loop/backing_file; do [ -e "$f" ] && echo "loop device of $(cat "$f")"; done
 for d in /sys/bus/rbd/devices/*; do [ -e "$d" ] && echo "rbd map $(cat "$d"/pool "$d"/name | tr '\n' ' ')"; done
 find /dev/escache -type l 2>/dev/null | sed 's/^/link /'
 for f in /etc/drbd.d/*.res; do [ -e "$f" ] && echo "resource file $f"; done

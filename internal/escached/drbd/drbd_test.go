@@ -24,6 +24,8 @@ srcversion: 2A5DFCD31AE4EBF93C0E357
     ns:0 nr:127924 dw:127924 dr:0 al:0 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:1000
 	[=====>..............] sync'ed: 31.5% (87468/127924)K
 	finish: 0:00:02 speed: 36,000 (36,000) want: 102,400 K/sec
+ 4: cs:WFConnection ro:Secondary/Unknown ds:UpToDate/Outdated A r-----
+    ns:0 nr:0 dw:72 dr:0 al:1 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:68
 `
 
 func TestParseProc(t *testing.T) {
@@ -41,11 +43,15 @@ func TestParseProc(t *testing.T) {
 			Connection: "SyncTarget", Role: "Secondary", PeerRole: "Primary", Disk: "Inconsistent", PeerDisk: "UpToDate",
 			SyncedPercent: 31.5, DiskWrittenKiB: 127924, OutOfSyncKiB: 1000,
 		},
+		4: {
+			Connection: "WFConnection", Role: "Secondary", PeerRole: "Unknown", Disk: "UpToDate", PeerDisk: "Outdated",
+			SyncedPercent: 100, DiskWrittenKiB: 72, OutOfSyncKiB: 68,
+		},
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	for minor, current := range map[int]bool{1: true, 2: false, 3: false} {
+	for minor, current := range map[int]bool{1: true, 2: false, 3: false, 4: true} {
 		if got.Devices[minor].Current() != current {
 			t.Errorf("minor %d: current must be %v", minor, current)
 		}

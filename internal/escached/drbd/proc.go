@@ -52,8 +52,9 @@ func (s Status) Linked() bool {
 	return true
 }
 
-// Current reports whether the local disk certainly holds all that was acknowledged: both copies agree on it.
-func (s Status) Current() bool { return s.Disk == UpToDate && s.Linked() }
+// Current reports whether the local disk certainly holds all that was acknowledged: both copies agree on it, or the other one is known not
+// to have it.
+func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.PeerDisk == Outdated) }
 
 // Table is all of /proc/drbd, by minor.
 type Table struct {

@@ -28,14 +28,14 @@ type Device struct {
 // Mapper drives the kernel's device-mapper.
 type Mapper struct {
 	run     command.Runner
+	loops   Loops
 	control *control
 }
 
 // NewMapper returns a Mapper that changes devices by running dmsetup with run.
-func NewMapper(run command.Runner) *Mapper { return &Mapper{run: run, control: newControl()} }
-
-// Path is where the kernel shows a device.
-func (m *Mapper) Path(name string) string { return "/dev/mapper/" + name }
+func NewMapper(run command.Runner, loops Loops) *Mapper {
+	return &Mapper{run: run, loops: loops, control: newControl()}
+}
 
 // Devices lists every writecache device whose name has the prefix, as it is now. It starts no child, waits for no I/O, and answers
 // also while a flush is stuck or I/O frozen.
@@ -47,7 +47,13 @@ func (m *Mapper) Devices(ctx context.Context, prefix string) (map[string]Device,
 			return fmt.Errorf("list of devices: %w", err)
 		}
 		for _, name := range names {
+			if isFront(name) {
+				continue
+			}
 			d, ok, err := m.control.device(fd, name)
+			if err == nil && ok {
+				d, err = m.exposed(fd, name, d)
+			}
 			if err != nil {
 				return err
 			}
@@ -77,14 +83,32 @@ func (m *Mapper) Version(ctx context.Context) (string, error) {
 	return <-found, nil
 }
 
-// Create assembles a cache. The caller has checked what is on the cache device.
+// Create assembles a cache, for which there is no Path yet. The caller has checked what is on the cache device.
 func (m *Mapper) Create(ctx context.Context, name string, t Table) error {
 	return m.change(ctx, name, "create", name, "--table", t.String())
 }
 
-// Remove takes a device away. ErrOpen if somebody has it open; removing what is not there succeeds.
+// Remove takes a cache away, and first what is in front of it. ErrOpen if somebody has it open; removing what is not there succeeds.
 func (m *Mapper) Remove(ctx context.Context, name string) error {
-	err := m.change(ctx, name, "remove", name)
+	_, exposed, err := m.front(ctx, name)
+	if err != nil {
+		return err
+	}
+	if exposed {
+		if err := m.remove(ctx, name, front(name)); err != nil {
+			return err
+		}
+		crashpoint.Reach("remove/front")
+	}
+	if err := m.loops.Detach(ctx, name, node(name)); err != nil {
+		return err
+	}
+	crashpoint.Reach("remove/loop")
+	return m.remove(ctx, name, name)
+}
+
+func (m *Mapper) remove(ctx context.Context, name, device string) error {
+	err := m.change(ctx, name, "remove", device)
 	switch {
 	case err == nil, strings.Contains(err.Error(), "No such device"):
 		return nil
@@ -112,7 +136,15 @@ func (m *Mapper) LoadAndResume(ctx context.Context, name string, t Table) error 
 		return err
 	}
 	crashpoint.Reach("reload/loaded")
-	return m.change(ctx, name, "resume", name)
+	if err := m.change(ctx, name, "resume", name); err != nil {
+		return err
+	}
+	f, there, err := m.front(ctx, name)
+	if err != nil || !there || !f.suspended {
+		return err
+	}
+	crashpoint.Reach("reload/resumed")
+	return m.change(ctx, name, "resume", front(name))
 }
 
 // FlushOnce asks the kernel to write back what is dirty now and returns when that is done, which takes as long as the
@@ -127,6 +159,10 @@ func (m *Mapper) FlushOnce(ctx context.Context, name string, timeout time.Durati
 // Quiesce flushes once more and suspends with the file system frozen: the image is then complete and consistent. The
 // caller must see error and dirty counters of the suspended device: a failing origin does not make it fail.
 func (m *Mapper) Quiesce(ctx context.Context, name string) error {
+	// The file system is on the device in front. What it still writes has to get through before the cache is suspended.
+	if err := m.change(ctx, name, "suspend", front(name)); err != nil {
+		return err
+	}
 	if err := m.change(ctx, name, "message", name, "0", "flush_on_suspend"); err != nil {
 		return err
 	}

@@ -56,11 +56,14 @@ var (
 // control asks device-mapper. One round of questions runs at a time, off the caller's goroutine: should the kernel ever keep one, the
 // others are told so in time instead of joining it.
 type control struct {
+	path string
 	slot chan struct{}
 	ask  func(fd int, number uintptr, buf []byte) error
 }
 
-func newControl() *control { return &control{slot: make(chan struct{}, 1), ask: ioctl} }
+func newControl() *control {
+	return &control{path: controlPath, slot: make(chan struct{}, 1), ask: ioctl}
+}
 
 func ioctl(fd int, number uintptr, buf []byte) error {
 	//nolint:gosec // the kernel's interface takes a pointer
@@ -87,9 +90,9 @@ func (c *control) with(ctx context.Context, do func(fd int) error) error {
 	done := make(chan error, 1)
 	go func() {
 		defer func() { <-c.slot }()
-		fd, err := unix.Open(controlPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(c.path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
-			done <- fmt.Errorf("%w: %s: %w", errNoControl, controlPath, err)
+			done <- fmt.Errorf("%w: %s: %w", errNoControl, c.path, err)
 			return
 		}
 		defer func() { _ = unix.Close(fd) }()

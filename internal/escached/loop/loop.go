@@ -1,0 +1,128 @@
+// Package loop puts a block device behind a loop device.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/escache/escache-csi/internal/command"
+)
+
+// ErrOpen says that a loop device cannot be taken away because somebody has it open.
+var ErrOpen = errors.New("the loop device is open")
+
+const (
+	sectorBytes = 512
+	// blockBytes is the unit of I/O, which direct I/O on a dm-writecache device needs.
+	blockBytes = 4096
+	// A program that looks at every new device may have it open for a moment.
+	detachTime = 5 * time.Second
+	poll       = 50 * time.Millisecond
+)
+
+// Control drives loop devices through losetup.
+type Control struct {
+	run    command.Runner
+	sys    string
+	number func(path string) (uint64, error)
+}
+
+// New returns a Control.
+func New(run command.Runner) *Control {
+	return &Control{run: run, sys: "/sys/block", number: deviceNumber}
+}
+
+// Find returns the loop device of a block device, "" if it has none. It starts no child and waits for no I/O.
+func (c *Control) Find(backing string) (string, error) {
+	number, err := c.number(backing)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(c.sys, "loop*", "loop", "backing_file"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		path, err := os.ReadFile(file)
+		if err != nil {
+			continue // it was taken away just now
+		}
+		// The file that the kernel names may be another node of the same device.
+		if other, err := c.number(strings.TrimSpace(string(path))); err == nil && other == number {
+			return "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file))), nil
+		}
+	}
+	return "", nil
+}
+
+func deviceNumber(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, fmt.Errorf("%s is no block device", path)
+	}
+	return st.Rdev, nil
+}
+
+// Attach returns the loop device of a block device, as large as that is now, and makes it if there is none. Its I/O goes past the page
+// cache.
+func (c *Control) Attach(ctx context.Context, volume, backing string, size int64) (string, error) {
+	device, err := c.Find(backing)
+	if err != nil {
+		return "", err
+	}
+	if device == "" {
+		out, err := c.run.Run(ctx, command.Command{Volume: volume, Name: "losetup", Args: []string{
+			"--find", "--show", "--direct-io=on", "--sector-size", strconv.Itoa(blockBytes), backing,
+		}})
+		return strings.TrimSpace(string(out.Stdout)), err
+	}
+	have, err := os.ReadFile(filepath.Join(c.sys, filepath.Base(device), "size"))
+	if err != nil {
+		return "", fmt.Errorf("size of %s: %w", device, err)
+	}
+	if strings.TrimSpace(string(have)) == strconv.FormatInt(size/sectorBytes, 10) {
+		return device, nil
+	}
+	_, err = c.run.Run(ctx, command.Command{Volume: volume, Name: "losetup", Args: []string{"--set-capacity", device}})
+	return device, err
+}
+
+// Detach takes the loop device of a block device away. Taking away what is not there succeeds.
+func (c *Control) Detach(ctx context.Context, volume, backing string) error {
+	device, err := c.Find(backing)
+	if err != nil || device == "" {
+		return err
+	}
+	if _, err := c.run.Run(ctx, command.Command{Volume: volume, Name: "losetup", Args: []string{"--detach", device}}); err != nil {
+		return err
+	}
+	// The kernel says yes at once and does it when the last user has closed it.
+	for start := time.Now(); ; {
+		device, err := c.Find(backing)
+		switch {
+		case err != nil || device == "":
+			return err
+		case time.Since(start) > detachTime:
+			return fmt.Errorf("%w: %s", ErrOpen, device)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
