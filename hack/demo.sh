@@ -14,6 +14,7 @@ app() { kubectl exec app-0 -- "$@"; }
 
 if [ -t 1 ]; then bold=$'\e[1;36m' green=$'\e[32m' plain=$'\e[0m'; else bold='' green='' plain=''; fi
 proof() { printf '%s      ✓ %s%s\n' "$green" "$*" "$plain"; }
+remark() { printf '        %s\n' "$*"; }
 fail() {
   echo "      ✗ $*" >&2
   return 1
@@ -116,10 +117,11 @@ lose_host() {
   app sh -c "dd if=/dev/urandom of=/data/file bs=1M count=$megabytes conv=fsync 2>&1 | tail -1"
   sum=$(checksum_in_pod)
   proof "$(dirty_mib "$second") MiB dirty on $second, new sha256 $sum"
-  # Where its other copy is a dirty volume starts at once; on the third host only after that copy has been written back to Ceph.
   local outsider
   outsider=$(third_host)
   kubectl cordon "$outsider"
+  remark "$outsider has no copy and is cordoned, so that the pod starts where the other copy is, at once;"
+  remark "on $outsider it would start as well, after that copy has been written back to Ceph"
   lab power-off "$second"
   wait_until 90 "$second is NotReady" not_ready "$second"
   proof "$second lost its power and is NotReady"

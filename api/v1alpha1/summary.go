@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // SetDirtyBytes records how much of the volume Ceph has not yet, for code and for people.
@@ -20,6 +23,28 @@ func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 // FlushAttached reports whether the attached node has the volume only to write its cache back, and no pod has it.
 func (s *CacheVolumeStatus) FlushAttached() bool {
 	return s.AttachedNode != "" && s.FlushEpoch == s.Epoch
+}
+
+// Faults are the conditions that say what is wrong with an attached volume, the worst first. Those of a detached one are of earlier days.
+func (s *CacheVolumeStatus) Faults() []metav1.Condition {
+	var faults []metav1.Condition
+	for _, kind := range []string{ConditionHealthy, ConditionRedundant, ConditionSynced} {
+		c := meta.FindStatusCondition(s.Conditions, kind)
+		if s.AttachedNode != "" && c != nil && c.Status == metav1.ConditionFalse {
+			faults = append(faults, *c)
+		}
+	}
+	return faults
+}
+
+// LeftDirty reports whether nobody has the volume, and its cache may hold data that Ceph has not.
+func (s *CacheVolumeStatus) LeftDirty() bool {
+	return s.AttachedNode == "" && s.Authority == AuthorityCache
+}
+
+// OutdatedWithout is the list of outdated nodes without that one, and never nil, which a patch would write as null.
+func (s *CacheVolumeStatus) OutdatedWithout(node string) []string {
+	return slices.DeleteFunc(append([]string{}, s.Outdated...), func(other string) bool { return other == node })
 }
 
 // HasReplica reports whether the node is one of the volume's two.

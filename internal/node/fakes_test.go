@@ -141,7 +141,12 @@ func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status ma
 	}
 	h.version++
 	is.ResourceVersion = "w" + strconv.Itoa(h.version)
-	is.Status.ClientAddress, _ = status["clientAddress"].(string)
+	if address, given := status["clientAddress"].(string); given {
+		is.Status.ClientAddress = address
+	}
+	if outdated, given := status["outdated"].([]string); given {
+		is.Status.Outdated = outdated
+	}
 	return is.DeepCopy(), nil
 }
 

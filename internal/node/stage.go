@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	api "github.com/escache/escache-csi/api/escache"
@@ -13,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/cluster"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -60,9 +63,26 @@ func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1
 		return nil, fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it was attached anew since",
 			ErrRefused, epoch, volume, v.Status.Epoch)
 	case v.Status.IsOutdated(s.Node):
-		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated", ErrRefused, volume)
+		return s.caughtUp(ctx, v)
 	}
 	return v, nil
+}
+
+// caughtUp takes this node off the list of outdated nodes where its copy has become current since: its disk had failed while it had the
+// volume, and is back after a reboot. The record was read before the copies are looked at, so that whatever changes it meanwhile wins.
+func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
+	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	if err != nil {
+		return nil, err
+	}
+	current := slices.ContainsFunc(status.Peers, func(p api.Peer) bool {
+		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && health.IsCurrent(*status, p.Name)
+	})
+	if !current {
+		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and its copies on %s are not equal",
+			ErrRefused, v.Name, strings.Join(v.Spec.Replicas, " and "))
+	}
+	return s.Cluster.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
 }
 
 func connectRequest(v *v1alpha1.CacheVolume) api.ConnectRequest {

@@ -353,3 +353,40 @@ func TestTheSecondCallIsToldWhatRunsAndForHowLong(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestACopyThatHasCaughtUpIsStaged: its disk had failed while this node had the volume; after a reboot it was filled from the peer.
+func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
+	for name, c := range map[string]struct {
+		disk, peer string
+		outdated   []string
+		code       codes.Code
+	}{
+		"equal to the peer's":             {"UpToDate", "UpToDate", []string{"n1"}, codes.OK},
+		"not yet":                         {"Inconsistent", "UpToDate", []string{"n1"}, codes.FailedPrecondition},
+		"equal to one that is outdated":   {"UpToDate", "UpToDate", []string{"n1", "n2"}, codes.FailedPrecondition},
+		"and the peer has lost its disk":  {"UpToDate", "Diskless", []string{"n1"}, codes.FailedPrecondition},
+		"and this disk has not come back": {"Diskless", "UpToDate", []string{"n1"}, codes.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost()
+			h.attached("v")
+			h.volumes["v"].Spec.Replicas, h.volumes["v"].Status.Outdated = []string{"n1", "n2"}, c.outdated
+			ref := refOf(h.volumes["v"])
+			h.status["v"] = &api.VolumeStatus{
+				VolumeRef: ref, State: api.StateStandby, Role: api.RoleSecondary, DiskState: c.disk, SyncedPercent: 100,
+				Peers: []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: c.peer}},
+			}
+			r := stageOf("v", filepath.Join(t.TempDir(), "staging"), mountCapability("ext4"))
+			if err := os.Mkdir(r.GetStagingTargetPath(), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			_, err := h.service().NodeStageVolume(t.Context(), r)
+			if Code(err) != c.code {
+				t.Fatalf("%s: %v", Code(err), err)
+			}
+			if left := h.volumes["v"].Status.IsOutdated("n1"); left != (c.code != codes.OK) {
+				t.Errorf("on record as outdated: %v", left)
+			}
+		})
+	}
+}

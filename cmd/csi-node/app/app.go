@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ type Options struct {
 	ArbiterSocket   string
 	MetricsAddress  string
 	Kubeconfig      string
+	ShutdownWait    time.Duration
 	LogLevel        slog.Level
 	Version         string
 }
@@ -99,6 +101,8 @@ func root(version string) *cobra.Command {
 		"socket on which escached asks whether it may go on without its peer")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address for /metrics, /metrics/escached, /healthz and /livez")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file with the way to the Kubernetes API (default: the pod's service account)")
+	f.DurationVar(&o.ShutdownWait, "shutdown-wait", time.Minute,
+		"how long to stay when the host shuts down, until its volumes are written back and detached (0: end at once)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.AddCommand(inspect())
 	return cmd

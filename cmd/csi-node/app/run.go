@@ -38,7 +38,7 @@ import (
 // grace is how long running calls may take to end after a signal.
 const grace = 20 * time.Second
 
-// Run serves until the context ends.
+// Run serves until the context ends, and longer where the host shuts down with volumes that are connected.
 func Run(ctx context.Context, o Options) error {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.LogLevel}))
 	klog.SetLogger(logr.FromSlogHandler(logger.Handler()))
@@ -100,7 +100,17 @@ func Run(ctx context.Context, o Options) error {
 	logger.InfoContext(ctx, "csi-node serves", "node", o.NodeName, "version", o.Version, "csi", o.CSISocket, "arbiter", o.ArbiterSocket,
 		"metrics", webListener.Addr().String())
 
-	all, ctx := errgroup.WithContext(ctx)
+	leave := departure{
+		node: o.NodeName, longest: o.ShutdownWait, pause: time.Second, nodes: kubernetes, volumes: client,
+		logger: logger.With("component", "departure"),
+	}
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		leave.wait(serving)
+		end()
+	})()
+	all, ctx := errgroup.WithContext(serving)
 	all.Go(func() error { return server.Serve(ctx, csiServer, csiListener, grace) })
 	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
 	all.Go(func() error {

@@ -48,7 +48,7 @@ func takeOverTimes(t *testing.T, lab *labtest.Lab) float64 {
 	s.n1.Shell(t, "mkfs.ext4 -q -E nodiscard "+s.device+" && mkdir -p /mnt/chaos && mount "+s.device+" /mnt/chaos && "+
 		"dd if=/dev/urandom of=/mnt/chaos/data bs=1M count=16 conv=fsync 2>/dev/null")
 	sum := s.n1.Shell(t, "sha256sum </mnt/chaos/data")
-	s.n2.Shell(t, "mkdir -p /mnt/chaos; dmesg -C")
+	s.n2.Shell(t, "mkdir -p /mnt/chaos; dmesg -c >/dev/null")
 	clock := newClock(t, s.n2)
 
 	begin := time.Now()

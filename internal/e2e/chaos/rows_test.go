@@ -32,6 +32,9 @@ var (
 	secondUnheard = fault{what: "replication link cut, secondary is not heard", hit: func(s *scene) {
 		s.lab.CutSome(s, s.n2, labclient.Cut{From: s.n1.Name, OneWay: true})
 	}}
+	linkSlow = fault{what: "replication link slow", hit: func(s *scene) {
+		s.lab.CutSome(s, s.n1, labclient.Cut{From: s.n2.Name, Slow: true})
+	}}
 	cutFromCeph = fault{what: "primary cut off from Ceph", hit: func(s *scene) {
 		s.lab.CutSome(s, s.n1, labclient.Cut{From: labclient.CutCeph})
 	}}
@@ -190,8 +193,8 @@ func rows() []row {
 		}
 	}
 	add("idle", idle, powerOfPrimary, powerOfSecond)
-	add("load", load, powerOfPrimary, powerOfSecond, killed, killedSecond, linkCut, primaryUnheard, secondUnheard, cutFromCeph, cutFromControl,
-		cutFromAll, cutAndBack, cephStalled, cephPaused, clockAhead, clockBack)
+	add("load", load, powerOfPrimary, powerOfSecond, killed, killedSecond, linkCut, linkSlow, primaryUnheard, secondUnheard, cutFromCeph,
+		cutFromControl, cutFromAll, cutAndBack, cephStalled, cephPaused, clockAhead, clockBack)
 	add("flush", flush, powerOfPrimary, powerOfSecond, killed, linkCut, cutFromCeph, cephStalled)
 	add("stage", stage, powerOfSecond, killed, linkCut, cephStalled, cutFromControl)
 	add("resync", resync, powerOfSecond, killed, killedSecond, linkCut, cephStalled)

@@ -16,6 +16,7 @@ func special() []row {
 		{when: "idle", what: "power of both", run: powerOfBoth(false)},
 		{when: "load", what: "power of both", run: powerOfBoth(true)},
 		{when: "load", what: diskDead.what, run: deadDisk},
+		{when: "load", what: "local disk of the secondary dead", run: deadDiskOfSecond},
 		{when: "load", what: "cache full while Ceph is stalled", run: fullCache},
 		{when: "take-over", what: "escached of the new holder killed", run: takeOver(func(s *scene) { s.n2.KillService(s) })},
 		{when: "take-over", what: "Ceph stalled", run: takeOver(func(s *scene) {
@@ -68,6 +69,22 @@ func deadDisk(s *scene) {
 	s.v.WaitForPeer(s, s.n2)
 	s.connect(s.n1)
 	s.check.Verify(s, s.n1, s.device)
+	s.finish()
+}
+
+// deadDiskOfSecond: I/O goes on with one copy, which says so. The other is current again after a reboot, and can be taken over.
+func deadDiskOfSecond(s *scene) {
+	s.write()
+	s.lab.FailDisk(s, s.n2)
+	s.v.WaitForStatus(s, s.n1, "says that its peer has no disk", noticeLimit, func(st api.VolumeStatus) bool { return !labtest.Redundant(st) })
+	s.goesOn()
+	s.powerOff(s.n2)
+	s.powerOn()
+	s.v.WaitForPeer(s, s.n1)
+	s.goesOn()
+	s.powerOff(s.n1)
+	s.takenOver(s.n2)
+	s.whole()
 	s.finish()
 }
 

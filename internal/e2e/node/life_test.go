@@ -24,13 +24,11 @@ func lifeOfAClaim(t *testing.T, w *world) {
 			if record := w.volume(t, volume).Annotations["escache.io/filesystem"]; !strings.Contains(record, `"formatted"`) {
 				t.Errorf("record of the filesystem: %s", record)
 			}
-			before := w.in(t, kind, "dd if=/dev/urandom of=/data/file bs=64k count=64 conv=fsync 2>/dev/null; sha1sum /data/file")
+			sum := w.fill(t, kind)
 			t.Logf("pod gone and volume detached after %s", w.removePod(t, kind, volume))
 			took = w.pod(t, kind+"-again", w.nodes[0], kind, "Filesystem", forever)
 			t.Logf("second pod running after %s", took)
-			if after := w.in(t, kind+"-again", "sha1sum /data/file"); after != before {
-				t.Errorf("%s, in the second pod %s", before, after)
-			}
+			w.same(t, kind+"-again", sum)
 			w.removePod(t, kind+"-again", volume)
 		})
 	}
@@ -54,10 +52,10 @@ func growth(t *testing.T, w *world) {
 			name := "grow-" + kind
 			volume := w.claim(t, name, "e2e-node-"+kind, "Filesystem", "512Mi")
 			w.pod(t, name, w.nodes[0], name, "Filesystem", writing)
-			before := w.in(t, name, "dd if=/dev/urandom of=/data/file bs=64k count=64 conv=fsync 2>/dev/null; sha1sum /data/file")
+			sum := w.fill(t, name)
 			w.kubectl(t, "patch", "pvc", name, "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`)
 			grown := waitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
-				out, err := w.try(ctx, "", "-n", namespace, "exec", name, "--", "sh", "-c", "df -k /data | tail -n 1")
+				out, err := w.try(ctx, "", "-n", namespace, "exec", name, "--", "sh", "-c", "df -kP /data | tail -n 1")
 				var device string
 				var kib int64
 				if err == nil {
@@ -69,9 +67,7 @@ func growth(t *testing.T, w *world) {
 				return err
 			})
 			t.Logf("grown after %s", grown)
-			if after := w.in(t, name, "sha1sum /data/file"); after != before {
-				t.Errorf("%s, after growing %s", before, after)
-			}
+			w.same(t, name, sum)
 			w.goesOn(t, name, w.count(t, name))
 			w.removePod(t, name, volume)
 		})
@@ -86,12 +82,10 @@ func moves(t *testing.T, w *world) {
 		pod := fmt.Sprintf("moving-%d", i)
 		took := w.pod(t, pod, node, "moving", "Filesystem", forever)
 		if sum != "" {
-			if got := w.in(t, pod, "sha1sum /data/file"); got != sum {
-				t.Fatalf("on %s: %s, it was %s", node, got, sum)
-			}
+			w.same(t, pod, sum)
 		}
 		replicas := w.volume(t, volume).Spec.Replicas
-		sum = w.in(t, pod, "dd if=/dev/urandom of=/data/file bs=64k count=128 conv=fsync 2>/dev/null; sha1sum /data/file")
+		sum = w.fill(t, pod)
 		t.Logf("on %s after %s, replicas on %s", node, took, strings.Join(replicas, " and "))
 		t.Logf("left %s after %s with 8 MiB dirty", node, w.removePod(t, pod, volume))
 	}

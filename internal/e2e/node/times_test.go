@@ -52,7 +52,7 @@ func (s *times) print(rounds int) {
 func (w *world) spent(t *testing.T, node, method string) time.Duration {
 	t.Helper()
 	for line := range strings.Lines(w.shell(t, node, "wget -q -O - http://127.0.0.1:9810/metrics")) {
-		rest, found := strings.CutPrefix(line, fmt.Sprintf(`escache_csi_node_call_duration_seconds_sum{code="OK",method=%q}`, method))
+		rest, found := strings.CutPrefix(line, fmt.Sprintf(`escache_node_csi_call_seconds_sum{code="OK",method=%q}`, method))
 		if !found {
 			continue
 		}

@@ -1,5 +1,5 @@
-// Package arbiter answers escached's question whether a replica that has lost its peer may go on alone. It is the only place
-// where a peer is put on record as outdated, and the Kubernetes API is the only judge: no record, no grant.
+// Package arbiter answers escached's question whether a replica that has lost its peer may go on alone. The peer is put on record as
+// outdated first, and the Kubernetes API is the only judge: no record, no grant.
 package arbiter
 
 import (

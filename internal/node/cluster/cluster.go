@@ -163,6 +163,32 @@ func (c *Client) RemoveNodeLabel(ctx context.Context, node, key string) error {
 	return nil
 }
 
+// shuttingDown is what the kubelet says of a Node that is not ready because its host is shutting down: the error of its shutdown manager
+// (pkg/kubelet/nodeshutdown). There is no field for it.
+const shuttingDown = "node is shutting down"
+
+// NodeShutsDown reports whether the kubelet says that the host of a Node is shutting down.
+func (c *Client) NodeShutsDown(ctx context.Context, node string) (bool, error) {
+	var object struct {
+		Status struct {
+			Conditions []struct {
+				Type    string `json:"type"`
+				Status  string `json:"status"`
+				Message string `json:"message"`
+			} `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := c.call(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(node), "", nil, &object); err != nil {
+		return false, fmt.Errorf("read Node %s: %w", node, err)
+	}
+	for _, condition := range object.Status.Conditions {
+		if condition.Type == "Ready" {
+			return condition.Status != "True" && strings.Contains(condition.Message, shuttingDown), nil
+		}
+	}
+	return false, nil
+}
+
 // call makes one request. The answer is decoded into result unless that is nil.
 func (c *Client) call(ctx context.Context, method, path, contentType string, body, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

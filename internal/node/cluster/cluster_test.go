@@ -202,3 +202,27 @@ func TestEventsOfOneMomentHaveNamesOfTheirOwn(t *testing.T) {
 		t.Errorf("%d Events were kept of two that differ and one that was sent again", len(kept))
 	}
 }
+
+func TestAHostThatShutsDownIsKnownByItsKubeletsWord(t *testing.T) {
+	s, c := start(t)
+	const ready = `{"status":{"conditions":[{"type":"DiskPressure","status":"False"},{"type":"Ready","status":%q,"message":%q}]}}`
+	for _, row := range []struct {
+		answer string
+		down   bool
+	}{
+		{fmt.Sprintf(ready, "True", "kubelet is posting ready status"), false},
+		{fmt.Sprintf(ready, "False", "[container runtime is down, node is shutting down]"), true},
+		{fmt.Sprintf(ready, "False", "container runtime is down"), false},
+		{fmt.Sprintf(ready, "Unknown", "Kubelet stopped posting node status."), false},
+		{`{}`, false},
+	} {
+		s.answer = func(string, string) (int, string) { return http.StatusOK, row.answer }
+		if down, err := c.NodeShutsDown(t.Context(), "n1"); down != row.down || err != nil {
+			t.Errorf("%s: %v %v", row.answer, down, err)
+		}
+	}
+	s.answer = func(string, string) (int, string) { return http.StatusForbidden, "" }
+	if _, err := c.NodeShutsDown(t.Context(), "n1"); err == nil {
+		t.Error("a refusal is taken for an answer")
+	}
+}

@@ -3,6 +3,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 
@@ -53,6 +54,7 @@ const nearlyFullPercent = 90
 const (
 	stateConnected = "Connected"
 	diskUpToDate   = "UpToDate"
+	diskless       = "Diskless"
 )
 
 // Findings returns what is wrong with a volume that is connected on this node. Stalled is true where the cache should be
@@ -111,7 +113,7 @@ func redundancy(s escache.VolumeStatus) []Finding {
 		peer = s.Peers[0]
 	}
 	switch {
-	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != "Diskless" && peer.Name != "" && IsConnected(peer):
+	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != diskless && peer.Name != "" && IsConnected(peer):
 		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
 			"the replicas on this node and on %s are being made equal", peer.Name)}
 		copies := lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name)
@@ -153,13 +155,30 @@ func IsConnected(p escache.Peer) bool {
 
 // IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and up to date at both ends.
 func IsCurrent(s escache.VolumeStatus, peer string) bool {
-	if s.DiskState != diskUpToDate || s.IOSuspended || s.SyncedPercent < 100 {
-		return false
-	}
-	for _, p := range s.Peers {
-		if p.Name == peer {
-			return p.ConnectionState == stateConnected && p.DiskState == diskUpToDate
-		}
-	}
-	return false
+	p, linked := linkedPeer(s, peer)
+	return linked && p.DiskState == diskUpToDate && s.DiskState == diskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
 }
+
+// IsDiskless reports whether the status proves that the peer has lost its disk, and this node's copy is current: over a link that is up.
+func IsDiskless(s escache.VolumeStatus, peer string) bool {
+	p, linked := linkedPeer(s, peer)
+	return linked && lost(p.DiskState) && s.DiskState == diskUpToDate
+}
+
+// LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's copy is current.
+func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
+	p, linked := linkedPeer(s, peer)
+	return linked && p.DiskState == diskUpToDate && lost(s.DiskState)
+}
+
+// linkedPeer is the peer of that name, if its link is up and no resync runs over it.
+func linkedPeer(s escache.VolumeStatus, name string) (peer escache.Peer, linked bool) {
+	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == name && p.ConnectionState == stateConnected })
+	if i < 0 {
+		return escache.Peer{}, false
+	}
+	return s.Peers[i], true
+}
+
+// lost disks have no data that could be asked for.
+func lost(disk string) bool { return disk == diskless || disk == "Failed" }

@@ -16,11 +16,23 @@ func KernelProgress(device string) (Progress, bool) {
 	if err != nil {
 		return Progress{}, false
 	}
-	slaves, err := filepath.Glob("/sys/dev/block/" + number.String() + "/slaves/rbd*/stat")
-	if err != nil || len(slaves) != 1 {
+	below := "/sys/dev/block/" + number.String() + "/slaves/"
+	if loops, err := filepath.Glob(below + "loop*/loop/backing_file"); err == nil && len(loops) == 1 {
+		// A loop device stands between what users get and the cache.
+		backing, err := os.ReadFile(loops[0])
+		if err != nil {
+			return Progress{}, false
+		}
+		if number, err = mounts.DeviceNumber(strings.TrimSpace(string(backing))); err != nil {
+			return Progress{}, false
+		}
+		below = "/sys/dev/block/" + number.String() + "/slaves/"
+	}
+	maps, err := filepath.Glob(below + "rbd*/stat")
+	if err != nil || len(maps) != 1 {
 		return Progress{}, false
 	}
-	data, err := os.ReadFile(slaves[0])
+	data, err := os.ReadFile(maps[0]) //nolint:gosec // sysfs's own file
 	if err != nil {
 		return Progress{}, false
 	}

@@ -212,7 +212,7 @@ func (w *Watch) observe(ctx context.Context, v *volume, s api.VolumeStatus, now 
 		findings = v.seenBefore(findings)
 	}
 	w.report(ctx, v, findings, &s, now)
-	w.restore(ctx, v, s)
+	w.record(ctx, v, s)
 	w.giveUp(ctx, v, s, now)
 }
 
@@ -259,52 +259,6 @@ func (w *Watch) stalled(v *volume, s api.VolumeStatus, now time.Time) bool {
 		return false
 	}
 	return now.Sub(v.progressAt) >= 2*Interval-Interval/4
-}
-
-// restore takes a peer off the list of outdated nodes once it holds a current copy again. The order is what makes it safe: the
-// record is read first and the peer's state after it, so a peer that is lost and outdated in between changes the record, and
-// the compare-and-swap fails.
-func (w *Watch) restore(ctx context.Context, v *volume, s api.VolumeStatus) {
-	for _, peer := range s.Peers {
-		if s.Role != api.RolePrimary || !v.object.Status.IsOutdated(peer.Name) || !health.IsCurrent(s, peer.Name) {
-			continue
-		}
-		if err := w.restorePeer(ctx, v, peer.Name); err != nil && !errors.Is(err, cluster.ErrConflict) {
-			w.Logger.WarnContext(ctx, "cannot take a resynchronised peer off the list of outdated nodes", "volume", v.object.Name,
-				"peer", peer.Name, "error", err)
-		}
-	}
-}
-
-func (w *Watch) restorePeer(ctx context.Context, v *volume, peer string) error {
-	object, err := w.Cluster.Volume(ctx, v.object.Name)
-	if err != nil {
-		return err
-	}
-	v.object = object
-	if object.Status.AttachedNode != w.Node || object.Status.IsOutdated(w.Node) || !object.Status.IsOutdated(peer) {
-		return nil
-	}
-	status, err := w.Cache.VolumeStatus(ctx, v.ref)
-	if err != nil {
-		return err
-	}
-	if status.Role != api.RolePrimary || status.Epoch != object.Status.Epoch || !health.IsCurrent(*status, peer) {
-		return nil
-	}
-	left := []string{}
-	for _, node := range object.Status.Outdated {
-		if node != peer {
-			left = append(left, node)
-		}
-	}
-	changed, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"outdated": left})
-	if err != nil {
-		return err
-	}
-	v.object = changed
-	w.Logger.InfoContext(ctx, "the peer holds a current copy again", "volume", object.Name, "peer", peer)
-	return nil
 }
 
 // Recorded tells the watch of a CacheVolume that somebody on this node has just written.

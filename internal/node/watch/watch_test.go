@@ -189,6 +189,59 @@ func TestOnlyTheAttachedNodeSpeaksForAVolume(t *testing.T) {
 	}
 }
 
+func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
+	t.Run("the peer's, until it is current again", func(t *testing.T) {
+		w := settled(t)
+		w.status.Peers[0].DiskState = "Diskless"
+		w.looks(1)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+		w.find()
+		w.looks(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("this node's", func(t *testing.T) {
+		w := settled(t)
+		w.status.DiskState = "Diskless"
+		w.looks(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("not the only one that is left", func(t *testing.T) {
+		w := settled(t)
+		w.status.DiskState, w.status.Peers[0].DiskState = "Diskless", "Diskless"
+		w.looks(2)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("not while the peer is on record", func(t *testing.T) {
+		w := settled(t)
+		w.object.Status.Outdated = []string{"n2"}
+		w.touch()
+		w.watch.Recorded(w.object.DeepCopy())
+		w.status.DiskState = "Diskless"
+		w.looks(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("not by a node that does not have the volume", func(t *testing.T) {
+		w := settled(t)
+		w.status.Peers[0].DiskState = "Diskless"
+		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
+		w.touch()
+		w.looks(2)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+}
+
 func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 	outdated := func(t *testing.T) *world {
 		w := settled(t)

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+)
+
+// leaving is a host whose volumes are detached one a second.
+type leaving struct {
+	down     bool
+	nodeErr  error
+	cacheErr error
+	begin    time.Time
+	volumes  int
+}
+
+func (l *leaving) NodeShutsDown(context.Context, string) (bool, error) { return l.down, l.nodeErr }
+
+func (l *leaving) Status(context.Context) (*api.Status, error) {
+	status := &api.Status{Volumes: []api.VolumeStatus{{VolumeRef: api.VolumeRef{Image: "standby"}}}}
+	for range max(l.volumes-int(time.Since(l.begin)/time.Second), 0) {
+		status.Volumes = append(status.Volumes, api.VolumeStatus{Device: "/dev/escache/rbd/x"})
+	}
+	return status, l.cacheErr
+}
+
+func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		host    leaving
+		longest time.Duration
+		waits   time.Duration
+	}{
+		{"the host shuts down", leaving{down: true, volumes: 5}, time.Minute, 5 * time.Second},
+		{"it has no volumes", leaving{down: true}, time.Minute, 0},
+		{"they take too long", leaving{down: true, volumes: 50}, 10 * time.Second, 10 * time.Second},
+		{"csi-node is upgraded", leaving{volumes: 5}, time.Minute, 0},
+		{"Kubernetes does not answer", leaving{down: true, nodeErr: errors.New("no"), volumes: 5}, time.Minute, 0},
+		{"escached does not answer", leaving{down: true, cacheErr: errors.New("no"), volumes: 5}, time.Minute, 0},
+		{"it is told not to wait", leaving{down: true, volumes: 5}, 0, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				host := row.host
+				host.begin = time.Now()
+				d := departure{
+					node: "n1", longest: row.longest, pause: time.Second, nodes: &host, volumes: &host, logger: slog.New(slog.DiscardHandler),
+				}
+				d.wait(t.Context())
+				if waited := time.Since(host.begin); waited != row.waits {
+					t.Errorf("waited %s, not %s", waited, row.waits)
+				}
+			})
+		})
+	}
+}
