@@ -7,13 +7,21 @@ cd "$(dirname "$0")/.."
 export LAB_NAME=${LAB_NAME:-bench-$$}
 . hack/with-lab.sh
 
-step "install packages" hack/setup.sh build lab
+step "install packages" hack/setup.sh build lab kubernetes
+tags=$(hack/ceph-tags.sh)
 step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build csi-controller" go build -tags "$tags" -o bin/ ./cmd/csi-controller
 step "build benchmarks" env CGO_ENABLED=0 go build -o bin/bench-host ./hack/bench/host
-step "build benchmark of internal/rbd" go build -tags "$(hack/ceph-tags.sh)" -o bin/bench-rbd ./hack/bench/rbd
+step "build benchmark of pods" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
+step "build benchmark of internal/rbd" go build -tags "$tags" -o bin/bench-rbd ./hack/bench/rbd
+step "build benchmark of csi-controller" go build -tags "$tags" -o bin/bench-controller ./hack/bench/controller
 
 step "images through internal/rbd beside bare go-ceph" bin/bench-rbd
+step "volumes through csi-controller beside bare go-ceph" bin/bench-controller
 step "placement decisions" go test -run NONE -bench . ./internal/placement
 step "lab up: Ceph and three hosts" lab up
 step "benchmarks on hosts" lab run -- bin/bench-host
+step "lab down" lab down
+step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
+step "times of pods" lab run -- bin/node.test -test.run '^TestTimes$' -test.timeout 30m
 step "lab down" lab down

@@ -24,14 +24,15 @@ type Account struct {
 
 const chartRelease = "escache"
 
-// ChartAccount gives an account exactly the rights that the chart gives the service account of a component ("controller", "node").
-func (c *Cluster) ChartAccount(t testing.TB, checkout, component string) Account {
+// ChartAccount gives an account exactly the rights that the chart gives the service account of a component ("controller", "node"), with
+// values such as "page.enabled=true" over the chart's defaults.
+func (c *Cluster) ChartAccount(t testing.TB, checkout, component string, values ...string) Account {
 	t.Helper()
 	a := Account{Namespace: "escache-system", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	a.User = "system:serviceaccount:" + a.Namespace + ":" + chartRelease + "-" + component
 	rendered := c.command(t, nil, Tools(t, "helm")["helm"], "template", chartRelease, filepath.Join(checkout, "charts/escache-csi"),
 		"--namespace", a.Namespace, "--show-only", "templates/"+component+"/rbac.yaml",
-		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1}")
+		"--set", strings.Join(append([]string{"ceph.clusterID=lab", "ceph.monitors={127.0.0.1}"}, values...), ","))
 	space := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", a.Namespace)
 	for _, objects := range [][]byte{space, rendered} {
 		c.command(t, objects, c.kubectl, "--kubeconfig", c.Kubeconfig(), "apply", "-f", "-")

@@ -177,6 +177,28 @@ func TestCleanVolumeGoesOnWithoutADeadPartner(t *testing.T) {
 	}
 }
 
+func TestWithoutASecondHostTheCallerIsToldToTryAgain(t *testing.T) {
+	for name, choose := range map[string]func(*v1alpha1.CacheVolume) string{
+		"on the node of a replica":      func(v *v1alpha1.CacheVolume) string { return v.Spec.Replicas[0] },
+		"on the node that has none yet": other,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v := w.create("pvc-1")
+			node := choose(v)
+			for _, n := range []string{"n1", "n2", "n3"} {
+				if n != node {
+					w.host(n).Stop()
+				}
+			}
+			w.poll()
+			if _, err := w.publish("pvc-1", node); controller.Code(err) != codes.Unavailable {
+				t.Errorf("got %s: %v", controller.Code(err), err)
+			}
+		})
+	}
+}
+
 func TestReplicaOfADeletedVolumeIsRemovedWhenItsHostIsBack(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("pvc-1")

@@ -47,21 +47,32 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 	return &csi.CreateVolumeResponse{Volume: out}, nil
 }
 
-// record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own.
+// record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own. The cache may lag
+// behind and know a volume that is gone, or not know one that is there, so it only saves a call; what decides is the API server.
 func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.CacheVolume, isNew bool, err error) {
-	known := s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil
-	if !known {
-		v, err := s.writeRecord(ctx, r)
-		if !apierrors.IsAlreadyExists(err) {
-			return v, true, err
+	if s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil {
+		if v, err = s.existing(ctx, r); !errors.Is(err, ErrNotFound) {
+			return v, false, err
 		}
 	}
-	// The cache may lag behind, so what decides is read from the API server.
-	if v, err = s.volume(ctx, r.ID); err != nil {
-		return nil, false, err
+	v, err = s.writeRecord(ctx, r)
+	if apierrors.IsAlreadyExists(err) {
+		if v, err = s.existing(ctx, r); errors.Is(err, ErrNotFound) {
+			err = fmt.Errorf("volume %s was removed just now: %w", r.ID, ErrBusy)
+		}
+		return v, false, err
+	}
+	return v, true, err
+}
+
+// existing is the volume that is there, if it is as requested.
+func (s *service) existing(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+	v, err := s.volume(ctx, r.ID)
+	if err != nil {
+		return nil, err
 	}
 	s.Book.Observe(v)
-	return v, false, s.compare(v, r)
+	return v, s.compare(v, r)
 }
 
 func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {

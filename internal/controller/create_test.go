@@ -55,6 +55,29 @@ func TestRepeatedCreateFindsTheFirst(t *testing.T) {
 	}
 }
 
+// lagging is a cache that has not heard yet that a volume is gone.
+type lagging struct {
+	client.Client
+
+	gone string
+}
+
+func (l lagging) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	if _, volume := into.(*v1alpha1.CacheVolume); volume && key.Name == l.gone {
+		return nil
+	}
+	return l.Client.Get(ctx, key, into, opts...)
+}
+
+func TestCreateOfANameThatWasFreeJustNow(t *testing.T) {
+	w := newWorld(t)
+	w.cached = lagging{w.api, "pvc-1"}
+	w.restart()
+	if v := w.create("pvc-1"); v.Status.Phase != v1alpha1.VolumeReady {
+		t.Errorf("record %+v", v)
+	}
+}
+
 func TestCreateWithOtherParametersIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*csi.CreateVolumeRequest){
 		"size":     func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gib },

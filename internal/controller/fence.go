@@ -69,6 +69,54 @@ func (s *service) fenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error
 	return s.fence(ctx, v, holder, "it has opened the image after the volume was taken from it")
 }
 
+// FenceLate fences clients that have opened the image of an attached volume late, on a host from which it was taken by force.
+func (s *Service) FenceLate(ctx context.Context, id string) error {
+	v, err := s.service.volume(ctx, id)
+	if err != nil || v.Status.AttachedNode == "" || v.Status.ClientAddress != "" || len(v.Status.Fenced) == 0 {
+		return err
+	}
+	open, err := s.service.Images.Clients(ctx, imageOf(v))
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", imageOf(v), err)
+	}
+	if len(authority.Late(v, open)) == 0 {
+		return nil
+	}
+	done, err := s.service.Operations.Begin(id, "fencing of a late client")
+	if err != nil {
+		return err
+	}
+	defer done()
+	if v, err = s.service.volume(ctx, id); err != nil {
+		return err
+	}
+	return s.service.fenceLate(ctx, v, authority.Late(v, open))
+}
+
+// fenceLate records, then fences. One that is on record already is fenced again: its recording may have been all that was done.
+func (s *service) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v1alpha1.FencedClient) error {
+	before := len(v.Status.Fenced)
+	for _, client := range late {
+		known := slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == client.Address })
+		if client.Time = s.now(); !known {
+			v.Status.Fenced = append(v.Status.Fenced, client)
+		}
+	}
+	if len(v.Status.Fenced) > before {
+		if err := s.updateStatus(ctx, v, "late clients are about to be fenced"); err != nil {
+			return err
+		}
+	}
+	for _, client := range late {
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address,
+			"reason", "it has opened the image after another node was given the volume")
+		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", client.Address, imageOf(v), err)
+		}
+	}
+	return nil
+}
+
 // Unfence takes those clients of a volume off Ceph's blocklist whose map is known to be gone, and says how many are left. Hosts are
 // asked before the volume is locked: a dead one takes its time, and what is gone stays gone.
 func (s *Service) Unfence(ctx context.Context, id string) (left int, err error) {

@@ -110,3 +110,23 @@ func TestAMapThatCameLateIsFencedToo(t *testing.T) {
 		t.Errorf("the holder itself is fenced: %v", w.images.fenced)
 	}
 }
+
+// TestAMapThatComesAfterTheNextHolderWasChosenIsFenced: the dev_connect of the node that lost the volume ends so late.
+func TestAMapThatComesAfterTheNextHolderWasChosenIsFenced(t *testing.T) {
+	w := newWorld(t)
+	v, dead, partner := w.fenced("pvc-1")
+	_, err := w.publish("pvc-1", partner)
+	must(t, err)
+	image := controller.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: v.Spec.Image}
+	const late, holder = "10.0.0.1:0/2", "10.0.0.2:0/1"
+	w.images.open[image] = []string{late, holder}
+	must(t, w.service.FenceLate(context.Background(), "pvc-1"))
+	must(t, w.service.FenceLate(context.Background(), "pvc-1")) // again: it is on record once
+	if !slices.Contains(w.images.fenced, late) || slices.Contains(w.images.fenced, holder) {
+		t.Errorf("fenced %v", w.images.fenced)
+	}
+	entries := w.volume("pvc-1").Status.Fenced
+	if len(entries) != 2 || entries[1].Address != late || entries[1].Epoch != 1 || entries[1].Node != dead {
+		t.Errorf("on record %+v, of %s", entries, dead)
+	}
+}

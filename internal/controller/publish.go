@@ -154,7 +154,7 @@ func (s *service) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, nod
 	place, err := s.Book.Around(v, node)
 	s.Book.Observe(v)
 	if err != nil {
-		return fmt.Errorf("%w; and no other host can stand in: %w", failure, err)
+		return fmt.Errorf("%w; and no other host can stand in: %s", failure, err.Error())
 	}
 	if slices.Contains(before, place.Partner) {
 		return failure // the poll has not noticed yet that it is down; the repeated call will
@@ -166,7 +166,8 @@ func (s *service) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, nod
 func (s *service) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) (err error) {
 	place, err := s.Book.Around(v, node)
 	if err != nil {
-		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %w", v.Name, node, err, ErrUnavailable)
+		// Not "no room": of a node, CSI takes that for too many volumes attached to it.
+		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
 	}
 	defer func() {
 		if err != nil {

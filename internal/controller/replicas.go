@@ -33,6 +33,29 @@ func (s *service) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map
 	return failures, nil
 }
 
+func (s *service) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
+	request := escache.ReplicaRequest{
+		VolumeRef: refOf(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
+	}
+	// DRBD's configuration has to be the same on both hosts, so the order of the nodes is not the order of preference.
+	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
+		address, err := s.Hosts.ReplicationAddress(ctx, node)
+		if err != nil {
+			return request, fmt.Errorf("find the replication address of node %s: %w", node, err)
+		}
+		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: address})
+	}
+	return request, nil
+}
+
+func (s *service) stale(v *v1alpha1.CacheVolume, node string) v1alpha1.StaleReplica {
+	return v1alpha1.StaleReplica{
+		Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
+		CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Since: s.now(),
+	}
+}
+
 // dropReplicas removes replicas of a volume whose truth is in Ceph, whatever the replicas hold. One on a host that does not
 // answer is recorded in its group, and removed when the host is back; a host in needed has to answer.
 func (s *service) dropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string) error {

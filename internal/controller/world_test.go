@@ -37,6 +37,7 @@ const gib = 1 << 30
 type world struct {
 	t       *testing.T
 	api     client.Client
+	cached  client.Client // api itself, where a test does not have it lag behind
 	fleet   *hosttest.Fleet
 	images  *fakeImages
 	book    *reservation.Book
@@ -54,6 +55,7 @@ func newWorld(t *testing.T) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
+	w.cached = w.api
 	w.restart()
 	return w
 }
@@ -69,10 +71,10 @@ func (w *world) restart() {
 	must(w.t, nodegroup.Rebuild(context.Background(), w.api, w.book))
 	w.groups = nodegroup.New(nodegroup.Config{
 		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
-		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
+		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	w.service = controller.NewService(controller.Config{
-		Cached: w.api, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Operations: locks, ImagePrefix: "escache-", Log: log, Now: time.Now,
+		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Operations: locks, ImagePrefix: "escache-", Log: log, Now: time.Now,
 	})
 	w.poll()
 }

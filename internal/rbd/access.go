@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -66,15 +67,10 @@ const BlocklistForGood = 10 * 365 * 24 * time.Hour
 // BlocklistAdd makes Ceph refuse a client, for a while or, if it is on the list already, for that long from now.
 // address is IP:PORT/NONCE. On return no OSD takes a write of it any more that was not taken before.
 func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
-	if err := checkClientAddress(address); err != nil {
-		return err
-	}
-	if life <= 0 {
-		return fmt.Errorf("blocklist %s for %s: the time must be positive: %w", address, life, ErrInvalid)
-	}
-	// The monitor takes no number without a decimal point here.
-	expire := json.Number(fmt.Sprintf("%.1f", life.Seconds()))
-	return c.blocklist(ctx, "blocklist_add", map[string]any{"blocklistop": "add", "addr": address, "expire": expire})
+	_, err := call(ctx, c, "blocklist_add", "client "+address, func(conn *rados.Conn) (struct{}, error) {
+		return struct{}{}, blocklist(conn, life, address)
+	})
+	return err
 }
 
 // BlocklistRemove takes a client off the list. If it still exists, it can write again at once. One that is not listed is no error.
@@ -82,16 +78,35 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 	if err := checkClientAddress(address); err != nil {
 		return err
 	}
-	return c.blocklist(ctx, "blocklist_remove", map[string]any{"blocklistop": "rm", "addr": address})
-}
-
-func (c *Cluster) blocklist(ctx context.Context, op string, command map[string]any) error {
-	command["prefix"] = "osd blocklist"
-	_, err := call(ctx, c, op, fmt.Sprintf("client %s", command["addr"]), func(conn *rados.Conn) (struct{}, error) {
-		_, err := tell(conn, command)
+	_, err := call(ctx, c, "blocklist_remove", "client "+address, func(conn *rados.Conn) (struct{}, error) {
+		_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "rm", "addr": address})
 		return struct{}{}, err
 	})
 	return err
+}
+
+// blocklist waits for the map with the entries, so that what this connection asks of an OSD next the OSD answers with that map.
+func blocklist(conn *rados.Conn, life time.Duration, addresses ...string) error {
+	if life <= 0 {
+		return fmt.Errorf("blocklist %v for %s: the time must be positive: %w", addresses, life, ErrInvalid)
+	}
+	// The monitor takes no number without a decimal point here.
+	expire := json.Number(fmt.Sprintf("%.1f", life.Seconds()))
+	failures := make([]error, len(addresses))
+	var wait sync.WaitGroup
+	for i, address := range addresses { // at once, for a monitor lets changes wait for each other
+		wait.Go(func() {
+			command := map[string]any{"prefix": "osd blocklist", "blocklistop": "add", "addr": address, "expire": expire}
+			if failures[i] = checkClientAddress(address); failures[i] == nil {
+				_, failures[i] = tell(conn, command)
+			}
+		})
+	}
+	wait.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return err
+	}
+	return conn.WaitForLatestOSDMap()
 }
 
 // Blocklist returns all entries.

@@ -38,6 +38,8 @@ type Options struct {
 	Recheck time.Duration
 	// OwnsTrash says which images in a pool's trash may be purged. Those that this process moved there always may; nil: only those.
 	OwnsTrash func(image string) bool
+	// Admit is asked about each new connection before the first call uses it; with an error none does. nil: all are admitted.
+	Admit func(Session) error
 	// Observe is told of each call: its name, "ok" or a word for the error, and how long it took. nil: nobody is.
 	Observe func(op, result string, took time.Duration)
 }
@@ -214,13 +216,38 @@ func attempt[T any](c *Cluster, fn func(*rados.Conn) (T, error)) (T, error) {
 	want := c.settings
 	c.mu.Unlock()
 	l := c.links[int(c.next.Add(1))%len(c.links)]
-	client, err := l.use(want, timeouts{connect: c.options.ConnectTimeout, op: c.options.OpTimeout})
+	client, err := l.use(want, c.dial)
 	if err != nil {
 		return none, err
 	}
 	value, err := fn(client.conn)
 	client.done(err)
 	return value, translate(err)
+}
+
+// dial connects, and hands out no connection that was not admitted.
+func (c *Cluster) dial(s settings) (*rados.Conn, error) {
+	conn, err := connect(s, timeouts{connect: c.options.ConnectTimeout, op: c.options.OpTimeout})
+	if err != nil || c.options.Admit == nil {
+		return conn, err
+	}
+	address, err := conn.GetAddrs()
+	if err == nil {
+		err = c.options.Admit(Session{Cluster: c.id, Address: address, conn: conn})
+	}
+	if err != nil {
+		conn.Shutdown()
+		return nil, notAdmitted(err)
+	}
+	return conn, nil
+}
+
+// notAdmitted keeps what Ceph said; what else keeps a connection out, a later one may not meet.
+func notAdmitted(err error) error {
+	if errno(err) != 0 {
+		return fmt.Errorf("new connection: %w", translate(err))
+	}
+	return fmt.Errorf("%w: new connection: %w", ErrUnavailable, err)
 }
 
 // reread looks at the files if that was not done within age, and says whether they changed. Files that cannot be read (they are

@@ -40,7 +40,7 @@ type timeouts struct {
 }
 
 // use returns the connected client and counts the caller in; done counts it out.
-func (l *link) use(want settings, limit timeouts) (*client, error) {
+func (l *link) use(want settings, dial func(settings) (*rados.Conn, error)) (*client, error) {
 	if c, known, err := l.ready(want); known {
 		return c, err
 	}
@@ -49,7 +49,7 @@ func (l *link) use(want settings, limit timeouts) (*client, error) {
 	if c, known, err := l.ready(want); known {
 		return c, err
 	}
-	conn, err := connect(want, limit)
+	conn, err := dial(want)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {

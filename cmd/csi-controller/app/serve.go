@@ -55,7 +55,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	lease, err := newLease(kubernetes, o)
+	lease, clients, err := newLease(kubernetes, o)
 	if err != nil {
 		return err
 	}
@@ -63,14 +63,19 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	writer, err := newWriter(kubernetes, m, lease)
+	if err != nil {
+		return err
+	}
 	seen := server.NewMetrics(metrics.Registry)
 	clusters := rbd.NewClusters(rbd.Options{
 		Dir: o.CephDir, Observe: seen.ObserveCeph,
 		OwnsTrash: func(image string) bool { return strings.HasPrefix(image, o.ImagePrefix) },
+		Admit:     admit(ctx, clients, log),
 	})
 	defer clusters.Close()
 	p := parts{
-		options: o, log: log, manager: m, lease: lease, metrics: seen, traces: traces, clusters: clusters,
+		options: o, log: log, manager: m, writer: writer, lease: lease, metrics: seen, traces: traces, clusters: clusters,
 		images: ceph.New(clusters, o.CephDir, time.Now),
 		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
 			Port: o.EscachedPort, TLS: o.EscachedTLS, Timeouts: escache.Timeouts{Change: 30 * time.Second},
@@ -130,11 +135,26 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	return m, nil
 }
 
+// newWriter is the client for all objects that only the leader may write. Its connection sends nothing without the lease; reading is the
+// manager's.
+func newWriter(kubernetes *rest.Config, m ctrl.Manager, lease *leadership.Lease) (client.Client, error) {
+	own := rest.CopyConfig(kubernetes)
+	own.Dial = lease.Dial
+	c, err := client.New(own, client.Options{
+		Scheme: m.GetScheme(), Mapper: m.GetRESTMapper(), Cache: &client.CacheOptions{Reader: m.GetCache()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the Kubernetes client that writes: %w", err)
+	}
+	return lease.Client(c), nil
+}
+
 // parts are what the process is made of.
 type parts struct {
 	options  Options
 	log      *slog.Logger
 	manager  ctrl.Manager
+	writer   client.Client
 	lease    *leadership.Lease
 	metrics  *server.Metrics
 	traces   traceProvider
@@ -147,9 +167,8 @@ type parts struct {
 
 // assemble hands every part to the manager, which runs them while this process leads.
 func (p parts) assemble() error {
-	guarded := p.lease.Client(p.manager.GetClient())
 	service := controller.NewService(controller.Config{
-		Cached: guarded, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.lease.Hosts(p.hosts),
+		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.lease.Hosts(p.hosts),
 		Book: p.book, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
 		Log: p.log.With("component", "service"), Now: time.Now,
 	})
@@ -157,16 +176,17 @@ func (p parts) assemble() error {
 		Reader: p.manager.GetClient(), Images: p.images, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
 	}
 	groups := nodegroup.New(nodegroup.Config{
-		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: guardedHosts{p.hosts, p.lease.Hosts(p.hosts)}, Book: p.book, Locks: p.locks,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: guardedHosts{p.hosts, p.lease.Hosts(p.hosts)},
+		Book: p.book, Locks: p.locks,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
-		Poll: p.options.Poll, Patience: min(p.options.Poll, 4*time.Second), Quiet: 10 * time.Second, Parallel: 32,
+		Poll: p.options.Poll, Patience: 4 * time.Second, Quiet: 10 * time.Second, Parallel: 32,
 	})
 	caches := guardedCaches{p.hosts, p.lease}
 	drainer := drain.New(drain.Config{
-		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
 	})
 	flushes := cacheflush.New(cacheflush.Config{
-		Client: guarded, Live: p.manager.GetAPIReader(), Hosts: caches,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: caches,
 		Drain:  drainer,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
@@ -174,7 +194,7 @@ func (p parts) assemble() error {
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
-		p.recovery(service, guarded, drainer),
+		p.recovery(service, p.writer, drainer),
 		flushes.SetupWithManager(p.manager),
 		p.page(),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),

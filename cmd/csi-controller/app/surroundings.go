@@ -34,10 +34,15 @@ import (
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/overview"
+	"github.com/escache/escache-csi/internal/rbd"
 )
 
 // youngVolume is how old a CacheVolume without a PersistentVolume has to be to count as an orphan.
 const youngVolume = 10 * time.Minute
+
+// fencedFor is how long the Ceph clients of earlier leaders are kept out. One that was paused for longer has no valid tickets any more, and
+// asks for new ones only after it has noticed that it does not lead.
+const fencedFor = 24 * time.Hour
 
 type traceProvider = trace.TracerProvider
 
@@ -86,13 +91,13 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", path)
 }
 
-// newLease makes the lock with a client of its own, which other traffic does not slow down.
-func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, error) {
+// newLease makes the lock, and the record of Ceph clients in it, with a client of its own, which other traffic does not slow down.
+func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadership.Clients, error) {
 	identity := o.Identity
 	if identity == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		identity = host + "_" + uuid.NewString()[:8]
 	}
@@ -100,7 +105,7 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, error) {
 	if namespace == "" {
 		own, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 		if err != nil {
-			return nil, fmt.Errorf("not in a pod: name the lease's namespace with --lease-namespace: %w", err)
+			return nil, nil, fmt.Errorf("not in a pod: name the lease's namespace with --lease-namespace: %w", err)
 		}
 		namespace = strings.TrimSpace(string(own))
 	}
@@ -108,13 +113,27 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, error) {
 	own.Timeout = o.RenewDeadline / 2
 	client, err := coordinationv1.NewForConfig(own)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.LeaseName}, Client: client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}
-	return leadership.New(lock, o.RenewDeadline, time.Now), nil
+	clients := leadership.NewClients(client.Leases(namespace), o.LeaseName, identity)
+	return leadership.New(lock, o.RenewDeadline, time.Now), clients, nil
+}
+
+// admit lets this leader use a connection to Ceph when nothing of earlier leaders can happen there any more.
+func admit(ctx context.Context, clients *leadership.Clients, log *slog.Logger) func(rbd.Session) error {
+	const patience = 10 * time.Second
+	return func(s rbd.Session) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return clients.Admit(ctx, s.Cluster, s.Address, func(earlier []string) error {
+			log.Info("fencing the Ceph clients of earlier leaders", "cluster", s.Cluster, "clients", earlier)
+			return s.Fence(fencedFor, earlier...)
+		})
+	}
 }
 
 // synced is readiness: the cache of objects is filled, so that this replica can take over at once.

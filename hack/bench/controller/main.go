@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -66,8 +67,9 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 	}
 	defer raw.Close()
 	fmt.Fprintf(out,
-		"%d blank 1 GiB volumes per measurement; through CSI, each creation or deletion is two writes to the API server and one image\n",
-		volumes)
+		"%d blank 1 GiB volumes per measurement; through CSI, each creation or deletion is two writes to the API server and one image;\n"+
+			"bare deletion only moves to the trash, which csi-controller empties meanwhile\n", volumes)
+	used := map[string]processors{}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "call\tin flight\tper second\tp50 ms\tp95 ms\tp99 ms\tbare per second\tratio\t")
 	for _, inFlight := range []int{1, 8, 25, 100} {
@@ -85,9 +87,18 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 			{"bare delete", func(i int) error { return raw.Trash(barely(i)) }},
 			{"DeleteVolume", func(i int) error { return d.delete(ctx, ours(i)) }},
 		} {
+			before, err := spent()
+			if err != nil {
+				return err
+			}
 			if measured[step.what], err = measure(volumes, inFlight, step.do); err != nil {
 				return fmt.Errorf("%s with %d in flight: %w", step.what, inFlight, err)
 			}
+			after, err := spent()
+			if err != nil {
+				return err
+			}
+			used[step.what] = after.since(before)
 		}
 		row(w, "CreateVolume", inFlight, measured["CreateVolume"], measured["bare create"])
 		row(w, "DeleteVolume", inFlight, measured["DeleteVolume"], measured["bare delete"])
@@ -98,7 +109,14 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 			return err
 		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the bound: time of one of %d processors for each call, with 100 in flight, by program\n", runtime.NumCPU())
+	for _, what := range []string{"bare create", "CreateVolume", "bare delete", "DeleteVolume"} {
+		used[what].print(out, what, volumes)
+	}
+	return nil
 }
 
 func row(w io.Writer, call string, inFlight int, r, raw result) {

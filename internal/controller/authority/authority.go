@@ -122,8 +122,12 @@ func (r Report) connected() bool {
 
 // clean reports whether the host's own replica is current and holds nothing that Ceph has not.
 func (r Report) clean() bool {
-	s := r.Status
-	return s.State == escache.StateStandby && s.DiskState == "UpToDate" && s.DirtyBytes != nil && *s.DirtyBytes == 0
+	return r.current() && r.Status.DirtyBytes != nil && *r.Status.DirtyBytes == 0
+}
+
+// current reports whether the host's replica is a standby whose disk has all that was acknowledged.
+func (r Report) current() bool {
+	return r.Status.State == escache.StateStandby && r.Status.DiskState == "UpToDate"
 }
 
 // Death is what Kubernetes says of a node. An empty Reason means that it lives.

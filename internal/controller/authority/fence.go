@@ -65,6 +65,33 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	return node, forced
 }
 
+// Late returns the clients that have the image open although their host lost the volume by force in an earlier attachment: a dev_connect
+// that was under way there maps the image even now, and keeps the holder out. Once the holder's client is on record it has the exclusive
+// lock, and none can come late any more. A client is known by the address of one that its host had before.
+func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
+	if v.Status.AttachedNode == "" || v.Status.ClientAddress != "" {
+		return nil
+	}
+	var late []v1alpha1.FencedClient
+	for _, address := range open {
+		lost := v1alpha1.FencedClient{}
+		for _, earlier := range v.Status.Fenced {
+			if hostOf(earlier.Address) != hostOf(address) {
+				continue
+			}
+			if earlier.Node == v.Status.AttachedNode {
+				lost = v1alpha1.FencedClient{}
+				break
+			}
+			lost = earlier
+		}
+		if lost.Node != "" {
+			late = append(late, v1alpha1.FencedClient{Node: lost.Node, Address: address, Epoch: lost.Epoch})
+		}
+	}
+	return late
+}
+
 // connectTime is longer than a dev_connect can take. Within it a host may have mapped the image already, and report no device yet.
 const connectTime = 5 * time.Minute
 

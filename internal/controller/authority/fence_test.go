@@ -53,6 +53,40 @@ func TestMapGone(t *testing.T) {
 	}
 }
 
+func TestLate(t *testing.T) {
+	lost := v1alpha1.FencedClient{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolumeStatus)
+		open   string
+		want   string
+	}{
+		{"another client of the host that lost it", nil, "10.0.0.1:0/2", "n1"},
+		{"the same one", nil, "10.0.0.1:0/1", "n1"},
+		{"a client of the holder, or of nobody known", nil, "10.0.0.2:0/1", ""},
+		{"the holder is connected", func(s *v1alpha1.CacheVolumeStatus) { s.ClientAddress = "10.0.0.2:0/1" }, "10.0.0.1:0/2", ""},
+		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "" }, "10.0.0.1:0/2", ""},
+		{"the host has it again", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "10.0.0.1:0/2", ""},
+		{"nobody knows whose the fenced one was", func(s *v1alpha1.CacheVolumeStatus) { s.Fenced[0].Node = "" }, "10.0.0.1:0/2", ""},
+		{"the holder was once at that address", func(s *v1alpha1.CacheVolumeStatus) {
+			s.Fenced = append(s.Fenced, v1alpha1.FencedClient{Node: "n2", Address: "10.0.0.1:0/7"})
+		}, "10.0.0.1:0/2", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+				s.AttachedNode, s.ClientAddress, s.Fenced = "n2", "", []v1alpha1.FencedClient{lost}
+				if tc.change != nil {
+					tc.change(s)
+				}
+			})
+			got := Late(v, []string{tc.open})
+			if tc.want == "" && len(got) > 0 || tc.want != "" && (len(got) != 1 || got[0].Node != tc.want || got[0].Address != tc.open || got[0].Epoch != 6) {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
 func TestClientOf(t *testing.T) {
 	for _, tc := range []struct {
 		client string

@@ -59,14 +59,6 @@ func EndFlush(v *v1alpha1.CacheVolume, flushed bool, holder Report, death Death)
 	}
 	node := v.Status.AttachedNode
 	d, err := takeFrom(v, node, holder, death)
-	d.Clean = flushed && (d.Clean || (holder.stopped() && !v.Status.IsOutdated(node)))
+	d.Clean = d.Clean && flushed
 	return d, err
-}
-
-// stopped reports whether a host has let go of a device that it has just flushed and stopped. It refuses to stop what is dirty, so that a
-// standby without its peer, which does not say what it holds, holds nothing.
-func (r Report) stopped() bool {
-	s := r.Status
-	return r.Err == nil && s.State == escache.StateStandby && !r.connected() && s.DiskState == "UpToDate" &&
-		(s.DirtyBytes == nil || *s.DirtyBytes == 0)
 }

@@ -66,7 +66,7 @@ func TestEndFlush(t *testing.T) {
 		err     error
 	}{
 		{"flushed", flushing("n1"), true, clean, Death{}, Detachment{Clean: true}, nil},
-		{"flushed, a standby without its peer does not say what it holds", flushing("n1"), true, standby(nil), Death{}, Detachment{Clean: true}, nil},
+		{"flushed, and it does not say what it holds", flushing("n1"), true, standby(nil), Death{}, Detachment{}, nil},
 		{"not flushed, and it does not say what it holds", flushing("n1"), false, standby(nil), Death{}, Detachment{}, nil},
 		{"not flushed, though it looks clean: its peer may write", flushing("n1"), false, clean, Death{}, Detachment{}, nil},
 		{"flushed, after an earlier holder was fenced", func(s *v1alpha1.CacheVolumeStatus) {

@@ -35,7 +35,7 @@ type Hosts interface {
 	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
 }
 
-// Locks keep others from a volume; see controller.Operations.
+// Locks keep others from a volume; see operation.Locks.
 type Locks interface {
 	Begin(volume, operation string) (done func(), err error)
 }

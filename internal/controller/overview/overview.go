@@ -61,7 +61,8 @@ var page string
 // New returns a server that reads records from a cache and asks api about tokens.
 func New(options Options, records client.Reader, api client.Client, log *slog.Logger, now func() time.Time) *Server {
 	return &Server{
-		options: options, records: records, log: log, now: now, pages: template.Must(template.New("page").Parse(page)),
+		options: options, records: records, log: log, now: now,
+		pages:  template.Must(template.New("page").Funcs(template.FuncMap{"count": count}).Parse(page)),
 		access: &access{api: api, now: now, known: map[[32]byte]verdict{}},
 	}
 }

@@ -106,11 +106,16 @@ func TestPageShowsGroupsAndEscapesWhatItShows(t *testing.T) {
 	s, _ := serve(t)
 	_, body, header := get(t, s.URL+"/", "viewer")
 	for _, word := range []string{
-		"rack1", "2/3 hosts ready", "256Gi of 1Ti", "width:25%", "↔ n2: 1 volumes", "1 with an outdated copy", "evacuate-n1", "40 %", "shop/&lt;script&gt;",
+		"rack1", "2/3 hosts ready", "256Gi of 1Ti", "width:25%", "↔ n2: 1 volume,", "1 with an outdated copy", "evacuate-n1", "40 %", "shop/&lt;script&gt;",
 		"&lt;b&gt;no", "width:75%",
 	} {
 		if !strings.Contains(body, word) {
 			t.Errorf("no %q in\n%s", word, body)
+		}
+	}
+	for _, word := range []string{"cache 0 of 0", "1 volumes", "seen 0s"} {
+		if strings.Contains(body, word) {
+			t.Errorf("%q in\n%s", word, body)
 		}
 	}
 	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "script-src 'sha256-") || !strings.Contains(policy, "frame-ancestors 'none'") {

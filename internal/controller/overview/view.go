@@ -10,9 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -39,8 +36,7 @@ type group struct {
 
 type host struct {
 	Name, State, Message, Cache, Dirty, Seen string
-	Filled                                   int // percent
-	Replicas, Attached                       int32
+	Filled, Replicas, Attached               int // Filled in percent
 	Links                                    []link
 }
 
@@ -62,7 +58,11 @@ type flush struct {
 	Percent                            int32
 }
 
-const percent = 100
+const (
+	percent = 100
+	// seenOften is above how rarely a host that is seen all the time is written down as seen.
+	seenOften = 2 * time.Minute
+)
 
 func (s *Server) view(ctx context.Context) (view, error) {
 	groups, volumes, flushes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheFlushList{}
@@ -118,11 +118,16 @@ func hostOf(g *v1alpha1.NodeGroup, name string, volumes []*v1alpha1.CacheVolume,
 		if slices.Contains(g.Spec.CordonedNodes, name) {
 			h.State = "cordoned"
 		}
-		h.Cache = v1alpha1.HumanBytes(m.CacheAllocatedBytes) + " of " + v1alpha1.HumanBytes(m.CacheCapacityBytes)
-		h.Dirty, h.Replicas, h.Attached = v1alpha1.HumanBytes(m.DirtyBytes), m.Volumes, m.Primaries
+		if m.CacheCapacityBytes > 0 {
+			h.Cache = v1alpha1.HumanBytes(m.CacheAllocatedBytes) + " of " + v1alpha1.HumanBytes(m.CacheCapacityBytes)
+		}
+		h.Dirty, h.Replicas, h.Attached = v1alpha1.HumanBytes(m.DirtyBytes), int(m.Volumes), int(m.Primaries)
 		h.Filled = share(m.CacheAllocatedBytes, m.CacheCapacityBytes)
 		if m.LastSeen != nil {
 			h.Seen = now.Sub(m.LastSeen.Time).Truncate(time.Second).String() + " ago"
+			if m.Ready && now.Sub(m.LastSeen.Time) < seenOften {
+				h.Seen = ""
+			}
 		}
 	}
 	for _, other := range g.Spec.Nodes {
@@ -149,13 +154,10 @@ func volumeOf(v *v1alpha1.CacheVolume) volume {
 		Truth: cmp.Or(string(v.Status.Authority), string(v1alpha1.AuthorityCeph)), Dirty: v1alpha1.HumanBytes(v.Status.DirtyBytes),
 		Filled: share(v.Status.DirtyBytes, v.Spec.CacheBytes),
 	}
-	for _, kind := range []string{v1alpha1.ConditionHealthy, v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced} {
-		c := meta.FindStatusCondition(v.Status.Conditions, kind)
-		if c != nil && c.Status == metav1.ConditionFalse && v.Status.AttachedNode != "" {
-			out.Problems = append(out.Problems, c.Message)
-		}
+	for _, c := range v.Status.Faults() {
+		out.Problems = append(out.Problems, c.Message)
 	}
-	if v.Status.AttachedNode == "" && v.Status.Authority == v1alpha1.AuthorityCache {
+	if v.Status.LeftDirty() {
 		out.Problems = append(out.Problems, fmt.Sprintf("attached nowhere, with data that only the cache on %s may have",
 			strings.Join(v.Spec.Replicas, " and ")))
 	}
@@ -169,9 +171,17 @@ func concerns(f *v1alpha1.CacheFlush, g *v1alpha1.NodeGroup, volumes []*v1alpha1
 		})
 }
 
+// share in percent is 0 for nothing only, so that a little is seen.
 func share(part, whole int64) int {
-	if whole <= 0 {
+	if whole <= 0 || part <= 0 {
 		return 0
 	}
-	return int(min(max(percent*float64(part)/float64(whole), 0), percent))
+	return int(min(max(percent*float64(part)/float64(whole), 1), percent))
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
 }

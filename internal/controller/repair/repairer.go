@@ -35,7 +35,7 @@ type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
 }
 
-// Locks keep others from a volume; see controller.Operations.
+// Locks keep others from a volume; see operation.Locks.
 type Locks interface {
 	Begin(volume, operation string) (done func(), err error)
 }

@@ -1,5 +1,6 @@
 // Package unfence lifts fences: a client that was shut out of Ceph by a forced hand-over leaves the blocklist once its map is known to
-// be gone. Until then the entry stays, for lifting it would revive a writer whose volume has another holder.
+// be gone. Until then the entry stays, for lifting it would revive a writer whose volume has another holder; and another client that
+// its host makes late is fenced as well.
 package unfence
 
 import (
@@ -16,8 +17,9 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 )
 
-// Volumes is what lifts the fences of a volume; *controller.Service.
+// Volumes is what fences and lifts; *controller.Service.
 type Volumes interface {
+	FenceLate(ctx context.Context, volume string) error
 	Unfence(ctx context.Context, volume string) (left int, err error)
 }
 
@@ -51,11 +53,12 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
+	late := r.Volumes.FenceLate(ctx, request.Name)
 	left, err := r.Volumes.Unfence(ctx, request.Name)
 	if errors.Is(err, controller.ErrNotFound) {
 		return ctrl.Result{}, nil
 	}
-	if err != nil {
+	if err = errors.Join(late, err); err != nil {
 		r.Log.DebugContext(ctx, "fences are not lifted yet", "volume", request.Name, "error", err)
 	}
 	if err != nil || left > 0 {

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -28,25 +29,48 @@ const crashed = "pvc-crash"
 func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image: "escache-" + crashed} }
 
 // crashes kills the leader at every crash point that each scene passes. Another replica takes over and the call is repeated
-// there, as a sidecar would.
+// there, as a sidecar would; it is the next one to die.
 func crashes(t *testing.T, w *world) {
+	l := &line{world: w, t: t}
 	for _, s := range scenes() {
 		t.Run(s.name, func(t *testing.T) {
-			points := s.trace(t, w)
+			points := s.trace(t, l)
 			if len(points) == 0 {
 				t.Fatal("the call passes no crash point")
 			}
 			t.Logf("%d crash points: %s", len(points), strings.Join(points, ", "))
 			for _, point := range points {
-				t.Run(strings.ReplaceAll(point, "/", ":"), func(t *testing.T) { s.die(t, w, point) })
+				t.Run(strings.ReplaceAll(point, "/", ":"), func(t *testing.T) { s.die(t, l, point) })
 			}
 		})
 	}
 }
 
+// line is replicas that lead one after the other.
+type line struct {
+	world   *world
+	t       *testing.T // whose end ends them
+	members int
+	leading *driver
+}
+
+func (l *line) next() *driver {
+	l.members++
+	return l.world.launch(l.t, fmt.Sprintf("replica-%d", l.members), soon...)
+}
+
+// leader is the one that leads now. After a test that failed it is a new one.
+func (l *line) leader(t *testing.T) *driver {
+	t.Helper()
+	if l.leading == nil || !l.leading.alive() {
+		l.leading = leader(t, time.Minute, l.next())
+	}
+	return l.leading
+}
+
 // trace finds the points that the scene's call passes.
-func (s scene) trace(t *testing.T, w *world) []string {
-	d := leader(t, time.Minute, w.launch(t, "trace", soon...))
+func (s scene) trace(t *testing.T, l *line) []string {
+	d, w := l.leader(t), l.world
 	s.prepare(t, w, d)
 	d.reached(t)
 	must(t, s.call(t, w, d))
@@ -54,33 +78,39 @@ func (s scene) trace(t *testing.T, w *world) []string {
 	s.check(t, w)
 	s.clean(t, w, d)
 	w.empty(t)
-	d.bury()
 	return points
 }
 
-func (s scene) die(t *testing.T, w *world, point string) {
-	first := leader(t, time.Minute, w.launch(t, "first", soon...))
+func (s scene) die(t *testing.T, l *line, point string) {
+	first, w := l.leader(t), l.world
+	second := l.next()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the first leader:\n%s\nof the second:\n%s", first.log(), second.log())
+			first.bury()
+			second.bury()
+			w.purge(t)
+		}
+	})
 	s.prepare(t, w, first)
 	first.dieAt(t, point)
-	second := w.launch(t, "second", soon...)
 	err := s.call(t, w, first)
-	if err == nil || first.alive() && !waitEnded(first) {
+	if err == nil || !waitEnded(first) {
 		t.Fatalf("the leader did not die at %s: %v", point, err)
 	}
 	first.bury()
-	leader(t, time.Minute, second)
+	l.leading = leader(t, time.Minute, second)
 	until(t, func() error { return s.call(t, w, second) })
 	s.check(t, w)
 	s.clean(t, w, second)
 	w.empty(t)
-	second.bury()
 }
 
 func waitEnded(d *driver) bool {
 	select {
 	case <-d.ended:
 		return true
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second): // it is dead, and a busy machine has still to clear it away
 		return false
 	}
 }

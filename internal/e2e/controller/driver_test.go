@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -39,7 +41,11 @@ type driver struct {
 
 // soon makes another replica take over soon after bury, for tests that kill leaders all the time; and on a machine that is busy with
 // other things, no lease is lost for that.
-var soon = []string{"--lease-duration=30s", "--lease-renew-deadline=20s", "--lease-retry-period=500ms"}
+var soon = []string{"--lease-duration=30s", "--lease-renew-deadline=20s", "--lease-retry-period=200ms"}
+
+// brief makes another replica take over without bury, not much later than it has to; on a machine that is busy with other things leaders
+// go without renewing for seconds.
+var brief = []string{"--lease-duration=12s", "--lease-renew-deadline=10s", "--lease-retry-period=500ms"}
 
 // launch starts a replica. It ends with the test; its log is shown when the test has failed.
 func (w *world) launch(t *testing.T, name string, args ...string) *driver {
@@ -48,9 +54,9 @@ func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	must(t, err)
 	d := &driver{name: name, dir: dir, world: w}
 	conn, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// As the sidecars do: they look for the socket every second, and do not wait longer and longer.
+		// Sidecars look for the socket every second; tests that kill leaders all the time would only wait for that.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
-			BaseDelay: time.Second, Multiplier: 1, MaxDelay: time.Second,
+			BaseDelay: 50 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond,
 		}, MinConnectTimeout: time.Second}))
 	must(t, err)
 	d.conn, d.ControllerClient, d.IdentityClient = conn, csi.NewControllerClient(conn), csi.NewIdentityClient(conn)
@@ -115,18 +121,15 @@ func (d *driver) kill() {
 	<-d.ended
 }
 
-// bury kills the replica, and takes the lease from it without waiting: it is certain that nobody holds it any more.
+// bury kills the replica, and takes the lease from it without waiting: it is certain that nobody holds it any more. What else the lease
+// has on record stays.
 func (d *driver) bury() {
 	d.kill()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	lease := &coordinationv1.Lease{}
-	if err := d.world.api.Get(ctx, client.ObjectKey{Namespace: d.world.account.Namespace, Name: "escache-csi-controller"}, lease); err != nil {
-		return
-	}
-	if holder := lease.Spec.HolderIdentity; holder != nil && *holder == d.name {
-		_ = d.world.api.Delete(ctx, lease)
-	}
+	free := fmt.Appendf(nil, `[{"op":"test","path":"/spec/holderIdentity","value":%q},{"op":"remove","path":"/spec/holderIdentity"}]`, d.name)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: d.world.account.Namespace, Name: "escache-csi-controller"}}
+	_ = d.world.api.Patch(ctx, lease, client.RawPatch(types.JSONPatchType, free)) // refused if somebody else holds it
 }
 
 // serves reports whether this replica leads and is ready.
@@ -137,13 +140,21 @@ func (d *driver) serves(ctx context.Context) bool {
 	return err == nil && r.GetReady().GetValue()
 }
 
-// leader waits until one of the replicas serves.
+// places reports whether this replica has seen hosts with room: the first leader ever serves before it has asked them.
+func (d *driver) places(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	r, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{})
+	return err == nil && r.GetAvailableCapacity() > 0
+}
+
+// leader waits until one of the replicas serves, and can place volumes.
 func leader(t *testing.T, within time.Duration, drivers ...*driver) *driver {
 	t.Helper()
 	var found *driver
 	eventually(t, within, func() bool {
 		for _, d := range drivers {
-			if d.alive() && d.serves(context.Background()) {
+			if d.alive() && d.serves(context.Background()) && d.places(context.Background()) {
 				found = d
 				return true
 			}

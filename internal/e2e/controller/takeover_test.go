@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// takeOver uses the default lease settings.
+// takeOver uses the default lease settings, where it measures.
 func takeOver(t *testing.T, w *world) {
 	t.Run("killed", func(t *testing.T) {
 		a, b := w.launch(t, "a"), w.launch(t, "b")
@@ -51,8 +51,9 @@ func takeOver(t *testing.T, w *world) {
 // paused stops the leader in the middle of many calls. While it is stopped another leads and removes everything that the
 // stopped one was making; then the old one goes on. Whatever it did then would be left behind.
 func paused(t *testing.T, w *world) {
-	old := leader(t, time.Minute, w.launch(t, "old"))
-	const volumes = 40
+	old := leader(t, time.Minute, w.launch(t, "old", brief...))
+	must(t, old.create(t.Context(), "pvc-first")) // it has its connections to Ceph now
+	const volumes = 100
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	calls := make(chan struct{})
@@ -60,13 +61,14 @@ func paused(t *testing.T, w *world) {
 		defer close(calls)
 		inParallel(volumes, volumes, func(i int) { _ = old.create(ctx, fmt.Sprintf("pvc-%d", i)) })
 	}()
-	eventually(t, 30*time.Second, func() bool { return len(w.volumes(t)) > volumes/4 }, func() string { return "nothing is created" })
+	eventually(t, 30*time.Second, func() bool { return len(w.volumes(t)) > volumes/3 }, func() string { return "nothing is created" })
 	must(t, old.command.Process.Signal(syscall.SIGSTOP))
-	young := leader(t, time.Minute, w.launch(t, "young"))
+	young := leader(t, time.Minute, w.launch(t, "young", brief...))
 	if old.serves(t.Context()) {
 		t.Error("the paused leader answers")
 	}
 	t.Logf("paused with %d records and %d images", len(w.volumes(t)), len(w.images(t)))
+	must(t, young.delete(t.Context(), "pvc-first"))
 	inParallel(8, volumes, func(i int) { until(t, func() error { return young.delete(t.Context(), fmt.Sprintf("pvc-%d", i)) }) })
 	w.empty(t)
 

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// patience is external-provisioner's own default deadline for a call.
-const patience = 10 * time.Second
+// patience is less than the sidecars have, and much less than Ceph's own limits.
+const patience = 4 * time.Second
 
 // trouble breaks one thing at a time. Each failure has the right code, in time, and passes by itself when its cause does.
 func trouble(t *testing.T, w *world) {
@@ -63,6 +63,9 @@ func trouble(t *testing.T, w *world) {
 			until(t, func() error { return d.delete(t.Context(), "pvc-there") })
 		}},
 		{"pool full", func(t *testing.T) {
+			// Ceph counts what is in a pool, and looks at its quota, every five seconds.
+			w.ceph.Ceph(t, "config", "set", "mgr", "mgr_stats_period", "1")
+			w.ceph.Ceph(t, "config", "set", "mon", "mon_tick_interval", "1")
 			w.ceph.Pool(t, "small")
 			w.ceph.Ceph(t, "osd", "pool", "set-quota", "small", "max_objects", "1")
 			full := append([]codes.Code{codes.ResourceExhausted}, outage...)
@@ -128,7 +131,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 	w.fleet.Hosts[spare].Stop()
 	time.Sleep(2 * time.Second) // a poll
 	wants(t, within(t, patience, func(ctx context.Context) error { return d.publish(ctx, crashed, node) }),
-		[]codes.Code{codes.Unavailable, codes.ResourceExhausted})
+		[]codes.Code{codes.Unavailable})
 	must(t, d.create(t.Context(), "pvc-elsewhere"))
 	w.fleet.Hosts[spare].Restart(t)
 	eventually(t, 20*time.Second, func() bool { return d.publish(t.Context(), crashed, node) == nil },
@@ -145,7 +148,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 // apiServerDown: nothing is decided without the record. The leader cannot renew its lease, so it ends; another takes over
 // when the API server is back.
 func apiServerDown(t *testing.T, w *world) {
-	a := w.launch(t, "b")
+	a := w.launch(t, "b", brief...)
 	leader(t, time.Minute, a)
 	must(t, a.create(t.Context(), "pvc-t"))
 	startAgain := w.kube.StopAPIServer(t)
@@ -158,7 +161,7 @@ func apiServerDown(t *testing.T, w *world) {
 	}
 	startAgain()
 	a.bury()
-	c := w.launch(t, "c")
+	c := w.launch(t, "c", brief...)
 	leader(t, time.Minute, c)
 	until(t, func() error { return c.delete(t.Context(), "pvc-t") })
 	w.empty(t)

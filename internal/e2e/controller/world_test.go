@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceph/go-ceph/rados"
+	"github.com/ceph/go-ceph/rbd"
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -42,6 +44,7 @@ const (
 // world is everything around the driver. One is started for all tests; each leaves it as it was.
 type world struct {
 	ceph  *cephtest.Cluster
+	admin *rados.Conn
 	kube  *kubetest.Cluster
 	api   client.WithWatch
 	fleet *hosttest.Fleet
@@ -63,11 +66,13 @@ func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
 	w := &world{ceph: cephtest.Start(t), kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
+	w.admin = w.connectCeph(t)
+	t.Cleanup(w.admin.Shutdown)
 	w.binary = build(t)
 	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.User(t, "client.escache-controller", controllerCaps))
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io")
-	w.account = w.kube.ChartAccount(t, checkout, "controller")
+	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true")
 	w.api = w.connect(t)
 	for i, group := range []string{"g1", "g2"} {
 		w.addGroup(t, group, nodes[3*i:3*i+3])
@@ -169,14 +174,30 @@ func (w *world) images(t *testing.T) []string {
 	t.Helper()
 	var names []string
 	for _, pool := range []string{"rbd", "fast"} {
-		names = append(names, strings.Fields(w.rbd(t, "ls", pool))...)
-		for line := range strings.SplitSeq(strings.TrimSpace(w.rbd(t, "trash", "ls", pool)), "\n") {
-			if line != "" {
-				names = append(names, "trash:"+line)
-			}
+		io, err := w.admin.OpenIOContext(pool)
+		must(t, err)
+		images, err := rbd.GetImageNames(io)
+		must(t, err)
+		trash, err := rbd.GetTrashList(io)
+		must(t, err)
+		io.Destroy()
+		names = append(names, images...)
+		for _, image := range trash {
+			names = append(names, "trash:"+image.Name)
 		}
 	}
 	return names
+}
+
+// connectCeph gives a test its own connection to Ceph: running rbd each time it looks for what is left would be most of its work.
+func (w *world) connectCeph(t *testing.T) *rados.Conn {
+	t.Helper()
+	conn, err := rados.NewConnWithUser("admin")
+	must(t, err)
+	must(t, conn.ReadConfigFile(w.ceph.Conf()))
+	must(t, conn.SetConfigOption("rbd_cache", "false"))
+	must(t, conn.Connect())
+	return conn
 }
 
 func (w *world) volumes(t *testing.T) []v1alpha1.CacheVolume {
@@ -227,7 +248,7 @@ func (w *world) purge(t *testing.T) {
 
 func eventually(t *testing.T, within time.Duration, ok func() bool, why func() string) {
 	t.Helper()
-	for end := time.Now().Add(within); !ok(); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(within); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s", within, why())
 		}
