@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -31,14 +30,15 @@ const (
 	exitDone    = 0
 	exitFailed  = 1 // refused, not there, or the work itself failed
 	exitUsage   = 2 // the command line is wrong
-	exitTimeUp  = 3 // still going on when --timeout was over
+	exitTimeUp  = 3 // still going on when --timeout was over, or somebody no longer waited
 	exitDecline = 4 // the name that was typed was another one
 )
 
 var (
-	errUsage    = errors.New("usage")
-	errTimeUp   = errors.New("time is up")
-	errDeclined = errors.New("nothing was changed")
+	errUsage       = errors.New("usage")
+	errTimeUp      = errors.New("time is up")
+	errInterrupted = errors.New("interrupted")
+	errDeclined    = errors.New("nothing was changed")
 )
 
 // Run runs the command line and returns the exit code.
@@ -59,7 +59,7 @@ func Run(version string, args []string, in io.Reader, out, complaints io.Writer)
 	switch {
 	case errors.Is(err, errUsage):
 		return exitUsage
-	case errors.Is(err, errTimeUp):
+	case errors.Is(err, errTimeUp), errors.Is(err, errInterrupted):
 		return exitTimeUp
 	case errors.Is(err, errDeclined):
 		return exitDecline
@@ -127,6 +127,8 @@ func (c *cli) connect() (client.WithWatch, error) {
 	if config.Timeout == 0 {
 		config.Timeout = callTime
 	}
+	// The API server's own fairness is what bounds calls. The client's default would make looking wait, and fail near the end of --timeout.
+	config.QPS = -1
 	config.WarningHandler = nil
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -149,16 +151,6 @@ func (c *cli) namespace() (string, error) {
 }
 
 func (c *cli) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
-
-// terminal reports whether a person looks at the output, and how wide it is.
-func (c *cli) terminal() (width int, ok bool) {
-	file, isFile := c.Out.(*os.File)
-	if !isFile || !term.IsTerminal(int(file.Fd())) {
-		return 0, false
-	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	return width, err == nil && width > 0
-}
 
 // confirm has the name typed.
 func (c *cli) confirm(what, name string) error {

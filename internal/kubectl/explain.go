@@ -87,15 +87,19 @@ func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolu
 			s.Discarded.Time.Format(time.DateTime))
 	}
 	c.printf("\nConditions:\n")
+	if len(s.Conditions) == 0 {
+		c.printf("  none yet\n")
+	}
 	for _, condition := range s.Conditions {
 		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
 	}
 	if err := c.tellEvents(ctx, api, v); err != nil {
 		return err
 	}
-	c.printf("\nNext step: %s\n", nextStep(v))
+	screen, _ := c.terminal()
+	c.printf("\n%s", broken("Next step: "+nextStep(v), "  ", screen.width))
 	for _, t := range volumeTroubles(v) {
-		c.printf("  %s\n    -> %s\n", t.what, t.todo)
+		c.printf("%s%s", broken("  "+t.what, "    ", screen.width), broken("    -> "+t.todo, "       ", screen.width))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -135,10 +136,10 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 }
 
 func (c *cli) stillGoing(ctx context.Context, name string, timeout time.Duration) error {
-	why := "after " + timeout.String()
-	if context.Cause(ctx) != context.DeadlineExceeded { //nolint:errorlint // the cause itself
-		why = "interrupted"
+	why := fmt.Errorf("%w after %s", errTimeUp, timeout)
+	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		why = errInterrupted
 	}
-	return fmt.Errorf("%w: %s; CacheFlush %s goes on without you: kubectl escache status shows it, kubectl delete cacheflush %s cancels it",
-		errTimeUp, why, name, name)
+	return fmt.Errorf("%w; CacheFlush %s goes on without you: kubectl escache status shows it, kubectl delete cacheflush %s cancels it",
+		why, name, name)
 }

@@ -84,13 +84,13 @@ func sample() *state {
 func TestStatusOutputs(t *testing.T) {
 	for _, output := range []string{"table", "wide", "name", "json", "yaml"} {
 		var out bytes.Buffer
-		if err := sample().print(&out, output, noon); err != nil {
+		if err := sample().print(&out, output, noon, 0); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "status."+output, out.String())
 	}
 	var out bytes.Buffer
-	if err := (&state{}).print(&out, "", noon); err != nil {
+	if err := (&state{}).print(&out, "", noon, 0); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "status.empty", out.String())
@@ -98,7 +98,7 @@ func TestStatusOutputs(t *testing.T) {
 
 func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	f := &sample().flushes[0]
-	golden(t, "progress.bars", strings.Join(bars(f), "\n")+"\n")
+	golden(t, "progress.bars", strings.Join(bars(f, mostBars), "\n")+"\n")
 	var out bytes.Buffer
 	p := (&cli{IOStreams: genericiooptions.IOStreams{Out: &out}}).newProgress()
 	p.show(f)
@@ -109,8 +109,10 @@ func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	for range 100 {
 		f.Status.Volumes = append(f.Status.Volumes, v1alpha1.FlushedVolume{Name: "pvc-x", Phase: v1alpha1.FlushPending})
 	}
-	if n := len(bars(f)); n > mostBars+2 {
-		t.Errorf("%d lines do not fit a screen", n)
+	for most, want := range map[int]int{mostBars: mostBars + 2, 3: 5, -2: 2} {
+		if n := len(bars(f, most)); n != want {
+			t.Errorf("%d lines where %d bars fit, want %d", n, most, want)
+		}
 	}
 }
 
@@ -178,5 +180,14 @@ func TestSecretsAreCut(t *testing.T) {
 	}
 	if !strings.Contains(out, "volume pvc-1 ok") {
 		t.Errorf("too much is cut: %s", out)
+	}
+}
+
+func TestFailedFlushTellsWhy(t *testing.T) {
+	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
+	f.Status.Phase = v1alpha1.FlushFailed
+	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}
+	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).troubles(); len(all) != 1 || all[0].what != "there is no node zz" {
+		t.Errorf("%+v", all)
 	}
 }

@@ -12,36 +12,33 @@ import (
 // progress shows a CacheFlush: as bars that are drawn again on a terminal, as a line for each change elsewhere.
 type progress struct {
 	c     *cli
-	width int // of the terminal; 0: none
 	drawn int // lines
 	last  string
 }
 
-func (c *cli) newProgress() *progress {
-	width, _ := c.terminal()
-	return &progress{c: c, width: width}
-}
+func (c *cli) newProgress() *progress { return &progress{c: c} }
 
 const (
 	barWidth = 20
-	// mostBars keeps the bars on one screen; volumes that are done go first.
+	// mostBars are shown at once; volumes that are done go first.
 	mostBars = 15
 )
 
 func (p *progress) show(f *v1alpha1.CacheFlush) {
-	if p.width == 0 {
+	screen, ok := p.c.terminal()
+	if !ok {
 		p.line(f)
 		return
 	}
-	lines := bars(f)
+	lines := bars(f, min(mostBars, screen.height-4)) // the other lines: what is hidden, the total, the cursor, and a word before it all
 	if p.drawn > 0 {
 		p.c.printf("\x1b[%dA", p.drawn)
 	}
 	for _, line := range lines {
-		p.c.printf("\x1b[2K%s\n", cut(line, p.width))
+		p.c.printf("%s%s\n", cut(line, screen.width), endOfLine)
 	}
 	for range p.drawn - len(lines) {
-		p.c.printf("\x1b[2K\n")
+		p.c.printf("%s\n", endOfLine)
 	}
 	p.drawn = max(p.drawn, len(lines))
 }
@@ -60,7 +57,8 @@ func (p *progress) line(f *v1alpha1.CacheFlush) {
 	p.last = line
 }
 
-func bars(f *v1alpha1.CacheFlush) []string {
+// bars are a line for each of so many volumes, and one for all.
+func bars(f *v1alpha1.CacheFlush, most int) []string {
 	var open, done []v1alpha1.FlushedVolume
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushComplete || v.Phase == v1alpha1.FlushDrained {
@@ -70,9 +68,9 @@ func bars(f *v1alpha1.CacheFlush) []string {
 		}
 	}
 	shown := slices.Concat(open, done)
-	hidden := len(shown) - mostBars
+	hidden := len(shown) - max(most, 0)
 	if hidden > 0 {
-		shown = shown[:mostBars]
+		shown = shown[:max(most, 0)]
 	}
 	lines := make([]string, 0, len(shown)+2)
 	for _, v := range shown {
@@ -83,7 +81,7 @@ func bars(f *v1alpha1.CacheFlush) []string {
 	if hidden > 0 {
 		lines = append(lines, fmt.Sprintf("  … and %d more", hidden))
 	}
-	return append(lines, bar(f.Status.TotalBytes, f.Status.LeftBytes, f.Status.Phase)+"  "+total(f))
+	return append(lines, "  "+bar(f.Status.TotalBytes, f.Status.LeftBytes, f.Status.Phase)+" "+total(f))
 }
 
 func total(f *v1alpha1.CacheFlush) string {
@@ -105,11 +103,4 @@ func bar(all, left int64, phase v1alpha1.FlushPhase) string {
 		full = int(min(max(barWidth*(all-left)/all, 0), barWidth-1))
 	}
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", barWidth-full) + "]"
-}
-
-func cut(line string, width int) string {
-	if runes := []rune(line); len(runes) > width {
-		return string(runes[:width-1]) + "…"
-	}
-	return line
 }

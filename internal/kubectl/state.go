@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/authority"
 )
 
 // state is what is on record of all caches.
@@ -60,12 +60,23 @@ func (s *state) troubles() []trouble {
 		all = append(all, volumeTroubles(&s.volumes[i])...)
 	}
 	for i := range s.flushes {
-		f := &s.flushes[i]
-		for _, v := range f.Status.Volumes {
-			if v.Phase == v1alpha1.FlushFailed {
-				all = append(all, trouble{"flush " + f.Name, v.Name + ": " + v.Message, "cure that, and flush again"})
-			}
+		all = append(all, flushTroubles(&s.flushes[i])...)
+	}
+	return all
+}
+
+// flushTroubles are of the volumes that could not be written back, or else of a flush that found none.
+func flushTroubles(f *v1alpha1.CacheFlush) []trouble {
+	const todo = "cure that, and flush again"
+	var all []trouble
+	for _, v := range f.Status.Volumes {
+		if v.Phase == v1alpha1.FlushFailed {
+			all = append(all, trouble{"flush " + f.Name, v.Name + ": " + v.Message, todo})
 		}
+	}
+	complete := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)
+	if len(all) == 0 && f.Status.Phase == v1alpha1.FlushFailed && complete != nil {
+		all = append(all, trouble{"flush " + f.Name, complete.Message, todo})
 	}
 	return all
 }
@@ -73,11 +84,7 @@ func (s *state) troubles() []trouble {
 func volumeTroubles(v *v1alpha1.CacheVolume) []trouble {
 	where := "volume " + v.Name
 	var all []trouble
-	for _, kind := range []string{v1alpha1.ConditionHealthy, v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced} {
-		c := meta.FindStatusCondition(v.Status.Conditions, kind)
-		if v.Status.AttachedNode == "" || c == nil || c.Status != metav1.ConditionFalse {
-			continue
-		}
+	for _, c := range v.Status.Faults() {
 		all = append(all, trouble{where, c.Message, remedy(c.Reason)})
 	}
 	if stuck := unreachableTruth(v); stuck != "" {
@@ -92,7 +99,7 @@ func volumeTroubles(v *v1alpha1.CacheVolume) []trouble {
 
 // unreachableTruth is set for a detached volume that may have data which Ceph has not.
 func unreachableTruth(v *v1alpha1.CacheVolume) string {
-	if v.Status.AttachedNode != "" || v.Status.Authority != v1alpha1.AuthorityCache {
+	if !v.Status.LeftDirty() {
 		return ""
 	}
 	return fmt.Sprintf("it is attached nowhere, and %s in the cache on %s may not be in Ceph", v1alpha1.HumanBytes(v.Status.DirtyBytes),
@@ -101,7 +108,7 @@ func unreachableTruth(v *v1alpha1.CacheVolume) string {
 
 // holders are the nodes with a current copy, or, where there is none, those with any.
 func holders(v *v1alpha1.CacheVolume) []string {
-	current := slices.DeleteFunc(slices.Clone(v.Spec.Replicas), v.Status.IsOutdated)
+	current := authority.Current(v)
 	if len(current) == 0 {
 		return v.Spec.Replicas
 	}

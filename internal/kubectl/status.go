@@ -52,7 +52,6 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 	if err != nil {
 		return err
 	}
-	_, terminal := c.terminal()
 	last := ""
 	for {
 		s, err := readState(ctx, api)
@@ -62,8 +61,9 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 			}
 			return err
 		}
+		screen, terminal := c.terminal()
 		var text strings.Builder
-		if err := s.print(&text, output, c.now()); err != nil {
+		if err := s.print(&text, output, c.now(), screen.width); err != nil {
 			return err
 		}
 		switch {
@@ -71,7 +71,7 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 			c.printf("%s", text.String())
 			return nil
 		case terminal:
-			c.printf("\x1b[H\x1b[2J%s", text.String())
+			c.printf("%s", screen.whole(text.String()))
 		case text.String() != last:
 			c.printf("%s\n", text.String())
 		}
@@ -84,7 +84,8 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 	}
 }
 
-func (s *state) print(w io.Writer, output string, now time.Time) error {
+// print writes the state. Sentences are broken to the width of the screen, unless that is 0.
+func (s *state) print(w io.Writer, output string, now time.Time, width int) error {
 	switch output {
 	case "json":
 		return (&printers.JSONPrinter{}).PrintObj(s.list(), w)
@@ -103,7 +104,10 @@ func (s *state) print(w io.Writer, output string, now time.Time) error {
 		}
 		return nil
 	default:
-		return s.table(w, output == "wide", now)
+		if err := s.table(w, output == "wide", now); err != nil {
+			return err
+		}
+		return s.advise(w, width)
 	}
 }
 
@@ -138,7 +142,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 		s.hosts(row, now)
 	}
 	if len(s.volumes) == 0 {
-		row("", "")
+		row("")
 		row("no volumes")
 	} else {
 		row("")
@@ -160,9 +164,10 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 				cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"))
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	return w.Flush()
+}
+
+func (s *state) advise(out io.Writer, width int) error {
 	troubles := s.troubles()
 	if len(troubles) == 0 {
 		_, err := fmt.Fprintln(out, "\nNothing is wrong.")
@@ -170,7 +175,8 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 	}
 	_, _ = fmt.Fprintln(out, "\nWhat is wrong, and what to do:")
 	for _, t := range troubles {
-		if _, err := fmt.Fprintf(out, "  %s: %s\n    -> %s\n", t.where, t.what, t.todo); err != nil {
+		_, err := fmt.Fprint(out, broken("  "+t.where+": "+t.what, "    ", width), broken("    -> "+t.todo, "       ", width))
+		if err != nil {
 			return err
 		}
 	}

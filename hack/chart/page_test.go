@@ -1,0 +1,54 @@
+package chart
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestPageAndItsRightsGoTogether: nobody has the page's rights without the page, and no token goes over the network without TLS.
+func TestPageAndItsRightsGoTogether(t *testing.T) {
+	base := cases(t)["default"]
+	for _, c := range []struct {
+		set             string
+		argument        string
+		rights, service bool
+	}{
+		{set: "page.enabled=false"},
+		{set: "page.tlsSecret=x"},
+		{set: "page.enabled=true", argument: "--page-address=127.0.0.1:9814", rights: true},
+		{set: "page.enabled=true,page.tlsSecret=x,page.port=9999", argument: "--page-address=:9999", rights: true, service: true},
+	} {
+		argument, rights, service, allowed := "", false, false, false
+		for _, o := range parse(t, render(t, base, "--set", c.set)) {
+			switch o.kind() {
+			case "Deployment":
+				for _, container := range containers(o) {
+					for _, arg := range list(container["args"]) {
+						if text, _ := arg.(string); strings.HasPrefix(text, "--page-address=") {
+							argument = text
+						}
+					}
+				}
+			case "ClusterRole":
+				for _, rule := range list(o["rules"]) {
+					resources := list(object(rule.(map[string]any)).get("resources"))
+					rights = rights || slices.Contains(resources, any("tokenreviews")) || slices.Contains(resources, any("subjectaccessreviews"))
+				}
+			case "Service":
+				service = service || strings.HasSuffix(o.name(), "-page")
+			case "NetworkPolicy":
+				for _, rule := range list(o.get("spec", "ingress")) {
+					for _, port := range list(object(rule.(map[string]any)).get("ports")) {
+						allowed = allowed || object(port.(map[string]any)).get("port") == "page"
+					}
+				}
+			}
+		}
+		if argument != c.argument || rights != c.rights || service != c.service || allowed != c.service {
+			t.Errorf("%s: %q, rights %v, Service %v, let in %v", c.set, argument, rights, service, allowed)
+		}
+	}
+}
+
+func list(of any) []any { all, _ := of.([]any); return all }

@@ -1,0 +1,36 @@
+package kubectl
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestScreenNeverScrollsOrWraps(t *testing.T) {
+	text := strings.Repeat("a line that is longer than the window\n", 30)
+	drawn := screen{width: 20, height: 10}.whole(text)
+	if n := strings.Count(drawn, "\n"); n != 9 {
+		t.Errorf("%d lines, and the cursor's, in a window of 10", n)
+	}
+	if !strings.Contains(drawn, "… and 22 more lines") {
+		t.Errorf("it does not say what is left out:\n%s", drawn)
+	}
+	for line := range strings.SplitSeq(drawn, "\n") {
+		if n := len([]rune(strings.NewReplacer(toTop, "", endOfLine, "", endOfScreen, "").Replace(line))); n > 20 {
+			t.Errorf("%d characters: %q", n, line)
+		}
+	}
+	if drawn := (screen{width: 80, height: 24}).whole("one\ntwo\n"); drawn != "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J" {
+		t.Errorf("%q", drawn)
+	}
+}
+
+func TestSentencesBreakBetweenWords(t *testing.T) {
+	const line = "  host n3: it does not answer"
+	for width, want := range map[int]string{
+		0: line + "\n", 80: line + "\n", 17: "  host n3: it\n    does not\n    answer\n", 1: "  host\n    n3:\n    it\n    does\n    not\n    answer\n",
+	} {
+		if got := broken(line, "    ", width); got != want {
+			t.Errorf("%d: %q", width, got)
+		}
+	}
+}
