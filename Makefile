@@ -22,7 +22,7 @@ build: setup ## build all binaries into bin/ (without -trimpath: so the tests sh
 	CGO_ENABLED=0 go build -o bin/lab ./hack/lab
 
 .PHONY: test
-test: ## set up everything and run the tests (HOST_SKIP= runs those too that are not trusted yet)
+test: ## set up everything and run the tests (HOST_SKIP= runs those too that take minutes each)
 	hack/test.sh
 
 .PHONY: e2e
@@ -32,6 +32,11 @@ e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN picks f
 .PHONY: e2e-load
 e2e-load: ## the same with 50 pods at once and 100 moves of one (ESCACHE_E2E_PODS, ESCACHE_E2E_MOVES)
 	hack/e2e.sh many moves
+
+.PHONY: e2e-operators
+e2e-operators: ## kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with played hosts
+	hack/setup.sh build kubernetes screens
+	go test -tags e2e -count 1 -timeout 20m ./internal/e2e/operators
 
 .PHONY: demo
 demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it running)
@@ -56,6 +61,10 @@ generate: ## deepcopy functions and CRDs from api/v1alpha1
 .PHONY: images-test
 images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)
 	hack/images.sh
+
+.PHONY: reproduce
+reproduce: setup ## build the programs twice, in two places, and compare them byte for byte
+	hack/reproduce.sh
 
 .PHONY: lab
 lab: ## start a lab: real Ceph and three hosts (go run ./hack/lab --help)

@@ -49,6 +49,7 @@ for target in "${targets[@]}"; do
     csi-node) buildah run "$id" -- sh -c 'csi-node --version && which mkfs.ext4 mkfs.xfs e2fsck xfs_repair xfs_growfs resize2fs blkid mount umount' ;;
     csi-controller) buildah run "$id" -- sh -c 'csi-controller --version && id -u | grep -qx 65532' ;;
   esac
+  buildah run "$id" -- grep -q '"name": "github.com/escache/escache-csi' "/usr/share/escache/$target.cdx.json"
   buildah rm "$id" >/dev/null
 done
 echo "images.sh: built and tried: ${targets[*]}"

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a group of work needs: setup.sh [build|lab|kubernetes|lint]…  (default: build lab kubernetes)
+# Installs the Debian packages that a group of work needs: setup.sh [build|lab|kubernetes|screens|lint]…  (default: build lab kubernetes)
 # Does nothing when they are there; says what it installs; asks for a new package list only when something is missing.
 set -euo pipefail
 
 packages() {
   case $1 in
     build) echo ca-certificates git gcc libc6-dev librbd-dev librados-dev ;;
-    lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod lz4 nftables procps \
+    lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod lz4 nbdkit nftables procps \
       qemu-system-x86 util-linux ;;
     kubernetes) echo ca-certificates git ;;
+    screens) echo chromium tmux ;;
     lint) echo git shellcheck ;;
     *)
-      echo "setup.sh: unknown group '$1' (one of: build lab kubernetes lint)" >&2
+      echo "setup.sh: unknown group '$1' (one of: build lab kubernetes screens lint)" >&2
       return 2
       ;;
   esac

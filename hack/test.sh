@@ -10,19 +10,24 @@ export LAB_NAME=${LAB_NAME:-test-$$}
 # All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
-# Tests that take as long as all others together, or were not repeated often enough to be trusted on a busy machine; `make test HOST_SKIP=` runs them too.
-host_skip=${HOST_SKIP-'TestHosts/(restart_of_escached|escached_killed_at|escached_is_small|a_stale_replica|a_device_that_was_taken_over|redundancy_comes_back)'}
+# Minutes each, and what they show is known by other tests too: killed at every crash point of every verb, and memory and processor time
+# at rest. `make test HOST_SKIP=` runs them as well.
+host_skip=${HOST_SKIP-'TestHosts/(escached_killed_at|escached_is_small)'}
 
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
   lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 40m ${host_skip:+-test.skip "$host_skip"}
 }
 
-step "install packages" hack/setup.sh build lab kubernetes
+step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host
 step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
-step "tests of packages" go test -timeout 20m -tags "$tags" ./...
+# internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
+step "tests of packages" go test -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
+
+step "csi-controller on real Ceph and Kubernetes" go test -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
+step "operators' tools on real Kubernetes" go test -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
 
 step "lab up: Ceph and three hosts" lab up
 step "tests on hosts" in_lab host

@@ -38,6 +38,8 @@ type Config struct {
 	Port     int               // of the API server. 0: 443, which pods want (see ServiceAddress); on loopback a free one
 	Programs map[string]string // paths by name
 
+	// Nodes are the names of those that will join, if they are known.
+	Nodes []string
 	// NodeGrace is after how long without a sign of life a node is NotReady. 0: 10 s, Kubernetes' own 50 s would make tests wait.
 	NodeGrace time.Duration
 	// APIServerArgs and ControllerManagerArgs are added as they are, e.g. for feature gates.

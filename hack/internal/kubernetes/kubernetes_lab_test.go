@@ -43,7 +43,7 @@ func onLoopback(t *testing.T) (c *ControlPlane, kubectl func(stdin string, args 
 	defer cancel()
 	begin := time.Now()
 	c, err := Start(ctx, Config{
-		Dir: t.TempDir(), Address: "127.0.0.1", Programs: programs,
+		Dir: t.TempDir(), Address: "127.0.0.1", Programs: programs, Nodes: []string{"early"},
 		Log: func(step string) { t.Log(time.Since(begin), step) },
 	})
 	if err != nil {
@@ -107,6 +107,13 @@ func TestControlPlaneKeepsItsStateWhileTheAPIServerIsDown(t *testing.T) {
 	}
 	if out, err := kubectl("", "wait", "--for=create", "-n", "later", "serviceaccount/default", "--timeout=20s"); err != nil {
 		t.Error(out, err)
+	}
+}
+
+func TestNodesAreThereBeforeTheirKubelets(t *testing.T) {
+	_, kubectl := onLoopback(t)
+	if out, err := kubectl("", "get", "nodes", "-o", "name"); err != nil || strings.TrimSpace(out) != "node/early" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
 

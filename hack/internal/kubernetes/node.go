@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/escache/escache-csi/hack/internal/kubenode"
@@ -23,6 +24,36 @@ func (c *ControlPlane) NodeIdentity(name, address string) (kubenode.Identity, er
 		return kubenode.Identity{}, err
 	}
 	return kubenode.Identity{Kubeconfig: kubeconfig, CA: c.authority.Certificate(), Certificate: serving.Certificate, Key: serving.Key}, nil
+}
+
+// addNodes makes the nodes' objects before their kubelets do. A kubelet that is slow to make its own then rests for two minutes before it
+// looks for it again and reports Ready (initBackoff in the kubelet's csi_plugin.go).
+func (c *ControlPlane) addNodes(ctx context.Context) error {
+	for _, name := range c.cfg.Nodes {
+		if err := c.addNode(ctx, name); err != nil {
+			return fmt.Errorf("add node %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (c *ControlPlane) addNode(ctx context.Context, name string) error {
+	object := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}}`, name)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Server()+"/api/v1/nodes", strings.NewReader(object))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusCreated || response.StatusCode == http.StatusConflict { // the kubelet was faster
+		return nil
+	}
+	body, err := io.ReadAll(response.Body)
+	return errors.Join(fmt.Errorf("%s: %s", response.Status, body), err)
 }
 
 // WaitNode returns when a node is Ready. A node that lost its power counts as Ready until that is noticed, so for its return give the

@@ -32,6 +32,9 @@ func (c *ControlPlane) start(ctx context.Context) error {
 	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
+	if err := c.addNodes(ctx); err != nil {
+		return err
+	}
 	c.cfg.Log("controllers and scheduler")
 	if err := c.startControllers(ctx); err != nil {
 		return err

@@ -3,7 +3,6 @@ package lab
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +19,6 @@ import (
 )
 
 const (
-	driverNamespace = "escache-system"
 	// controllerReplicas is two: one leads, one waits.
 	controllerReplicas = 2
 	driverReadyTime    = 2 * time.Minute
@@ -30,9 +28,6 @@ const (
 	controllerMetricsPort = 9820
 	controllerHealthPort  = 9830
 )
-
-//go:embed driver.yaml
-var driverObjects []byte
 
 // replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What ends is started again, as the kubelet
 // would.
@@ -58,27 +53,20 @@ func (p *Plan) buildController(ctx context.Context) error {
 	return nil
 }
 
-// startDriver makes the driver's objects known to Kubernetes, runs its controllers, and returns when a leader serves and every kubelet
-// knows the driver.
+// startDriver runs the driver's controllers, and returns when a leader serves and every kubelet knows the driver.
 func (l *lab) startDriver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, driverReadyTime)
 	defer cancel()
-	crds := filepath.Join(l.plan.Location.Checkout, "charts", "escache-csi", "crds")
-	if err := l.kubectl(ctx, nil, "apply", "--filename", crds); err != nil {
-		return err
-	}
-	if err := l.kubectl(ctx, driverObjects, "apply", "--filename", "-"); err != nil {
-		return err
-	}
-	if err := l.kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "--filename", crds); err != nil {
-		return err
-	}
 	config, err := l.writeCephDir()
 	if err != nil {
 		return err
 	}
+	kubeconfig, err := l.writeAccount("controller")
+	if err != nil {
+		return err
+	}
 	for i := range controllerReplicas {
-		r := l.newReplica(i, config)
+		r := l.newReplica(i, config, kubeconfig)
 		l.replicas = append(l.replicas, r)
 		go l.keep(r)
 	}
@@ -103,10 +91,9 @@ func (l *lab) writeCephDir() (string, error) {
 	return dir, nil
 }
 
-func (l *lab) newReplica(i int, cephDir string) *replica {
+func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 	name := fmt.Sprintf("csi-controller-%d", i)
 	socket := filepath.Join(l.plan.Location.RunDir, fmt.Sprintf("csi-%d.sock", i))
-	kubeconfig := l.kube.Kubeconfig()
 	return &replica{
 		name: name,
 		controller: process.Spec{
@@ -189,7 +176,7 @@ func (l *lab) kubectl(ctx context.Context, in []byte, args ...string) error {
 
 // csiNodeFiles make csi-node a service of the host, beside escached.
 func (n *node) csiNodeFiles() ([]file, error) {
-	config, err := n.lab.kube.UserKubeconfig("escache-csi-node", "system:masters")
+	config, err := n.lab.account("node")
 	if err != nil {
 		return nil, err
 	}

@@ -26,14 +26,13 @@ const (
 	kubernetesMemoryMiB = 512
 	// kubernetesCodeMiB is QEMU's room for translated code: with less it translates kubelet and containerd again and again.
 	kubernetesCodeMiB = 256
-	// nodeReadyTime is for a kubelet on a loaded machine; alone it takes 10 s. One that has not made its Node some 17 s after it has
-	// reached the API server rests for 123 s before it looks again (csi_plugin.go, initBackoff), and is not Ready before.
+	// nodeReadyTime is for a kubelet on a loaded machine; alone it takes 10 s.
 	nodeReadyTime = 5 * time.Minute
 )
 
 // centralTools are the programs of a Kubernetes lab that run beside the nodes.
 func centralTools() []string {
-	return slices.Concat(kubernetes.Programs(), kubernetes.SidecarPrograms(), []string{"kubectl", "csi-sanity"})
+	return slices.Concat(kubernetes.Programs(), kubernetes.SidecarPrograms(), []string{"kubectl", "csi-sanity", "helm"})
 }
 
 // kubernetesFlavour builds all tools, those of the nodes into their image.
@@ -90,14 +89,17 @@ func (l *lab) prepareKubernetes(ctx context.Context) error {
 	}
 	var err error
 	l.kube, err = kubernetes.Prepare(ctx, kubernetes.Config{
-		Dir: l.path("kubernetes"), Address: CentralAddress, Programs: l.plan.Tools,
+		Dir: l.path("kubernetes"), Address: CentralAddress, Programs: l.plan.Tools, Nodes: l.nodeNames(),
 		Log: func(step string) { slog.Info("kubernetes", "step", step) },
 	})
 	return err
 }
 
 func (l *lab) startKubernetes(ctx context.Context, steps *progress.Printer) error {
-	return steps.Do("kubernetes", func() error { return l.kube.Start(ctx) })
+	if err := steps.Do("kubernetes", func() error { return l.kube.Start(ctx) }); err != nil || !l.plan.Driver {
+		return err
+	}
+	return steps.Do("chart", func() error { return l.applyChart(ctx) }) // before the hosts' csi-nodes come and ask for something
 }
 
 // kubernetesFiles are the node's own, new at each boot.

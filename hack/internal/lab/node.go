@@ -51,7 +51,7 @@ func newNode(l *lab, index int) *node {
 	n.machine = vm.New(vm.Config{
 		Name: n.name, Kernel: l.plan.Image.Kernel, Initrd: l.plan.Image.Initrd, MemoryMiB: l.plan.MemoryMiB, CodeMiB: codeMiB,
 		Disks: []vm.Disk{
-			{Path: n.path("root.img")}, {Path: n.path("nvme.img")},
+			{Path: n.path("root.img"), Forgetful: l.plan.ForgetfulDisks}, {Path: n.path("nvme.img"), Forgetful: l.plan.ForgetfulDisks},
 			{Path: n.path("config.tar"), ReadOnly: true}, {Path: l.plan.Programs, ReadOnly: true},
 		},
 		NICs:    []vm.NIC{{Tap: dataTap(index), MAC: dataMAC(index)}, {Tap: mgmtTap(index), MAC: mgmtMAC(index)}},

@@ -36,6 +36,8 @@ type Options struct {
 	MemoryMiB  int
 	DiskMiB    int
 	NoCeph     bool
+	// ForgetfulDisks lose with the power what was not flushed.
+	ForgetfulDisks bool
 }
 
 // Plan is all that the supervisor needs to know; the process that starts it has prepared it.

@@ -85,6 +85,10 @@ func all() []set {
 			variables: versionIn("helm.sh/helm/v4/internal/version.version"), names: []string{"helm"},
 		},
 		set{
+			module: "cyclonedx-gomod", pkg: "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod",
+			requires: "github.com/CycloneDX/cyclonedx-gomod", names: []string{"cyclonedx-gomod"},
+		},
+		set{
 			module: "promtool", pkg: "github.com/prometheus/prometheus/cmd/promtool", requires: "github.com/prometheus/prometheus",
 			variables: versionIn("github.com/prometheus/common/version.Version"), names: []string{"promtool"},
 		},
