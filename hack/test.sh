@@ -14,8 +14,15 @@ export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 # at rest. `make test HOST_SKIP=` runs them as well.
 host_skip=${HOST_SKIP-'TestHosts/(escached_killed_at|escached_is_small)'}
 
+# What failed is said once more at the end, with its reason: between thousands of lines nobody finds it.
+tests() { # FORMAT ARGUMENT…: of gotestsum, which stands in front of go test
+  "$gotestsum" --format "$1" --format-hide-empty-pkg "${@:2}"
+}
+
 in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
-  lab run -- "bin/$1.test" -test.v -test.failfast -test.parallel 4 -test.timeout 40m ${host_skip:+-test.skip "$host_skip"}
+  tests standard-verbose --raw-command -- go tool test2json -t -p "$1" \
+    bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.parallel 4 -test.timeout 40m \
+    ${host_skip:+-test.skip "$host_skip"}
 }
 
 step "install packages" hack/setup.sh build lab kubernetes screens
@@ -23,11 +30,12 @@ tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host
 step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
+gotestsum=$(go run ./hack/tool gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
-step "tests of packages" go test -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
+step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 
-step "csi-controller on real Ceph and Kubernetes" go test -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
-step "operators' tools on real Kubernetes" go test -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
+step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
+step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
 
 step "lab up: Ceph and three hosts" lab up
 step "tests on hosts" in_lab host

@@ -81,6 +81,10 @@ func all() []set {
 	}
 	return append(sets,
 		set{
+			module: "gotestsum", pkg: "gotest.tools/gotestsum", requires: "gotest.tools/gotestsum",
+			variables: versionIn("gotest.tools/gotestsum/cmd.version"), names: []string{"gotestsum"},
+		},
+		set{
 			module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", requires: "helm.sh/helm/v4",
 			variables: versionIn("helm.sh/helm/v4/internal/version.version"), names: []string{"helm"},
 		},
