@@ -37,8 +37,9 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	states := drbd.Proc{Path: "/proc/drbd"}
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
 	caches := writecache.NewMapper(run, loop.New(run))
+	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
 	return NewEngine(cfg, version, uname, fencePeer, Layers{
-		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run), Resources: drbd.Files{Dir: cfg.DRBD.ResourceDir},
+		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
 		States: states, Records: records, Images: images, Caches: caches, Disks: children,
 		Kernel: NewHostKernel(run, states, images, caches), Stuck: run.Stuck,
 	}, log), nil

@@ -17,7 +17,7 @@ dmsetup ls | grep -v -e '^nvme0' -e '^No devices' | sed 's/^/device-mapper /'
 for f in /sys/block/loop*/loop/backing_file; do [ -e "$f" ] && echo "loop device of $(cat "$f")"; done
 for d in /sys/bus/rbd/devices/*; do [ -e "$d" ] && echo "rbd map $(cat "$d"/pool "$d"/name | tr '\n' ' ')"; done
 find /dev/escache -type l 2>/dev/null | sed 's/^/link /'
-for f in /etc/drbd.d/*.res; do [ -e "$f" ] && echo "resource file $f"; done
+find /etc/drbd.d -type f ! -name global_common.conf | sed "s/^/resource file /"
 ss -Htln '( sport >= :7800 and sport <= :8799 )' | sed 's/^/port /'
 ls /run/escache/holds 2>/dev/null | sed "s/^/hold /"
 exit 0`

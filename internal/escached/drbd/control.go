@@ -27,10 +27,13 @@ var (
 )
 
 // Control changes the kernel's devices through drbdadm.
-type Control struct{ run command.Runner }
+type Control struct {
+	run   command.Runner
+	files Files
+}
 
-// NewControl returns a Control that runs its commands with run.
-func NewControl(run command.Runner) *Control { return &Control{run: run} }
+// NewControl returns a Control that runs its commands with run, on resources whose files are there.
+func NewControl(run command.Runner, files Files) *Control { return &Control{run: run, files: files} }
 
 // Device is the path of a minor's block device.
 func Device(minor int) string { return "/dev/drbd" + strconv.Itoa(minor) }
@@ -123,9 +126,14 @@ func (c *Control) adm(ctx context.Context, name string, args ...string) error {
 
 // admFor runs drbdadm with a breaker key, which is a volume's name or derived from one. The resource is the last argument.
 func (c *Control) admFor(ctx context.Context, key string, args ...string) error {
-	var err error
+	config, err := c.files.config(args[len(args)-1])
+	if err != nil {
+		return err
+	}
 	for range patience {
-		_, err = c.run.Run(ctx, command.Command{Volume: key, Name: "drbdadm", Args: args, Timeout: time.Minute})
+		_, err = c.run.Run(ctx, command.Command{
+			Volume: key, Name: "drbdadm", Args: append([]string{"--config-file", config}, args...), Timeout: time.Minute,
+		})
 		if err == nil || !strings.Contains(err.Error(), impatience) {
 			return err
 		}

@@ -121,7 +121,7 @@ func TestRefusalsAreToldApart(t *testing.T) {
 type impatient struct{ calls []string }
 
 func (r *impatient) Run(_ context.Context, c command.Command) (command.Result, error) {
-	r.calls = append(r.calls, strings.Join(c.Args, " "))
+	r.calls = append(r.calls, strings.Join(c.Args[2:], " ")) // after --config-file
 	if len(r.calls) == 1 {
 		return command.Result{}, &command.ExitError{
 			Command: "drbdadm up r", Code: 20, Stderr: "Command 'drbdsetup-84 new-minor r 102 0' did not terminate within 5 seconds",
@@ -131,13 +131,40 @@ func (r *impatient) Run(_ context.Context, c command.Command) (command.Result, e
 }
 
 func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
+	files := Files{Dir: t.TempDir()}
 	r := &impatient{}
-	if err := NewControl(r).Up(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"up r", "adjust r"}) {
+	if err := NewControl(r, files).Up(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"up r", "adjust r"}) {
 		t.Fatalf("an interrupted up is finished by adjust: %q, %v", r.calls, err)
 	}
 	r = &impatient{}
-	if err := NewControl(r).Demote(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"secondary r", "secondary r"}) {
+	if err := NewControl(r, files).Demote(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"secondary r", "secondary r"}) {
 		t.Fatalf("all others are repeated: %q, %v", r.calls, err)
+	}
+}
+
+type recorder struct{ args []string }
+
+func (r *recorder) Run(_ context.Context, c command.Command) (command.Result, error) {
+	r.args = c.Args
+	return command.Result{}, nil
+}
+
+func TestDrbdadmReadsNoOtherVolumesFile(t *testing.T) {
+	files := Files{Dir: filepath.Join(t.TempDir(), "drbd.d")}
+	config := filepath.Join(files.Dir, "r.conf")
+	r := &recorder{}
+	if err := NewControl(r, files).Down(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.args, []string{"--config-file", config, "down", "r"}) {
+		t.Fatalf("%q, %v", r.args, err)
+	}
+	text, err := os.ReadFile(config)
+	if err != nil || strings.Count(string(text), "include") != 1 || !strings.Contains(string(text), "include \""+files.Dir+"/r.res\";") {
+		t.Fatalf("%s, %v", text, err)
+	}
+	if err := files.Forget("r"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(files.Dir); err != nil || len(left) > 0 {
+		t.Fatalf("left: %v, %v", left, err)
 	}
 }
 

@@ -64,10 +64,23 @@ func endpoint(address string, port int) string {
 	return fmt.Sprintf("%s:%d", address, port)
 }
 
-// Files keeps one file per resource in a directory that drbd.conf includes.
+// Files keeps one file per resource in a directory that drbd.conf includes, and beside it one that includes nothing else.
 type Files struct{ Dir string }
 
 func (f Files) path(name string) string { return filepath.Join(f.Dir, name+".res") }
+
+func (f Files) configPath(name string) string { return filepath.Join(f.Dir, name+".conf") }
+
+// config returns the path of a drbd.conf that knows this resource only, and writes it if it is missing. With the host's own, drbdadm opens
+// the files of all resources, and fails if one is removed between its listing and its opening.
+func (f Files) config(name string) (string, error) {
+	text := fmt.Appendf(nil, "# written by escached; changes are lost\nglobal { usage-count no; }\ninclude %q;\n", f.path(name))
+	path := f.configPath(name)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+		return path, nil
+	}
+	return path, f.replace(path, text)
+}
 
 // Write puts a resource's file in place atomically, and reports whether it differs from what was there.
 func (f Files) Write(r Resource) (changed bool, err error) {
@@ -75,30 +88,37 @@ func (f Files) Write(r Resource) (changed bool, err error) {
 	if old, err := os.ReadFile(f.path(r.Name)); err == nil && bytes.Equal(old, text) {
 		return false, nil
 	}
+	return true, f.replace(f.path(r.Name), text)
+}
+
+// replace puts a file in place atomically.
+func (f Files) replace(path string, text []byte) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
-		return false, fmt.Errorf("directory of DRBD resources: %w", err)
+		return fmt.Errorf("directory of DRBD resources: %w", err)
 	}
 	// A name that drbd.conf's *.res does not match, so a half-written file is never parsed.
 	tmp, err := os.CreateTemp(f.Dir, ".escache-*.new")
 	if err != nil {
-		return false, fmt.Errorf("write DRBD resource: %w", err)
+		return fmt.Errorf("write DRBD resource: %w", err)
 	}
 	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
 	_, err = tmp.Write(text)
 	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), f.path(r.Name))
+		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return false, fmt.Errorf("write DRBD resource: %w", err)
+		return fmt.Errorf("write DRBD resource: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
-// Forget removes a resource's file. Removing what is not there succeeds.
+// Forget removes a resource's files, the one that List sees last. Removing what is not there succeeds.
 func (f Files) Forget(name string) error {
-	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove DRBD resource: %w", err)
+	for _, path := range []string{f.configPath(name), f.path(name)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove DRBD resource: %w", err)
+		}
 	}
 	return nil
 }
