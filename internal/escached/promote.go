@@ -90,9 +90,9 @@ func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err er
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
 		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; is its replica laid?",
 			v.Peer.Name), waited > handshake
-	case st.Disk == "Attaching" || st.Disk == "Negotiating" || st.Connection == "WFReportParams" || st.Connection == "WFBitMapT":
-		return v.fail(escache.CodeOutdated, "the replica on %s is still being attached (%s)",
-			e.cfg.Node, st.Disk), waited > handshake
+	case st.Negotiating():
+		return v.fail(escache.CodeOutdated, "the replica on %s still finds out what it has missed (%s, %s)",
+			e.cfg.Node, st.Disk, st.Connection), waited > handshake
 	}
 	return v.fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
 		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true

@@ -58,6 +58,20 @@ func TestParseProc(t *testing.T) {
 	}
 }
 
+func TestWhatBeginsAResyncIsWaitedFor(t *testing.T) {
+	for connection, want := range map[string]bool{
+		"WFBitMapT": true, "WFSyncUUID": true, "StartingSyncT": true, "WFReportParams": true,
+		"SyncTarget": false, Connected: false, "WFConnection": false, StandAlone: false,
+	} {
+		if got := (Status{Connection: connection, Disk: Outdated}).Negotiating(); got != want {
+			t.Errorf("%s: negotiating %v", connection, got)
+		}
+	}
+	if !(Status{Connection: Connected, Disk: "Attaching"}).Negotiating() {
+		t.Error("a disk that is being attached is not known yet")
+	}
+}
+
 func TestAFrozenDeviceWithoutALinkIsReadAsThat(t *testing.T) {
 	got, err := parse(strings.NewReader("101: cs:StandAlone ro:Primary/Unknown ds:Diskless/DUnknown   s-----\n"))
 	want := Status{

@@ -52,6 +52,16 @@ func (s Status) Linked() bool {
 	return true
 }
 
+// Negotiating reports whether the local copy is about to learn what it is worth: its disk is being attached, or the two ends work out what
+// it has missed. It takes moments, and ends in Connected, a resync or a lost link.
+func (s Status) Negotiating() bool {
+	switch s.Connection {
+	case "WFReportParams", "WFBitMapT", "WFSyncUUID", "StartingSyncT":
+		return true
+	}
+	return s.Disk == "Attaching" || s.Disk == "Negotiating"
+}
+
 // Current reports whether the local disk certainly holds all that was acknowledged: both copies agree on it, or the other one is known not
 // to have it.
 func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.PeerDisk == Outdated) }

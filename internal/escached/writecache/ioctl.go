@@ -23,6 +23,7 @@ const (
 	tableStatus   = 12
 	listVersions  = 13
 	headBytes     = 312
+	emptyBytes    = 305 // the size of an answer without data, as that of a device that has no table yet: a head without its padding
 	versionMajor  = 4
 	flagSuspended = 1 << 1
 	flagTable     = 1 << 4
@@ -171,8 +172,11 @@ func entries(buf []byte, nextAt, nameAt int, visit func(entry []byte, name strin
 func payload(buf []byte) ([]byte, error) {
 	start := int(endian.Uint32(buf[offDataStart:]))
 	end := int(endian.Uint32(buf[offDataSize:]))
+	if end == emptyBytes {
+		return nil, nil
+	}
 	if start < headBytes || start > end || end > len(buf) {
-		return nil, errors.New("device-mapper: an answer's head makes no sense")
+		return nil, fmt.Errorf("device-mapper: an answer's head makes no sense: data from %d to %d of %d", start, end, len(buf))
 	}
 	return buf[start:end], nil
 }

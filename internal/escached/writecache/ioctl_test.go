@@ -15,6 +15,7 @@ type kernel struct {
 	names   []string
 	targets map[string][3]string // kind, table, status
 	gone    string
+	bare    string // a device without a table
 	asked   int
 }
 
@@ -50,6 +51,11 @@ func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
 		if name == k.gone {
 			return errGone
 		}
+		if name == k.bare {
+			endian.PutUint32(buf[offDataSize:], emptyBytes)
+			endian.PutUint32(buf[offFlags:], 0)
+			return nil
+		}
 		target := k.targets[name]
 		text := target[2]
 		if asTable {
@@ -75,7 +81,7 @@ func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
 
 func TestTheKernelsAnswersAreRead(t *testing.T) {
 	k := &kernel{
-		names: []string{"escache-a", "vg-escache--a", "escache-gone", "escache-b"}, gone: "escache-gone",
+		names: []string{"escache-a", "vg-escache--a", "escache-gone", "escache-b", "escache-bare"}, gone: "escache-gone", bare: "escache-bare",
 		targets: map[string][3]string{
 			"escache-a": {"writecache", "s 252:0 147:100 4096 2 start_sector 2048", "1 16000 15990 2 7 3 20 4 5 0 11 0 2 0"},
 			"escache-b": {"linear", "252:0 0", ""},
@@ -83,7 +89,7 @@ func TestTheKernelsAnswersAreRead(t *testing.T) {
 	}
 	c := &control{ask: k.answer}
 	names, err := c.names(0, "escache-")
-	if err != nil || !reflect.DeepEqual(names, []string{"escache-a", "escache-gone", "escache-b"}) {
+	if err != nil || !reflect.DeepEqual(names, []string{"escache-a", "escache-gone", "escache-b", "escache-bare"}) {
 		t.Fatalf("names: %q, %v", names, err)
 	}
 	d, ok, err := c.device(0, "escache-a")
@@ -95,7 +101,7 @@ func TestTheKernelsAnswersAreRead(t *testing.T) {
 	if err != nil || !ok || d != want || d.DirtyBytes() != 10*4096 {
 		t.Fatalf("device: %+v, %v, %v", d, ok, err)
 	}
-	for _, name := range []string{"escache-b", "escache-gone"} {
+	for _, name := range []string{"escache-b", "escache-gone", "escache-bare"} {
 		if _, ok, err := c.device(0, name); ok || err != nil {
 			t.Errorf("%s is no writecache device: %v, %v", name, ok, err)
 		}
