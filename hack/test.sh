@@ -28,7 +28,7 @@ in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
 step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
-step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host
+step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host ./internal/e2e/chaos
 step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
 gotestsum=$(go run ./hack/tool gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
@@ -37,6 +37,7 @@ step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./inte
 step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
 step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
 
-step "lab up: Ceph and three hosts" lab up
+step "lab up: Ceph and three hosts whose disks lose with the power what was not flushed" lab up --forgetful-disks
+CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos
 step "tests on hosts" in_lab host
 step "lab down" lab down
