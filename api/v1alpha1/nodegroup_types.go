@@ -91,7 +91,7 @@ type NodeGroupMember struct {
 	// Volumes is the number of replicas on the node, Primaries how many of them are connected there.
 	Volumes   int32 `json:"volumes,omitempty"`
 	Primaries int32 `json:"primaries,omitempty"`
-	// LastSeen is when escached last answered. It is written when something else changes, and every minute.
+	// LastSeen is when escached last answered. It is written when something else changes, also when it ceases to answer, and every minute.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 

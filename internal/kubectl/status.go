@@ -195,7 +195,7 @@ func (s *state) hosts(row func(...string), now time.Time) {
 			}
 			m := g.Status.Members[at]
 			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), share(m), v1alpha1.HumanBytes(m.DirtyBytes),
-				fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), ago(m.LastSeen, now))
+				fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, now))
 		}
 	}
 }
@@ -216,6 +216,16 @@ func share(m v1alpha1.NodeGroupMember) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
+}
+
+// seenOften is above how rarely a host that answers all the time is written down as seen; that it ceased to is written at once.
+const seenOften = 2 * time.Minute
+
+func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {
+	if m.Ready && m.LastSeen != nil && now.Sub(m.LastSeen.Time) < seenOften {
+		return "now"
+	}
+	return ago(m.LastSeen, now)
 }
 
 func ago(t *metav1.Time, now time.Time) string {

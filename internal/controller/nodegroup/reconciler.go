@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,12 +61,13 @@ type Reconciler struct {
 	Config
 
 	mu    sync.Mutex
-	wrote map[string]time.Time // when figures of a group were last written
+	wrote map[string]time.Time   // when figures of a group were last written
+	seen  map[string]metav1.Time // when a node last answered
 }
 
 // New returns a reconciler.
 func New(config Config) *Reconciler {
-	return &Reconciler{Config: config, wrote: map[string]time.Time{}}
+	return &Reconciler{Config: config, wrote: map[string]time.Time{}, seen: map[string]metav1.Time{}}
 }
 
 // SetupWithManager has the manager call Reconcile for every group, while this process leads.

@@ -135,6 +135,23 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 	}
 }
 
+func TestSilentMemberWasSeenWhenItLastAnswered(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	b.poll("g")
+	b.now = b.now.Add(50 * time.Second)
+	answered := metav1.NewTime(b.now)
+	if s := b.poll("g"); s.Members[1].LastSeen.Equal(&answered) {
+		t.Fatal("it was written only to say that the host is still seen")
+	}
+	delete(b.hosts, "n2")
+	for _, after := range []time.Duration{5 * time.Second, 2 * time.Minute} {
+		b.now = b.now.Add(after)
+		if s := b.poll("g"); !s.Members[1].LastSeen.Equal(&answered) {
+			t.Errorf("last seen %s, it answered last at %s", s.Members[1].LastSeen, answered)
+		}
+	}
+}
+
 func TestWhatIsWrongWithAMemberIsSaid(t *testing.T) {
 	for name, tc := range map[string]struct {
 		break_ func(*bench)

@@ -25,7 +25,7 @@ func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen 
 	wanted := group.DeepCopy()
 	wanted.Status.Members = nil
 	for _, s := range seen {
-		wanted.Status.Members = append(wanted.Status.Members, member(group, s, now))
+		wanted.Status.Members = append(wanted.Status.Members, member(group, s, r.answered(s, now)))
 	}
 	wanted.Status.Volumes = r.volumes(group.Name)
 	conditions(wanted, seen)
@@ -43,7 +43,21 @@ func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen 
 	return nil
 }
 
-func member(group *v1alpha1.NodeGroup, s sight, now metav1.Time) v1alpha1.NodeGroupMember {
+// answered returns when the member last answered this process; nil if it never did. It is kept in memory, since the record of a host that
+// answers all the time is up to a minute old when it falls silent.
+func (r *Reconciler) answered(s sight, now metav1.Time) *metav1.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.host != nil {
+		r.seen[s.name] = now
+	}
+	if last, ok := r.seen[s.name]; ok {
+		return &last
+	}
+	return nil
+}
+
+func member(group *v1alpha1.NodeGroup, s sight, answered *metav1.Time) v1alpha1.NodeGroupMember {
 	m := v1alpha1.NodeGroupMember{Name: s.name}
 	if last := memberOf(group, s.name); last != nil && !s.claimed {
 		m = *last
@@ -52,7 +66,9 @@ func member(group *v1alpha1.NodeGroup, s sight, now metav1.Time) v1alpha1.NodeGr
 	if h := s.host; h != nil {
 		m.Version, m.CacheCapacityBytes, m.CacheAllocatedBytes = h.Version, h.CacheCapacityBytes, h.CacheAllocatedBytes
 		m.DirtyBytes, m.Volumes, m.Primaries = h.DirtyBytes, int32(h.Volumes), int32(h.Primaries)
-		m.LastSeen = &now
+	}
+	if !s.claimed && answered != nil {
+		m.LastSeen = answered
 	}
 	return m
 }
