@@ -9,7 +9,7 @@
 //   - Restore: authority Cache is on record, then the mode changes, then the claim goes.
 //
 // Every step is repeated until it is done, also by the next leader. Steps of one volume run under its lock, so that no
-// change of mode overtakes another.
+// change of mode overtakes another. The lock is not taken while the holder is silent: a take-over from it needs that lock.
 package drain
 
 import (
@@ -67,6 +67,9 @@ const changeTime = 4 * time.Second
 
 // Turn has the volume write through for the owner. It returns the volume as it is on record then.
 func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
+	if err := d.answers(ctx, volume, anybody); err != nil {
+		return nil, err
+	}
 	done, err := d.config.Locks.Begin(volume, "turning to write-through")
 	if err != nil {
 		return nil, err
@@ -120,6 +123,9 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 // the holder has said.
 func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error) {
 	none := escache.VolumeStatus{}
+	if err := d.answers(ctx, volume, anybody); err != nil {
+		return false, none, err
+	}
 	done, err := d.config.Locks.Begin(volume, "looking whether it is drained")
 	if err != nil {
 		return false, none, err
@@ -158,6 +164,10 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 // Restore ends the owner's claim. The last one to end restores the volume's own mode. A volume that is gone, or that has
 // moved since, is success.
 func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
+	claims := func(v *v1alpha1.CacheVolume) bool { return slices.Contains(authority.Claims(v), owner) }
+	if err := d.answers(ctx, volume, claims); err != nil {
+		return err
+	}
 	done, err := d.config.Locks.Begin(volume, "restoring write-back")
 	if err != nil {
 		return err
@@ -192,6 +202,21 @@ func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 		v.Status.Authority = v1alpha1.AuthorityCache // also of a volume that always writes through, as its attachment had it
 	}
 	return d.write(ctx, v, "it no longer writes through for "+owner)
+}
+
+func anybody(*v1alpha1.CacheVolume) bool { return true }
+
+// answers asks the volume's holder, without the volume's lock. It is nil where there is none, and where none needs to be asked.
+func (d *Drainer) answers(ctx context.Context, volume string, needed func(*v1alpha1.CacheVolume) bool) error {
+	v, err := d.read(ctx, volume)
+	if apierrors.IsNotFound(err) {
+		return nil // what follows says so, or takes it for success
+	}
+	if err != nil || v.Status.AttachedNode == "" || !needed(v) {
+		return err
+	}
+	_, err = d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	return err
 }
 
 // toCache writes that data may be dirty from now on. Which copies are current stays as it is.
