@@ -231,6 +231,18 @@ func TestAConnectThatFailsLeavesAStandby(t *testing.T) {
 	}
 }
 
+func TestALinkThatBreaksInTheFirstConnectIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	w.linkLost = true
+	if _, err := connectWith(e, 1); err != nil || w.linkLost {
+		t.Fatalf("%v; the link broke: %v", err, !w.linkLost)
+	}
+}
+
 func TestEpochsOnlyGrow(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()

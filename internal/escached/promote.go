@@ -38,10 +38,12 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 			return v.fail(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log")
 		}
 		verdict, final := e.verdict(v, st, e.now().Sub(start))
-		if final && verdict == nil && neverUsed(v, st) {
-			return e.skipFirstSync(ctx, v)
-		}
-		if final {
+		switch {
+		case final && verdict == nil && neverUsed(v, st):
+			if err := e.skipFirstSync(ctx, v); !errors.Is(err, drbd.ErrLinkLost) {
+				return err
+			}
+		case final:
 			return verdict
 		}
 		if err := pause(ctx, poll); err != nil {
@@ -61,7 +63,7 @@ func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
 			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
 			e.cfg.Node, v.Peer.Name)
 	}
-	err = e.Replicator.SkipFirstSync(ctx, v.name())
+	err = e.Replicator.SkipFirstSync(ctx, v.name()) // drbd.ErrLinkLost: the look at the state is not true any more
 	crashpoint.Reach("dev_connect/first_sync_skipped")
 	return err
 }

@@ -99,6 +99,10 @@ func (d *worldDRBD) SkipFirstSync(_ context.Context, name string) error {
 	if err := (*world)(d).step("skip first sync"); err != nil {
 		return err
 	}
+	if d.linkLost {
+		d.linkLost = false // it is back at the next look
+		return drbd.ErrLinkLost
+	}
 	d.set(name, func(st *drbd.Status) { st.Disk, st.PeerDisk = drbd.UpToDate, drbd.UpToDate })
 	return nil
 }

@@ -53,6 +53,8 @@ type world struct {
 	recordErr error
 	// promote is what a promotion answers beside what the state says.
 	promote error
+	// linkLost: the link breaks just when two new replicas are declared equal, once.
+	linkLost bool
 
 	steps []string
 	// failAt and killAt are numbers of steps, from 1.

@@ -14,7 +14,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// Why a promotion or a demotion was refused.
+// Why the kernel refused a change.
 var (
 	// ErrPeerNotFenced: the peer is lost and nobody has allowed going on without it, yet. Asking again may help.
 	ErrPeerNotFenced = errors.New("the peer is not known to be outdated")
@@ -24,6 +24,8 @@ var (
 	ErrNoCurrentData = errors.New("no current data within reach")
 	// ErrOpen: the device is open.
 	ErrOpen = errors.New("the DRBD device is open")
+	// ErrLinkLost: what needs both replicas was refused because they are not connected.
+	ErrLinkLost = errors.New("the peer is not connected")
 )
 
 // Control changes the kernel's devices through drbdadm.
@@ -68,7 +70,7 @@ func (c *Control) Connect(ctx context.Context, name string) error {
 
 // SkipFirstSync declares two connected, freshly created replicas equal. Their content must be.
 func (c *Control) SkipFirstSync(ctx context.Context, name string) error {
-	return c.adm(ctx, name, "new-current-uuid", "--clear-bitmap", name)
+	return refusal(c.adm(ctx, name, "new-current-uuid", "--clear-bitmap", name))
 }
 
 // Promote makes the device Primary. The kernel asks the fence-peer handler if the peer is lost, so this takes as long as
@@ -144,7 +146,7 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 	return err
 }
 
-// refusal names the kernel's reasons. drbdsetup's exit codes alone (11, 17) do not tell them apart; the number it prints
+// refusal names the kernel's reasons. drbdsetup's exit codes alone (10, 11, 17) do not tell them apart; the number it prints
 // in brackets does.
 func refusal(err error) error {
 	if err == nil {
@@ -152,6 +154,7 @@ func refusal(err error) error {
 	}
 	for number, reason := range map[string]error{
 		"(-7)": ErrPeerNotFenced, "(-1)": ErrPeerPrimary, "(-2)": ErrNoCurrentData, "(-12)": ErrOpen,
+		"(151)": ErrLinkLost,
 	} {
 		if strings.Contains(err.Error(), number) {
 			return fmt.Errorf("%w: %w", reason, err)

@@ -125,6 +125,7 @@ func TestRefusalsAreToldApart(t *testing.T) {
 		"1: State change failed: (-1) Multiple primaries not allowed by config":          ErrPeerPrimary,
 		"1: State change failed: (-2) Need access to UpToDate data":                      ErrNoCurrentData,
 		"1: State change failed: (-12) Device is held open by someone":                   ErrOpen,
+		"1: Failure: (151) Need to be StandAlone":                                        ErrLinkLost,
 	} {
 		if err := refusal(&command.ExitError{Command: "drbdadm", Code: 11, Stderr: text}); !errors.Is(err, want) {
 			t.Errorf("%s: got %v", text, err)
