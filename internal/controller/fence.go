@@ -136,7 +136,10 @@ func (s *Service) Unfence(ctx context.Context, id string) (left int, err error) 
 	if v, err = s.service.volume(ctx, id); err != nil {
 		return 0, err
 	}
-	err = s.service.unfence(ctx, v, gone)
+	if err = s.service.unfence(ctx, v, gone); err == nil {
+		// Where this host did not answer when the volume was detached, nobody could say that the cache is clean.
+		_, err = s.service.settle(ctx, v)
+	}
 	return len(v.Status.Fenced), err
 }
 

@@ -73,6 +73,43 @@ func TestAFenceIsLiftedOnceTheMapIsGone(t *testing.T) {
 	w.lift("pvc-1") // again: nothing is to be done
 }
 
+// TestADetachAsksAnEarlierHolderThatWasFenced: a clean holder alone cannot say that the truth is in Ceph, as the earlier one may still
+// write to both copies.
+func TestADetachAsksAnEarlierHolderThatWasFenced(t *testing.T) {
+	detach := func(t *testing.T, prepare func(*world, *v1alpha1.CacheVolume, string)) (w *world, v *v1alpha1.CacheVolume, dead string) {
+		t.Helper()
+		w = newWorld(t)
+		v, dead, partner := w.fenced("pvc-1")
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		w.host(partner).Write(ref(v), 0)
+		prepare(w, v, dead)
+		must(t, w.unpublish("pvc-1", partner))
+		return w, v, dead
+	}
+	t.Run("it has come back without the device", func(t *testing.T) {
+		w, _, _ := detach(t, func(w *world, v *v1alpha1.CacheVolume, dead string) {
+			w.host(dead).Release(ref(v))
+			w.host(dead).Write(ref(v), 0)
+		})
+		if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCeph {
+			t.Errorf("status %+v", s)
+		}
+	})
+	t.Run("it still has the device, and then no more", func(t *testing.T) {
+		w, v, dead := detach(t, func(*world, *v1alpha1.CacheVolume, string) {})
+		if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache {
+			t.Errorf("status %+v", s)
+		}
+		w.host(dead).Release(ref(v))
+		w.host(dead).Write(ref(v), 0)
+		w.lift("pvc-1")
+		if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCeph {
+			t.Errorf("status %+v after the fence was lifted", s)
+		}
+	})
+}
+
 func TestAClientOfNobodyKnownStaysFenced(t *testing.T) {
 	w := newWorld(t)
 	v, dead, _ := w.fenced("pvc-1")

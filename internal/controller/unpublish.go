@@ -25,9 +25,15 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 	if node == "" {
 		node = v.Status.AttachedNode // CSI: without a node it is unpublished everywhere
 	}
-	return s.takeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
+	err = s.takeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
 		return authority.Detach(v, node, holder, death)
 	})
+	if _, forced := authority.TakenFrom(v); err != nil || forced {
+		return err
+	}
+	// An orderly holder cannot vouch for an earlier one that was fenced: that one's host is asked, too.
+	_, err = s.settle(ctx, v)
+	return err
 }
 
 // takeFrom asks about the holder, has it decided how the volume is taken from it, and does it.
