@@ -121,12 +121,16 @@ func arguments(config Config) []string {
 	if codeMiB == 0 {
 		codeMiB = 128
 	}
+	kernel := kernelArguments
+	if rate := counterKHz(); rate > 0 {
+		kernel += " tsc_early_khz=" + strconv.Itoa(rate)
+	}
 	args := []string{
 		"-name", config.Name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(codeMiB),
 		"-cpu", "max", "-smp", "1", "-m", strconv.Itoa(config.MemoryMiB),
 		"-kernel", config.Kernel, "-initrd", config.Initrd,
-		"-append", kernelArguments,
+		"-append", kernel,
 		"-chardev", "file,id=console,append=on,path=" + config.Console, "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
 	}

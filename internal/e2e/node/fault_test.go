@@ -232,8 +232,7 @@ func takenOver(t *testing.T, w *world) {
 	old := w.volume(t, name).Spec.Replicas[0]
 	w.pod(t, "taken", old, "taken", "Filesystem", writing)
 	heir := peer(w.volume(t, name), old)
-	w.goesOn(t, "taken", 3)
-	from := w.count(t, "taken")
+	from := w.written(t, "taken")
 	booted := w.shell(t, old, "cat /proc/sys/kernel/random/boot_id")
 
 	check(t, w.lab.Cut(t.Context(), old, labclient.Cut{}))

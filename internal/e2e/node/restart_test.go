@@ -11,9 +11,11 @@ import (
 	"time"
 )
 
-// writing ends, and its pod with it, at the first write that fails. What is counted was written to the end.
+// writing ends, and its pod with it, at the first write that fails. Whoever reads the count finds one that is whole; that everything below
+// it is on disk is known.
 const writing = `n=0
-while dd if=/dev/zero of=/data/block bs=4k count=16 conv=fsync 2>/dev/null && echo $((n=n+1)) > /data/n && sync /data/n; do sleep 0.1; done
+while dd if=/dev/zero of=/data/block bs=4k count=16 conv=fsync 2>/dev/null &&
+  echo $((n=n+1)) > /data/new && sync /data/new && mv /data/new /data/n && sync /data; do sleep 0.1; done
 echo FAILED; exit 1`
 
 func (w *world) count(t *testing.T, pod string) int {
@@ -36,6 +38,15 @@ func (w *world) goesOn(t *testing.T, pod string, from int) {
 		}
 		return nil
 	})
+}
+
+// written is a count that is on disk, and not only to be read.
+func (w *world) written(t *testing.T, pod string) int {
+	t.Helper()
+	w.goesOn(t, pod, 3)
+	n := w.count(t, pod)
+	w.goesOn(t, pod, n)
+	return n
 }
 
 // kill ends a service of a host and waits until its keeper has started another.
@@ -65,6 +76,7 @@ func restarts(t *testing.T, w *world) {
 	volume := w.claim(t, "busy", "e2e-node-ext4", "Filesystem", "256Mi")
 	node := w.nodes[0]
 	w.pod(t, "busy", node, "busy", "Filesystem", writing)
+	w.goesOn(t, "busy", 0)
 	for _, service := range []string{"csi-node", "escached", "kubelet", "csi-node"} {
 		from := w.count(t, "busy")
 		t.Logf("%s is back after %s", service, w.kill(t, node, service))
@@ -142,8 +154,7 @@ func reboot(t *testing.T, w *world) {
 	volume := w.claim(t, "power", "e2e-node-ext4", "Filesystem", "256Mi")
 	node := w.nodes[0]
 	w.pod(t, "power", node, "power", "Filesystem", strings.Replace(writing, "n=0", "n=$(cat /data/n 2>/dev/null || echo 0)", 1))
-	w.goesOn(t, "power", 3)
-	from := w.count(t, "power")
+	from := w.written(t, "power")
 	check(t, w.lab.PowerOff(t.Context(), node))
 	begin := time.Now()
 	check(t, w.lab.PowerOn(t.Context(), node))
