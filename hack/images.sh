@@ -39,6 +39,9 @@ base() { # NAME [FROM:TO]…
 base localhost/base:1
 base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
 
+# The build takes its modules from this machine's cache: inside, a proxy's certificate may not be known.
+for module in . hack/tools/cyclonedx-gomod; do go -C "$module" mod download; done
+
 for target in "${targets[@]}"; do
   buildah build -q --layers --pull-never --target "$target" --tag "localhost/$target:test" --network host \
     --build-arg BASE=localhost/base:1 --build-arg BUILD_BASE=localhost/build-base:1 --build-arg "GOPROXY=$(go env GOPROXY)" \
