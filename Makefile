@@ -33,6 +33,10 @@ e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN picks f
 e2e-load: ## the same with 50 pods at once and 100 moves of one (ESCACHE_E2E_PODS, ESCACHE_E2E_MOVES)
 	hack/e2e.sh many moves
 
+.PHONY: e2e-flush
+e2e-flush: ## flush and drain volumes in use, break that in the middle, and empty a host of ESCACHE_E2E_PODS pods (10)
+	hack/e2e.sh flush evacuate
+
 .PHONY: e2e-operators
 e2e-operators: ## kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with played hosts
 	hack/setup.sh build kubernetes screens

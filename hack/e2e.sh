@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [core|node|many|moves|times]…  (default: core node).
-# E2E_RUN narrows the tests of `node` down to those whose names match. KEEP=1 leaves the lab up where all went well.
+# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [GROUP]…, the groups being
+# core, node (these two by default), many, moves, times, flush, evacuate.
+# E2E_RUN narrows the tests of `node` and `flush` down to those whose names match. KEEP=1 leaves the lab up where all went well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -15,17 +16,17 @@ suite() { # NAME PATTERN LIMIT
 memory=512
 for name in "${@:-core}"; do
   case $name in
-    core | node | times) ;;
-    many | moves) memory=1024 ;; # a host has up to 17 pods
+    core | node | times | flush) ;;
+    many | moves | evacuate) memory=1024 ;; # a host has up to 17 pods
     *)
-      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves times)" >&2
+      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves times flush evacuate)" >&2
       exit 2
       ;;
   esac
 done
 
 step "install packages" hack/setup.sh build lab kubernetes
-step "build lab" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./hack/lab ./cmd/kubectl-escache
 step "build tests" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver --memory "$memory"
 [ $# != 0 ] || set -- core node
@@ -36,5 +37,7 @@ for name in "$@"; do
     many) suite "many pods at once" '^TestManyPods$' 60m ;;
     moves) suite "many moves" '^TestMoves$' 180m ;;
     times) suite "times" '^TestTimes$' 30m ;;
+    flush) suite "flush and drain, broken in the middle" "^TestFlush\$/${E2E_RUN:-}" 60m ;;
+    evacuate) suite "a host is emptied" '^TestEvacuate$' 60m ;;
   esac
 done

@@ -151,6 +151,7 @@ func (w *world) mend(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), mendTime)
 	defer cancel()
+	check(t, w.lab.ResumeCeph(ctx))
 	check(t, w.lab.Heal(ctx))
 	off, err := w.off(ctx)
 	check(t, err)
