@@ -91,14 +91,22 @@ func readTLS(files TLSFiles) (*tls.Config, error) {
 	}, nil
 }
 
-// dial opens a connection with the certificates in force.
-func (c *certificates) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// secure runs TLS over a connection, with the certificates in force.
+func (c *certificates) secure(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
 	c.mu.Lock()
 	config := c.config
 	c.mu.Unlock()
 	if config == nil {
 		return nil, &filesError{errors.New("no TLS files have been read")}
 	}
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
-	return dialer.DialContext(ctx, network, address)
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		config = config.Clone()
+		config.ServerName = host
+	}
+	secured := tls.Client(conn, config)
+	return secured, secured.HandshakeContext(ctx)
 }

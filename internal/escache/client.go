@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-resty/resty/v2"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
 const (
@@ -44,7 +46,7 @@ func New(opts Options) (*Client, error) {
 	c := &Client{opts: withDefaults(opts)}
 	c.idle = &http.Transport{
 		Proxy:               nil, // hosts are called directly, whatever the environment says
-		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext:         c.dial,
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     30 * time.Second,
 		DisableCompression:  true, // the size limit counts what was sent
@@ -53,14 +55,14 @@ func New(opts Options) (*Client, error) {
 	if opts.UnixSocket != "" {
 		base = "http://escache"
 		c.idle.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", opts.UnixSocket)
+			return c.dial(ctx, "unix", opts.UnixSocket)
 		}
 	} else if u, err := url.Parse(opts.BaseURL); err == nil && u.Scheme == "https" {
 		c.certs = &certificates{files: opts.TLS, logger: c.opts.Logger}
 		if _, err := c.certs.refresh(); err != nil {
 			return nil, fmt.Errorf("escache client for %s: %w: %w; %s", c.opts.Node, ErrTLS, err, tlsAdvice(err))
 		}
-		c.idle.DialTLSContext = c.certs.dial
+		c.idle.DialTLSContext = c.dialTLS
 	}
 	c.http = resty.NewWithClient(&http.Client{
 		Transport:     c.idle,
@@ -69,6 +71,28 @@ func New(opts Options) (*Client, error) {
 	c.http.SetBaseURL(base).SetHeader("User-Agent", c.opts.UserAgent).SetLogger(silent{}).SetResponseBodyLimit(maxAnswerBytes)
 	c.http.SetRetryCount(maxRepeats).SetRetryWaitTime(firstWait).SetRetryMaxWaitTime(longestWait)
 	return c, nil
+}
+
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return c.opts.Dial(ctx, network, address)
+}
+
+// dialTLS opens a connection with the certificates in force.
+func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.opts.Dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secured, err := c.certs.secure(ctx, conn, address)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secured, nil
 }
 
 // Close closes idle connections. The client stays usable.
@@ -123,7 +147,7 @@ func (c *Client) send(ctx context.Context, k call) error {
 			c.idle.CloseIdleConnections()
 		}
 	}
-	var attempt attempt
+	attempt := attempt{call: k.name}
 	request := c.http.R().SetContext(httptrace.WithClientTrace(ctx, attempt.trace())).SetQueryParamsFromValues(k.query)
 	if k.body != nil {
 		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
@@ -161,12 +185,16 @@ func answer(resp *resty.Response, out any) error {
 
 // attempt watches one call's tries to decide whether another is safe.
 type attempt struct {
+	call      string
 	connected atomic.Bool // in this try the request may have been sent
 	last      error
 }
 
 func (a *attempt) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.connected.Store(true) }}
+	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		a.connected.Store(true)
+		crashpoint.Reach("call/" + a.call)
+	}}
 }
 
 // again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are never asked for again: a busy or failing

@@ -1,6 +1,7 @@
 package escache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,8 @@ type Options struct {
 	TLS TLSFiles
 	// AllowPlaintext permits an http BaseURL to more than the loopback.
 	AllowPlaintext bool
+	// Dial opens the connections, below TLS. nil: as net.Dialer does.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeout bounds the calls; zero fields have the values of DefaultTimeouts.
 	Timeout Timeouts
 	// UserAgent names the caller in the other side's log.
@@ -120,6 +123,9 @@ func withDefaults(o Options) Options {
 		if *d.set == 0 {
 			*d.set = d.def
 		}
+	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
 	}
 	if o.Node == "" {
 		o.Node = o.BaseURL + o.UnixSocket

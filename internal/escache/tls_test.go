@@ -157,3 +157,20 @@ func TestServerNameStandsForTheHost(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryConnectionIsOpenedByDial(t *testing.T) {
+	ca, files := newAuthority(t), tlsFiles(t)
+	write(t, files, ca, ca.issue(t, "client"))
+	refused := errors.New("not now")
+	dial := func(context.Context, string, string) (net.Conn, error) { return nil, refused }
+	for name, opts := range map[string]Options{
+		"TLS":    {BaseURL: "https://127.0.0.1:1", TLS: files},
+		"plain":  {BaseURL: "http://127.0.0.1:1"},
+		"socket": {UnixSocket: "/no/such/socket"},
+	} {
+		opts.Dial, opts.Timeout = dial, Timeouts{Change: 50 * time.Millisecond}
+		if err := newClient(t, opts).Stop(context.Background(), ref); !errors.Is(err, refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

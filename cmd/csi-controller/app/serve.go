@@ -78,7 +78,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 		options: o, log: log, manager: m, writer: writer, lease: lease, metrics: seen, traces: traces, clusters: clusters,
 		images: ceph.New(clusters, o.CephDir, time.Now),
 		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
-			Port: o.EscachedPort, TLS: o.EscachedTLS, Timeouts: escache.Timeouts{Change: 30 * time.Second},
+			Port: o.EscachedPort, TLS: o.EscachedTLS, Dial: lease.Dial, Timeouts: escache.Timeouts{Change: 30 * time.Second},
 			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
@@ -168,7 +168,7 @@ type parts struct {
 // assemble hands every part to the manager, which runs them while this process leads.
 func (p parts) assemble() error {
 	service := controller.NewService(controller.Config{
-		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.lease.Hosts(p.hosts),
+		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts,
 		Book: p.book, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
 		Log: p.log.With("component", "service"), Now: time.Now,
 	})
@@ -176,17 +176,16 @@ func (p parts) assemble() error {
 		Reader: p.manager.GetClient(), Images: p.images, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
 	}
 	groups := nodegroup.New(nodegroup.Config{
-		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: guardedHosts{p.hosts, p.lease.Hosts(p.hosts)},
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
 		Book: p.book, Locks: p.locks,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
 		Poll: p.options.Poll, Patience: 4 * time.Second, Quiet: 10 * time.Second, Parallel: 32,
 	})
-	caches := guardedCaches{p.hosts, p.lease}
 	drainer := drain.New(drain.Config{
-		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: caches, Locks: p.locks, Now: time.Now,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts, Locks: p.locks, Now: time.Now,
 	})
 	flushes := cacheflush.New(cacheflush.Config{
-		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: caches,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
 		Drain:  drainer,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,

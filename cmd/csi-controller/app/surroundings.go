@@ -28,10 +28,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
-	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/overview"
 	"github.com/escache/escache-csi/internal/rbd"
@@ -120,7 +117,7 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadershi
 		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}
 	clients := leadership.NewClients(client.Leases(namespace), o.LeaseName, identity)
-	return leadership.New(lock, o.RenewDeadline, time.Now), clients, nil
+	return leadership.New(lock, o.RenewDeadline, o.LeaseDuration-o.RenewDeadline, time.Now), clients, nil
 }
 
 // admit lets this leader use a connection to Ceph when nothing of earlier leaders can happen there any more.
@@ -167,34 +164,6 @@ func (p parts) findTrash(ctx context.Context) {
 		case <-time.After(again):
 		}
 	}
-}
-
-// guardedHosts asks hosts at any time, and changes them only while this process leads.
-type guardedHosts struct {
-	asked   *hosts.Hosts
-	changed controller.Hosts
-}
-
-func (g guardedHosts) Node(ctx context.Context, node string) (*escache.Node, error) {
-	return g.asked.Node(ctx, node)
-}
-
-func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
-	return g.changed.DeleteReplica(ctx, node, volume, discard)
-}
-
-// guardedCaches writes caches back at any time, and changes their mode only while this process leads.
-type guardedCaches struct {
-	*hosts.Hosts
-
-	lease *leadership.Lease
-}
-
-func (g guardedCaches) SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error {
-	if err := g.lease.Check(); err != nil {
-		return err
-	}
-	return g.Hosts.SetMode(ctx, node, volume, mode)
 }
 
 // page serves the web page where it is asked for, on every replica.

@@ -29,6 +29,8 @@ type Options struct {
 	Port int
 	// TLS files; empty ones call over plain HTTP, which is for tests.
 	TLS escache.TLSFiles
+	// Dial opens the connections; a leader's sends nothing without the lease.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeouts of the calls.
 	Timeouts escache.Timeouts
 	// UserAgent names the controller in the hosts' logs.
@@ -213,7 +215,7 @@ func (h *Hosts) client(ctx context.Context, node string) (*escache.Client, error
 		known.client.Close()
 	}
 	made, err := escache.New(escache.Options{
-		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Timeout: h.options.Timeouts,
+		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
 		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
 	})
 	if err != nil {

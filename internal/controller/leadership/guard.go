@@ -6,15 +6,11 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller"
 )
 
 // Images lets changes of images through only while this process leads.
 func (l *Lease) Images(images controller.Images) controller.Images { return guardedImages{images, l} }
-
-// Hosts lets changes of replicas through only while this process leads.
-func (l *Lease) Hosts(hosts controller.Hosts) controller.Hosts { return guardedHosts{hosts, l} }
 
 // Client lets changes of objects through only while this process leads.
 func (l *Lease) Client(c client.Client) client.Client { return guardedClient{c, l} }
@@ -65,49 +61,6 @@ func (g guardedImages) Unfence(ctx context.Context, clusterID, address string) e
 		return err
 	}
 	return g.Images.Unfence(ctx, clusterID, address)
-}
-
-type guardedHosts struct {
-	controller.Hosts
-
-	lease *Lease
-}
-
-func (g guardedHosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error {
-	if err := g.lease.Check(); err != nil {
-		return err
-	}
-	return g.Hosts.PutReplica(ctx, node, request)
-}
-
-func (g guardedHosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
-	if err := g.lease.Check(); err != nil {
-		return err
-	}
-	return g.Hosts.DeleteReplica(ctx, node, volume, discard)
-}
-
-func (g guardedHosts) DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error {
-	if err := g.lease.Check(); err != nil {
-		return err
-	}
-	return g.Hosts.DevConnect(ctx, node, request)
-}
-
-func (g guardedHosts) Flush(
-	ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration,
-) (*escache.FlushResponse, error) {
-	if err := g.lease.Check(); err != nil {
-		return nil, err
-	}
-	return g.Hosts.Flush(ctx, node, volume, longest)
-}
-
-func (g guardedHosts) Stop(ctx context.Context, node string, volume escache.VolumeRef) error {
-	if err := g.lease.Check(); err != nil {
-		return err
-	}
-	return g.Hosts.Stop(ctx, node, volume)
 }
 
 type guardedClient struct {

@@ -19,17 +19,18 @@ import (
 type Lease struct {
 	resourcelock.Interface
 
-	valid time.Duration
-	now   func() time.Time
+	valid  time.Duration
+	margin time.Duration
+	now    func() time.Time
 
 	mu      sync.Mutex
 	renewed time.Time
 }
 
 // New watches over a lock. valid is how long after a renewal was begun this process may act; it is less than the lease's
-// duration, so that what was begun at the last moment ends before another leads.
-func New(lock resourcelock.Interface, valid time.Duration, now func() time.Time) *Lease {
-	return &Lease{Interface: lock, valid: valid, now: now}
+// duration, by margin, so that what was begun at the last moment ends before another leads.
+func New(lock resourcelock.Interface, valid, margin time.Duration, now func() time.Time) *Lease {
+	return &Lease{Interface: lock, valid: valid, margin: margin, now: now}
 }
 
 // Create takes the lock for the first time.
@@ -42,7 +43,8 @@ func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.observe(record, func() error { return l.Interface.Update(ctx, record) })
 }
 
-// observe counts from before the call: when the API server has written it nobody here knows.
+// observe counts from before the call: when the API server has written it nobody here knows. A lease that has run out stays so: another may
+// have led and ended in between, and what was begun here before is late, however new the lease.
 func (l *Lease) observe(record resourcelock.LeaderElectionRecord, write func() error) error {
 	begun := l.now()
 	if err := write(); err != nil {
@@ -50,9 +52,11 @@ func (l *Lease) observe(record resourcelock.LeaderElectionRecord, write func() e
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.renewed = begun
-	if record.HolderIdentity != l.Identity() {
+	switch {
+	case record.HolderIdentity != l.Identity():
 		l.renewed = time.Time{}
+	case l.renewed.IsZero() || begun.Sub(l.renewed) < l.valid:
+		l.renewed = begun
 	}
 	return nil
 }

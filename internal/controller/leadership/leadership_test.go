@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller"
 )
 
@@ -38,7 +37,7 @@ func (f *fakeLock) Update(context.Context, resourcelock.LeaderElectionRecord) er
 func TestCheckGoesByTheLastRenewal(t *testing.T) {
 	now := time.Unix(1000, 0)
 	lock := &fakeLock{}
-	l := New(lock, 6*time.Second, func() time.Time { return now })
+	l := New(lock, 6*time.Second, time.Second, func() time.Time { return now })
 	mine, others := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}, resourcelock.LeaderElectionRecord{}
 	step := func(name string, leads bool) {
 		t.Helper()
@@ -78,21 +77,27 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 		t.Errorf("lost after %s", age)
 	}
 	lock.fail = nil
-	lock.slow = func() { now = now.Add(10 * time.Second) }
 	must(l.Update(t.Context(), mine))
-	step("the answer took longer than the lease", false)
-	lock.slow = nil
-	must(l.Update(t.Context(), mine))
-	step("renewed", true)
+	step("renewed after it had run out: another may have led in between", false)
+	ranOut("renewed after it had run out", true)
 	must(l.Update(t.Context(), others))
 	step("released", false)
 	ranOut("released", false)
+
+	must(l.Update(t.Context(), mine))
+	now = now.Add(5 * time.Second)
+	must(l.Update(t.Context(), mine))
+	now = now.Add(5 * time.Second)
+	step("renewed in time", true)
+	lock.slow = func() { now = now.Add(10 * time.Second) }
+	must(l.Update(t.Context(), mine))
+	step("the answer took longer than the lease", false)
 }
 
 // TestNothingIsChangedWithoutTheLease calls every guarded method; whatever got through would panic, for nothing is behind it.
 func TestNothingIsChangedWithoutTheLease(t *testing.T) {
-	l := New(&fakeLock{}, time.Second, time.Now)
-	images, hosts, objects := l.Images(nil), l.Hosts(nil), l.Client(fake.NewClientBuilder().Build())
+	l := New(&fakeLock{}, time.Second, time.Second, time.Now)
+	images, objects := l.Images(nil), l.Client(fake.NewClientBuilder().Build())
 	ctx, image := t.Context(), controller.ImageRef{}
 	node := &corev1.Node{}
 	node.Name = "n"
@@ -103,11 +108,6 @@ func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 		"Delete image":  func() error { return images.Delete(ctx, image) },
 		"Fence":         func() error { return images.Fence(ctx, "", "", 1) },
 		"Unfence":       func() error { return images.Unfence(ctx, "", "") },
-		"DevConnect":    func() error { return hosts.DevConnect(ctx, "", escache.ConnectRequest{}) },
-		"Flush":         func() error { _, err := hosts.Flush(ctx, "", escache.VolumeRef{}, 1); return err },
-		"Stop":          func() error { return hosts.Stop(ctx, "", escache.VolumeRef{}) },
-		"PutReplica":    func() error { return hosts.PutReplica(ctx, "", escache.ReplicaRequest{}) },
-		"DeleteReplica": func() error { return hosts.DeleteReplica(ctx, "", escache.VolumeRef{}, true) },
 		"Create":        func() error { return objects.Create(ctx, node) },
 		"Update":        func() error { return objects.Update(ctx, node) },
 		"Patch":         func() error { return objects.Patch(ctx, node, client.MergeFrom(node)) },
