@@ -200,7 +200,9 @@ func (a *attempt) trace() *httptrace.ClientTrace {
 // again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are never asked for again: a busy or failing
 // service is its caller's to judge.
 func (a *attempt) again(ctx context.Context, method string, err error) bool {
-	a.last = err
+	if a.last == nil || ctx.Err() == nil { // a try that the deadline ended does not hide why those before it failed
+		a.last = err
+	}
 	if err == nil || ctx.Err() != nil || tlsAdvice(err) != "" || errors.Is(err, resty.ErrResponseBodyTooLarge) {
 		return false
 	}
