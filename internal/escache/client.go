@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/go-resty/resty/v2"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -117,14 +120,18 @@ type call struct {
 	slow   time.Duration // 0: Options.SlowAfter
 }
 
-// do makes a call and tells the log and the metrics about it: the only place where that happens.
+// do makes a call and tells log, metrics and traces about it: the only place where that happens.
 func (c *Client) do(ctx context.Context, k call) error {
 	start := time.Now()
+	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("escached").Start(ctx, "escached "+k.name,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("escached.node", c.opts.Node)))
+	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, k.limit)
 	defer cancel()
 	err := c.send(ctx, k)
 	if err != nil {
 		err = &CallError{Node: c.opts.Node, Call: k.name, Err: err}
+		span.SetStatus(codes.Error, outcomeOf(err))
 	}
 	took, slow := time.Since(start), k.slow
 	if slow == 0 {

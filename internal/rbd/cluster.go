@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Options configure Clusters. The zero value of everything but Dir is a good choice.
@@ -198,12 +201,19 @@ type order struct{ op, what, alone string }
 
 func callThrough[T any](ctx context.Context, c *Cluster, g *gate, o order, fn func(*rados.Conn) (T, error)) (T, error) {
 	began := time.Now()
+	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("ceph").Start(ctx, "ceph "+o.op,
+		trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("ceph.cluster", c.id), attribute.String("ceph.object", o.what)))
+	defer span.End()
 	value, err := pass(ctx, g, o.op, o.alone, func() (T, error) { return attempt(c, fn) })
 	if errors.Is(err, ErrPermission) && c.reread(0) {
 		value, err = pass(ctx, g, o.op, o.alone, func() (T, error) { return attempt(c, fn) })
 	}
 	if err != nil && o.what != "" {
 		err = fmt.Errorf("%s: %w", o.what, err)
+	}
+	if err != nil {
+		span.SetStatus(codes.Error, result(err))
 	}
 	c.options.Observe(o.op, result(err), time.Since(began))
 	return value, err

@@ -1,0 +1,131 @@
+//go:build e2e
+
+package controller
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+)
+
+// traces looks at what arrives at an OpenTelemetry collector of calls that need Ceph and hosts.
+func traces(t *testing.T, w *world) {
+	spans := collect(t)
+	d := leader(t, time.Minute, w.launch(t, "a", append(slices.Clone(soon), "--otlp-endpoint="+spans.address)...))
+	s := &search{planted: map[string]string{
+		"Ceph's key": keyOf(t, filepath.Join(w.cephDir, clusterID, "keyring")), "a secret in a CSI call": "planted-in-a-call-0123456789",
+	}}
+	given := map[string]string{"userKey": s.planted["a secret in a CSI call"]}
+	request := creation(crashed)
+	request.Secrets = given
+	_, err := d.CreateVolume(t.Context(), request)
+	must(t, err)
+	node := w.one(t).Spec.Replicas[0]
+	_, err = d.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+		VolumeId: crashed, NodeId: node, VolumeCapability: capability(), Secrets: given,
+	})
+	must(t, err)
+	for _, call := range []struct{ name, part string }{
+		{"CreateVolume", "ceph image_create"}, {"ControllerPublishVolume", "ceph image_id"}, {"ControllerPublishVolume", "escached put_replica"},
+	} {
+		id := d.requestID(t, call.name)
+		eventually(t, 30*time.Second, func() bool { return spans.has("csi.v1.Controller/"+call.name, id, call.part) }, func() string {
+			return fmt.Sprintf("no span of request %s with the part %q:\n%s", id, call.part, spans)
+		})
+	}
+	s.look(t, "the traces", spans.String(), "CreateVolume")
+	must(t, d.unpublish(t.Context(), crashed, node))
+	must(t, d.delete(t.Context(), crashed))
+}
+
+// requestID is the id of the last such call, as it stands in the log.
+func (d *driver) requestID(t *testing.T, call string) string {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(d.dir, "log"))
+	must(t, err)
+	id := ""
+	for line := range bytes.Lines(log) {
+		var entry struct {
+			Call string `json:"call"`
+			ID   string `json:"request_id"`
+		}
+		if json.Unmarshal(line, &entry) == nil && entry.Call == call {
+			id = entry.ID
+		}
+	}
+	if id == "" {
+		t.Fatalf("no %s in the log", call)
+	}
+	return id
+}
+
+// collected is an OpenTelemetry collector that keeps what it is sent.
+type collected struct {
+	collector.UnimplementedTraceServiceServer
+
+	address string
+
+	mu    sync.Mutex
+	spans []*trace.Span
+}
+
+func collect(t *testing.T) *collected {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	c, server := &collected{address: listener.Addr().String()}, grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, c)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return c
+}
+
+// Export is what an exporter calls.
+func (c *collected) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, resource := range r.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			c.spans = append(c.spans, scope.GetSpans()...)
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+// has reports whether there is a span of that call and request, and below it one of that part.
+func (c *collected) has(call, request, part string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, whole := range c.spans {
+		if whole.GetName() != call || !slices.ContainsFunc(whole.GetAttributes(), func(a *common.KeyValue) bool {
+			return a.GetKey() == "escache.request_id" && a.GetValue().GetStringValue() == request
+		}) {
+			continue
+		}
+		return slices.ContainsFunc(c.spans, func(s *trace.Span) bool {
+			return s.GetName() == part && bytes.Equal(s.GetTraceId(), whole.GetTraceId()) && bytes.Equal(s.GetParentSpanId(), whole.GetSpanId())
+		})
+	}
+	return false
+}
+
+// String is all that was collected.
+func (c *collected) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(c.spans)
+}
