@@ -26,6 +26,7 @@ func TestController(t *testing.T) {
 		{"secrets are in no log, argv, Event, record, answer or support bundle", secrets},
 		{"killed at every side effect of every call, the repeated call converges", crashes},
 		{"traces of calls arrive at a collector, with their parts", traces},
+		{"a holder that is on no record is fenced", unknown},
 		{"a client that was fenced is let in again once its map is gone", fences},
 		{"another replica serves within 20 s, and the old leader does nothing any more", takeOver},
 	} {

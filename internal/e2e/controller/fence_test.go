@@ -3,8 +3,10 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +61,96 @@ func fences(t *testing.T, w *world) {
 	w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service-")
 	until(t, func() error { return d.unpublish(t.Context(), crashed, partner) })
 	until(t, func() error { return d.delete(t.Context(), crashed) })
+}
+
+// unknown takes a volume by force from a host that does not answer, and of whose client nobody knows: it was lost between its dev_connect
+// and the record of that. Ceph knows the client, by its watch of the image; and when that has run out, by its lock.
+func unknown(t *testing.T, w *world) {
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
+	for name, frozen := range map[string]bool{"it has the image open": false, "it is frozen, and only its lock is left": true} {
+		t.Run(name, func(t *testing.T) {
+			must(t, d.create(t.Context(), crashed))
+			v := w.one(t)
+			lost, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+			must(t, d.publish(t.Context(), crashed, lost))
+			if frozen {
+				w.ceph.Ceph(t, "config", "set", "osd", "osd_client_watch_timeout", "10")
+				defer w.ceph.Ceph(t, "config", "rm", "osd", "osd_client_watch_timeout")
+			}
+			holder := w.writer(t, v.Spec.Image)
+			if frozen {
+				must(t, holder.command.Process.Signal(syscall.SIGSTOP))
+				eventually(t, time.Minute, func() bool { return !strings.Contains(w.rbd(t, "status", "rbd/"+v.Spec.Image), holder.address) },
+					func() string { return "the watch does not run out" })
+			}
+			w.fleet.Hosts[lost].Stop()
+			w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+			if v = w.one(t); v.Status.ClientAddress != "" {
+				t.Fatalf("client %s is on record", v.Status.ClientAddress)
+			}
+			until(t, func() error { return d.unpublish(t.Context(), crashed, lost) })
+			if v = w.one(t); len(v.Status.Fenced) != 1 || v.Status.Fenced[0].Address != holder.address || !w.blocklisted(t, holder.address) {
+				t.Errorf("%s is not fenced; on record are %v", holder.address, v.Status.Fenced)
+			}
+			if frozen {
+				must(t, holder.command.Process.Signal(syscall.SIGCONT))
+			}
+			if why := holder.end(); !strings.Contains(why, "(108)") { // ESHUTDOWN
+				t.Errorf("the host that lost the volume writes: %s", why)
+			}
+			until(t, func() error { return d.publish(t.Context(), crashed, partner) })
+			w.attached(t, partner)
+
+			w.fleet.Hosts[lost].Restart(t)
+			w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service-")
+			until(t, func() error { return d.unpublish(t.Context(), crashed, partner) })
+			until(t, func() error { return d.delete(t.Context(), crashed) })
+			w.empty(t)
+		})
+	}
+}
+
+// writer is a process that writes to an image, with a Ceph client of its own, until it cannot any more.
+type writer struct {
+	address string
+	command *exec.Cmd
+	said    *bytes.Buffer
+	ended   chan struct{}
+}
+
+func (w *world) writer(t *testing.T, image string) *writer {
+	t.Helper()
+	x := &writer{said: &bytes.Buffer{}, ended: make(chan struct{})}
+	x.command = exec.Command("rbd", "-c", w.ceph.Conf(), "--rbd-cache=false", "bench", "rbd/"+image,
+		"--io-type=write", "--io-size=4096", "--io-threads=1", "--io-total=64G")
+	x.command.Stdout, x.command.Stderr = x.said, x.said
+	must(t, x.command.Start())
+	go func() {
+		_ = x.command.Wait()
+		close(x.ended)
+	}()
+	t.Cleanup(func() {
+		_ = x.command.Process.Kill()
+		<-x.ended
+	})
+	eventually(t, time.Minute, func() bool {
+		_, rest, locked := strings.Cut(w.rbd(t, "lock", "ls", "rbd/"+image), "auto ")
+		if fields := strings.Fields(rest); locked && len(fields) > 1 {
+			x.address = fields[len(fields)-1]
+		}
+		return x.address != ""
+	}, func() string { return "nobody takes the image's lock" })
+	return x
+}
+
+// end waits until the process has ended, and returns what it said.
+func (x *writer) end() string {
+	select {
+	case <-x.ended:
+		return x.said.String()
+	case <-time.After(time.Minute):
+		return "still, a minute later"
+	}
 }
 
 func (w *world) blocklisted(t *testing.T, address string) bool {

@@ -9,6 +9,10 @@
 // freezes, generation identifiers pick the direction of a resync, a lock whose holder is silent is broken after 30 s with a blocklist
 // entry that ends by itself, and an entry that is gone revives the old map.
 //
-// What the model leaves out: loss of disks, orders by operators (discarding), the draining of an attached volume, and what dm-writecache
-// writes back in the moment between its assembly and the record of its client.
+// A map that is on no record yet (its host, or the link to it, is lost between dev_connect and the record) is fenced by what Ceph knows of
+// it: the watch while its host lives, the lock in any case.
+//
+// What the model leaves out: loss of disks, orders by operators (discarding), the draining of an attached volume, what dm-writecache
+// writes back in the moment between its assembly and the record of its client, and the fencing of a map that a former holder makes after
+// the next one was attached: that only shuts out one more who may not write, so that the next one is not kept out for ever.
 package model
