@@ -179,6 +179,22 @@ func TestUnreachableNamesNodeAndCall(t *testing.T) {
 	}
 }
 
+func TestADeadlineDoesNotHideWhyEarlierTriesFailed(t *testing.T) {
+	refused := errors.New("refused")
+	var tries atomic.Int64
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if tries.Add(1) == 1 {
+			return nil, refused
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	client := newClient(t, Options{BaseURL: "http://127.0.0.1:1", Dial: dial, Timeout: Timeouts{Change: 500 * time.Millisecond}})
+	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrUnreachable) || !errors.Is(err, refused) {
+		t.Error(err)
+	}
+}
+
 func TestDeadlines(t *testing.T) {
 	short := Timeouts{Query: 150 * time.Millisecond, Change: 150 * time.Millisecond, Connect: 150 * time.Millisecond}
 	for method := range verbs(nil) {
