@@ -37,7 +37,7 @@ step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./inte
 step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
 step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
 
-step "lab up: Ceph and three hosts whose disks lose with the power what was not flushed" lab up --forgetful-disks
+step "lab up: Ceph and three hosts" lab up
 CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos
 step "tests on hosts" in_lab host
 step "lab down" lab down
