@@ -3,6 +3,5 @@
 // Reach does nothing unless the binary is built with the tag crashpoint. Then, if the directory named by the
 // environment variable ESCACHE_CRASHPOINTS (default /run/escache-crashpoints) exists, it appends each name it reaches
 // to the file "trace" there, and kills its own process with SIGKILL when the name is the content of the file "at".
-// The file "at" is removed first, so the restarted process does not die again. After "stop " the name is where the process
-// stops itself with SIGSTOP, and goes on when somebody continues it.
+// The file "at" is removed first, so the restarted process does not die again.
 package crashpoint

@@ -20,8 +20,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
 const (
@@ -154,7 +152,7 @@ func (c *Client) send(ctx context.Context, k call) error {
 			c.idle.CloseIdleConnections()
 		}
 	}
-	attempt := attempt{call: k.name}
+	var attempt attempt
 	request := c.http.R().SetContext(httptrace.WithClientTrace(ctx, attempt.trace())).SetQueryParamsFromValues(k.query)
 	if k.body != nil {
 		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
@@ -192,16 +190,12 @@ func answer(resp *resty.Response, out any) error {
 
 // attempt watches one call's tries to decide whether another is safe.
 type attempt struct {
-	call      string
 	connected atomic.Bool // in this try the request may have been sent
 	last      error
 }
 
 func (a *attempt) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		a.connected.Store(true)
-		crashpoint.Reach("call/" + a.call)
-	}}
+	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.connected.Store(true) }}
 }
 
 // again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are never asked for again: a busy or failing

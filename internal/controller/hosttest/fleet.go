@@ -117,15 +117,6 @@ func (f *Fleet) Replicas() int {
 	return n
 }
 
-// Calls is how many calls about volumes were made to all hosts together.
-func (f *Fleet) Calls() int {
-	n := 0
-	for _, h := range f.Hosts {
-		n += h.Calls()
-	}
-	return n
-}
-
 // On returns the names of the hosts that have a replica of the volume.
 func (f *Fleet) On(volume escache.VolumeRef) map[string]bool {
 	out := map[string]bool{}

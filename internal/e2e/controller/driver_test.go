@@ -173,27 +173,7 @@ func leader(t *testing.T, within time.Duration, drivers ...*driver) *driver {
 // dieAt has the replica kill itself when it reaches the crash point.
 func (d *driver) dieAt(t *testing.T, point string) {
 	t.Helper()
-	d.orderAt(t, point)
-}
-
-// stopAt has the replica stop itself there.
-func (d *driver) stopAt(t *testing.T, point string) {
-	t.Helper()
-	d.orderAt(t, "stop "+point)
-}
-
-func (d *driver) orderAt(t *testing.T, order string) {
-	t.Helper()
-	must(t, os.WriteFile(filepath.Join(d.crashDir(), "at"), []byte(order), 0o600))
-}
-
-// stopped reports whether the replica's process is stopped; see proc_pid_stat(5).
-func (d *driver) stopped(t *testing.T) bool {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.command.Process.Pid))
-	must(t, err)
-	_, rest, _ := bytes.Cut(stat, []byte(") "))
-	return bytes.HasPrefix(rest, []byte("T"))
+	must(t, os.WriteFile(filepath.Join(d.crashDir(), "at"), []byte(point), 0o600))
 }
 
 // reached are the crash points that were passed since the last call, each once, in order.

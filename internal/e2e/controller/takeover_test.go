@@ -46,7 +46,6 @@ func takeOver(t *testing.T, w *world) {
 		t.Logf("SIGTERM of the leader to the next one ready: %s", time.Since(begun).Round(10*time.Millisecond))
 	})
 	t.Run("paused", func(t *testing.T) { paused(t, w) })
-	t.Run("paused on the way to a host", func(t *testing.T) { pausedCalling(t, w) })
 }
 
 // paused stops the leader in the middle of many calls. While it is stopped another leads and removes everything that the
@@ -90,40 +89,4 @@ func paused(t *testing.T, w *world) {
 	if !young.serves(t.Context()) {
 		t.Error("the new leader does not serve any more")
 	}
-}
-
-// pausedCalling stops the leader when it is about to tell a host to remove a replica, whatever it holds. Another leads and gives the replicas
-// their roles; then the old one goes on.
-func pausedCalling(t *testing.T, w *world) {
-	old := leader(t, time.Minute, w.launch(t, "old", brief...))
-	must(t, old.create(t.Context(), crashed))
-	must(t, old.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0]))
-	must(t, old.unpublish(t.Context(), crashed, ""))
-	node := third(w.one(t))
-	old.stopAt(t, "call/delete_replica")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	call := make(chan struct{})
-	go func() {
-		defer close(call)
-		_ = old.publish(ctx, crashed, node)
-	}()
-	eventually(t, 30*time.Second, func() bool { return old.stopped(t) }, func() string { return "no replica is removed" })
-	young := leader(t, time.Minute, w.launch(t, "young", brief...))
-	must(t, young.publish(t.Context(), crashed, node))
-	calls := w.fleet.Calls()
-
-	must(t, old.command.Process.Signal(syscall.SIGCONT))
-	<-call
-	if !waitEnded(old) {
-		t.Errorf("the old leader goes on:\n%s", old.log())
-	}
-	time.Sleep(time.Second)
-	if more := w.fleet.Calls() - calls; more > 0 {
-		t.Errorf("%d calls have come late", more)
-	}
-	w.attached(t, node)
-	must(t, young.unpublish(t.Context(), crashed, node))
-	must(t, young.delete(t.Context(), crashed))
-	w.empty(t) // while there is a leader that empties the trash
 }
