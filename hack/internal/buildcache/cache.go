@@ -143,6 +143,9 @@ func (c *Cache) prune(kind string) {
 	}
 }
 
+// sayEvery is how often somebody who waits for another process is told so.
+const sayEvery = 30 * time.Second
+
 // lock polls, because a blocking flock cannot be interrupted by a context.
 func (c *Cache) lock(ctx context.Context, name string) (func(), error) {
 	dir := filepath.Join(c.dir, "locks")
@@ -153,6 +156,7 @@ func (c *Cache) lock(ctx context.Context, name string) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
+	said := time.Now()
 	for {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
@@ -161,6 +165,10 @@ func (c *Cache) lock(ctx context.Context, name string) (func(), error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			file.Close()
 			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		if time.Since(said) > sayEvery {
+			said = time.Now()
+			fmt.Fprintf(os.Stderr, "waiting for another process that builds %s in %s\n", name, c.dir)
 		}
 		select {
 		case <-ctx.Done():
