@@ -75,31 +75,25 @@ func (f Files) configPath(name string) string { return filepath.Join(f.Dir, name
 // the files of all resources, and fails if one is removed between its listing and its opening.
 func (f Files) config(name string) (string, error) {
 	text := fmt.Appendf(nil, "# written by escached; changes are lost\nglobal { usage-count no; }\ninclude %q;\n", f.path(name))
-	path := f.configPath(name)
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
-		return path, nil
-	}
-	return path, f.replace(path, text)
+	_, err := f.put(f.configPath(name), text)
+	return f.configPath(name), err
 }
 
 // Write puts a resource's file in place atomically, and reports whether it differs from what was there.
-func (f Files) Write(r Resource) (changed bool, err error) {
-	text := r.Text()
-	if old, err := os.ReadFile(f.path(r.Name)); err == nil && bytes.Equal(old, text) {
+func (f Files) Write(r Resource) (changed bool, err error) { return f.put(f.path(r.Name), r.Text()) }
+
+// put has a file hold the text, in one step, and reports whether it held something else.
+func (f Files) put(path string, text []byte) (changed bool, err error) {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return false, nil
 	}
-	return true, f.replace(f.path(r.Name), text)
-}
-
-// replace puts a file in place atomically.
-func (f Files) replace(path string, text []byte) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
-		return fmt.Errorf("directory of DRBD resources: %w", err)
+		return false, fmt.Errorf("directory of DRBD resources: %w", err)
 	}
 	// A name that drbd.conf's *.res does not match, so a half-written file is never parsed.
 	tmp, err := os.CreateTemp(f.Dir, ".escache-*.new")
 	if err != nil {
-		return fmt.Errorf("write DRBD resource: %w", err)
+		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
 	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
 	_, err = tmp.Write(text)
@@ -108,9 +102,9 @@ func (f Files) replace(path string, text []byte) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("write DRBD resource: %w", err)
+		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 // Forget removes a resource's files, the one that List sees last. Removing what is not there succeeds.
