@@ -28,15 +28,6 @@ const (
 	crowdMiB = 12
 )
 
-const crowdClass = `
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: e2e-node-crowd}
-provisioner: csi.escache.io
-volumeBindingMode: WaitForFirstConsumer
-parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: ext4}
-`
-
 // crowdWriter counts in its volume, each count synced before it is noted outside; it goes on where it was after a move. Whoever reads a
 // count finds one that is whole. A write that fails is noted before the container ends.
 const crowdWriter = `trap 'exit 0' TERM
@@ -106,7 +97,7 @@ func TestEvacuate(t *testing.T) {
 		w.shell(t, n, "rm -rf "+crowdAcks) // of an earlier run
 	}
 	c.cordon(t, c.without(c.host)...)
-	w.apply(t, fmt.Sprintf(crowdClass, w.fsid)+"---\n"+crowdObject(t, c.pods))
+	w.apply(t, w.class("crowd", "WaitForFirstConsumer", "64Mi", "ext4")+"---\n"+crowdObject(t, c.pods))
 	defer func() {
 		c.cordon(t)
 		ctx := context.WithoutCancel(t.Context())

@@ -12,16 +12,6 @@ import (
 	"time"
 )
 
-// timesClass has room for the most that a round makes dirty, below the mark from which the cache writes back by itself.
-const timesClass = `
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: e2e-node-times}
-provisioner: csi.escache.io
-volumeBindingMode: Immediate
-parameters: {clusterID: %q, pool: rbd, cacheSize: 256Mi, csi.storage.k8s.io/fstype: ext4}
-`
-
 // times are what was measured, a value each round.
 type times struct {
 	names  []string
@@ -69,7 +59,8 @@ func (w *world) spent(t *testing.T, node, method string) time.Duration {
 func TestTimes(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
-	w.apply(t, fmt.Sprintf(timesClass, w.fsid))
+	// Room for the most that a round makes dirty, below the mark from which the cache writes back by itself.
+	w.apply(t, w.class("times", "Immediate", "256Mi", "ext4"))
 	rounds := number(t, "ESCACHE_E2E_ROUNDS", 3)
 	var s times
 	for round := range rounds {

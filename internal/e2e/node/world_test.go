@@ -66,23 +66,7 @@ apiVersion: escache.io/v1alpha1
 kind: NodeGroup
 metadata: {name: %s}
 spec: {nodes: [%s]}
----
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: e2e-node-ext4}
-provisioner: csi.escache.io
-allowVolumeExpansion: true
-volumeBindingMode: Immediate
-parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: ext4}
----
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: e2e-node-xfs}
-provisioner: csi.escache.io
-allowVolumeExpansion: true
-volumeBindingMode: Immediate
-parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstype: xfs}
-`, namespace, group, strings.Join(w.nodes, ", "), w.fsid, w.fsid))
+`, namespace, group, strings.Join(w.nodes, ", "))+w.class("ext4", "Immediate", "64Mi", "ext4")+w.class("xfs", "Immediate", "64Mi", "xfs"))
 	waitFor(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
 		for _, n := range w.nodes {
 			if got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`); err != nil || got != group {
@@ -93,6 +77,20 @@ parameters: {clusterID: %q, pool: rbd, cacheSize: 64Mi, csi.storage.k8s.io/fstyp
 	})
 	w.ready(t)
 	return w
+}
+
+// class is the StorageClass e2e-node-NAME.
+func (w *world) class(name, binding, cacheSize, fsType string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: e2e-node-%s}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+volumeBindingMode: %s
+parameters: {clusterID: %q, pool: rbd, cacheSize: %s, csi.storage.k8s.io/fstype: %s}
+`, name, binding, w.fsid, cacheSize, fsType)
 }
 
 // waitFor looks once a second: a look starts a kubectl, and would take the processors from what is waited for.
