@@ -115,6 +115,9 @@ func (m *Machine) Wait(ctx context.Context) error {
 const kernelArguments = "console=ttyS0 panic=-1 quiet loglevel=5 mitigations=off cryptomgr.notests apparmor=0 rcupdate.rcu_expedited=1 " +
 	"no_timer_check"
 
+// counterRate is measured once: it is the same for all machines, and takes a tenth of a second.
+var counterRate = sync.OnceValue(counterKHz)
+
 // arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is itself virtual often cannot nest.
 func arguments(config Config) []string {
 	codeMiB := config.CodeMiB
@@ -122,7 +125,7 @@ func arguments(config Config) []string {
 		codeMiB = 128
 	}
 	kernel := kernelArguments
-	if rate := counterKHz(); rate > 0 {
+	if rate := counterRate(); rate > 0 {
 		kernel += " tsc_early_khz=" + strconv.Itoa(rate)
 	}
 	args := []string{
