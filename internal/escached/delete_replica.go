@@ -13,7 +13,7 @@ import (
 
 // DeleteReplica removes this host's replica. Without discard only when it positively holds nothing that Ceph has not.
 func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
-	ctx, done, err := e.begin(ctx, ref, "delete_replica", changeTimeout)
+	ctx, done, err := e.beginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
 		return err
 	}

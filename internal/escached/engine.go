@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
@@ -125,6 +128,8 @@ type Engine struct {
 	metrics *measures
 	unasked *unasked
 
+	// turns are for verbs that start many programs and that nobody's I/O waits for.
+	turns  *semaphore.Weighted
 	room   *room
 	faults sync.Map // name of an LV → why its tags or its recovery failed
 }
@@ -135,7 +140,7 @@ func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log 
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
 		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
 		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), room: newRoom(layers.Store, time.Now),
-		unasked: newUnasked(),
+		unasked: newUnasked(), turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 
@@ -143,6 +148,7 @@ func NewEngine(cfg Config, version, uname, fencePeer string, layers Layers, log 
 const (
 	changeTimeout  = 2 * time.Minute
 	connectTimeout = 3 * time.Minute
+	turnTimeout    = 10 * time.Minute
 )
 
 // begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
@@ -156,6 +162,22 @@ func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	return ctx, func() { cancel(); release() }, nil
+}
+
+// beginInTurn is begin for laying and removing replicas. Dozens at once, when many pods start, would run until the time of all of them is
+// over; a few at a time, in the order in which they came, each take their own time only, which begins with their turn.
+func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
+	waiting, done, err := e.begin(ctx, ref, verb, turnTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := e.turns.Acquire(waiting, 1); err != nil {
+		done()
+		return nil, nil, failOn(ref, escache.CodeBusy,
+			"other replicas are laid or removed, and after %s it was not the turn of %s; repeat it", turnTimeout, verb)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	return ctx, func() { cancel(); e.turns.Release(1); done() }, nil
 }
 
 // lock takes the volume for a verb, or answers CodeBusy, which names the verb that has it.

@@ -184,8 +184,7 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 		}
 		switch {
 		case dev.Error && repaired:
-			return v.fail(escache.CodeCacheError,
-				"writing back fails again after the error was cleared; look at Ceph and at the kernel's log, then flush again")
+			return notTaken(v, dev)
 		case dev.Error:
 			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
 			err = e.reload(ctx, v.name(), dev.Table, dev.Table)
@@ -195,7 +194,9 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 			return nil
 		default:
 			crashpoint.Reach("flush/begin")
-			err = e.Caches.FlushOnce(ctx, v.name(), messageTimeout)
+			if err = e.Caches.FlushOnce(ctx, v.name(), messageTimeout); err != nil {
+				err = e.whyNotFlushed(ctx, v, err)
+			}
 			crashpoint.Reach("flush/flushed")
 		}
 		if err != nil {
@@ -203,4 +204,18 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 		}
 	}
 	return nil
+}
+
+// whyNotFlushed says more than the kernel, which answers a flush that Ceph did not take with nothing but an I/O error.
+func (e *Engine) whyNotFlushed(ctx context.Context, v volume, err error) error {
+	dev, connected, look := e.device(ctx, v.name())
+	if look != nil || !connected || !dev.Error {
+		return err
+	}
+	return notTaken(v, dev)
+}
+
+func notTaken(v volume, dev writecache.Device) error {
+	return v.fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
+		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.DirtyBytes())
 }

@@ -15,7 +15,7 @@ import (
 
 // PutReplica lays this host's replica, or finishes, confirms or re-peers the one that is here.
 func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "put_replica", changeTimeout)
+	ctx, done, err := e.beginInTurn(ctx, req.VolumeRef, "put_replica")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
@@ -130,9 +131,14 @@ func (c *worldCaches) LoadAndResume(_ context.Context, name string, t writecache
 	return nil
 }
 
-func (c *worldCaches) FlushOnce(context.Context, string, time.Duration) error {
+func (c *worldCaches) FlushOnce(_ context.Context, name string, _ time.Duration) error {
 	if err := (*world)(c).step("flush"); err != nil {
 		return err
+	}
+	dev := c.dm[name]
+	if dev.Error = dev.Error || c.cephRefuses; dev.Error {
+		c.dm[name] = dev
+		return &command.ExitError{Command: "dmsetup message flush", Code: 1, Stderr: "Input/output error"}
 	}
 	c.dirty = 0
 	return nil

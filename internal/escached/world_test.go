@@ -36,6 +36,8 @@ type world struct {
 	exposed map[string]int64
 	disk    map[string][]byte // by path; /dev/drbdN and its LV share one
 	dirty   int64
+	// cephRefuses what is written back.
+	cephRefuses bool
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.

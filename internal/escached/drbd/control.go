@@ -58,9 +58,10 @@ func (c *Control) Down(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "down", name)
 }
 
-// Disconnect drops the link to the peer. A Primary asks its arbiter about it and is frozen until that has answered.
+// Disconnect drops the link to the peer. A Primary asks its arbiter about it and is frozen until that has answered. What is without a link
+// already stays so: an earlier try, given up while the arbiter was asked, comes to its end in the kernel.
 func (c *Control) Disconnect(ctx context.Context, name string) error {
-	return c.adm(ctx, name, "disconnect", name)
+	return unlinked(c.adm(ctx, name, "disconnect", name))
 }
 
 // Connect starts connecting to the peer again.
@@ -89,8 +90,19 @@ const freeing = "/freeing"
 
 // Leave drops the link to the peer at once, or gives up waiting for it, without telling the peer anything.
 func (c *Control) Leave(ctx context.Context, name string) error {
-	return c.admFor(ctx, name+freeing, "disconnect", "--force", name)
+	return unlinked(c.admFor(ctx, name+freeing, "disconnect", "--force", name))
 }
+
+// unlinked leaves out the error of taking away a link that is not there.
+func unlinked(err error) error {
+	if command.ExitCode(err) == refused && strings.Contains(err.Error(), "unknown connection") {
+		return nil
+	}
+	return err
+}
+
+// refused is drbdadm's exit code for what the kernel does not do.
+const refused = 10
 
 // Detach takes the local disk away at once, also from a Primary. Nothing more is written to it.
 func (c *Control) Detach(ctx context.Context, name string) error {

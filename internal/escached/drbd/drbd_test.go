@@ -157,6 +157,31 @@ func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 	}
 }
 
+// refusing answers as the kernel did to a drbdadm that was run on a resource in StandAlone.
+type refusing struct{ stderr string }
+
+func (r refusing) Run(context.Context, command.Command) (command.Result, error) {
+	return command.Result{}, &command.ExitError{Command: "drbdadm disconnect r", Code: 10, Stderr: r.stderr}
+}
+
+func TestALinkThatIsNotThereIsTakenAway(t *testing.T) {
+	files := Files{Dir: t.TempDir()}
+	for stderr, fails := range map[string]bool{
+		"??: Failure: (162) Invalid configuration request\nadditional info from kernel:\nunknown connection": false,
+		"??: Failure: (162) Invalid configuration request\nadditional info from kernel:\nunknown resource":   true,
+	} {
+		c := NewControl(refusing{stderr}, files)
+		for name, err := range map[string]error{"disconnect": c.Disconnect(t.Context(), "r"), "leave": c.Leave(t.Context(), "r")} {
+			if (err != nil) != fails {
+				t.Errorf("%s, %q: %v", name, stderr, err)
+			}
+		}
+		if err := c.Connect(t.Context(), "r"); err == nil {
+			t.Error("connecting passes for disconnecting")
+		}
+	}
+}
+
 type recorder struct{ args []string }
 
 func (r *recorder) Run(_ context.Context, c command.Command) (command.Result, error) {

@@ -37,7 +37,7 @@ type Resource struct {
 func (r Resource) Text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
-	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 5; timeout 20; connect-int 1;\n")
+	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
 	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.pair())
 	fmt.Fprintf(&b, "  disk { on-io-error detach; c-plan-ahead 0; resync-rate %s; fencing resource-and-stonith; }\n", r.ResyncRate)
 	fmt.Fprintf(&b, "  handlers { fence-peer %q; }\n", r.FencePeer)

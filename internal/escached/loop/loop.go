@@ -30,14 +30,15 @@ const (
 
 // Control drives loop devices through losetup.
 type Control struct {
-	run    command.Runner
-	sys    string
-	number func(path string) (uint64, error)
+	run     command.Runner
+	sys     string
+	number  func(path string) (uint64, error)
+	backing func(device string) (uint64, error)
 }
 
 // New returns a Control.
 func New(run command.Runner) *Control {
-	return &Control{run: run, sys: "/sys/block", number: deviceNumber}
+	return &Control{run: run, sys: "/sys/block", number: deviceNumber, backing: backingNumber}
 }
 
 // Find returns the loop device of a block device, "" if it has none. It starts no child and waits for no I/O.
@@ -58,12 +59,32 @@ func (c *Control) Find(backing string) (string, error) {
 		if err != nil {
 			continue // it was taken away just now
 		}
-		// The file that the kernel names may be another node of the same device.
-		if other, err := c.number(strings.TrimSpace(string(path))); err == nil && other == number {
-			return "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file))), nil
+		device := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file)))
+		// The file that the kernel names may be another node of the same device. Where the loop device was made in a container that has
+		// ended, the kernel names the file as nobody sees it any more; then the loop device itself has to be asked.
+		other, err := c.number(strings.TrimSpace(string(path)))
+		if err != nil {
+			other, err = c.backing(device)
+		}
+		if err == nil && other == number {
+			return device, nil
 		}
 	}
 	return "", nil
+}
+
+// backingNumber is the number of the block device behind a loop device.
+func backingNumber(device string) (uint64, error) {
+	file, err := os.Open(device) //nolint:gosec // its name is from the kernel's list
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	status, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if err != nil {
+		return 0, fmt.Errorf("ask %s for what is behind it: %w", device, err)
+	}
+	return status.Rdevice, nil
 }
 
 func deviceNumber(path string) (uint64, error) {

@@ -47,11 +47,14 @@ func newKernel(t *testing.T) (*kernel, *Control) {
 	k := &kernel{t: t, sys: t.TempDir(), numbers: map[string]uint64{"/dev/mapper/v": 2, "/dev/dm-2": 2, "/dev/mapper/other": 3}}
 	k.show("loop1", "/dev/mapper/other", "8")
 	k.show("loop2", "/dev/gone", "8")
-	return k, &Control{run: k, sys: k.sys, number: func(path string) (uint64, error) {
+	number := func(path string) (uint64, error) {
 		if n, ok := k.numbers[path]; ok {
 			return n, nil
 		}
 		return 0, os.ErrNotExist
+	}
+	return k, &Control{run: k, sys: k.sys, number: number, backing: func(device string) (uint64, error) {
+		return number("behind " + device)
 	}}
 }
 
@@ -83,6 +86,15 @@ func TestALoopDeviceIsFoundByTheNumberOfItsDevice(t *testing.T) {
 	}
 	if len(k.ran) > 0 {
 		t.Errorf("ran %q", k.ran)
+	}
+}
+
+func TestALoopDeviceOfAContainerThatHasEndedIsFound(t *testing.T) {
+	k, c := newKernel(t)
+	k.numbers["/dev/mapper/old"], k.numbers["behind /dev/loop4"] = 5, 5
+	k.show("loop4", "/mapper/old", "8") // as the kernel has it when the mount that the path went through is gone
+	if got, err := c.Find("/dev/mapper/old"); err != nil || got != "/dev/loop4" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
