@@ -140,10 +140,16 @@ func TestNodeInfoNamesTheOldestGroupAndTheLimit(t *testing.T) {
 	ask := func() (*csi.NodeGetInfoResponse, error) {
 		return s.NodeGetInfo(context.Background(), &csi.NodeGetInfoRequest{})
 	}
+	if told, asked := s.Told(); asked {
+		t.Errorf("told %+v before it was asked", told)
+	}
 	info, err := ask()
 	if err != nil || info.GetNodeId() != "n1" || info.GetMaxVolumesPerNode() != 64 ||
 		info.GetAccessibleTopology().GetSegments()[v1alpha1.TopologyKey] != "old" {
 		t.Errorf("%v %v", info, err)
+	}
+	if told, asked := s.Told(); !asked || told != (Info{Group: "old", MaxVolumes: 64}) {
+		t.Errorf("told %+v %v", told, asked)
 	}
 	// While escached restarts, the kubelet must not lose the driver.
 	h.failures["node"] = escache.ErrUnreachable

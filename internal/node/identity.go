@@ -63,6 +63,7 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 type nodeInfo struct {
 	mu    sync.Mutex
 	limit int64
+	told  *Info
 }
 
 // Info is what the kubelet keeps of this node. When it changes, the driver registers anew.
@@ -108,6 +109,16 @@ func groupOf(groups []v1alpha1.NodeGroup, node string) string {
 	return oldest.Name
 }
 
+// Told returns what NodeGetInfo answered last, which is what the kubelet goes by; false while it has not asked.
+func (s *Service) Told() (Info, bool) {
+	s.info.mu.Lock()
+	defer s.info.mu.Unlock()
+	if s.info.told == nil {
+		return Info{}, false
+	}
+	return *s.info.told, true
+}
+
 // NodeGetInfo tells the kubelet the node's name, group and volume limit.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetinfo
@@ -120,5 +131,8 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 	if info.Group != "" {
 		answer.AccessibleTopology.Segments = map[string]string{v1alpha1.TopologyKey: info.Group}
 	}
+	s.info.mu.Lock()
+	defer s.info.mu.Unlock()
+	s.info.told = &info
 	return answer, nil
 }

@@ -14,15 +14,37 @@ import (
 
 // follower has the driver registered anew when what the kubelet was told of this node is not so any more.
 type follower struct {
-	service   *node.Service
+	service   informer
 	cluster   *cluster.Client
 	node      string
-	registrar *registration.Registrar
+	registrar registrar
 	logger    *slog.Logger
+
+	// again is what the kubelet was last asked to come for, and since when.
+	again *node.Info
+	since time.Time
 }
+
+type (
+	// informer knows what this node is, and what the kubelet was told it is.
+	informer interface {
+		Info(ctx context.Context) (node.Info, error)
+		Told() (info node.Info, asked bool)
+	}
+	// registrar makes the kubelet ask anew.
+	registrar interface{ Again() }
+)
+
+var (
+	_ informer  = (*node.Service)(nil)
+	_ registrar = (*registration.Registrar)(nil)
+)
 
 // infoInterval is how often the node's group is looked up: one small read.
 const infoInterval = 10 * time.Second
+
+// patience is how long the kubelet may take to ask anew before it is called once more.
+const patience = time.Minute
 
 // settleTime is how long the first registration waits for escached, so that the kubelet need not be told a volume limit later.
 const settleTime = 20 * time.Second
@@ -61,22 +83,35 @@ func awaitNode(ctx context.Context, kubernetes *cluster.Client, node string, pau
 func (f *follower) run(ctx context.Context) error {
 	ticker := time.NewTicker(infoInterval)
 	defer ticker.Stop()
-	var told *node.Info
 	for {
-		if info, err := f.service.Info(ctx); err == nil {
-			if told != nil && *told != info {
-				f.logger.InfoContext(ctx, "this node has changed: registering anew", "group", info.Group, "maxVolumes", info.MaxVolumes,
-					"groupBefore", told.Group)
-				f.registrar.Again()
-			}
-			told = &info
-		}
+		f.look(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
 	}
+}
+
+// look compares what this node is with what the kubelet was told, however long ago: a group that was made between its question and the
+// first look has changed too. While the kubelet has still to come it is not called again: each call also ends the registration there is.
+func (f *follower) look(ctx context.Context) {
+	told, asked := f.service.Told()
+	if !asked {
+		return
+	}
+	info, err := f.service.Info(ctx)
+	if err != nil || info == told {
+		f.again = nil
+		return
+	}
+	if f.again != nil && *f.again == info && time.Since(f.since) < patience {
+		return
+	}
+	f.logger.InfoContext(ctx, "this node has changed: registering anew", "group", info.Group, "maxVolumes", info.MaxVolumes,
+		"groupBefore", told.Group)
+	f.again, f.since = &info, time.Now()
+	f.registrar.Again()
 }
 
 // prepare takes the label of an earlier group off the Node: the kubelet does not register a driver whose topology contradicts it.

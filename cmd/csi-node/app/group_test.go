@@ -2,14 +2,18 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/cluster"
 )
 
@@ -45,4 +49,45 @@ func TestRegistrationWaitsForTheNodeObject(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fakeNode is a node and its kubelet, which is called by Again.
+type fakeNode struct {
+	info, told node.Info
+	asked      bool
+	err        error
+	calls      int
+}
+
+func (f *fakeNode) Info(context.Context) (node.Info, error) { return f.info, f.err }
+func (f *fakeNode) Told() (node.Info, bool)                 { return f.told, f.asked }
+func (f *fakeNode) Again()                                  { f.calls++ }
+
+func TestTheKubeletIsCalledWhenItWasToldOtherwise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := &fakeNode{info: node.Info{Group: "a", MaxVolumes: 7}}
+		f := &follower{service: host, registrar: host, logger: slog.New(slog.DiscardHandler)}
+		expect := func(when string, calls int) {
+			t.Helper()
+			f.look(t.Context())
+			if host.calls != calls {
+				t.Fatalf("%s: called %d times, expected %d", when, host.calls, calls)
+			}
+		}
+		expect("before the kubelet has asked", 0)
+		// It asked before there was a group; whoever looks for the first time now finds one.
+		host.told, host.asked = node.Info{MaxVolumes: 7}, true
+		expect("told before the group was made", 1)
+		expect("not come yet", 1)
+		host.told = host.info
+		expect("has come", 1)
+		host.info.Group, host.err = "b", errors.New("the API does not answer")
+		expect("nothing is known", 1)
+		host.err = nil
+		expect("group changed", 2)
+		time.Sleep(patience)
+		expect("did not come in a minute", 3)
+		host.info.MaxVolumes = 9
+		expect("changed once more meanwhile", 4)
+	})
 }

@@ -64,7 +64,8 @@ func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 	add := func(reason Reason, severity Severity, condition, format string, args ...any) {
 		all = append(all, Finding{reason, severity, condition, fmt.Sprintf(format, args...)})
 	}
-	if s.Error != nil {
+	frozen := s.IOSuspended && s.Error != nil && s.Error.Code == escache.CodePeerUnavailable // told below, and once
+	if s.Error != nil && !frozen {
 		reason, severity := classify(s.Error.Code)
 		add(reason, severity, v1alpha1.ConditionHealthy, "%s (%s)", s.Error.Detail, s.Error.Code)
 	}
@@ -168,7 +169,7 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's copy is current.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
 	p, linked := linkedPeer(s, peer)
-	return linked && p.DiskState == diskUpToDate && lost(s.DiskState)
+	return linked && p.DiskState == diskUpToDate && lost(s.DiskState) && !s.IOSuspended
 }
 
 // linkedPeer is the peer of that name, if its link is up and no resync runs over it.

@@ -30,6 +30,12 @@ func TestFindings(t *testing.T) {
 			false, []Reason{PeerLost}},
 		{"peer lost and frozen", func(s *escache.VolumeStatus) { s.Peers[0].ConnectionState, s.IOSuspended = "WFConnection", true },
 			false, []Reason{IOFrozen, PeerLost}},
+		{"frozen, said once", func(s *escache.VolumeStatus) {
+			s.Error, s.IOSuspended = &escache.Fault{Code: escache.CodePeerUnavailable}, true
+		}, false, []Reason{IOFrozen}},
+		{"frozen, and the disk has failed", func(s *escache.VolumeStatus) {
+			s.Error, s.IOSuspended = &escache.Fault{Code: escache.CodeCacheError}, true
+		}, false, []Reason{CacheError, IOFrozen}},
 		{"peer lost, but all is in Ceph", func(s *escache.VolumeStatus) {
 			s.Peers[0].ConnectionState, s.Mode, s.DirtyBytes = "WFConnection", escache.ModeWritethrough, new(int64)
 		}, false, nil},

@@ -6,12 +6,14 @@ import (
 	"slices"
 
 	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
 // record keeps the list of outdated nodes as it is seen to be: a copy whose disk has failed goes onto it, for with the link up DRBD asks
-// nobody before it goes on without that copy; and the peer leaves it once it holds a current copy again.
+// nobody before it goes on without that copy; and the peer leaves it once it holds a current copy again. Both happen at once where this
+// node's disk has failed before the peer was taken off: DRBD links nothing but a current copy with a Primary that has no disk.
 func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
 	if s.Role != api.RolePrimary {
 		return
@@ -21,11 +23,11 @@ func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
 		var err error
 		switch {
 		case outdated(peer.Name) && health.IsCurrent(s, peer.Name):
-			err = w.rewrite(ctx, v, peer.Name, false, health.IsCurrent)
+			err = w.rewrite(ctx, v, change{off: peer.Name, holds: health.IsCurrent, peer: peer.Name})
 		case !outdated(peer.Name) && health.IsDiskless(s, peer.Name):
-			err = w.rewrite(ctx, v, peer.Name, true, health.IsDiskless)
+			err = w.rewrite(ctx, v, change{on: peer.Name, holds: health.IsDiskless, peer: peer.Name})
 		case !outdated(w.Node) && health.LivesOnPeer(s, peer.Name):
-			err = w.rewrite(ctx, v, w.Node, true, func(now api.VolumeStatus, _ string) bool { return health.LivesOnPeer(now, peer.Name) })
+			err = w.rewrite(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
 		}
 		if err != nil && !errors.Is(err, cluster.ErrConflict) {
 			w.Logger.WarnContext(ctx, "cannot keep the list of outdated nodes", "volume", v.object.Name, "peer", peer.Name, "error", err)
@@ -33,37 +35,51 @@ func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
 	}
 }
 
-// rewrite puts a node on the list or takes it off. The order is what makes it safe: the record is read first and the state after it, so a
-// peer that is lost and outdated in between changes the record, and the compare-and-swap fails.
-func (w *Watch) rewrite(ctx context.Context, v *volume, node string, outdated bool, holds func(api.VolumeStatus, string) bool) error {
+// change of the list: a node that goes onto it, one that leaves it, and what has to be seen of the peer for that.
+type change struct {
+	on, off string
+	holds   func(s api.VolumeStatus, peer string) bool
+	peer    string
+}
+
+// of returns the list after the change, and whether it differs.
+func (c change) of(s v1alpha1.CacheVolumeStatus) (list []string, differs bool) {
+	list = s.OutdatedWithout(c.off)
+	differs = len(list) != len(s.Outdated)
+	if c.on != "" && !s.IsOutdated(c.on) {
+		return append(list, c.on), true
+	}
+	return list, differs
+}
+
+// rewrite changes the list. The order is what makes it safe: the record is read first and the state after it, so a peer that is lost and
+// outdated in between changes the record, and the compare-and-swap fails.
+func (w *Watch) rewrite(ctx context.Context, v *volume, c change) error {
 	object, err := w.Cluster.Volume(ctx, v.object.Name)
 	if err != nil {
 		return err
 	}
 	v.object = object
-	if object.Status.AttachedNode != w.Node || object.Status.IsOutdated(w.Node) || object.Status.IsOutdated(node) == outdated {
+	list, differs := c.of(object.Status)
+	if object.Status.AttachedNode != w.Node || object.Status.IsOutdated(w.Node) || !differs {
 		return nil
 	}
-	// The last copy that counts stays one: another on the list may be current by now, but nobody has taken it off yet.
-	if outdated && !slices.ContainsFunc(object.Spec.Replicas, func(r string) bool { return r != node && !object.Status.IsOutdated(r) }) {
+	// The last copy that counts stays one.
+	if c.on != "" && !slices.ContainsFunc(object.Spec.Replicas, func(r string) bool { return !slices.Contains(list, r) }) {
 		return nil
 	}
 	status, err := w.Cache.VolumeStatus(ctx, v.ref)
 	if err != nil {
 		return err
 	}
-	if status.Role != api.RolePrimary || status.Epoch != object.Status.Epoch || !holds(*status, node) {
+	if status.Role != api.RolePrimary || status.Epoch != object.Status.Epoch || !c.holds(*status, c.peer) {
 		return nil
-	}
-	list := object.Status.OutdatedWithout(node)
-	if outdated {
-		list = append(list, node)
 	}
 	changed, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"outdated": list})
 	if err != nil {
 		return err
 	}
 	v.object = changed
-	w.Logger.WarnContext(ctx, "the list of outdated nodes has changed", "volume", object.Name, "node", node, "outdated", outdated)
+	w.Logger.WarnContext(ctx, "the list of outdated nodes has changed", "volume", object.Name, "from", object.Status.Outdated, "to", list)
 	return nil
 }

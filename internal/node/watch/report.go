@@ -35,13 +35,19 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 		p.quiet = !v.maySpeak(p.finding.Reason, now)
 		w.tell(ctx, v, p, cluster.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
 	}
-	for _, p := range over {
-		w.tell(ctx, v, p, cluster.Event{
-			Reason: "Recovered", Time: now,
-			Message: fmt.Sprintf("%s is over after %s", p.finding.Reason, now.Sub(p.since).Round(time.Second)),
-		})
+	if told := slices.DeleteFunc(over, func(p *problem) bool { return p.quiet }); len(told) > 0 {
+		w.tell(ctx, v, told[0], cluster.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
 	}
 	w.keep(ctx, v, status, now)
+}
+
+// recovery says what is over, the oldest first, and for how long each was so: what began together mostly ends together, and is one Event.
+func recovery(over []*problem, now time.Time) string {
+	parts := make([]string, 0, len(over))
+	for _, p := range over {
+		parts = append(parts, fmt.Sprintf("%s is over after %s", p.finding.Reason, now.Sub(p.since).Round(time.Second)))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (w *Watch) tell(ctx context.Context, v *volume, p *problem, e cluster.Event) {

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -121,7 +122,9 @@ func (v *volume) change(findings []health.Finding, now time.Time) (begun, over [
 			over = append(over, p)
 		}
 	}
-	slices.SortFunc(over, func(a, b *problem) int { return a.since.Compare(b.since) })
+	slices.SortFunc(over, func(a, b *problem) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.finding.Reason, b.finding.Reason))
+	})
 	return begun, over
 }
 

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +118,22 @@ func TestAFreshVolumeMayTakeAMomentToFindItsPeer(t *testing.T) {
 	}
 }
 
+func TestWhatIsOverTogetherIsToldTogether(t *testing.T) {
+	w := settled(t)
+	w.lose()
+	w.status.IOSuspended = true
+	w.looks(1)
+	w.find()
+	w.status.IOSuspended = false
+	w.looks(absences)
+	if !slices.Equal(w.events, []string{"IOFrozen", "PeerLost", "Recovered"}) {
+		t.Errorf("events %q", w.events)
+	}
+	if !strings.Contains(w.message, "IOFrozen is over after ") || !strings.Contains(w.message, ", PeerLost is over after ") {
+		t.Errorf("message %q", w.message)
+	}
+}
+
 func TestARestartReportsNothingTwice(t *testing.T) {
 	w := settled(t)
 	w.lose()
@@ -219,17 +236,35 @@ func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 	})
-	t.Run("not while the peer is on record", func(t *testing.T) {
+	onRecord := func(t *testing.T) *world {
 		w := settled(t)
 		w.object.Status.Outdated = []string{"n2"}
 		w.touch()
 		w.watch.Recorded(w.object.DeepCopy())
 		w.status.DiskState = "Diskless"
+		return w
+	}
+	t.Run("this node's, in the place of a peer that has everything and was not taken off yet", func(t *testing.T) {
+		w := onRecord(t)
 		w.looks(2)
-		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 	})
+	for state, change := range map[string]func(*world){
+		"is catching up": func(w *world) { w.status.Peers[0].DiskState = "Inconsistent" },
+		"is lost":        (*world).lose,
+		"is lost between the record and the look": func(w *world) { w.beforeStatus = w.lose },
+	} {
+		t.Run("not this node's while the peer on record "+state, func(t *testing.T) {
+			w := onRecord(t)
+			change(w)
+			w.looks(2)
+			if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+				t.Errorf("outdated: %q", w.object.Status.Outdated)
+			}
+		})
+	}
 	t.Run("not by a node that does not have the volume", func(t *testing.T) {
 		w := settled(t)
 		w.status.Peers[0].DiskState = "Diskless"

@@ -35,6 +35,7 @@ type world struct {
 	version       int
 	reads, writes int
 	events        []string
+	message       string // of the last Event
 	apiDown       bool
 }
 
@@ -178,6 +179,6 @@ func (w *world) Emit(_ context.Context, _ string, _ *v1alpha1.CacheVolume, e clu
 	if w.apiDown {
 		return cluster.ErrUnavailable
 	}
-	w.events = append(w.events, e.Reason)
+	w.events, w.message = append(w.events, e.Reason), e.Message
 	return nil
 }
