@@ -75,7 +75,7 @@ func (o *Options) bindCommon(f *pflag.FlagSet) {
 }
 
 func (o *Options) bindServe(f *pflag.FlagSet) {
-	f.StringVar(&o.Socket, "csi-socket", o.Socket, "path of the CSI socket; it is there only while this replica leads")
+	f.StringVar(&o.Socket, "csi-socket", o.Socket, "path of the CSI socket; calls wait while another replica leads")
 	f.StringVar(&o.Metrics, "metrics-address", o.Metrics, "IP:PORT of /metrics; 0 turns it off")
 	f.StringVar(&o.Health, "health-address", o.Health, "IP:PORT of /healthz and /readyz; 0 turns them off")
 	f.StringVar(&o.TraceTarget, "otlp-endpoint", o.TraceTarget, "HOST:PORT of an OpenTelemetry collector (gRPC); empty: no traces")

@@ -29,8 +29,8 @@ type RecoveryOptions struct {
 // defaultRecovery has a dead node's proof last two minutes before the node is tainted: longer than the kubelet's restart and a
 // switch's reboot, shorter than the five minutes that Kubernetes itself waits before it evicts pods.
 //
-// Replicas are not replaced unless that is asked for: it has run against played hosts only. Ten minutes is a good choice: a server
-// needs up to that to reboot, and one that is back catches up with only what it missed, where a replacement copies the whole cache.
+// Replicas are not replaced unless that is asked for: it copies whole caches. Ten minutes is a good choice: a server needs up to that to
+// reboot, and one that is back catches up with only what it missed.
 func defaultRecovery() RecoveryOptions {
 	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }

@@ -190,6 +190,11 @@ func (p parts) assemble() error {
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
 	})
+	calls := server.New(server.Config{
+		Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
+		Longest: p.options.LongestCall, Traces: p.traces,
+		Prepare: p.prepare,
+	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
 		groups.SetupWithManager(p.manager),
@@ -198,11 +203,8 @@ func (p parts) assemble() error {
 		p.page(),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
-		p.manager.Add(server.New(server.Config{
-			Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
-			Longest: p.options.LongestCall, Traces: p.traces,
-			Prepare: p.prepare,
-		})),
+		p.manager.Add(server.Standby{Server: calls}),
+		p.manager.Add(calls),
 		p.manager.AddHealthzCheck("alive", healthz.Ping),
 		p.manager.AddReadyzCheck("synced", p.synced),
 	)

@@ -1,4 +1,5 @@
-// Package server serves CSI on a unix socket while this process leads, and tells log, metrics and traces about every call.
+// Package server serves CSI on a unix socket, where calls wait while another process leads, and tells log, metrics and traces about every
+// call.
 package server
 
 import (
@@ -15,6 +16,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // Service is what is served.
@@ -25,9 +27,9 @@ type Service interface {
 
 // Config is what a Server is made of.
 type Config struct {
-	// Socket is the path of the unix socket. It exists only while this process leads, so that the sidecars of a standby wait.
+	// Socket is the path of the unix socket.
 	Socket string
-	// Prepare has to succeed before anything is served.
+	// Prepare has to succeed before any call goes on.
 	Prepare func(ctx context.Context) error
 	Service Service
 	Log     *slog.Logger
@@ -37,39 +39,75 @@ type Config struct {
 	Traces  trace.TracerProvider
 }
 
-// Server is a Runnable of controller-runtime's manager.
-type Server struct{ Config }
+// Server is a Runnable of controller-runtime's manager: it lets calls go on while this process leads. Standby is another, which has to
+// run too.
+type Server struct {
+	Config
 
-// New returns a server. It does not listen before Start.
-func New(config Config) *Server { return &Server{Config: config} }
+	grpc  *grpc.Server
+	leads chan struct{} // closed when calls may go on
+}
+
+// New returns a server. It does not listen before Standby does.
+func New(config Config) *Server {
+	s := &Server{Config: config, leads: make(chan struct{})}
+	s.grpc = grpc.NewServer(
+		grpc.ChainUnaryInterceptor(s.wait, s.observe),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(s.Traces))),
+	)
+	csi.RegisterIdentityServer(s.grpc, s.Service)
+	csi.RegisterControllerServer(s.grpc, s.Service)
+	return s
+}
 
 // NeedLeaderElection keeps a standby from serving.
 func (*Server) NeedLeaderElection() bool { return true }
 
-// Start serves until the context ends.
+// Start lets calls go on until the context ends, and with it this process's time as the leader.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return fmt.Errorf("prepare to serve CSI: %w", err)
 	}
+	s.Log.Info("serving CSI", "socket", s.Socket)
+	close(s.leads)
+	<-ctx.Done()
+	stop(s.grpc)
+	return nil
+}
+
+// wait holds a call back until this process leads. CSI's sidecars end themselves when they find no socket for 30 s, and the kubelet lets
+// them wait longer each time before it starts them again; but they ask a driver that listens for ever whether it is ready.
+func (s *Server) wait(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	select {
+	case <-s.leads:
+		return handler(ctx, request)
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// Standby is the Runnable of a Server that listens, whoever leads.
+type Standby struct{ *Server }
+
+// NeedLeaderElection is false: calls wait, not the socket.
+func (Standby) NeedLeaderElection() bool { return false }
+
+// Start listens until the context ends. One that leads lets its calls end first; those to another only wait.
+func (s Standby) Start(ctx context.Context) error {
 	listener, err := listen(ctx, s.Socket)
 	if err != nil {
 		return err
 	}
-	g := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(s.observe),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(s.Traces))),
-	)
-	csi.RegisterIdentityServer(g, s.Service)
-	csi.RegisterControllerServer(g, s.Service)
-	s.Log.Info("serving CSI", "socket", s.Socket)
-	served := make(chan error, 1)
-	go func() { served <- g.Serve(listener) }()
-	select {
-	case err := <-served:
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-s.leads:
+		default:
+			s.grpc.Stop()
+		}
+	})()
+	if err := s.grpc.Serve(listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve CSI: %w", err)
-	case <-ctx.Done():
 	}
-	stop(g)
 	return nil
 }
 
@@ -81,7 +119,7 @@ func stop(g *grpc.Server) {
 	g.GracefulStop()
 }
 
-// listen replaces a socket that an earlier process, killed, has left. The lease says that it is gone.
+// listen replaces a socket that an earlier process, killed, has left: each replica has a path of its own.
 func listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("make the socket's directory: %w", err)

@@ -27,6 +27,9 @@ import (
 )
 
 // service does what the name of the volume says.
+// slowBegun and slowEnds are the two moments of a slow call.
+var slowBegun, slowEnds = make(chan struct{}), make(chan struct{})
+
 type service struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -39,6 +42,9 @@ func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*c
 	case "hang":
 		<-ctx.Done()
 		return nil, fmt.Errorf("waiting: %w", ctx.Err())
+	case "slow":
+		slowBegun <- struct{}{}
+		<-slowEnds
 	case "busy":
 		return nil, fmt.Errorf("other call: %w", controller.ErrBusy)
 	case "bug":
@@ -89,9 +95,10 @@ func serve(t *testing.T) running {
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry), Traces: noop.NewTracerProvider(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
+	go func() { ended <- Standby{s}.Start(ctx) }()
 	go func() { ended <- s.Start(ctx) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	r.stop = sync.OnceValue(func() error { cancel(); return errors.Join(<-ended, <-ended) })
 	for !accepts(r.socket) { // gRPC waits a second after a refused dial, longer than some calls here have
 		select {
 		case <-t.Context().Done():
@@ -185,12 +192,76 @@ func TestAnswerArrivesBeforeItsCallerGivesUp(t *testing.T) {
 	})
 }
 
-func TestNothingIsServedBeforeItIsPrepared(t *testing.T) {
-	s := New(Config{Socket: filepath.Join(t.TempDir(), "s"), Prepare: func(context.Context) error { return errors.New("no API server") }})
+func TestCallsWaitUntilTheReplicaLeadsAndIsPrepared(t *testing.T) {
+	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // a socket's path has 108 characters at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	prepared := make(chan error)
+	s := New(Config{
+		Socket: filepath.Join(dir, "s"), Prepare: func(context.Context) error { return <-prepared }, Service: service{}, Longest: time.Minute,
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()), Traces: noop.NewTracerProvider(),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- Standby{s}.Start(ctx) }()
+	conn, err := grpc.NewClient("unix://"+s.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	call := func(ctx context.Context) error {
+		_, err := csi.NewControllerClient(conn).CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "fine"}, grpc.WaitForReady(true))
+		return err
+	}
+	impatient, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if err := call(impatient); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a standby answered: %v", err)
+	}
+	answered := make(chan error)
+	go func() { answered <- call(t.Context()) }()
+	go func() { ended <- s.Start(ctx) }()
+	select {
+	case err := <-answered:
+		t.Errorf("a replica that is not prepared answered: %v", err)
+	case prepared <- nil:
+	}
+	if err := <-answered; err != nil {
+		t.Errorf("the call that had waited: %v", err)
+	}
+	cancel()
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARunningCallEndsBeforeItsServer(t *testing.T) {
+	r := serve(t)
+	answered := make(chan error)
+	go func() {
+		_, err := r.client.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "slow"}, grpc.WaitForReady(true))
+		answered <- err
+	}()
+	<-slowBegun
+	stopped := make(chan error)
+	go func() { stopped <- r.stop() }()
+	for accepts(r.socket) { // until it has begun to end
+		time.Sleep(time.Millisecond)
+	}
+	slowEnds <- struct{}{}
+	if err := <-answered; err != nil {
+		t.Errorf("the call that ran: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAReplicaThatCannotPrepareSaysWhy(t *testing.T) {
+	s := New(Config{Service: service{}, Traces: noop.NewTracerProvider(), Prepare: func(context.Context) error { return errors.New("no API server") }})
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server") {
 		t.Errorf("got %v", err)
-	}
-	if _, err := os.Stat(s.Socket); err == nil {
-		t.Error("the socket is there")
 	}
 }
