@@ -37,6 +37,10 @@ e2e-load: ## the same with 50 pods at once and 100 moves of one (ESCACHE_E2E_POD
 e2e-flush: ## flush and drain volumes in use, break that in the middle, and empty a host of ESCACHE_E2E_PODS pods (10)
 	hack/e2e.sh flush evacuate
 
+.PHONY: e2e-chart
+e2e-chart: ## build the images and have the chart install them on hosts that have nothing of the driver; lose one, upgrade, uninstall
+	hack/e2e-chart.sh
+
 .PHONY: e2e-operators
 e2e-operators: ## kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with played hosts
 	hack/setup.sh build kubernetes screens

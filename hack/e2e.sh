@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [GROUP]…, the groups being
-# core, node (these two by default), many, moves, times, flush, evacuate.
-# E2E_RUN narrows the tests of `node` and `flush` down to those whose names match. KEEP=1 leaves the lab up where all went well.
+# core, node (these two by default), many, moves, times, flush, evacuate, recovery.
+# E2E_RUN narrows the tests of `node`, `flush` and `recovery` down to those whose names match. KEEP=1 leaves the lab up where all went well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -16,10 +16,10 @@ suite() { # NAME PATTERN LIMIT
 memory=512
 for name in "${@:-core}"; do
   case $name in
-    core | node | times | flush) ;;
+    core | node | times | flush | recovery) ;;
     many | moves | evacuate) memory=1024 ;; # a host has up to 17 pods
     *)
-      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves times flush evacuate)" >&2
+      echo "e2e.sh: unknown group of tests '$name' (one of: core node many moves times flush evacuate recovery)" >&2
       exit 2
       ;;
   esac
@@ -38,6 +38,7 @@ for name in "$@"; do
     moves) suite "many moves" '^TestMoves$' 180m ;;
     times) suite "times" '^TestTimes$' 30m ;;
     flush) suite "flush and drain, broken in the middle" "^TestFlush\$/${E2E_RUN:-}" 60m ;;
+    recovery) suite "hosts, copies and Ceph's good will are lost" "^TestRecovery\$/${E2E_RUN:-}" 60m ;;
     evacuate) suite "a host is emptied" '^TestEvacuate$' 60m ;;
   esac
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images from bases that are made here of Debian's packages (no registry is asked), and tries each: images.sh [TARGET]…
-# Needs root and some minutes; everything it makes is below IMAGES_DIR and removed at the end.
+# Needs root and some minutes. All it makes is in a directory that is removed at the end, unless IMAGES_DIR names one: that is kept, and
+# the next run there is faster. IMAGES_OUT=DIR also writes DIR/TARGET.tar, for `ctr images import`, under the name that the chart expects.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,23 +14,29 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 dir=${IMAGES_DIR:-$(mktemp -d)}
 mkdir -p "$dir"
+exec 9>"$dir/lock"
+flock 9
 # No daemon and no user namespaces are needed this way.
 export BUILDAH_ISOLATION=chroot
 buildah() { command buildah --root "$dir/store" --runroot "$dir/run" "$@"; }
 clean() { # a build that was interrupted leaves its mounts
   awk -v dir="$dir/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount
-  rm -rf "$dir"
+  [ -n "${IMAGES_DIR:-}" ] || rm -rf "$dir"
 }
 trap clean EXIT
 
-debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" >"$dir/debootstrap.log" 2>&1 || {
-  tail "$dir/debootstrap.log" >&2
-  exit 1
+bootstrap() {
+  debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" >"$dir/debootstrap.log" 2>&1 || {
+    tail "$dir/debootstrap.log" >&2
+    exit 1
+  }
+  rm -rf "$dir"/base/var/cache/apt/archives/*.deb "$dir"/base/var/lib/apt/lists/* "$dir"/base/usr/share/{doc,locale,man}/*
 }
-rm -rf "$dir"/base/var/cache/apt/archives/*.deb
 base() { # NAME [FROM:TO]…
   local name=$1 id
   shift
+  ! buildah inspect --type image "$name" >/dev/null 2>&1 || return 0 # kept from an earlier run
+  [ -e "$dir/base/etc/debian_version" ] || bootstrap
   id=$(buildah from scratch)
   buildah add -q "$id" "$dir/base" / >/dev/null
   for copy in "$@"; do buildah add -q "$id" "${copy%%:*}" "${copy#*:}" >/dev/null; done
@@ -38,6 +45,8 @@ base() { # NAME [FROM:TO]…
 }
 base localhost/base:1
 base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
+
+version=$(sed -n 's/^appVersion: "\(.*\)"/\1/p' charts/escache-csi/Chart.yaml)
 
 # The build takes its modules from this machine's cache: inside, a proxy's certificate may not be known.
 for module in . hack/tools/cyclonedx-gomod; do go -C "$module" mod download; done
@@ -54,5 +63,10 @@ for target in "${targets[@]}"; do
   esac
   buildah run "$id" -- grep -q '"name": "github.com/escache/escache-csi' "/usr/share/escache/$target.cdx.json"
   buildah rm "$id" >/dev/null
+  if [ -n "${IMAGES_OUT:-}" ]; then
+    mkdir -p "$IMAGES_OUT"
+    rm -f "$IMAGES_OUT/$target.tar"
+    buildah push -q "localhost/$target:test" "docker-archive:$IMAGES_OUT/$target.tar:ghcr.io/escache/$target:$version"
+  fi
 done
 echo "images.sh: built and tried: ${targets[*]}"

@@ -19,16 +19,15 @@ tests() { # FORMAT ARGUMENT…: of gotestsum, which stands in front of go test
   "$gotestsum" --format "$1" --format-hide-empty-pkg "${@:2}"
 }
 
-in_lab() { # SUITE: a package of internal/e2e, run inside the lab's namespaces
+in_lab() { # SUITE [FLAG]…: a package of internal/e2e, run inside the lab's namespaces
   tests standard-verbose --raw-command -- go tool test2json -t -p "$1" \
-    bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.parallel 4 -test.timeout 40m \
-    ${host_skip:+-test.skip "$host_skip"}
+    bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.timeout 40m "${@:2}"
 }
 
 step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
-step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host ./internal/e2e/chaos
+step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host ./internal/e2e/chaos ./internal/e2e/node
 step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
 gotestsum=$(go run ./hack/tool gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
@@ -39,5 +38,10 @@ step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10
 
 step "lab up: Ceph and three hosts" lab up
 CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos
-step "tests on hosts" in_lab host
+step "tests on hosts" in_lab host -test.parallel 4 ${host_skip:+-test.skip "$host_skip"}
+step "lab down" lab down
+
+step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
+# The rest of this suite breaks more, and takes as long as all of the above: `make e2e` and its like.
+step "claim, pod, move, power loss, removal" in_lab node -test.run '^TestCore$'
 step "lab down" lab down

@@ -4,7 +4,6 @@ package kubetest
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,29 +26,6 @@ type Cluster struct {
 	control *kubernetes.ControlPlane
 	kubectl string
 	audit   string // the file with all requests, empty where none is kept
-}
-
-// Run is for TestMain: it starts one control plane for all tests of a package, hands it to use, runs the tests and ends it.
-// The result is the exit code; if Kubernetes does not start, it is 1 and the reason is on stderr.
-func Run(m *testing.M, use func(*Cluster)) int {
-	dir, err := os.MkdirTemp("", "kubetest-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "kubetest:", err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	cluster, err := start(dir, false)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "kubetest:", err)
-		return 1
-	}
-	defer func() {
-		if err := cluster.control.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, "kubetest:", err)
-		}
-	}()
-	use(cluster)
-	return m.Run()
 }
 
 // Start starts a control plane for one test, which ends with it.

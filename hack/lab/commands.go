@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -60,7 +61,17 @@ func upCommand(find finder) *cobra.Command {
 			if options.Driver && options.NoCeph {
 				return errors.New("--driver: the driver needs Ceph")
 			}
-			options.Kubernetes = options.Kubernetes || options.Driver
+			if options.Driver && options.Bare {
+				return errors.New("--driver: the driver needs escached, which --bare leaves out")
+			}
+			options.Kubernetes = options.Kubernetes || options.Driver || len(options.Images) > 0
+			for i, image := range options.Images {
+				path, err := filepath.Abs(image)
+				if err != nil {
+					return fmt.Errorf("--image: %w", err)
+				}
+				options.Images[i] = path
+			}
 			location, err := find()
 			if err != nil {
 				return err
@@ -73,6 +84,9 @@ func upCommand(find finder) *cobra.Command {
 	flags.BoolVar(&options.Kubernetes, "kubernetes", false, "make the hosts nodes of a Kubernetes cluster")
 	flags.BoolVar(&options.Driver, "driver", false,
 		"also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
+	flags.BoolVar(&options.Bare, "bare", false, "leave out escached and the hosts' way to Ceph")
+	flags.StringArrayVar(&options.Images, "image", nil,
+		"archive of a container image that the nodes shall have, with CSI's sidecars (may be repeated; means --kubernetes)")
 	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
 	flags.BoolVar(&options.ForgetfulDisks, "forgetful-disks", false,
 		"a host that loses its power loses what it had not flushed to its disks")
@@ -213,6 +227,12 @@ func lifeCommands(connect connector) []*cobra.Command {
 		simple("resume-ceph", "Let Ceph's OSD go on", (*labclient.Client).ResumeCeph),
 		simple("stop-api-server", "End the Kubernetes API server at once", (*labclient.Client).StopAPIServer),
 		simple("start-api-server", "Start the Kubernetes API server again and wait until it is ready", (*labclient.Client).StartAPIServer),
+		{
+			Use: "controller-flags [-- FLAG…]", Short: "Start csi-controller again with these flags after the lab's own",
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {
+				return c.SetControllerFlags(ctx, args...)
+			}),
+		},
 	}
 }
 

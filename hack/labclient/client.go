@@ -112,6 +112,12 @@ func (c *Client) StartAPIServer(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathStartAPIServer, nil, nil)
 }
 
+// SetControllerFlags starts all replicas of csi-controller again with these flags after the lab's own, none for those alone, and returns
+// when one leads.
+func (c *Client) SetControllerFlags(ctx context.Context, flags ...string) error {
+	return c.call(ctx, http.MethodPost, PathControllerFlags, ControllerFlags{flags}, nil)
+}
+
 // Fill takes all free room of a node's volume group; undo gives it back.
 func (c *Client) Fill(ctx context.Context, node string, undo bool) error {
 	return c.node(ctx, node, VerbFill, Fill{Undo: undo})

@@ -15,6 +15,8 @@ const (
 	PathStopAPIServer  = "/v1/stop-api-server"
 	PathStartAPIServer = "/v1/start-api-server"
 
+	PathControllerFlags = "/v1/controller-flags"
+
 	// PathArbiter is where the lab's arbiter record is served, beside its own address inside the lab.
 	PathArbiter = "/arbiter"
 )
@@ -106,6 +108,11 @@ type Fill struct {
 // FailDisk is the body of a fail-disk. Restore makes the disk work again.
 type FailDisk struct {
 	Restore bool `json:"restore,omitempty"`
+}
+
+// ControllerFlags are what csi-controller is given after the lab's own flags.
+type ControllerFlags struct {
+	Flags []string `json:"flags"`
 }
 
 // Failure is the body of every answer that is not a success.

@@ -38,7 +38,7 @@ func TestRootImageHoldsNodeProgramsAndUnpackedImages(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	flavour, err := Flavour(programs, pause)
+	flavour, err := Flavour(programs, Images{Pause: pause})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ type SidecarConfig struct {
 	Args       map[string][]string
 }
 
-// Sidecars are the provisioner, attacher and resizer of one replica of the driver. As in a pod they wait for the driver's socket, however
-// long that takes. Each ends when it needs the driver after that has gone, not earlier; nothing starts them again but StartEnded.
+// Sidecars are the provisioner, attacher and resizer of one replica of the driver. They give up after 30 s without its socket. Each
+// ends when it needs the driver after that has gone, not earlier; nothing starts them again but StartEnded.
 type Sidecars struct {
 	cfg       SidecarConfig
 	processes map[string]*process.Process
@@ -40,7 +40,7 @@ func StartSidecars(ctx context.Context, cfg SidecarConfig) (*Sidecars, error) {
 	return s, nil
 }
 
-// args of each sidecar. None elects a leader: the driver does, and serves its socket only while it leads.
+// args of each sidecar. None elects a leader: the driver does, and has calls wait while it does not lead.
 func (cfg SidecarConfig) args(name string) []string {
 	args := []string{
 		"--csi-address=" + cfg.Socket, "--kubeconfig=" + cfg.Kubeconfig, "--leader-election=false",

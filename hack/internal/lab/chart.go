@@ -8,6 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/escache/escache-csi/hack/internal/ociimage"
 )
 
 const (
@@ -21,27 +27,34 @@ var chartParts = []string{
 	"templates/csidriver.yaml", "templates/controller/serviceaccount.yaml", "templates/controller/rbac.yaml", "templates/node/rbac.yaml",
 }
 
+func (l *lab) chart() string { return filepath.Join(l.plan.Location.Checkout, "charts", "escache-csi") }
+
 // applyChart makes the driver's kinds, accounts and rights known to Kubernetes.
 func (l *lab) applyChart(ctx context.Context) error {
-	chart := filepath.Join(l.plan.Location.Checkout, "charts", "escache-csi")
-	crds := filepath.Join(chart, "crds")
+	crds := filepath.Join(l.chart(), "crds")
 	if err := l.kubectl(ctx, nil, "apply", "--filename", crds); err != nil {
 		return err
 	}
-	objects, err := l.renderChart(ctx, chart)
-	if err != nil {
-		return err
-	}
-	namespace := fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n---\n", driverNamespace)
-	if err := l.kubectl(ctx, append([]byte(namespace), objects...), "apply", "--filename", "-"); err != nil {
+	if err := l.applyRights(ctx, nil); err != nil {
 		return err
 	}
 	return l.kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "--filename", crds)
 }
 
-func (l *lab) renderChart(ctx context.Context, chart string) ([]byte, error) {
+// applyRights gives the accounts what the chart gives them for a csi-controller with these flags.
+func (l *lab) applyRights(ctx context.Context, flags []string) error {
+	objects, err := l.renderChart(ctx, flags)
+	if err != nil {
+		return err
+	}
+	namespace := fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n---\n", driverNamespace)
+	return l.kubectl(ctx, append([]byte(namespace), objects...), "apply", "--filename", "-")
+}
+
+func (l *lab) renderChart(ctx context.Context, flags []string) ([]byte, error) {
 	args := []string{
-		"template", chartRelease, chart, "--namespace", driverNamespace,
+		"template", chartRelease, l.chart(), "--namespace", driverNamespace,
+		"--set", fmt.Sprintf("controller.recovery.taintDeadNodes=%t", slices.Contains(flags, "--taint-dead-nodes")),
 		// None of these parts has them in it, and the chart has to be given some.
 		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1}",
 	}
@@ -73,4 +86,33 @@ func (l *lab) writeAccount(component string) (string, error) {
 	}
 	path := l.path("driver", component+".kubeconfig")
 	return path, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, config, 0o600))
+}
+
+// sidecarImages are CSI's sidecars, built from the pinned modules, under the names that the chart's values give them.
+func (p *Plan) sidecarImages() ([]ociimage.Image, error) {
+	path := filepath.Join(p.Location.Checkout, "charts", "escache-csi", "values.yaml")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("images of the sidecars: %w", err)
+	}
+	type sidecar struct {
+		Image struct{ Registry, Repository, Tag string }
+	}
+	var values struct {
+		Sidecars struct{ Provisioner, Attacher, Resizer sidecar }
+	}
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		return nil, fmt.Errorf("images of the sidecars in %s: %w", path, err)
+	}
+	var images []ociimage.Image
+	for program, s := range map[string]sidecar{
+		"csi-provisioner": values.Sidecars.Provisioner, "csi-attacher": values.Sidecars.Attacher, "csi-resizer": values.Sidecars.Resizer,
+	} {
+		images = append(images, ociimage.Image{
+			Ref:        fmt.Sprintf("%s/%s:%s", s.Image.Registry, s.Image.Repository, s.Image.Tag),
+			Entrypoint: []string{"/" + program}, Files: []ociimage.File{{Path: "/" + program, Source: p.Tools[program]}},
+		})
+	}
+	slices.SortFunc(images, func(a, b ociimage.Image) int { return strings.Compare(a.Ref, b.Ref) })
+	return images, nil
 }

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +28,8 @@ const (
 	driverReadyTime    = 2 * time.Minute
 	// restartDelay is the kubelet's first back-off in spirit, without its growth: tests kill often.
 	restartDelay = time.Second
+	// endGrace is for a csi-controller that is told to end.
+	endGrace = 5 * time.Second
 	// Where the replicas' metrics and health are served: port + number of the replica, on loopback.
 	controllerMetricsPort = 9820
 	controllerHealthPort  = 9830
@@ -33,8 +39,17 @@ const (
 // would.
 type replica struct {
 	name       string
+	metrics    string // address of csi-controller's
 	controller process.Spec
 	sidecars   kubernetes.SidecarConfig
+	// flags are taken by whoever keeps it.
+	flags chan controllerFlags
+}
+
+// controllerFlags follow those that the lab itself gives a csi-controller. done is closed once the one without them has ended.
+type controllerFlags struct {
+	flags []string
+	done  chan struct{}
 }
 
 // buildController compiles csi-controller, the one program that is linked with Ceph's libraries.
@@ -94,14 +109,15 @@ func (l *lab) writeCephDir() (string, error) {
 func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 	name := fmt.Sprintf("csi-controller-%d", i)
 	socket := filepath.Join(l.plan.Location.RunDir, fmt.Sprintf("csi-%d.sock", i))
+	metrics := fmt.Sprintf("127.0.0.1:%d", controllerMetricsPort+i)
 	return &replica{
-		name: name,
+		name: name, metrics: metrics, flags: make(chan controllerFlags),
 		controller: process.Spec{
 			Name: name, Path: l.plan.Controller, Log: l.path("driver", name+".log"),
 			Args: []string{
 				"--kubeconfig=" + kubeconfig, "--ceph-dir=" + cephDir, "--csi-socket=" + socket, "--identity=" + name,
 				"--lease-namespace=" + driverNamespace,
-				fmt.Sprintf("--metrics-address=127.0.0.1:%d", controllerMetricsPort+i),
+				"--metrics-address=" + metrics,
 				fmt.Sprintf("--health-address=127.0.0.1:%d", controllerHealthPort+i),
 				fmt.Sprintf("--escached-port=%d", EscachedPort),
 				"--escached-ca=" + l.path("tls", caFile),
@@ -120,6 +136,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 func (l *lab) keep(r *replica) {
 	var controller *process.Process
 	var sidecars *kubernetes.Sidecars
+	own := r.controller.Args
 	for {
 		var err error
 		if controller == nil || controller.Err() != nil {
@@ -141,16 +158,72 @@ func (l *lab) keep(r *replica) {
 		select {
 		case <-l.down:
 			return
+		case change := <-r.flags:
+			r.controller.Args = slices.Concat(own, change.flags)
+			r.endController(controller)
+			close(change.done)
 		case <-time.After(restartDelay):
 		}
 	}
 }
 
-// waitLeader returns when one replica serves CSI: its socket is there only while it leads.
+// endController ends what was started, in good order.
+func (r *replica) endController(controller *process.Process) {
+	if controller == nil {
+		return
+	}
+	if err := controller.Stop(context.Background(), endGrace); err != nil {
+		slog.Error("end csi-controller", "replica", r.name, "error", err)
+	}
+}
+
+// setControllerFlags starts all replicas of csi-controller again with these flags after the lab's own, and with the rights that they need.
+// It returns when one leads.
+func (l *lab) setControllerFlags(ctx context.Context, flags []string) error {
+	if len(l.replicas) == 0 {
+		return errors.New("this lab has no csi-controller (lab up --driver)")
+	}
+	ctx, cancel := context.WithTimeout(ctx, driverReadyTime)
+	defer cancel()
+	if err := l.applyRights(ctx, flags); err != nil {
+		return err
+	}
+	for _, r := range l.replicas {
+		change := controllerFlags{flags, make(chan struct{})}
+		select {
+		case r.flags <- change:
+			<-change.done
+		case <-ctx.Done():
+			return fmt.Errorf("new flags for %s: %w", r.name, ctx.Err())
+		}
+	}
+	return l.waitLeader(ctx)
+}
+
+// leads asks a replica's metrics whether it has the lease. One that does not answer has not.
+func (r *replica) leads(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.metrics+"/metrics", nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return err == nil && leading.Match(text)
+}
+
+var leading = regexp.MustCompile(`(?m)^leader_election_master_status\{.*\} 1$`)
+
+// waitLeader returns when one replica leads.
 func (l *lab) waitLeader(ctx context.Context) error {
 	for {
 		for _, r := range l.replicas {
-			if _, err := os.Stat(r.sidecars.Socket); err == nil {
+			if r.leads(ctx) {
 				return nil
 			}
 		}
@@ -194,7 +267,7 @@ func (l *lab) driverParts() []labclient.Part {
 	var parts []labclient.Part
 	for _, r := range l.replicas {
 		state := "standby"
-		if _, err := os.Stat(r.sidecars.Socket); err == nil {
+		if r.leads(context.Background()) {
 			state = "leads"
 		}
 		parts = append(parts, labclient.Part{Name: r.name, State: state, Address: r.sidecars.Socket, Log: r.controller.Log})

@@ -32,12 +32,15 @@ func Enter(ctx context.Context, client *labclient.Client, command []string) erro
 	args := append([]string{
 		"nsenter", "--target", strconv.Itoa(supervisor), "--mount", "--net", "--pid", "--uts", "--ipc", "--wdns=" + dir, "--",
 	}, command...)
-	env := os.Environ()
-	for name, value := range status.Environment {
-		env = append(env, name+"="+value)
+	// Not beside the variables of this process: of two with one name the first counts.
+	env := status.Environment
+	if bin := env[labclient.EnvBin]; bin != "" {
+		env["PATH"] = bin + ":" + os.Getenv("PATH")
 	}
-	if bin := status.Environment[labclient.EnvBin]; bin != "" {
-		env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
+	for name, value := range env {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("environment of the command: %w", err)
+		}
 	}
-	return fmt.Errorf("run nsenter: %w", syscall.Exec(nsenter, args, env))
+	return fmt.Errorf("run nsenter: %w", syscall.Exec(nsenter, args, os.Environ()))
 }

@@ -52,7 +52,13 @@ func (p *Plan) kubernetesFlavour(ctx context.Context, cache *buildcache.Cache, s
 	if err := compile(ctx, p.Location.Checkout, program{source: "hack/pause"}, pause); err != nil {
 		return hostimage.Flavour{}, err
 	}
-	return kubenode.Flavour(onNodes, pause)
+	images := kubenode.Images{Pause: pause, Archives: p.Images}
+	if len(p.Images) > 0 {
+		if images.More, err = p.sidecarImages(); err != nil {
+			return hostimage.Flavour{}, err
+		}
+	}
+	return kubenode.Flavour(onNodes, images)
 }
 
 // kubeNode is a node as Kubernetes sees it.
@@ -82,7 +88,7 @@ func (l *lab) prepareKubernetes(ctx context.Context) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"kubectl", "csi-sanity"} {
+	for _, name := range []string{"kubectl", "csi-sanity", "helm"} {
 		if err := os.Symlink(l.plan.Tools[name], filepath.Join(bin, name)); err != nil {
 			return err
 		}

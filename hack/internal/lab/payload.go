@@ -142,11 +142,11 @@ drbd:
 
 const nodeKeyring = "etc/ceph/ceph.client." + cephUser + ".keyring"
 
-// cephFiles are none until Ceph is up. The keyring comes last: its being there means that all is.
+// cephFiles are none until Ceph is up, and none for bare hosts. The keyring comes last: its being there means that all is.
 func (l *lab) cephFiles() []file {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.keyring == nil || l.ceph == nil {
+	if l.keyring == nil || l.ceph == nil || l.plan.Bare {
 		return nil
 	}
 	conf := fmt.Sprintf("[global]\nfsid = %s\nmon host = v1:%s\n", l.ceph.FSID(), l.ceph.MonitorV1())

@@ -33,9 +33,13 @@ type Options struct {
 	Nodes      int
 	Kubernetes bool
 	Driver     bool // the CSI driver on the nodes and beside them; needs Kubernetes
-	MemoryMiB  int
-	DiskMiB    int
-	NoCeph     bool
+	// Bare hosts have no escached and no way to Ceph: whoever wants them there brings them, as the chart does.
+	Bare bool
+	// Images are archives of container images that the nodes have beside those of CSI's sidecars; needs Kubernetes.
+	Images    []string
+	MemoryMiB int
+	DiskMiB   int
+	NoCeph    bool
 	// ForgetfulDisks lose with the power what was not flushed.
 	ForgetfulDisks bool
 }

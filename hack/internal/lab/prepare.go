@@ -30,8 +30,10 @@ type program struct {
 func (p *Plan) programs() []program {
 	list := []program{
 		{name: "lab-agent", source: "hack/labagent", needed: true},
-		{name: "escached", source: "cmd/escached", tags: "crashpoint"},
 		{name: "blockcheck", source: "hack/blockcheck"},
+	}
+	if !p.Bare {
+		list = append(list, program{name: "escached", source: "cmd/escached", tags: "crashpoint"})
 	}
 	if p.Driver {
 		list = append(list, program{name: "csi-node", source: "cmd/csi-node", tags: "crashpoint", needed: true})

@@ -36,6 +36,13 @@ func (l *lab) handler() http.Handler {
 	do(labclient.PathResumeCeph, func(ctx context.Context) error { return l.stallCeph(ctx, false) })
 	do(labclient.PathStopAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, false) })
 	do(labclient.PathStartAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, true) })
+	mux.HandleFunc("POST "+labclient.PathControllerFlags, verb(func(r *http.Request) error {
+		var request labclient.ControllerFlags
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+			return fmt.Errorf("which flags: %w", err)
+		}
+		return l.setControllerFlags(r.Context(), request.Flags)
+	}))
 	var once sync.Once
 	do(labclient.PathDown, func(context.Context) error {
 		once.Do(func() { close(l.down) })

@@ -29,7 +29,8 @@ func (c *Cluster) Ceph(ctx context.Context, args ...string) ([]byte, error) {
 func (c *Cluster) cephWithInput(ctx context.Context, input string, args ...string) ([]byte, error) {
 	for {
 		out, err := c.run(ctx, input, "ceph", args...)
-		// The tool says 1 and "error connecting" when it found no monitor, and 110 (ETIMEDOUT) when the monitor did not answer.
+		// The tool says 1 and "error connecting" or "timed out" when it found no monitor, and 110 (ETIMEDOUT) when the monitor did not
+		// answer.
 		unanswered := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNoMonitor)
 		if !unanswered || ctx.Err() != nil {
 			return out, err
@@ -58,7 +59,8 @@ func (c *Cluster) run(ctx context.Context, input, tool string, args ...string) (
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case tool == "ceph" && cmd.ProcessState.ExitCode() == int(syscall.ETIMEDOUT),
-		tool == "ceph" && strings.Contains(complaints.String(), "error connecting"):
+		tool == "ceph" && strings.Contains(complaints.String(), "error connecting"),
+		tool == "ceph" && strings.TrimSpace(complaints.String()) == "timed out":
 		err = errNoMonitor
 	}
 	return nil, fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args[2:], " "), err, strings.TrimSpace(complaints.String()))

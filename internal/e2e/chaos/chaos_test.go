@@ -55,36 +55,47 @@ func TestChaos(t *testing.T) {
 	for range runs {
 		for i, r := range rows {
 			tallies[i].row = r
-			t.Run(r.name(), func(t *testing.T) { runRow(t, lab, &tallies[i]) })
+			runRow(t, lab, &tallies[i])
 		}
 	}
 	fmt.Print(table(tallies))
 }
 
+// runRow runs one row and tells at once what came of it: whatever ends the run before its table is printed, this is known. Only after a
+// subtest is it known whether its clean-up failed, too.
 func runRow(t *testing.T, lab *labtest.Lab, into *tally) {
+	var s *scene // stays nil where -test.run leaves the row out
 	begin := time.Now()
-	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
-	defer func() {
-		into.runs++
-		if s.check != nil {
-			into.acks += len(s.check.Acks())
-			into.lost += s.check.Lost
-			into.double += s.check.Double
+	passed := t.Run(into.row.name(), func(t *testing.T) {
+		s = &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
+		s.open()
+		into.row.run(s)
+		if !t.Failed() {
+			lab.AssertNothingLeft(t)
 		}
-		into.recovered = append(into.recovered, s.recovered...)
-		verdict := "ok"
-		if t.Failed() {
-			into.failed++
-			verdict = "FAILED"
-		}
-		// Said at once: whatever ends the run before its table is printed, this is known.
-		fmt.Printf("%-6s %s: %s; in use again after %s\n", verdict, into.row.name(), time.Since(begin).Round(time.Second), s.recovered)
-	}()
-	s.open()
-	into.row.run(s)
-	if !t.Failed() {
-		lab.AssertNothingLeft(t)
+	})
+	if s == nil {
+		return
 	}
+	into.add(s, passed)
+	verdict := "ok"
+	if !passed {
+		verdict = "FAILED"
+	}
+	fmt.Printf("%-6s %s: %s; in use again after %s\n", verdict, into.row.name(), time.Since(begin).Round(time.Second), s.recovered)
+}
+
+func (y *tally) add(s *scene, passed bool) {
+	y.runs++
+	if !passed {
+		y.failed++
+	}
+	if s.check != nil {
+		y.acks += len(s.check.Acks())
+		y.lost += s.check.Lost
+		y.double += s.check.Double
+	}
+	y.recovered = append(y.recovered, s.recovered...)
 }
 
 // table is what `make chaos` is for.

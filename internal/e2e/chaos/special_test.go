@@ -18,6 +18,15 @@ func special() []row {
 		{when: "load", what: diskDead.what, run: deadDisk},
 		{when: "load", what: "local disk of the secondary dead", run: deadDiskOfSecond},
 		{when: "load", what: "cache full while Ceph is stalled", run: fullCache},
+		{when: "load", what: "Ceph answers writes with errors", run: refused(func(s *scene) {
+			s.lab.TakeWrites(s)
+			s.v.Flush(s, s.n1)
+		})},
+		{when: "load", what: "Ceph answers writes with errors, power of the primary", run: refused(func(s *scene) {
+			s.powerOff(s.n1)
+			s.takenOver(s.n2)
+			s.lab.TakeWrites(s)
+		})},
 		{when: "take-over", what: "escached of the new holder killed", run: takeOver(func(s *scene) { s.n2.KillService(s) })},
 		{when: "take-over", what: "Ceph stalled", run: takeOver(func(s *scene) {
 			s.lab.StallCeph(s)
@@ -138,4 +147,33 @@ func thereAndBack(s *scene) {
 	s.takenOver(s.n1)
 	s.whole()
 	s.finish()
+}
+
+// refused: what Ceph does not take stays in the cache, which fails all I/O from then on and says so. Nobody lets go of it, and it is all there
+// after what comes then.
+func refused(then func(*scene)) func(*scene) {
+	return func(s *scene) {
+		s.write()
+		s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 8*mib))
+		s.n1.Shell(s, "dmesg -c >/dev/null")
+		s.lab.RefuseWrites(s)
+		answer, err := s.n1.API.Flush(s.Context(), api.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 60})
+		if labtest.CodeOf(err) != api.CodeCacheError {
+			s.Errorf("flush: %+v, %v; want %s", answer, err, api.CodeCacheError)
+		}
+		s.n1.Shell(s, "dmesg | grep 'rbd: .*write at objno .* result -27'") // EFBIG, and no error of the test's own making
+		s.v.WaitForStatus(s, s.n1, "says what is wrong", noticeLimit, func(st api.VolumeStatus) bool {
+			return st.State == api.StateError && st.Error != nil && st.Error.Code == api.CodeCacheError && st.DirtyBytes != nil && *st.DirtyBytes > 0
+		})
+		s.writer.Broken(s)
+		s.writer = nil
+		if err := s.n1.API.Stop(s.Context(), s.v.VolumeRef); labtest.CodeOf(err) != api.CodeCacheError {
+			s.Errorf("stop: %v; want %s", err, api.CodeCacheError)
+		}
+		then(s)
+		s.goesOn()
+		s.check.Verify(s, s.holder, s.device)
+		s.whole()
+		s.finish()
+	}
 }

@@ -79,6 +79,23 @@ func (l *Lab) Blocklist(t T, clientAddress string) {
 	})
 }
 
+// largestObject is the OSD's option that refuses a write which ends beyond it. As low as this it lets only an object's first block through.
+const largestObject = "osd_max_object_size"
+
+// RefuseWrites has Ceph answer writes with an error, which krbd passes on as one of I/O, until TakeWrites or the end of the test. Reads,
+// watches and locks go on.
+func (l *Lab) RefuseWrites(t T) {
+	t.Helper()
+	t.Cleanup(func() { l.TakeWrites(t) })
+	l.Command(t, "ceph", "tell", "osd.0", "config", "set", largestObject, "4096")
+}
+
+// TakeWrites has Ceph take writes again.
+func (l *Lab) TakeWrites(t T) {
+	t.Helper()
+	l.Command(t, "ceph", "tell", "osd.0", "config", "unset", largestObject)
+}
+
 // ImageBytes is how much of the image is in Ceph, counted in objects that exist.
 func (v *Volume) ImageBytes(t T) int64 {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -117,24 +116,6 @@ const pidFile = "/run/lab/services/escached.pid"
 func (h *Host) ServicePID(t T) string {
 	t.Helper()
 	return h.Run(t, "cat", pidFile)
-}
-
-// saveLog keeps what a host's escached said, for a test that failed.
-func (h *Host) saveLog(t T, dir string) {
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-	defer cancel()
-	out, err := h.Try(ctx, nil, "sh", "-c", "tail -n 300 /var/log/escached.log; echo; "+
-		"echo == kernel; dmesg | tail -n 80; echo; echo == drbd; cat /proc/drbd; dmsetup table; dmsetup status --noflush; "+
-		"tail -n 20 /run/escache/fence-peer.log")
-	if err != nil {
-		out += "\n" + err.Error()
-	}
-	path := fmt.Sprintf("%s/%s-failed-%s.log", dir, h.Name, time.Now().Format("150405"))
-	if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
-		t.Logf("%v", err)
-		return
-	}
-	t.Logf("what %s has to say: %s", h.Name, path)
 }
 
 // exec runs a command on the host; an exit status other than 0 is an error.

@@ -30,8 +30,7 @@ type Lab struct {
 	Pools []string
 
 	client  *labclient.Client
-	logs    string // directory for what hosts say about a failed test, beside the lab's own, which goes with it
-	started int64  // seconds since 1970; two runs in one lab have nothing in common
+	started int64 // seconds since 1970; two runs in one lab have nothing in common
 	epochs  atomic.Uint64
 	volumes atomic.Int64
 }
@@ -47,7 +46,7 @@ func Open(t T) *Lab {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	l := &Lab{Pools: []string{"rbd", "fast"}, client: client, logs: status.StateDir + labclient.FailedSuffix}
+	l := &Lab{Pools: []string{"rbd", "fast"}, client: client}
 	l.started = time.Now().Unix()
 	l.epochs.Store(uint64(l.started))
 	for _, node := range status.Nodes {
@@ -146,12 +145,7 @@ func (l *Lab) must(t T, do func(context.Context) error) {
 
 // rescue is for a failed test: what the hosts have to say is kept, and whatever the test broke in the lab is mended.
 func (l *Lab) rescue(t T) {
-	if err := os.MkdirAll(l.logs, 0o755); err != nil {
-		t.Logf("%v", err)
-	}
-	for _, h := range l.Hosts {
-		h.saveLog(t, l.logs)
-	}
+	KeepLogs(t, l.client)
 	l.mend(t)
 }
 

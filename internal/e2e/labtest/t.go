@@ -25,6 +25,18 @@ const pollInterval = 100 * time.Millisecond
 // WaitFor looks at a condition until it is nil, and returns how long that took. The last answer is reported when it is not nil in time.
 func WaitFor(t T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
 	t.Helper()
+	return waitEvery(t, pollInterval, what, limit, condition)
+}
+
+// WaitForCommand is WaitFor for what is seen by starting a program, such as kubectl. It looks once a second: more often, the program would
+// take the processors from what is waited for.
+func WaitForCommand(t T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
+	t.Helper()
+	return waitEvery(t, time.Second, what, limit, condition)
+}
+
+func waitEvery(t T, pause time.Duration, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
+	t.Helper()
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -37,7 +49,7 @@ func WaitFor(t T, what string, limit time.Duration, condition func(context.Conte
 		case <-ctx.Done():
 			t.Fatalf("%s: not within %s: %v", what, limit, err)
 			return limit
-		case <-time.After(pollInterval):
+		case <-time.After(pause):
 		}
 	}
 }

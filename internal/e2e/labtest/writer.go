@@ -172,6 +172,15 @@ func (w *Writer) Lost(t T) Acks {
 	return w.Acks()
 }
 
+// Broken waits for the end of a writer whose device fails its I/O.
+func (w *Writer) Broken(t T) {
+	t.Helper()
+	w.wait(t)
+	if w.err == nil {
+		t.Errorf("the writer on %s ended well", w.host.Name)
+	}
+}
+
 func (w *Writer) wait(t T) {
 	t.Helper()
 	select {

@@ -34,6 +34,7 @@ func TestCore(t *testing.T) {
 	steps.Mark("pod ready on " + second + " with its data")
 	sum = w.fill(t, "core-2")
 	third := peer(w.volume(t, volume), second)
+	w.redundant(t, volume)
 	w.losePower(t, second, "core-2")
 	steps.Mark(second + " has lost its power with data in its cache, and the pod is gone")
 	w.pod(t, "core-3", third, "core", "Filesystem", forever)
@@ -88,7 +89,7 @@ func (w *world) losePower(t *testing.T, node, pod string) {
 
 func (w *world) gone(t *testing.T, pod string) {
 	t.Helper()
-	waitFor(t, "pod "+pod+" is gone", podTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "pod "+pod+" is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", pod, "--ignore-not-found", "-o", "name")
 		if err == nil && out != "" {
 			err = fmt.Errorf("there is %s", out)
@@ -109,7 +110,7 @@ func (w *world) powerOn(t *testing.T, node string) {
 func (w *world) nothingLeft(t *testing.T) {
 	t.Helper()
 	hosts := labtest.Open(t).Hosts
-	waitFor(t, "nothing is left of the volumes", podTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "nothing is left of the volumes", podTime, func(ctx context.Context) error {
 		objects, err := w.try(ctx, "", "get", "cachevolumes,volumeattachments,pv", "-o", "name")
 		if err != nil || objects != "" {
 			return fmt.Errorf("Kubernetes has %q: %w", objects, err)

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 const (
@@ -145,7 +146,7 @@ func (c *crowd) empty(t *testing.T, evacuate bool) round {
 	begin := time.Now()
 	c.kubectl(t, "drain", c.host, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=10m")
 	r.drained = time.Since(begin)
-	waitFor(t, "all pods of the crowd run elsewhere", manyTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "all pods of the crowd run elsewhere", manyTime, func(ctx context.Context) error {
 		if r.detached == 0 {
 			left, err := c.attached(ctx)
 			if err != nil || left > 0 {
@@ -187,7 +188,7 @@ func (c *crowd) gather(t *testing.T) {
 	t.Helper()
 	c.cordon(t, c.without(c.host)...)
 	c.kubectl(t, "delete", "pod", "-l", "app="+crowdName, "--field-selector=spec.nodeName!="+c.host, "--wait=false")
-	took := waitFor(t, "all pods of the crowd run on "+c.host, manyTime, func(ctx context.Context) error {
+	took := labtest.WaitForCommand(t, "all pods of the crowd run on "+c.host, manyTime, func(ctx context.Context) error {
 		return c.ready(ctx, func(node string) bool { return node == c.host })
 	})
 	t.Logf("%d pods run on %s after %s", c.pods, c.host, took)

@@ -20,6 +20,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/hack/labclient"
+	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // TestFlush has operators flush and drain volumes in use, and breaks what it can in the middle of it.
@@ -107,7 +108,7 @@ func (b *busy) beginSlowly(t *testing.T) (flush string) {
 func (w *world) waitForFlush(t *testing.T, flush, what string, condition func(*v1alpha1.CacheFlush) error) *v1alpha1.CacheFlush {
 	t.Helper()
 	var last *v1alpha1.CacheFlush
-	took := waitFor(t, "CacheFlush "+flush+": "+what, podTime, func(ctx context.Context) error {
+	took := labtest.WaitForCommand(t, "CacheFlush "+flush+": "+what, podTime, func(ctx context.Context) error {
 		f, err := w.cacheFlush(ctx, flush)
 		if err != nil {
 			return err
@@ -175,7 +176,7 @@ func (b *busy) writesBack(t *testing.T) {
 		t.Errorf("on record: authority %s, claims %+v", v.Status.Authority, v.Status.WriteThrough)
 	}
 	b.writes(t)
-	waitFor(t, "the cache is dirty again", commandTime, func(context.Context) error {
+	labtest.WaitForCommand(t, "the cache is dirty again", commandTime, func(context.Context) error {
 		if dirty, _ := b.kernelDirty(t, b.host); dirty == 0 {
 			return errors.New("nothing is")
 		}

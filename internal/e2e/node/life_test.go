@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 const forever = "sleep 1000000"
@@ -54,7 +56,7 @@ func growth(t *testing.T, w *world) {
 			w.pod(t, name, w.nodes[0], name, "Filesystem", writing)
 			sum := w.fill(t, name)
 			w.kubectl(t, "patch", "pvc", name, "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`)
-			grown := waitFor(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
+			grown := labtest.WaitForCommand(t, "the filesystem has grown in the running pod", podTime, func(ctx context.Context) error {
 				out, err := w.try(ctx, "", "-n", namespace, "exec", name, "--", "sh", "-c", "df -kP /data | tail -n 1")
 				var device string
 				var kib int64

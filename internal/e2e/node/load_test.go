@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -48,12 +49,14 @@ func TestManyPods(t *testing.T) {
 		objects.WriteString(podObject(t, fmt.Sprintf("many-%d", i), w.nodes[i%len(w.nodes)], fmt.Sprintf("many-%d", i), "Filesystem", forever))
 		objects.WriteString("---\n")
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*manyTime+commandTime)
+	defer cancel()
 	begin := time.Now()
 	w.apply(t, objects.String())
 	var mu sync.Mutex
 	var took []time.Duration
 	together(count, func(i int) {
-		out, err := w.try(t.Context(), "", "-n", namespace, "wait", "--for=condition=Ready", fmt.Sprintf("pod/many-%d", i),
+		out, err := w.try(ctx, "", "-n", namespace, "wait", "--for=condition=Ready", fmt.Sprintf("pod/many-%d", i),
 			fmt.Sprintf("--timeout=%s", manyTime))
 		mu.Lock()
 		defer mu.Unlock()
@@ -73,7 +76,8 @@ func TestManyPods(t *testing.T) {
 		w.in(t, fmt.Sprintf("many-%d", i), fmt.Sprintf("echo %d > /data/own; sync /data/own; [ $(cat /data/own) = %d ]", i, i))
 	})
 	begin = time.Now()
-	w.kubectl(t, "delete", "pod,pvc", "--all", fmt.Sprintf("--timeout=%s", manyTime))
+	_, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc", "--all", fmt.Sprintf("--timeout=%s", manyTime))
+	check(t, err)
 	t.Logf("all deleted after %s", time.Since(begin))
 	w.nothingLeft(t)
 	t.Logf("nothing is left after %s", time.Since(begin))
@@ -82,42 +86,77 @@ func TestManyPods(t *testing.T) {
 // manyTime bounds bringing up or taking away all of them.
 const manyTime = 15 * time.Minute
 
-// TestMoves takes a volume around the three hosts 100 times, and counts what the hosts' services hold on to.
+// traveller is a volume that goes around the hosts, and a pod with it.
+type traveller struct {
+	name, volume string
+	moves        int
+	there, away  []time.Duration
+}
+
+// TestMoves takes volumes around the three hosts, 100 moves in all, and counts what the hosts' services hold on to.
 func TestMoves(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
-	count := number(t, "ESCACHE_E2E_MOVES", 100)
-	volume := w.claim(t, "round", "e2e-node-ext4", "Filesystem", "128Mi")
-	var there, away []time.Duration
-	var early, late map[string]int
-	settled := min(6, count-1) // by then everything has been used once on every host
-	for i := range count {
-		node := w.nodes[i%len(w.nodes)]
-		there = append(there, w.pod(t, "round", node, "round", "Filesystem", forever))
-		if i > 0 {
-			if got := w.in(t, "round", "cat /data/n"); got != strconv.Itoa(i-1) {
-				t.Fatalf("move %d to %s: the file says %q", i, node, got)
-			}
-		}
-		w.in(t, "round", fmt.Sprintf("echo %d > /data/n; sync /data/n", i))
-		away = append(away, w.removePod(t, "round", volume))
-		if i == settled {
-			early = w.held(t)
-		}
+	all := make([]*traveller, len(w.nodes))
+	for i := range all {
+		name := fmt.Sprintf("round-%d", i)
+		// Each begins on another host, and so a host mostly has one coming or leaving.
+		all[i] = &traveller{name: name, volume: w.claim(t, name, "e2e-node-ext4", "Filesystem", "128Mi"), moves: i}
 	}
-	late = w.held(t)
+	trips := (number(t, "ESCACHE_E2E_MOVES", 100) + len(all) - 1) / len(all)
+	settled := min(len(w.nodes), trips) // by then everything has been used on every host
+	w.travel(t, all, settled)
+	early := w.held(t)
+	w.travel(t, all, trips-settled)
+	late := w.held(t)
+	var there, away []time.Duration
+	for _, v := range all {
+		there, away = append(there, v.there...), append(away, v.away...)
+	}
 	slices.Sort(there)
 	slices.Sort(away)
-	t.Logf("%d moves: to ready median %s, longest %s; gone and detached median %s, longest %s", count,
-		there[count/2], there[count-1], away[count/2], away[count-1])
+	t.Logf("%d moves: to ready median %s, longest %s; gone and detached median %s, longest %s", len(there),
+		there[len(there)/2], there[len(there)-1], away[len(away)/2], away[len(away)-1])
 	for what, n := range late {
-		t.Logf("%s: %d after %d moves, %d at the end", what, early[what], settled+1, n)
+		t.Logf("%s: %d after %d moves, %d at the end", what, early[what], settled*len(all), n)
 		if n > early[what]+heldMore {
 			t.Errorf("%s: grew from %d to %d", what, early[what], n)
 		}
 	}
-	w.kubectl(t, "delete", "pvc", "round", "--timeout=120s")
+	w.kubectl(t, "delete", "pvc", "--all", "--timeout=120s")
 	w.nothingLeft(t)
+}
+
+// travel takes all of them to so many further hosts, side by side. On each, the pod finds what the one before it wrote.
+func (w *world) travel(t *testing.T, all []*traveller, trips int) {
+	t.Helper()
+	t.Run("travel", func(t *testing.T) {
+		for _, v := range all {
+			t.Run(v.name, func(t *testing.T) {
+				t.Parallel()
+				for range trips {
+					w.move(t, v)
+				}
+			})
+		}
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+func (w *world) move(t *testing.T, v *traveller) {
+	t.Helper()
+	node := w.nodes[v.moves%len(w.nodes)]
+	v.there = append(v.there, w.pod(t, v.name, node, v.name, "Filesystem", forever))
+	if len(v.away) > 0 {
+		if got := w.in(t, v.name, "cat /data/n"); got != strconv.Itoa(v.moves-1) {
+			t.Fatalf("move %d to %s: the file says %q", len(v.there), node, got)
+		}
+	}
+	w.in(t, v.name, fmt.Sprintf("echo %d > /data/n; sync /data/n", v.moves))
+	v.away = append(v.away, w.removePod(t, v.name, v.volume))
+	v.moves++
 }
 
 // heldMore is how many files or threads more may be open by chance.

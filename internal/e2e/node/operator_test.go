@@ -28,6 +28,12 @@ const operatorTime = 12 * time.Minute
 // code.
 func (w *world) escache(t *testing.T, args ...string) (said string, code int) {
 	t.Helper()
+	return w.escacheTyped(t, "", args...)
+}
+
+// escacheTyped is escache with what the operator types.
+func (w *world) escacheTyped(t *testing.T, typed string, args ...string) (said string, code int) {
+	t.Helper()
 	tests, err := os.Executable()
 	check(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), operatorTime)
@@ -35,7 +41,7 @@ func (w *world) escache(t *testing.T, args ...string) (said string, code int) {
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), append([]string{"escache"}, args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tests)+":"+os.Getenv("PATH"))
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(typed), &out, &out
 	err = cmd.Run()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		code = exit.ExitCode()

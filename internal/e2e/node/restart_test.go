@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // writing ends, and its pod with it, at the first write that fails. Whoever reads the count finds one that is whole; that everything below
@@ -28,7 +30,7 @@ func (w *world) count(t *testing.T, pod string) int {
 // goesOn waits until the pod's writer has got further.
 func (w *world) goesOn(t *testing.T, pod string, from int) {
 	t.Helper()
-	waitFor(t, "the writer of "+pod+" goes on", commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "the writer of "+pod+" goes on", commandTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "exec", pod, "--", "cat", "/data/n")
 		if err != nil {
 			return err
@@ -62,7 +64,7 @@ func (w *world) kill(t *testing.T, node, service string) time.Duration {
 
 func (w *world) back(t *testing.T, node, service, old string) {
 	t.Helper()
-	waitFor(t, "a new "+service+" on "+node, commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "a new "+service+" on "+node, commandTime, func(ctx context.Context) error {
 		pid, err := w.lab.Shell(ctx, node, "p=$(cat /run/lab/services/"+service+".pid) && kill -0 $p && echo $p")
 		if err == nil && strings.TrimSpace(pid) == old {
 			err = fmt.Errorf("process %s has not gone", old)
@@ -82,7 +84,7 @@ func restarts(t *testing.T, w *world) {
 		t.Logf("%s is back after %s", service, w.kill(t, node, service))
 		w.goesOn(t, "busy", from)
 	}
-	waitFor(t, "the kubelet knows the driver", commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "the kubelet knows the driver", commandTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "get", "csinode", node, "-o", "jsonpath={.spec.drivers[*].name}")
 		if err == nil && !strings.Contains(out, "csi.escache.io") {
 			err = fmt.Errorf("drivers %q", out)
@@ -161,7 +163,7 @@ func reboot(t *testing.T, w *world) {
 	t.Logf("%s is on again after %s", node, time.Since(begin))
 	// A pod that is never restarted has failed with its host; another one takes its place on the same host, as a controller would do.
 	w.kubectl(t, "delete", "pod", "power", "--grace-period=0", "--force", "--wait=false")
-	waitFor(t, "the old pod is gone", podTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "the old pod is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", "-o", "name")
 		if err == nil && out != "" {
 			err = fmt.Errorf("there is %s", out)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/escache/escache-csi/hack/kubetest"
 	"github.com/escache/escache-csi/hack/labclient"
+	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // sanityTime bounds one run of the suite on an emulated host.
@@ -100,7 +101,7 @@ func (w *world) write(t *testing.T, node, path string, content []byte) {
 func leader(t *testing.T) string {
 	t.Helper()
 	found := ""
-	waitFor(t, "a csi-controller leads", commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "a csi-controller leads", commandTime, func(ctx context.Context) error {
 		sockets, err := filepath.Glob(filepath.Join(filepath.Dir(os.Getenv(labclient.EnvSocket)), "csi-*.sock"))
 		for _, socket := range sockets {
 			conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))

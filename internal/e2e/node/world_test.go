@@ -57,6 +57,12 @@ func open(t *testing.T) *world {
 	if len(w.nodes) != 3 || w.fsid == "" {
 		t.Fatalf("the lab has nodes %q and Ceph %q; these tests need three and one", w.nodes, w.fsid)
 	}
+	ready := false
+	defer func() {
+		if !ready {
+			labtest.KeepLogs(t, client)
+		}
+	}()
 	w.apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -67,7 +73,7 @@ kind: NodeGroup
 metadata: {name: %s}
 spec: {nodes: [%s]}
 `, namespace, group, strings.Join(w.nodes, ", "))+w.class("ext4", "Immediate", "64Mi", "ext4")+w.class("xfs", "Immediate", "64Mi", "xfs"))
-	waitFor(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "all kubelets know the nodes' group", commandTime, func(ctx context.Context) error {
 		for _, n := range w.nodes {
 			if got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`); err != nil || got != group {
 				return fmt.Errorf("%s has group %q: %w", n, got, err)
@@ -76,6 +82,7 @@ spec: {nodes: [%s]}
 		return nil
 	})
 	w.ready(t)
+	ready = true
 	return w
 }
 
@@ -93,25 +100,10 @@ parameters: {clusterID: %q, pool: rbd, cacheSize: %s, csi.storage.k8s.io/fstype:
 `, name, binding, w.fsid, cacheSize, fsType)
 }
 
-// waitFor looks once a second: a look starts a kubectl, and would take the processors from what is waited for.
-func waitFor(t *testing.T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
-	t.Helper()
-	return labtest.WaitFor(t, what, limit, func(ctx context.Context) error {
-		err := condition(ctx)
-		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-		}
-		return err
-	})
-}
-
 // ready waits until volumes can be placed on all three hosts.
 func (w *world) ready(t *testing.T) {
 	t.Helper()
-	waitFor(t, "all three hosts are ready", commandTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "all three hosts are ready", commandTime, func(ctx context.Context) error {
 		got, err := w.try(ctx, "", "get", "nodegroup", group, "-o", "jsonpath={.status.summary.ready}")
 		if err == nil && got != "3/3" {
 			err = fmt.Errorf("%q are", got)
@@ -127,10 +119,13 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// try runs kubectl as the administrator.
+// try runs kubectl as the administrator, for podTime where the context has no end of its own.
 func (w *world) try(ctx context.Context, in string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, podTime)
-	defer cancel()
+	if _, ends := ctx.Deadline(); !ends {
+		bounded, cancel := context.WithTimeout(ctx, podTime)
+		defer cancel()
+		ctx = bounded
+	}
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), args...)
 	cmd.Stdin = strings.NewReader(in)
 	out, err := cmd.Output()
@@ -238,7 +233,7 @@ func (w *world) removePod(t *testing.T, pod, volume string) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	w.kubectl(t, "delete", "pod", pod, "--wait=true", "--timeout=240s")
-	waitFor(t, "volume "+volume+" is attached nowhere", podTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, "volume "+volume+" is attached nowhere", podTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, volume)
 		if err == nil && v.Status.AttachedNode != "" {
 			err = fmt.Errorf("it is attached to %s", v.Status.AttachedNode)
@@ -259,16 +254,13 @@ func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
 	return v
 }
 
-// cleanUp removes pods and claims, and waits until no volume is left. After a failure it shows what csi-node said.
+// cleanUp removes pods and claims, and waits until no volume is left. After a failure it keeps the logs.
 func (w *world) cleanUp(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
-	w.mend(t)
 	if t.Failed() {
-		for _, n := range w.nodes {
-			out, err := w.lab.Shell(ctx, n, "tail -n 40 /var/log/csi-node.log /run/lab/services/csi-node.log 2>/dev/null; true")
-			t.Logf("csi-node on %s: %v\n%s", n, err, out)
-		}
+		labtest.KeepLogs(t, w.lab)
 	}
+	w.mend(t)
 	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc", "--all", "--timeout=240s"); err != nil {
 		t.Errorf("%v", err)
 	}

@@ -79,7 +79,9 @@ func (w *world) standby(t *testing.T, account kubetest.Account) (page, metrics s
 			AcquireTime: new(metav1.NowMicro()), RenewTime: new(metav1.NowMicro()),
 		},
 	}))
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "page-") //nolint:usetesting // a socket's path has 108 characters at most
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	selfSigned(t, cert, key)
 	address, figures := freePort(t), freePort(t)

@@ -1,0 +1,135 @@
+//go:build e2e
+
+package chart
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// values are the least that docs/install.md asks for, with what is special here: small disks, no udev on the hosts, a lease that bears
+// emulated processors, and logs that say all.
+const values = `
+ceph: {clusterID: %q, monitors: [%q]}
+nodeGroups: [{name: rack-1, nodes: [n1, n2, n3]}]
+storageClasses: [{name: escache, pool: fast, parameters: {cacheSize: 64Mi}}]
+escached: {debug: true, extraEnv: [{name: DM_DISABLE_UDEV, value: "1"}]}
+controller: {logLevel: debug, lease: {duration: 60s, renewDeadline: 45s, retryPeriod: 5s}}
+node: {logLevel: debug}
+`
+
+// install does what docs/install.md says, command for command.
+func install(t *testing.T, w *world) {
+	page, err := os.ReadFile("docs/install.md")
+	check(t, err)
+	monitor := setting(t, "mon.host")
+	check(t, os.WriteFile(w.values, fmt.Appendf(nil, values, os.Getenv("LAB_CEPH_FSID"), monitor), 0o600))
+	for _, h := range w.hosts {
+		for _, unwanted := range []string{"/usr/local/bin/escached", "/etc/escache", "/etc/ceph"} {
+			w.shell(t, h.Name, "test ! -e "+unwanted)
+		}
+	}
+	begin := time.Now()
+	w.sh(t, indented(t, string(page)))
+	w.sh(t, quoted(t, string(page), "kubectl label node"))
+	w.steps.Mark("Ceph users with the caps of docs/install.md, namespace, Secrets, labels")
+
+	command := quoted(t, string(page), "helm install")
+	w.sh(t, strings.Replace(command, "values.yaml", w.values, 1))
+	w.steps.Mark("helm install")
+	w.claim(t, "first", "n1", writing)
+	w.running(t, "first")
+	t.Logf("from an empty cluster to the first pod with a volume: %s", time.Since(begin).Round(time.Second))
+	w.steps.Mark("first pod Ready, with a volume")
+	w.rolledOut(t)
+	w.ready(t)
+	w.steps.Mark("every pod of the release Ready")
+	w.goesOn(t, "first", 0)
+	w.restrictedTo(t)
+}
+
+// restrictedTo looks at what the pods really have.
+func (w *world) restrictedTo(t *testing.T) {
+	t.Helper()
+	// The controller's pods would be taken by a namespace that enforces Pod Security's restricted.
+	pods := w.kubectl(t, "-n", namespace, "get", "pods", "-l", "app.kubernetes.io/component=controller", "-o", "name")
+	for pod := range strings.Lines(pods) {
+		pod = strings.TrimSpace(pod)
+		status := w.kubectl(t, "-n", namespace, "exec", pod, "-c", "csi-controller", "--", "cat", "/proc/1/status")
+		for _, line := range []string{`Uid:\s65532\s`, `CapEff:\s0{16}`, `NoNewPrivs:\s1`, `Seccomp:\s2`} {
+			if !regexp.MustCompile(line).MatchString(status) {
+				t.Errorf("%s: csi-controller's process has no %q:\n%s", pod, line, status)
+			}
+		}
+	}
+	// What only escached may see is not on the host, and what the host's DRBD needs is.
+	for _, h := range w.hosts {
+		w.shell(t, h.Name, "test -x /usr/local/lib/escache/escached && test -e /etc/escache/escached.yaml && "+
+			"test ! -e /run/escache/tls/tls.key && test ! -e /run/escache/ceph/keyring")
+	}
+}
+
+// rolledOut waits for every pod of the release.
+func (w *world) rolledOut(t *testing.T) {
+	t.Helper()
+	for _, part := range []string{"daemonset/escache-escached", "daemonset/escache-node", "deployment/escache-controller"} {
+		w.kubectl(t, "-n", namespace, "rollout", "status", part, fmt.Sprintf("--timeout=%s", podTime))
+	}
+}
+
+// sh runs a script of a page as it stands there, where files that it makes do not stay.
+func (w *world) sh(t *testing.T, script string) {
+	t.Helper()
+	t.Log(script)
+	charts, err := filepath.Abs("charts")
+	check(t, err)
+	dir := filepath.Dir(w.values)
+	if err := os.Symlink(charts, filepath.Join(dir, "charts")); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	_, err = w.try(t.Context(), "set -eu; cd "+dir+"\n"+script, "sh")
+	check(t, err)
+}
+
+// indented are the commands of the page's first step.
+func indented(t *testing.T, page string) string {
+	t.Helper()
+	_, steps, _ := strings.Cut(page, "\n1. ")
+	first, _, found := strings.Cut(steps, "\n2. ")
+	var script strings.Builder
+	for line := range strings.Lines(first) {
+		if command, ok := strings.CutPrefix(line, "       "); ok {
+			script.WriteString(command)
+		}
+	}
+	if !found || !strings.Contains(script.String(), "create secret") {
+		t.Fatalf("docs/install.md has no commands in its first step: %q", script.String())
+	}
+	return script.String()
+}
+
+// quoted is the command between backquotes that begins with some words.
+func quoted(t *testing.T, page, begins string) string {
+	t.Helper()
+	found := regexp.MustCompile("`(" + begins + "[^`]+)`").FindStringSubmatch(page)
+	if found == nil {
+		t.Fatalf("docs/install.md has no command %q", begins)
+	}
+	return found[1]
+}
+
+// setting is a line of the lab's ceph.conf.
+func setting(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "sed", "-n", `s/^\s*`+name+`\s*=\s*//p`, os.Getenv("CEPH_CONF")).Output()
+	if err != nil || len(out) == 0 {
+		t.Fatalf("no %s in %s: %v", name, os.Getenv("CEPH_CONF"), err)
+	}
+	return strings.TrimSpace(string(out))
+}

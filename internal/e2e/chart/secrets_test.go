@@ -1,0 +1,89 @@
+//go:build e2e
+
+package chart
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// secrets looks for the keys of Ceph and of TLS, which the driver has used by now while it logged all it can, in whatever others may read.
+func secrets(t *testing.T, w *world) {
+	planted := w.planted(t)
+	look := func(where, text string, marks ...string) {
+		t.Helper()
+		for _, mark := range marks {
+			if !strings.Contains(text, mark) {
+				t.Errorf("%s does not have %q, so nothing was looked at:\n%.2000s", where, mark, text)
+			}
+		}
+		for name, secret := range planted {
+			for _, form := range []string{
+				secret, base64.StdEncoding.EncodeToString([]byte(secret)), url.QueryEscape(secret), hex.EncodeToString([]byte(secret)),
+			} {
+				if at := strings.Index(text, form); at >= 0 {
+					t.Errorf("%s: %s is in it, after %q", where, name, text[max(0, at-80):at])
+				}
+			}
+		}
+	}
+	volume := w.volume(t, "first")
+	for component, marks := range map[string][]string{
+		"controller": {volume, `"level":"DEBUG"`}, "node": {volume, `"level":"DEBUG"`}, "escached": {"level=DEBUG"},
+	} {
+		look("the logs of "+component, w.kubectl(t, "-n", namespace, "logs", "-l", "app.kubernetes.io/component="+component, "--all-containers",
+			"--prefix", "--tail=-1", "--max-log-requests=30"), marks...)
+	}
+	look("Events and records", w.kubectl(t, "get", "events,cachevolumes,nodegroups,persistentvolumes,volumeattachments,leases,configmaps,pods,"+
+		"storageclasses,csinodes,nodes,deployments,daemonsets", "-A", "-o", "json"), volume)
+	for _, h := range w.hosts {
+		look("argv and environment of all processes on "+h.Name, w.shell(t, h.Name,
+			`cd /proc; for p in [0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done 2>/dev/null
+			for p in $(pgrep -f 'escached|csi-|ceph'); do tr '\0' ' ' <$p/environ; echo; done 2>/dev/null; true`), "--config=/etc/escache", "PATH=")
+		look("files of "+h.Name, w.shell(t, h.Name, `for f in $(find /etc/escache /etc/drbd.d /run/escache /var/log /dev/escache /etc/ceph -type f 2>/dev/null); do
+			echo "== $f"; cat "$f"; done; dmesg`), "== /etc/escache/escached.yaml", "== /var/log/kubelet.log", "rbd")
+	}
+	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	_, err := w.try(t.Context(), "", "bin/kubectl-escache", "support-bundle", "-f", bundle, "--kubeconfig", os.Getenv("KUBECONFIG"))
+	check(t, err)
+	text, err := w.try(t.Context(), "", "tar", "-xOzf", bundle)
+	check(t, err)
+	look("the support bundle", text, volume)
+}
+
+// planted are the secrets that there are, by what they are.
+func (w *world) planted(t *testing.T) map[string]string {
+	t.Helper()
+	planted := map[string]string{}
+	for name, keys := range map[string][]string{
+		"escache-ceph-controller": {"keyring"}, "escache-ceph-node": {"keyring"},
+		"escache-controller-tls": {"tls.key"}, "escache-escached-tls": {"tls.key"}, "escache-tls-authority": {"servers.key", "clients.key"},
+	} {
+		var secret struct {
+			Data map[string][]byte `json:"data"`
+		}
+		check(t, json.Unmarshal([]byte(w.kubectl(t, "-n", namespace, "get", "secret", name, "-o", "json")), &secret))
+		for _, key := range keys {
+			// The key itself is in the second line: "key = …" of a keyring, and the first line of what PEM encodes.
+			lines := strings.Split(string(secret.Data[key]), "\n")
+			if len(lines) < 2 {
+				t.Fatalf("%s of %s: %d lines", key, name, len(lines))
+			}
+			_, value, found := strings.Cut(lines[1], "key = ")
+			if !found {
+				value = lines[1]
+			}
+			if len(value) < 30 {
+				t.Fatalf("%s of %s has no key in its second line", key, name)
+			}
+			planted[key+" of "+name] = value
+		}
+	}
+	return planted
+}
