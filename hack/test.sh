@@ -44,4 +44,5 @@ step "lab down" lab down
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
 # The rest of this suite breaks more, and takes as long as all of the above: `make e2e` and its like.
 step "claim, pod, move, power loss, removal" in_lab node -test.run '^TestCore$'
+step "pods on hosts, and parts that are killed" in_lab node -test.run '^TestNode$/(claim_to|grows|moves|killed_under_load|loses_power)'
 step "lab down" lab down
