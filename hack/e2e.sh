@@ -10,7 +10,7 @@ export LAB_NAME=${LAB_NAME:-e2e-$$}
 . hack/with-lab.sh
 
 suite() { # NAME PATTERN LIMIT
-  step "$1" lab run -- bin/node.test -test.v -test.failfast -test.timeout "$3" -test.run "$2"
+  step "$1" lab run -- bin/node.test -test.v -test.failfast -test.parallel 3 -test.timeout "$3" -test.run "$2"
 }
 
 memory=512
