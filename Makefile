@@ -30,12 +30,16 @@ e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN picks f
 	hack/e2e.sh
 
 .PHONY: e2e-load
-e2e-load: ## the same with 50 pods at once and 100 moves of one (ESCACHE_E2E_PODS, ESCACHE_E2E_MOVES)
+e2e-load: ## the same with 50 pods at once and 100 moves of three volumes (ESCACHE_E2E_PODS, ESCACHE_E2E_MOVES)
 	hack/e2e.sh many moves
 
 .PHONY: e2e-flush
 e2e-flush: ## flush and drain volumes in use, break that in the middle, and empty a host of ESCACHE_E2E_PODS pods (10)
 	hack/e2e.sh flush evacuate
+
+.PHONY: e2e-recovery
+e2e-recovery: ## lose hosts, copies and Ceph's good will on real hosts, and what the driver does by itself or is told to
+	hack/e2e.sh recovery
 
 .PHONY: e2e-chart
 e2e-chart: ## build the images and have the chart install them on hosts that have nothing of the driver; lose one, upgrade, uninstall
