@@ -5,7 +5,6 @@ package chart
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,11 +59,7 @@ func (w *world) try(ctx context.Context, in, name string, args ...string) (strin
 	home := filepath.Dir(w.values)
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	cmd.Stdin = strings.NewReader(in)
-	out, err := cmd.Output()
-	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, exit.Stderr)
-	}
-	return strings.TrimSpace(string(out)), err
+	return labtest.Output(cmd)
 }
 
 func (w *world) kubectl(t *testing.T, args ...string) string {

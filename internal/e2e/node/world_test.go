@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -128,11 +127,7 @@ func (w *world) try(ctx context.Context, in string, args ...string) (string, err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), args...)
 	cmd.Stdin = strings.NewReader(in)
-	out, err := cmd.Output()
-	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
-	}
-	return strings.TrimSpace(string(out)), err
+	return labtest.Output(cmd)
 }
 
 func (w *world) kubectl(t *testing.T, args ...string) string {

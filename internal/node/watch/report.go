@@ -32,11 +32,12 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 	w.mu.Unlock()
 	begun, over := v.change(findings, now)
 	for _, p := range begun {
-		p.quiet = !v.maySpeak(p.finding.Reason, now)
-		w.tell(ctx, v, p, cluster.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
+		if p.quiet = !v.maySpeak(p.finding.Reason, now); !p.quiet {
+			w.tell(ctx, v, cluster.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
+		}
 	}
 	if told := slices.DeleteFunc(over, func(p *problem) bool { return p.quiet }); len(told) > 0 {
-		w.tell(ctx, v, told[0], cluster.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
+		w.tell(ctx, v, cluster.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
 	}
 	w.keep(ctx, v, status, now)
 }
@@ -50,10 +51,7 @@ func recovery(over []*problem, now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-func (w *Watch) tell(ctx context.Context, v *volume, p *problem, e cluster.Event) {
-	if p.quiet {
-		return
-	}
+func (w *Watch) tell(ctx context.Context, v *volume, e cluster.Event) {
 	w.Logger.InfoContext(ctx, "volume", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
 	if err := w.Cluster.Emit(ctx, w.Node, v.object, e); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write an Event", "error", err)
