@@ -236,7 +236,7 @@ func (c *ControlPlane) preparePKI() error {
 	)
 }
 
-// prepareClient makes the client that asks for readiness, as admin.
+// prepareClient makes the client that asks for readiness and adds nodes, as admin. Each call's context has its deadline.
 func (c *ControlPlane) prepareClient() error {
 	admin, err := c.authority.Client("admin", "system:masters")
 	if err != nil {
@@ -249,7 +249,6 @@ func (c *ControlPlane) prepareClient() error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.authority.Certificate())
 	c.client = &http.Client{
-		Timeout: 2 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{
 			RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
 		}},

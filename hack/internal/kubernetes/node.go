@@ -153,6 +153,8 @@ var errNotFound = errors.New("no such object")
 
 // object reads one object of the API.
 func (c *ControlPlane) object(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Server()+path, nil)
 	if err != nil {
 		return err

@@ -20,8 +20,13 @@ const (
 	scheduler         = "kube-scheduler"
 )
 
-// pollInterval is how often a part is asked whether it is ready.
-const pollInterval = 100 * time.Millisecond
+const (
+	// pollInterval is how often a part is asked whether it is ready.
+	pollInterval = 100 * time.Millisecond
+	// pollTime is how long one such question may take before it is asked anew. It is no limit for what is asked once: an API server that
+	// has just become ready, on a machine where hosts boot, can take longer.
+	pollTime = 2 * time.Second
+)
 
 func (c *ControlPlane) start(ctx context.Context) error {
 	c.cfg.Log("etcd")
@@ -155,7 +160,6 @@ func (c *ControlPlane) startControllers(ctx context.Context) error {
 	}
 	// Both serve with certificates they made themselves, and /healthz is open to all.
 	insecure := &http.Client{
-		Timeout:   2 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 	}
 	defer insecure.CloseIdleConnections()
@@ -172,6 +176,8 @@ func (c *ControlPlane) startControllers(ctx context.Context) error {
 
 // get is nil if the URL answers 200; otherwise the error holds the answer.
 func (c *ControlPlane) get(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
