@@ -9,7 +9,7 @@ STATIC     = csi-node escached kubectl-escache
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install the Debian packages that building needs
@@ -65,6 +65,10 @@ chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count what
 .PHONY: lint
 lint: setup ## golangci-lint and shellcheck
 	hack/lint.sh
+
+.PHONY: vulncheck
+vulncheck: setup ## look for known vulnerabilities in what the programs call (VULNDB=file:///DIR: a copy of the database)
+	"$$(go run ./hack/tool govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
 generate: ## deepcopy functions and CRDs from api/v1alpha1

@@ -93,6 +93,9 @@ func all() []set {
 			requires: "github.com/CycloneDX/cyclonedx-gomod", names: []string{"cyclonedx-gomod"},
 		},
 		set{
+			module: "govulncheck", pkg: "golang.org/x/vuln/cmd/govulncheck", requires: "golang.org/x/vuln", names: []string{"govulncheck"},
+		},
+		set{
 			module: "promtool", pkg: "github.com/prometheus/prometheus/cmd/promtool", requires: "github.com/prometheus/prometheus",
 			variables: versionIn("github.com/prometheus/common/version.Version"), names: []string{"promtool"},
 		},
