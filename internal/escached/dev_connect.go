@@ -130,12 +130,10 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/mapped")
-	if v, err = e.identify(ctx, v, req, image); err != nil {
+	next, err := v.identify(req, image)
+	if err != nil {
 		return none, err
 	}
-	crashpoint.Reach("dev_connect/identified")
-	next := v
-	next.Epoch = req.Epoch
 	if err := e.retag(ctx, v, next); err != nil {
 		return none, err
 	}
@@ -190,8 +188,8 @@ func (e *Engine) assembledRight(ctx context.Context, v volume) error {
 	return nil
 }
 
-// identify checks that the mapped image is the one meant, and records what the mapping taught.
-func (e *Engine) identify(ctx context.Context, v volume, req escache.ConnectRequest, image krbd.Device) (volume, error) {
+// identify checks that the mapped image is the one meant. It returns what is to be on record then: the epoch, and what the map taught.
+func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
 			return v, v.fail(escache.CodeIdentityMismatch,
@@ -203,9 +201,8 @@ func (e *Engine) identify(ctx context.Context, v volume, req escache.ConnectRequ
 		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, less than the %d it had; grow it back before connecting",
 			image.Bytes, v.SizeBytes)
 	}
-	next := v
-	next.ImageID, next.SizeBytes = image.ImageID, image.Bytes
-	return next, e.retag(ctx, v, next)
+	v.ImageID, v.SizeBytes, v.Epoch = image.ImageID, image.Bytes, req.Epoch
+	return v, nil
 }
 
 func tableOf(v volume, image krbd.Device, opts escache.ConnectOptions) writecache.Table {

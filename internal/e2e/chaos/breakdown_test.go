@@ -14,35 +14,32 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// What the same steps took by hand, from the loss of power to the mounted filesystem, and how much longer they may take here.
-const (
-	byHandLeast, byHandMost = 1.4, 2.1 // seconds
-	allowed                 = 1.3
-)
-
-// takeOverRuns is how often the take-over is measured.
+// takeOverRuns is how often each way is measured.
 const takeOverRuns = 3
 
-// TestTakeOverTimes takes a mounted volume over from a host that has lost its power, and prints what each step took. Kubernetes' own
-// waiting is not in it. The times of the kernel's steps are those of the kernel's log.
+// TestTakeOverTimes takes a mounted volume over from a host that has lost its power, by the driver's engine and by hand, and prints what
+// each step took and the ratio of the two. Kubernetes' own waiting is not in it. The times of the kernel's steps are those of its log.
 func TestTakeOverTimes(t *testing.T) {
 	if os.Getenv(coreVariable) != "" {
 		t.Skip("not in the core")
 	}
 	lab := labtest.Open(t)
-	var totals []float64
+	var byHand, byEngine []float64
 	for range takeOverRuns {
-		t.Run("run", func(t *testing.T) { totals = append(totals, takeOverTimes(t, lab)) })
+		t.Run("by hand", func(t *testing.T) { byHand = append(byHand, takeOverTimes(t, lab, (*scene).takeByHand)) })
+		t.Run("by the engine", func(t *testing.T) { byEngine = append(byEngine, takeOverTimes(t, lab, (*scene).takeByEngine)) })
 	}
 	if t.Failed() {
 		return
 	}
-	slices.Sort(totals)
-	fmt.Printf("power loss to mounted elsewhere: %.2f to %.2f s; by hand it was %.1f to %.1f s, and %.1f times that is %.2f to %.2f s\n", totals[0],
-		totals[len(totals)-1], byHandLeast, byHandMost, allowed, byHandLeast*allowed, byHandMost*allowed)
+	slices.Sort(byHand)
+	slices.Sort(byEngine)
+	fmt.Printf("power loss to mounted elsewhere: %.2f to %.2f s, by hand %.2f to %.2f s; the middle ones' ratio is %.2f\n",
+		byEngine[0], byEngine[takeOverRuns-1], byHand[0], byHand[takeOverRuns-1], byEngine[takeOverRuns/2]/byHand[takeOverRuns/2])
 }
 
-func takeOverTimes(t *testing.T, lab *labtest.Lab) float64 {
+// takeOverTimes returns the seconds from the loss of power until the file system is mounted on the other host.
+func takeOverTimes(t *testing.T, lab *labtest.Lab, take func(*scene) (device string, giveUp func())) float64 {
 	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
 	s.open()
 	s.n1.Shell(t, "mkfs.ext4 -q -E nodiscard "+s.device+" && mkdir -p /mnt/chaos && mount "+s.device+" /mnt/chaos && "+
@@ -56,9 +53,9 @@ func takeOverTimes(t *testing.T, lab *labtest.Lab) float64 {
 	off := time.Since(begin).Seconds()
 	s.lab.Blocklist(t, s.client)
 	fenced := time.Since(begin).Seconds()
-	s.connect(s.n2)
-	connected := time.Since(begin).Seconds()
-	s.n2.Shell(t, "mount "+s.device+" /mnt/chaos")
+	device, giveUp := take(s)
+	taken := time.Since(begin).Seconds()
+	s.n2.Shell(t, "mount "+device+" /mnt/chaos")
 	mounted := time.Since(begin).Seconds()
 
 	if now := s.n2.Shell(t, "sha256sum </mnt/chaos/data"); now != sum {
@@ -66,12 +63,43 @@ func takeOverTimes(t *testing.T, lab *labtest.Lab) float64 {
 		t.Errorf("the file is %s on n2, and was %s on n1", now, sum)
 	}
 	kernel := clock.events(t, s.n2, begin)
-	fmt.Printf("power is off %.2f s; loss noticed %s; client fenced %.2f s; image mapped %s; promoted %s; assembled %.2f s; mounted %.2f s\n",
-		off, kernel["noticed"], fenced, kernel["mapped"], kernel["promoted"], connected, mounted)
+	fmt.Printf("power is off %.2f s; client fenced %.2f s; loss noticed %s; image mapped %s; promoted %s; assembled %.2f s; mounted %.2f s\n",
+		off, fenced, kernel["noticed"], kernel["mapped"], kernel["promoted"], taken, mounted)
 	s.n2.Shell(t, "umount /mnt/chaos")
+	giveUp()
 	s.whole()
 	s.finish()
 	return mounted
+}
+
+func (s *scene) takeByEngine() (device string, giveUp func()) {
+	s.connect(s.n2)
+	return s.device, func() {}
+}
+
+// takeByHand does what somebody who knows the volume's parts would type, with all they need at hand: nobody is asked whether the copy is
+// current, nothing is checked and nothing recorded. To give up is to leave it as the engine would have found it.
+func (s *scene) takeByHand() (device string, giveUp func()) {
+	s.n2.Shell(s, fmt.Sprintf(`set -e
+minor=$(cd /sys/block; echo drbd*); minor=${minor#drbd}
+drbdsetup disk-options $minor --fencing=dont-care
+until drbdsetup primary $minor 2>/dev/null; do sleep 0.05; done
+monitor=$(sed -n 's/^mon host = v1://p' /etc/ceph/ceph.conf)
+user=$(sed -n 's/^\[client\.\(.*\)\]$/\1/p' /etc/ceph/*.keyring)
+key=$(sed -n 's/^[[:space:]]*key = //p' /etc/ceph/*.keyring)
+echo "$monitor name=$user,secret=$key,noshare,exclusive %s %s -" >/sys/bus/rbd/add_single_major
+image=$(cd /sys/block; echo rbd*)
+dmsetup create by-hand --table "0 $(cat /sys/block/$image/size) writecache s /dev/$image /dev/drbd$minor 4096 0"`, s.v.Pool, s.v.Image))
+	return "/dev/mapper/by-hand", func() {
+		s.n2.Shell(s, `set -e
+dmsetup remove by-hand
+image=$(cd /sys/block; echo rbd*)
+echo ${image#rbd} >/sys/bus/rbd/remove_single_major
+minor=$(cd /sys/block; echo drbd*); minor=${minor#drbd}
+drbdsetup secondary $minor
+drbdsetup disk-options $minor --fencing=resource-and-stonith`)
+		s.connect(s.n2)
+	}
 }
 
 // clock relates a host's kernel log to time here.

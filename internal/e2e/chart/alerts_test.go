@@ -5,7 +5,10 @@ package chart
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,40 +17,86 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// raises waits until the chart's alerts that would be raised, if what the driver exports now stayed as it is, are those that are wanted.
-func (w *world) raises(t *testing.T, wanted ...string) {
+// figures are what the driver exports at one moment, by series.
+type figures map[string]float64
+
+// raises waits until these alerts of the chart would be raised, if all went on as since the earlier figures.
+func (w *world) raises(t *testing.T, since figures, alerts ...string) {
 	t.Helper()
-	slices.Sort(wanted)
-	labtest.WaitForCommand(t, fmt.Sprintf("the alerts %q are raised", wanted), podTime, func(ctx context.Context) error {
-		got, err := w.alerts(ctx, t.TempDir())
-		if err == nil && !slices.Equal(got, wanted) {
-			err = fmt.Errorf("%q are", got)
+	w.raisesWithin(t, 2*time.Hour, since, alerts...)
+}
+
+func (w *world) raisesWithin(t *testing.T, span time.Duration, since figures, alerts ...string) {
+	t.Helper()
+	labtest.WaitForCommand(t, fmt.Sprintf("the alerts %q are raised", alerts), podTime, func(ctx context.Context) error {
+		now, _ := w.scrape(ctx) // what does not answer is what some alerts are for
+		got, err := w.alerts(ctx, t.TempDir(), span, since, now)
+		for _, alert := range alerts {
+			if err == nil && !slices.Contains(got, alert) {
+				err = fmt.Errorf("%q are", got)
+			}
+		}
+		if err == nil {
+			t.Logf("raised are %q", got)
 		}
 		return err
 	})
 }
 
-// alerts has Prometheus' own code judge the rules: every sample stands for an hour of the same.
-func (w *world) alerts(ctx context.Context, dir string) ([]string, error) {
-	series, err := w.scrape(ctx)
-	if err != nil {
-		return nil, err
-	}
+// quiet waits until every part answers and no alert would be raised, and returns the figures of that moment.
+func (w *world) quiet(t *testing.T) figures {
+	t.Helper()
+	var now figures
+	labtest.WaitForCommand(t, "no alert is raised", podTime, func(ctx context.Context) error {
+		err := w.findTargets(ctx)
+		if err != nil {
+			return err
+		}
+		if now, err = w.scrape(ctx); err != nil {
+			return err
+		}
+		got, err := w.alerts(ctx, t.TempDir(), 2*time.Hour, now, now)
+		if err == nil && len(got) > 0 {
+			err = fmt.Errorf("%q are", got)
+		}
+		return err
+	})
+	return now
+}
+
+// alerts has Prometheus' own code judge the rules after a span in which gauges stay as they are now, and counters go on growing every minute
+// by what they have grown by since the earlier figures.
+func (w *world) alerts(ctx context.Context, dir string, span time.Duration, since, now figures) ([]string, error) {
 	rules, err := filepath.Abs("charts/escache-csi/files/alerts.yaml")
 	if err != nil {
 		return nil, err
 	}
-	const question = `count by (alertname) (ALERTS{alertstate="firing"})`
 	type object = map[string]any
+	minutes := int(span.Minutes())
+	var series []object
+	for name, value := range now {
+		first, growth := value, 0.0
+		metric, _, _ := strings.Cut(name, "{")
+		before, known := since[name]
+		if known && before < value && (strings.HasSuffix(metric, "_total") || strings.HasSuffix(metric, "_count")) {
+			first, growth = before, value-before
+		}
+		series = append(series, object{"series": name, "values": fmt.Sprintf("%.0f+%.0fx%d", first, growth, minutes)})
+	}
+	const question = `count by (alertname) (ALERTS{alertstate="firing"})`
 	data, err := json.Marshal(object{ // which is YAML too
 		"rule_files": []string{rules}, "evaluation_interval": "1m",
 		"tests": []object{{
 			"interval": "1m", "input_series": series,
 			// The answer is in what promtool says about a wrong guess.
-			"promql_expr_test": []object{{"expr": question, "eval_time": "1h", "exp_samples": []object{{"labels": "{}", "value": 0}}}},
+			"promql_expr_test": []object{{
+				"expr": question, "eval_time": fmt.Sprintf("%dm", minutes), "exp_samples": []object{{"labels": "{}", "value": 0}},
+			}},
 		}},
 	})
 	if err != nil {
@@ -71,65 +120,71 @@ func (w *world) alerts(ctx context.Context, dir string) ([]string, error) {
 	return names, nil
 }
 
-type sample struct {
-	Series string `json:"series"`
-	Values string `json:"values"`
-}
+// target is what one of the chart's monitors asks, and the label it adds.
+type target struct{ url, label string }
 
-// scrape asks every pod of the driver that has power for what the chart's monitors ask for, and adds the labels that these add.
-func (w *world) scrape(ctx context.Context) ([]sample, error) {
+// findTargets asks Kubernetes what the monitors ask.
+func (w *world) findTargets(ctx context.Context) error {
 	out, err := w.try(ctx, "", "kubectl", "-n", namespace, "get", "pods", "-o", "json")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var pods struct {
-		Items []struct {
-			Metadata struct {
-				Name   string            `json:"name"`
-				Labels map[string]string `json:"labels"`
-			} `json:"metadata"`
-			Spec struct {
-				NodeName string `json:"nodeName"`
-			} `json:"spec"`
-			Status struct {
-				PodIP string `json:"podIP"`
-			} `json:"status"`
-		} `json:"items"`
-	}
+	var pods corev1.PodList
 	if err := json.Unmarshal([]byte(out), &pods); err != nil {
-		return nil, err
+		return err
 	}
-	off, err := w.off(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var all []sample
+	w.targets = nil
 	for _, pod := range pods.Items {
-		if slices.Contains(off, pod.Spec.NodeName) {
-			continue
-		}
-		var urls []string
-		label := fmt.Sprintf("node=%q", pod.Spec.NodeName)
-		switch pod.Metadata.Labels["app.kubernetes.io/component"] {
+		address := "http://" + pod.Status.PodIP
+		switch pod.Labels["app.kubernetes.io/component"] {
 		case "node":
-			urls = []string{":9810/metrics", ":9810/metrics/escached"}
+			label := fmt.Sprintf("node=%q", pod.Spec.NodeName)
+			w.targets = append(w.targets, target{address + ":9810/metrics", label}, target{address + ":9810/metrics/escached", label})
 		case "controller":
-			urls, label = []string{":9808/metrics"}, fmt.Sprintf("pod=%q", pod.Metadata.Name)
-		}
-		for _, url := range urls {
-			text, err := w.try(ctx, "", "curl", "-sSf", "--max-time", "20", "http://"+pod.Status.PodIP+url)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, samples(text, label)...)
+			w.targets = append(w.targets, target{address + ":9808/metrics", fmt.Sprintf("pod=%q", pod.Name)})
 		}
 	}
-	return all, nil
+	if len(w.targets) == 0 {
+		return errors.New("the driver has no pods")
+	}
+	return nil
 }
 
-// samples are those that alerts can ask for.
-func samples(text, label string) []sample {
-	var all []sample
+// scrape asks every target. What does not answer is in the error, and the others' figures are there.
+func (w *world) scrape(ctx context.Context) (figures, error) {
+	all := figures{}
+	var failures []error
+	for _, t := range w.targets {
+		text, err := get(ctx, t.url)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		all.add(text, t.label)
+	}
+	return all, errors.Join(failures...)
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return string(body), err
+}
+
+// add adds those that alerts can ask for.
+func (f figures) add(text, label string) {
 	for line := range strings.Lines(text) {
 		series, value, found := cutLast(strings.TrimSpace(line), " ")
 		number, err := strconv.ParseFloat(value, 64)
@@ -143,9 +198,8 @@ func samples(text, label string) []sample {
 		if name, _, _ := strings.Cut(label, "="); !strings.Contains(","+inner, ","+name+"=") {
 			inner = strings.TrimPrefix(inner+","+label, ",")
 		}
-		all = append(all, sample{series + "{" + inner + "}", strconv.FormatFloat(number, 'f', -1, 64) + "x70"})
+		f[series+"{"+inner+"}"] = number
 	}
-	return all
 }
 
 func cutLast(s, separator string) (before, after string, found bool) {
@@ -154,18 +208,4 @@ func cutLast(s, separator string) (before, after string, found bool) {
 		return s, "", false
 	}
 	return s[:at], s[at+len(separator):], true
-}
-
-// off are the hosts without power.
-func (w *world) off(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	status, err := w.lab.Status(ctx)
-	var names []string
-	for _, n := range status.Nodes {
-		if n.State == "off" {
-			names = append(names, n.Name)
-		}
-	}
-	return names, err
 }

@@ -14,13 +14,13 @@ import (
 )
 
 // values are the least that docs/install.md asks for, with what is special here: small disks, no udev on the hosts, a lease that bears
-// emulated processors, and logs that say all.
+// emulated processors, orphans that are looked for often, and logs that say all.
 const values = `
 ceph: {clusterID: %q, monitors: [%q]}
 nodeGroups: [{name: rack-1, nodes: [n1, n2, n3]}]
 storageClasses: [{name: escache, pool: fast, parameters: {cacheSize: 64Mi}}]
 escached: {debug: true, extraEnv: [{name: DM_DISABLE_UDEV, value: "1"}]}
-controller: {logLevel: debug, lease: {duration: 60s, renewDeadline: 45s, retryPeriod: 5s}}
+controller: {logLevel: debug, orphanInterval: 30s, lease: {duration: 60s, renewDeadline: 45s, retryPeriod: 5s}}
 node: {logLevel: debug}
 `
 

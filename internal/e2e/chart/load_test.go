@@ -59,8 +59,8 @@ func (w *world) hasNotFailed(t *testing.T, pods ...string) {
 // which asks csi-node in its pod; when the power is back, the pods there bring the copy up to date.
 func peerLoss(t *testing.T, w *world) {
 	volume := w.volume(t, "first")
-	peer := strings.TrimSpace(strings.Replace(
-		w.kubectl(t, "get", "cachevolume", volume, "-o", "jsonpath={.spec.replicas[*]}"), "n1", "", 1))
+	peer := w.peer(t, volume, "n1")
+	before := w.quiet(t)
 	check(t, w.lab.PowerOff(t.Context(), peer))
 	w.sees(t, fmt.Sprintf("[%q]", peer), "get", "cachevolume", volume, "-o", "jsonpath={.status.outdated}")
 	from := w.count(t, "first")
@@ -71,15 +71,28 @@ func peerLoss(t *testing.T, w *world) {
 		t.Errorf("DRBD's handler on n1 says:\n%s", log)
 	}
 	// What holds for as long as the host is away. That the writer's host is the only one with its latest writes is the first of them.
-	w.raises(t, "EscacheHostWithoutEscached", "EscacheRedundancyLost")
+	w.raises(t, before, "EscacheHostWithoutEscached", "EscacheRedundancyLost")
 	w.steps.Mark("the alerts for it are raised")
 	check(t, w.lab.PowerOn(t.Context(), peer))
+	w.isWhole(t, volume)
+	w.hasNotFailed(t, "first")
+	w.quiet(t)
+	w.steps.Mark(peer + " is back, and its copy up to date")
+}
+
+// peer is the host with the volume's other copy.
+func (w *world) peer(t *testing.T, volume, host string) string {
+	t.Helper()
+	replicas := w.kubectl(t, "get", "cachevolume", volume, "-o", "jsonpath={.spec.replicas[*]}")
+	return strings.TrimSpace(strings.Replace(replicas, host, "", 1))
+}
+
+// isWhole waits until both copies of a volume are current, and every host is of use.
+func (w *world) isWhole(t *testing.T, volume string) {
+	t.Helper()
 	w.sees(t, "", "get", "cachevolume", volume, "-o", "jsonpath={.status.outdated}")
 	w.rolledOut(t)
 	w.ready(t)
-	w.hasNotFailed(t, "first")
-	w.raises(t)
-	w.steps.Mark(peer + " is back, and its copy up to date")
 }
 
 // upgrade replaces every pod of the release while each host has a pod that writes. The images have another tag.

@@ -31,10 +31,11 @@ const (
 
 // world is the lab, what is in its Kubernetes, and the values of the release.
 type world struct {
-	lab    *labclient.Client
-	hosts  []*labtest.Host
-	values string // file
-	steps  *labtest.Timeline
+	lab     *labclient.Client
+	hosts   []*labtest.Host
+	values  string   // file
+	targets []target // what Prometheus would ask
+	steps   *labtest.Timeline
 }
 
 func open(t *testing.T) *world {
