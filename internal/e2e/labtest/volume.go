@@ -314,16 +314,33 @@ func (v *Volume) tearDown(t T) {
 		return
 	}
 	v.lab.rescue(t)
-	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), powerOnLimit)
 	defer cancel()
 	for _, h := range v.Hosts {
-		_, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
-		err = errors.Join(err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true))
-		if err != nil {
+		err := v.tearDownOn(ctx, h)
+		if err != nil { // what hangs in a kernel ends with it
 			t.Logf("tear down %s on %s: %v", v, h.Name, err)
+			err = errors.Join(v.lab.client.PowerOff(ctx, h.Name), v.lab.client.PowerOn(ctx, h.Name))
+			for ctx.Err() == nil && h.ready(ctx) != nil {
+				time.Sleep(pollInterval)
+			}
+			err = errors.Join(err, v.tearDownOn(ctx, h))
+		}
+		if err != nil {
+			t.Logf("tear down %s on %s after a reboot: %v", v, h.Name, err)
 		}
 	}
 	if _, err := command(ctx, "rbd", "--no-progress", "rm", v.String()); err != nil {
 		t.Logf("tear down %s: %v", v, err)
 	}
+}
+
+func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	_, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
+	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true)}
+	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
+		return slices.Contains([]api.Code{api.CodeNotFound, api.CodeNotConnected}, CodeOf(err))
+	})...)
 }
