@@ -261,7 +261,7 @@ func (c *crowd) staysClean(t *testing.T) {
 func (c *crowd) acks(t *testing.T, host string) map[string]int {
 	t.Helper()
 	noted := map[string]int{}
-	for line := range strings.Lines(c.shell(t, host, "cd "+crowdAcks+" && grep . "+crowdName+"-*")) {
+	for line := range strings.Lines(c.shell(t, host, "cd "+crowdAcks+" && grep -H . "+crowdName+"-*")) {
 		pod, text, _ := strings.Cut(strings.TrimSpace(line), ":")
 		var n int
 		if _, err := fmt.Sscan(text, &n); err != nil {
