@@ -153,26 +153,14 @@ var errNotFound = errors.New("no such object")
 
 // object reads one object of the API.
 func (c *ControlPlane) object(ctx context.Context, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, pollTime)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Server()+path, nil)
-	if err != nil {
-		return err
-	}
-	response, err := c.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
+	status, body, err := ask(ctx, c.client, c.Server()+path)
 	switch {
-	case response.StatusCode == http.StatusNotFound:
+	case err != nil:
+		return err
+	case status == http.StatusNotFound:
 		return fmt.Errorf("%s: %w", path, errNotFound)
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: %s: %s", path, response.Status, body)
+	case status != http.StatusOK:
+		return fmt.Errorf("%s: %d %s: %s", path, status, http.StatusText(status), body)
 	}
 	return json.Unmarshal(body, into)
 }

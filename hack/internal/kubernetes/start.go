@@ -176,23 +176,26 @@ func (c *ControlPlane) startControllers(ctx context.Context) error {
 
 // get is nil if the URL answers 200; otherwise the error holds the answer.
 func (c *ControlPlane) get(ctx context.Context, client *http.Client, url string) error {
+	status, body, err := ask(ctx, client, url)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: %d %s: %s", url, status, http.StatusText(status), strings.TrimSpace(string(body)))
+	}
+	return err
+}
+
+// ask puts one question, which the caller repeats.
+func ask(ctx context.Context, client *http.Client, url string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", url, response.Status, strings.TrimSpace(string(body)))
-	}
-	return nil
+	body, err = io.ReadAll(response.Body)
+	return response.StatusCode, body, err
 }

@@ -14,8 +14,12 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// takeOverRuns is how often each way is measured.
-const takeOverRuns = 3
+const (
+	// takeOverRuns is how often each way is measured.
+	takeOverRuns = 3
+	// allowed is how much longer than by hand it may take.
+	allowed = 1.3
+)
 
 // TestTakeOverTimes takes a mounted volume over from a host that has lost its power, by the driver's engine and by hand, and prints what
 // each step took and the ratio of the two. Kubernetes' own waiting is not in it. The times of the kernel's steps are those of its log.
@@ -34,8 +38,8 @@ func TestTakeOverTimes(t *testing.T) {
 	}
 	slices.Sort(byHand)
 	slices.Sort(byEngine)
-	fmt.Printf("power loss to mounted elsewhere: %.2f to %.2f s, by hand %.2f to %.2f s; the middle ones' ratio is %.2f\n",
-		byEngine[0], byEngine[takeOverRuns-1], byHand[0], byHand[takeOverRuns-1], byEngine[takeOverRuns/2]/byHand[takeOverRuns/2])
+	fmt.Printf("power loss to mounted elsewhere: %.2f to %.2f s, by hand %.2f to %.2f s; the middle ones' ratio is %.2f, and the aim %.1f\n",
+		byEngine[0], byEngine[takeOverRuns-1], byHand[0], byHand[takeOverRuns-1], byEngine[takeOverRuns/2]/byHand[takeOverRuns/2], allowed)
 }
 
 // takeOverTimes returns the seconds from the loss of power until the file system is mounted on the other host.

@@ -19,54 +19,70 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/escache/escache-csi/hack/labclient"
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
 // figures are what the driver exports at one moment, by series.
 type figures map[string]float64
 
-// raises waits until these alerts of the chart would be raised, if all went on as since the earlier figures.
-func (w *world) raises(t *testing.T, since figures, alerts ...string) {
+// usual is after how long the rules are judged: longer than any but EscacheDirtyTooOld waits.
+const usual = 2 * time.Hour
+
+// raises waits until the chart's alerts that would be raised, if all went on as since the earlier figures, are those that are wanted. Every
+// part answers on whose host there is power.
+func (w *world) raises(t *testing.T, since figures, wanted ...string) {
 	t.Helper()
-	w.raisesWithin(t, 2*time.Hour, since, alerts...)
+	slices.Sort(wanted)
+	w.judge(t, fmt.Sprintf("the alerts %q are raised", wanted), usual, func(ctx context.Context) (before, now figures, err error) {
+		err = w.findTargets(ctx)
+		if err == nil {
+			now, err = w.scrape(ctx)
+		}
+		return since, now, err
+	}, func(got []string) bool { return slices.Equal(got, wanted) })
 }
 
-func (w *world) raisesWithin(t *testing.T, span time.Duration, since figures, alerts ...string) {
+// raisesAmong waits until these are among those that would be raised after a span. What does not answer is what some alerts are for.
+func (w *world) raisesAmong(t *testing.T, since figures, span time.Duration, alerts ...string) {
 	t.Helper()
-	labtest.WaitForCommand(t, fmt.Sprintf("the alerts %q are raised", alerts), podTime, func(ctx context.Context) error {
-		now, _ := w.scrape(ctx) // what does not answer is what some alerts are for
-		got, err := w.alerts(ctx, t.TempDir(), span, since, now)
-		for _, alert := range alerts {
-			if err == nil && !slices.Contains(got, alert) {
-				err = fmt.Errorf("%q are", got)
-			}
-		}
-		if err == nil {
-			t.Logf("raised are %q", got)
-		}
-		return err
+	w.judge(t, fmt.Sprintf("the alerts %q are raised", alerts), span, func(ctx context.Context) (before, now figures, err error) {
+		now, _ = w.scrape(ctx)
+		return since, now, nil
+	}, func(got []string) bool {
+		return !slices.ContainsFunc(alerts, func(alert string) bool { return !slices.Contains(got, alert) })
 	})
 }
 
 // quiet waits until every part answers and no alert would be raised, and returns the figures of that moment.
-func (w *world) quiet(t *testing.T) figures {
+func (w *world) quiet(t *testing.T) (last figures) {
 	t.Helper()
-	var now figures
-	labtest.WaitForCommand(t, "no alert is raised", podTime, func(ctx context.Context) error {
-		err := w.findTargets(ctx)
+	w.judge(t, "no alert is raised", usual, func(ctx context.Context) (before, now figures, err error) {
+		err = w.findTargets(ctx)
+		if err == nil {
+			last, err = w.scrape(ctx)
+		}
+		return last, last, err
+	}, func(got []string) bool { return len(got) == 0 })
+	return last
+}
+
+// judge looks again and again until the alerts are right.
+func (w *world) judge(
+	t *testing.T, what string, span time.Duration, look func(context.Context) (before, now figures, err error), right func([]string) bool,
+) {
+	t.Helper()
+	labtest.WaitForCommand(t, what, podTime, func(ctx context.Context) error {
+		before, now, err := look(ctx)
 		if err != nil {
 			return err
 		}
-		if now, err = w.scrape(ctx); err != nil {
-			return err
-		}
-		got, err := w.alerts(ctx, t.TempDir(), 2*time.Hour, now, now)
-		if err == nil && len(got) > 0 {
+		got, err := w.alerts(ctx, t.TempDir(), span, before, now)
+		if err == nil && !right(got) {
 			err = fmt.Errorf("%q are", got)
 		}
 		return err
 	})
-	return now
 }
 
 // alerts has Prometheus' own code judge the rules after a span in which gauges stay as they are now, and counters go on growing every minute
@@ -120,8 +136,8 @@ func (w *world) alerts(ctx context.Context, dir string, span time.Duration, sinc
 	return names, nil
 }
 
-// target is what one of the chart's monitors asks, and the label it adds.
-type target struct{ url, label string }
+// target is what one of the chart's monitors asks, on which host, and the label it adds.
+type target struct{ host, url, label string }
 
 // findTargets asks Kubernetes what the monitors ask.
 func (w *world) findTargets(ctx context.Context) error {
@@ -135,13 +151,13 @@ func (w *world) findTargets(ctx context.Context) error {
 	}
 	w.targets = nil
 	for _, pod := range pods.Items {
-		address := "http://" + pod.Status.PodIP
+		host, address := pod.Spec.NodeName, "http://"+pod.Status.PodIP
 		switch pod.Labels["app.kubernetes.io/component"] {
 		case "node":
-			label := fmt.Sprintf("node=%q", pod.Spec.NodeName)
-			w.targets = append(w.targets, target{address + ":9810/metrics", label}, target{address + ":9810/metrics/escached", label})
+			label := fmt.Sprintf("node=%q", host)
+			w.targets = append(w.targets, target{host, address + ":9810/metrics", label}, target{host, address + ":9810/metrics/escached", label})
 		case "controller":
-			w.targets = append(w.targets, target{address + ":9808/metrics", fmt.Sprintf("pod=%q", pod.Name)})
+			w.targets = append(w.targets, target{host, address + ":9808/metrics", fmt.Sprintf("pod=%q", pod.Name)})
 		}
 	}
 	if len(w.targets) == 0 {
@@ -150,18 +166,34 @@ func (w *world) findTargets(ctx context.Context) error {
 	return nil
 }
 
-// scrape asks every target. What does not answer is in the error, and the others' figures are there.
+// scrape asks every target on whose host there is power. What does not answer is in the error, and the others' figures are there.
 func (w *world) scrape(ctx context.Context) (figures, error) {
 	all := figures{}
-	var failures []error
+	off, err := w.off(ctx)
+	failures := []error{err}
 	for _, t := range w.targets {
-		text, err := get(ctx, t.url)
-		if err != nil {
-			failures = append(failures, err)
+		if slices.Contains(off, t.host) {
+			continue
 		}
+		text, err := get(ctx, t.url)
+		failures = append(failures, err)
 		all.add(text, t.label)
 	}
 	return all, errors.Join(failures...)
+}
+
+// off are the hosts without power.
+func (w *world) off(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	status, err := w.lab.Status(ctx)
+	var names []string
+	for _, n := range status.Nodes {
+		if n.State == labclient.NodeOff {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
 }
 
 func get(ctx context.Context, url string) (string, error) {

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,7 +49,7 @@ func secrets(t *testing.T, w *world) {
 			echo "== $f"; cat "$f"; done; dmesg`), "== /etc/escache/escached.yaml", "== /var/log/kubelet.log", "rbd")
 	}
 	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	_, err := w.try(t.Context(), "", "bin/kubectl-escache", "support-bundle", "-f", bundle, "--kubeconfig", os.Getenv("KUBECONFIG"))
+	_, err := w.escache(t, "support-bundle", "-f", bundle)
 	check(t, err)
 	text, err := w.try(t.Context(), "", "tar", "-xOzf", bundle)
 	check(t, err)

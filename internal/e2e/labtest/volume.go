@@ -320,11 +320,7 @@ func (v *Volume) tearDown(t T) {
 		err := v.tearDownOn(ctx, h)
 		if err != nil { // what hangs in a kernel ends with it
 			t.Logf("tear down %s on %s: %v", v, h.Name, err)
-			err = errors.Join(v.lab.client.PowerOff(ctx, h.Name), v.lab.client.PowerOn(ctx, h.Name))
-			for ctx.Err() == nil && h.ready(ctx) != nil {
-				time.Sleep(pollInterval)
-			}
-			err = errors.Join(err, v.tearDownOn(ctx, h))
+			err = errors.Join(v.lab.client.PowerOff(ctx, h.Name), v.lab.client.PowerOn(ctx, h.Name), v.tearDownOn(ctx, h))
 		}
 		if err != nil {
 			t.Logf("tear down %s on %s after a reboot: %v", v, h.Name, err)
@@ -338,6 +334,9 @@ func (v *Volume) tearDown(t T) {
 func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
+	for ctx.Err() == nil && h.ready(ctx) != nil { // it may just have been given its power back
+		time.Sleep(pollInterval)
+	}
 	_, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
 	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true)}
 	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
