@@ -2,6 +2,7 @@
 # Runs the chart's own pods on hosts that have nothing of the driver: builds the images from Debian's packages (hack/images.sh), gives them to
 # the nodes of a lab's Kubernetes, follows docs/install.md, loses a host, upgrades under load, looks for secrets, and uninstalls.
 # KEEP=1 leaves the lab up where all went well. IMAGES_DIR=DIR keeps what building images starts from: the next time is minutes shorter.
+# UPGRADE_FROM=REVISION begins with the chart and the images of that revision of this repository, and upgrades them to those of here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -13,9 +14,24 @@ images=$PWD/bin/images
 step "install packages" hack/setup.sh build lab kubernetes
 step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./hack/lab ./cmd/kubectl-escache
 step "build the test" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/chart
+
+earlier_images() {
+  rm -rf "$earlier"
+  mkdir -p "$earlier"
+  git archive "$UPGRADE_FROM" | tar -x -C "$earlier"
+  (cd "$earlier" && IMAGES_OUT="$images/earlier" hack/images.sh)
+}
+loaded=()
+if [ -n "${UPGRADE_FROM:-}" ]; then
+  earlier=$PWD/bin/earlier
+  export UPGRADE_FROM_CHARTS=$earlier/charts
+  step "build the images of $UPGRADE_FROM" earlier_images
+  export IMAGES_TAG=next
+  for tar in "$images"/earlier/*.tar; do loaded+=(--image "$tar"); done
+fi
 step "build the images" env IMAGES_OUT="$images" hack/images.sh
-step "lab up: Ceph, Kubernetes, three bare hosts with the images" lab up --bare --memory 1024 \
-  --image "$images/csi-controller.tar" --image "$images/csi-node.tar" --image "$images/escached.tar"
+for tar in "$images"/*.tar; do loaded+=(--image "$tar"); done
+step "lab up: Ceph, Kubernetes, three bare hosts with the images" lab up --bare --memory 1024 "${loaded[@]}"
 PROMTOOL=$(go run ./hack/tool promtool)
 export PROMTOOL
 step "install, lose a host, upgrade, uninstall" lab run -- bin/chart.test -test.v -test.failfast -test.timeout 60m

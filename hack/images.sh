@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images from bases that are made here of Debian's packages (no registry is asked), and tries each: images.sh [TARGET]…
 # Needs root and some minutes. All it makes is in a directory that is removed at the end, unless IMAGES_DIR names one: that is kept, and
-# the next run there is faster. IMAGES_OUT=DIR also writes DIR/TARGET.tar, for `ctr images import`, under the name that the chart expects.
+# the next run there is faster. IMAGES_OUT=DIR also writes DIR/TARGET.tar, for `ctr images import`, under the name that the chart expects,
+# or with the tag IMAGES_TAG.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -46,7 +47,7 @@ base() { # NAME [FROM:TO]…
 base localhost/base:1
 base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
 
-version=$(sed -n 's/^appVersion: "\(.*\)"/\1/p' charts/escache-csi/Chart.yaml)
+tag=${IMAGES_TAG:-$(sed -n 's/^appVersion: "\(.*\)"/\1/p' charts/escache-csi/Chart.yaml)}
 
 # The build takes its modules from this machine's cache: inside, a proxy's certificate may not be known.
 for module in . hack/tools/cyclonedx-gomod; do go -C "$module" mod download; done
@@ -66,7 +67,7 @@ for target in "${targets[@]}"; do
   if [ -n "${IMAGES_OUT:-}" ]; then
     mkdir -p "$IMAGES_OUT"
     rm -f "$IMAGES_OUT/$target.tar"
-    buildah push -q "localhost/$target:test" "docker-archive:$IMAGES_OUT/$target.tar:ghcr.io/escache/$target:$version"
+    buildah push -q "localhost/$target:test" "docker-archive:$IMAGES_OUT/$target.tar:ghcr.io/escache/$target:$tag"
   fi
 done
 echo "images.sh: built and tried: ${targets[*]}"

@@ -39,10 +39,11 @@ type Node struct {
 	Version string `json:"version"`
 	Healthy bool   `json:"healthy"`
 	// Reasons says, a sentence each, why the node is not healthy. Empty when it is.
-	Reasons             []string `json:"reasons,omitempty"`
-	CacheCapacityBytes  int64    `json:"cacheCapacityBytes"`
-	CacheAllocatedBytes int64    `json:"cacheAllocatedBytes"`
-	CacheFreeBytes      int64    `json:"cacheFreeBytes"`
+	Reasons            []string `json:"reasons,omitempty"`
+	CacheCapacityBytes int64    `json:"cacheCapacityBytes"`
+	// CacheAllocatedBytes is what replicas take. What is neither that nor free has somebody else taken of the cache's disks.
+	CacheAllocatedBytes int64 `json:"cacheAllocatedBytes"`
+	CacheFreeBytes      int64 `json:"cacheFreeBytes"`
 	// CacheReadSecondsAgo is how old the three sizes are. Whatever a finished call of this API changed is in them.
 	CacheReadSecondsAgo int64 `json:"cacheReadSecondsAgo,omitempty"`
 	// DirtyBytes is the sum over the volumes connected here.

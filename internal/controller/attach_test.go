@@ -82,7 +82,7 @@ func TestOrderlyMoveToAnyNodeOfTheGroup(t *testing.T) {
 	w.empty()
 }
 
-func TestDirtyVolumeIsNotDeleted(t *testing.T) {
+func TestDirtyVolumeIsWrittenBackBeforeItIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("pvc-1")
 	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
@@ -98,12 +98,16 @@ func TestDirtyVolumeIsNotDeleted(t *testing.T) {
 	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "" {
 		t.Errorf("status %+v", s)
 	}
-	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "dirty")
-	_, err = w.publish("pvc-1", partner)
-	must(t, err)
-	w.host(partner).Write(ref(v), 0)
-	w.host(holder).Write(ref(v), 0)
-	must(t, w.unpublish("pvc-1", partner))
+	for _, n := range v.Spec.Replicas {
+		w.host(n).Stop()
+	}
+	wants(t, w.delete("pvc-1"), codes.Unavailable, holder+" does not answer", partner+" does not answer")
+	if s := w.volume("pvc-1").Status; s.Phase != v1alpha1.VolumeReady || s.Authority != v1alpha1.AuthorityCache {
+		t.Errorf("status %+v", s)
+	}
+	for _, n := range v.Spec.Replicas {
+		w.host(n).Restart(t)
+	}
 	must(t, w.delete("pvc-1"))
 	w.empty()
 }

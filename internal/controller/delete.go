@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// delete removes what the record names, and the record last, so that a repeated call finds what is left. A volume that was
-// never attached has no replicas, and no node is asked.
+// delete removes what the record names, and the record last, so that a repeated call finds what is left. What is dirty in a cache is written
+// back first. A volume that was never attached has no replicas, and no node is asked.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolume
 func (s *service) delete(ctx context.Context, id string) error {
@@ -32,16 +31,14 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if v.Status.AttachedNode != "" {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, ErrRefused)
 	}
-	reports, err := s.settle(ctx, v)
-	if err != nil {
+	if _, err := s.settle(ctx, v); err != nil {
 		return err
 	}
 	if !authority.InCeph(v) {
-		if stake := authority.AtStake(v, reports, s.lastSeen(ctx, v.Spec.Group)); stake != "" {
-			return fmt.Errorf("volume %s: %s: %w", id, stake, ErrRefused)
+		// Nobody can attach it any more once its claim is gone.
+		if err := s.writeBack(ctx, v, authority.Current(v)); err != nil {
+			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 		}
-		return fmt.Errorf("volume %s may have dirty data (%d bytes when last seen) in its cache on %s; attach it once, which flushes it, "+
-			"first: %w", id, v.Status.DirtyBytes, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
 	}
 	if err := s.markDeleted(ctx, v); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
 // Node reports what this host has and whether it is healthy. It answers whatever is wrong, and starts no child: it is polled, and a
@@ -25,11 +26,10 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 		bad("the caches' volume group cannot be read: %v", err)
 	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
-	n.CacheAllocatedBytes = space.Capacity - space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)
 
 	volumes := e.reg.list()
-	n.Volumes = len(volumes)
+	n.Volumes, n.CacheAllocatedBytes = len(volumes), allocated(volumes, space)
 	e.count(ctx, &n, volumes, bad)
 	e.kernelReasons(n.Kernel, bad)
 	for name, stuck := range e.Stuck() {
@@ -42,6 +42,16 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	slices.Sort(n.Reasons)
 	n.Healthy = len(n.Reasons) == 0
 	return n, nil
+}
+
+// allocated is what the replicas take of the volume group. What else is in the group is neither that nor free.
+func allocated(volumes []volume, space lvm.Space) int64 {
+	var sum int64
+	for _, v := range volumes {
+		extent := max(space.Extent, 1)
+		sum += (v.CacheBytes + extent - 1) / extent * extent
+	}
+	return min(sum, space.Capacity-space.Free) // one that is just being laid takes nothing yet
 }
 
 func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, bad func(string, ...any)) {

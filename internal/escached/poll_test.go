@@ -36,11 +36,16 @@ func TestPollsLookAtNothingButTheKernelsTables(t *testing.T) {
 
 func TestTheRoomIsTrueAfterEveryVerbThatChangesIt(t *testing.T) {
 	w := newWorld(t)
+	const others = 8 << 20 // what somebody else has in the group
+	w.free -= others
 	e := w.restarted()
 	free := func() int64 {
 		n, err := e.Node(t.Context())
 		if err != nil || !n.Healthy {
 			t.Fatalf("%+v, %v", n, err)
+		}
+		if sum := n.CacheAllocatedBytes + n.CacheFreeBytes; sum != n.CacheCapacityBytes-others {
+			t.Errorf("allocated and free are %d of %d bytes, and others have %d", sum, n.CacheCapacityBytes, others)
 		}
 		return n.CacheFreeBytes
 	}
@@ -179,6 +184,35 @@ func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
 			if v, _ := e.reg.get(nameOf(ref)); v.Epoch != c.epoch {
 				t.Errorf("%s: the epoch is %d, want %d", name, v.Epoch, c.epoch)
 			}
+		}
+	}
+}
+
+func TestWhatStopHasReadIsNotReadAgain(t *testing.T) {
+	for what, change := range map[string]func(*world){"as it was": func(*world) {}, "written to since": func(w *world) {
+		st := w.minors[100]
+		st.DiskWrittenKiB++
+		w.minors[100] = st
+	}} {
+		w := newWorld(t)
+		e := w.engine()
+		if err := e.PutReplica(t.Context(), putReq); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := connectWith(e, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil {
+			t.Fatal(err)
+		}
+		change(w)
+		looks := w.looks
+		s, err := e.Status(t.Context(), &ref)
+		if err != nil || s.Volumes[0].DirtyBytes == nil || *s.Volumes[0].DirtyBytes != 0 {
+			t.Errorf("%s: %+v, %v", what, s.Volumes, err)
+		}
+		if again := w.looks > looks; again != (what != "as it was") {
+			t.Errorf("%s: looked at again: %v", what, again)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
@@ -25,23 +26,32 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	if err != nil {
 		return err
 	}
-	if connected {
-		if err := e.mayStop(v, dev); err != nil {
-			return err
-		}
-		if err := e.notFrozen(ctx, v); err != nil {
-			return err
-		}
-		crashpoint.Reach("stop/begin")
-		if err := e.Caches.Remove(ctx, v.name()); err != nil {
-			return err
-		}
-		crashpoint.Reach("stop/removed")
-		if err := e.stayedClean(ctx, v, dev); err != nil {
-			return err
-		}
+	if !connected {
+		return e.letGo(ctx, v)
 	}
-	return e.letGo(ctx, v)
+	if err := e.mayStop(v, dev); err != nil {
+		return err
+	}
+	if err := e.notFrozen(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("stop/begin")
+	if err := e.Caches.Remove(ctx, v.name()); err != nil {
+		return err
+	}
+	crashpoint.Reach("stop/removed")
+	before, _, err := e.replica(v.Minor)
+	if err != nil {
+		return err
+	}
+	if err := e.stayedClean(ctx, v, dev); err != nil {
+		return err
+	}
+	if err := e.letGo(ctx, v); err != nil {
+		return err
+	}
+	e.standsClean(v, before)
+	return nil
 }
 
 func (e *Engine) mayStop(v volume, dev writecache.Device) error {
@@ -74,4 +84,12 @@ func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Devic
 		return errors.Join(err, back)
 	}
 	return errors.Join(err, e.Caches.Expose(ctx, v.name(), dev.Bytes))
+}
+
+// standsClean spares the standby that the replica is now the look at its disk that stayedClean has had, of which before is the state.
+func (e *Engine) standsClean(v volume, before drbd.Status) {
+	after, up, err := e.replica(v.Minor)
+	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {
+		e.dirt.put(v.name(), dirtReading{written: after.DiskWrittenKiB, bytes: new(int64)})
+	}
 }

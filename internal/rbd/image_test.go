@@ -160,18 +160,24 @@ func TestAnImageInUseIsNotDeleted(t *testing.T) {
 // useImage opens an image as another client does, until the returned function is called.
 func useImage(t *testing.T, ref ImageRef, lock bool) (stop func()) {
 	t.Helper()
+	_, stop = openedImage(t, ref, lock)
+	return stop
+}
+
+func openedImage(t *testing.T, ref ImageRef, lock bool) (image *librbd.Image, stop func()) {
+	t.Helper()
 	conn, err := rados.NewConnWithUser("admin")
 	must(t, err)
 	must(t, conn.ReadConfigFile(ceph.Conf()))
 	must(t, conn.Connect())
 	io, err := conn.OpenIOContext(ref.Pool)
 	must(t, err)
-	image, err := librbd.OpenImage(io, ref.Name, librbd.NoSnapshot)
+	image, err = librbd.OpenImage(io, ref.Name, librbd.NoSnapshot)
 	must(t, err)
 	if lock {
 		must(t, image.LockAcquire(librbd.LockModeExclusive))
 	}
-	return func() {
+	return image, func() {
 		must(t, image.Close())
 		io.Destroy()
 		conn.Shutdown()

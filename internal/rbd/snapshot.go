@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -27,29 +29,104 @@ type Snapshot struct {
 	Created   time.Time
 }
 
-// CreateSnapshot takes a snapshot of what is in Ceph: a cache in front of the image must be clean. If there is one of that name, it is
-// returned with ErrExists.
+// CreateSnapshot takes a snapshot of what is in Ceph: a cache in front of the image must be clean and stay so, and where a node has the
+// image mapped, all I/O to it must rest. If there is one of that name, it is returned with ErrExists; where a call before was interrupted,
+// that one may not hold what it should, and has to be removed. ErrUnavailable if the node does not take note of it in time: then there is
+// none. ErrBusy for a mapped image with object-map.
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
-	return onImage(ctx, c, "snapshot_create", ref.String(), ref.ImageRef, readWrite, func(image *librbd.Image) (Snapshot, error) {
-		_, created := image.CreateSnapshot(ref.Snapshot)
-		if created != nil && !errors.Is(translate(created), ErrExists) {
-			return Snapshot{}, created
-		}
-		s, err := findSnapshot(image, ref.Snapshot)
-		if err != nil {
-			return Snapshot{}, err
-		}
-		return s, created
+	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
+			created := changeSnapshots(io, ref, func(image *librbd.Image) error {
+				_, err := image.CreateSnapshot(ref.Snapshot)
+				return err
+			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
+			if created != nil && !errors.Is(translate(created), ErrExists) {
+				return Snapshot{}, created
+			}
+			s, err := withImage(io, ref.Name, readOnly, func(image *librbd.Image) (Snapshot, error) { return findSnapshot(image, ref.Snapshot) })
+			if err != nil {
+				return Snapshot{}, err
+			}
+			return s, created
+		})
 	})
 }
 
-// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone.
-// Errors: ErrNotFound for the image as for the snapshot.
+// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone; while a node has the
+// image mapped, it is ErrBusy. Other errors: ErrNotFound for the image as for the snapshot.
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
-	_, err := onImage(ctx, c, "snapshot_remove", ref.String(), ref.ImageRef, readWrite, func(image *librbd.Image) (struct{}, error) {
-		return struct{}{}, image.GetSnapshot(ref.Snapshot).Remove()
+	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
+			return struct{}{}, changeSnapshots(io, ref, func(image *librbd.Image) error {
+				return image.GetSnapshot(ref.Snapshot).Remove()
+			}, func(at use) error { return removeSnapshot(io, at, ref) })
+		})
 	})
 	return err
+}
+
+// changeSnapshots does it by librbd where nobody has the image's lock, and through its header where a node has.
+func changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Image) error, held func(use) error) error {
+	at, err := withImage(io, ref.Name, readOnly, readUse)
+	switch {
+	case err != nil:
+		return err
+	case at.holder == "":
+		_, err = withImage(io, ref.Name, readWrite, func(image *librbd.Image) (struct{}, error) { return struct{}{}, free(image) })
+		return err
+	case at.features&ObjectMap != 0:
+		return fmt.Errorf("%w: %s has it mapped, and the snapshots of an image with object-map cannot change then; detach the volume first",
+			ErrBusy, at.holder)
+	}
+	return held(at)
+}
+
+// snapshotTries is how often somebody else may take a snapshot between the number's and the header's change.
+const snapshotTries = 4
+
+// addSnapshot takes a snapshot under the lock of a node, which keeps all I/O at rest and has to take note before any goes on: what it wrote
+// without would change the snapshot.
+func addSnapshot(io *rados.IOContext, at use, name string) error {
+	for range snapshotTries {
+		id, err := newSnapshotID(io)
+		if err != nil {
+			return err
+		}
+		if err := addHeaderSnapshot(io, at.header(), name, id); err != nil {
+			dropped := dropSnapshotID(io, id)
+			if errno(err) == syscall.ESTALE && dropped == nil {
+				continue
+			}
+			return errors.Join(err, dropped)
+		}
+		done, err := notifyWatchers(io, at.header())
+		if err == nil && slices.Contains(done, at.client) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%w: %s, which has it mapped, did not take note of the snapshot within %s", ErrUnavailable, at.holder, notifyTime)
+		}
+		return errors.Join(err, removeHeaderSnapshot(io, at.header(), id), dropSnapshotID(io, id))
+	}
+	return fmt.Errorf("%w: its snapshots change all the time", ErrBusy)
+}
+
+// removeSnapshot removes a snapshot under the lock of a node. One that has not taken note yet writes as if there were a snapshot, which costs
+// Ceph some room for a while and nothing else.
+func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
+	s, err := withImage(io, ref.Name, readOnly, func(image *librbd.Image) (Snapshot, error) { return findSnapshot(image, ref.Snapshot) })
+	if err != nil {
+		return err
+	}
+	err = removeHeaderSnapshot(io, at.header(), s.ID)
+	switch {
+	case errno(err) == syscall.EBUSY:
+		return fmt.Errorf("%w: it has clones, and %s has the image mapped; delete the clones or detach the volume first", ErrBusy, at.holder)
+	case err != nil:
+		return err
+	}
+	_, err = notifyWatchers(io, at.header())
+	return errors.Join(err, dropSnapshotID(io, s.ID))
 }
 
 // ListSnapshots returns an image's snapshots, without those that were removed and still have clones.

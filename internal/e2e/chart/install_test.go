@@ -36,12 +36,16 @@ func install(t *testing.T, w *world) {
 		}
 	}
 	begin := time.Now()
-	w.sh(t, indented(t, string(page)))
-	w.sh(t, quoted(t, string(page), "kubectl label node"))
+	charts := "charts"
+	if earlier := os.Getenv("UPGRADE_FROM_CHARTS"); earlier != "" {
+		charts = earlier
+	}
+	w.sh(t, charts, indented(t, string(page)))
+	w.sh(t, charts, quoted(t, string(page), "kubectl label node"))
 	w.steps.Mark("Ceph users with the caps of docs/install.md, namespace, Secrets, labels")
 
 	command := quoted(t, string(page), "helm install")
-	w.sh(t, strings.Replace(command, "values.yaml", w.values, 1))
+	w.sh(t, charts, strings.Replace(command, "values.yaml", w.values, 1))
 	w.steps.Mark("helm install")
 	w.claim(t, "first", "n1", writing)
 	w.running(t, "first")
@@ -83,16 +87,14 @@ func (w *world) rolledOut(t *testing.T) {
 	}
 }
 
-// sh runs a script of a page as it stands there, where files that it makes do not stay.
-func (w *world) sh(t *testing.T, script string) {
+// sh runs a script of a page as it stands there, with a directory of charts, where files that it makes do not stay.
+func (w *world) sh(t *testing.T, charts, script string) {
 	t.Helper()
 	t.Log(script)
-	charts, err := filepath.Abs("charts")
+	charts, err := filepath.Abs(charts)
 	check(t, err)
-	dir := filepath.Dir(w.values)
-	if err := os.Symlink(charts, filepath.Join(dir, "charts")); err != nil && !os.IsExist(err) {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
+	check(t, os.Symlink(charts, filepath.Join(dir, "charts")))
 	_, err = w.try(t.Context(), "set -eu; cd "+dir+"\n"+script, "sh")
 	check(t, err)
 }
@@ -122,6 +124,18 @@ func quoted(t *testing.T, page, begins string) string {
 		t.Fatalf("docs/install.md has no command %q", begins)
 	}
 	return found[1]
+}
+
+// line is the page's line that begins with some words.
+func line(t *testing.T, page, begins string) string {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, begins) {
+			return strings.TrimSpace(line)
+		}
+	}
+	t.Fatalf("the page has no line %q", begins)
+	return ""
 }
 
 // setting is a line of the lab's ceph.conf.

@@ -33,8 +33,12 @@ func secrets(t *testing.T, w *world) {
 		}
 	}
 	volume := w.volume(t, "first")
+	// Those of csi-controller are from after the last fault: it has to have had the volume since.
+	_, err := w.escache(t, "flush", "first", "--wait")
+	check(t, err)
+	w.endFlushes(t)
 	for component, marks := range map[string][]string{
-		"controller": {volume, `"level":"DEBUG"`}, "node": {volume, `"level":"DEBUG"`}, "escached": {"level=DEBUG"},
+		"controller": {volume, `"level":"DEBUG"`}, "node": {volume, `"level":`}, "escached": {"level=DEBUG"},
 	} {
 		look("the logs of "+component, w.kubectl(t, "-n", namespace, "logs", "-l", "app.kubernetes.io/component="+component, "--all-containers",
 			"--prefix", "--tail=-1", "--max-log-requests=30"), marks...)
@@ -43,13 +47,13 @@ func secrets(t *testing.T, w *world) {
 		"storageclasses,csinodes,nodes,deployments,daemonsets", "-A", "-o", "json"), volume)
 	for _, h := range w.hosts {
 		look("argv and environment of all processes on "+h.Name, w.shell(t, h.Name,
-			`cd /proc; for p in [0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done 2>/dev/null
-			for p in $(pgrep -f 'escached|csi-|ceph'); do tr '\0' ' ' <$p/environ; echo; done 2>/dev/null; true`), "--config=/etc/escache", "PATH=")
+			`cd /proc; for p in [0-9]*; do cat $p/cmdline | tr '\0' ' '; echo; done 2>/dev/null
+			for p in $(pgrep -f 'escached|csi-|ceph'); do cat $p/environ | tr '\0' ' '; echo; done 2>/dev/null # some have ended`), "--config=/etc/escache", "PATH=")
 		look("files of "+h.Name, w.shell(t, h.Name, `for f in $(find /etc/escache /etc/drbd.d /run/escache /var/log /dev/escache /etc/ceph -type f 2>/dev/null); do
 			echo "== $f"; cat "$f"; done; dmesg`), "== /etc/escache/escached.yaml", "== /var/log/kubelet.log", "rbd")
 	}
 	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	_, err := w.escache(t, "support-bundle", "-f", bundle)
+	_, err = w.escache(t, "support-bundle", "-f", bundle)
 	check(t, err)
 	text, err := w.try(t.Context(), "", "tar", "-xOzf", bundle)
 	check(t, err)

@@ -69,6 +69,27 @@ func (m *Mapper) Devices(ctx context.Context, prefix string) (map[string]Device,
 	return out, nil
 }
 
+// target reads a device's table, if the device is there.
+func (m *Mapper) target(ctx context.Context, device string) (t target, there bool, err error) {
+	found := make(chan target, 1)
+	err = m.control.with(ctx, func(fd int) error {
+		t, there, err := m.control.there(fd, device)
+		if there {
+			found <- t
+		}
+		return err
+	})
+	if err != nil {
+		return target{}, false, err
+	}
+	select {
+	case t := <-found:
+		return t, true, nil
+	default:
+		return target{}, false, nil
+	}
+}
+
 // Version is the writecache target's version in the running kernel, "" if it is not loaded.
 func (m *Mapper) Version(ctx context.Context) (string, error) {
 	found := make(chan string, 1)
@@ -90,7 +111,7 @@ func (m *Mapper) Create(ctx context.Context, name string, t Table) error {
 
 // Remove takes a cache away, and first what is in front of it. ErrOpen if somebody has it open; removing what is not there succeeds.
 func (m *Mapper) Remove(ctx context.Context, name string) error {
-	_, exposed, err := m.front(ctx, name)
+	_, exposed, err := m.target(ctx, front(name))
 	if err != nil {
 		return err
 	}
@@ -99,6 +120,10 @@ func (m *Mapper) Remove(ctx context.Context, name string) error {
 			return err
 		}
 		crashpoint.Reach("remove/front")
+	}
+	_, there, err := m.target(ctx, name)
+	if err != nil || !there {
+		return err
 	}
 	if err := m.loops.Detach(ctx, name, node(name)); err != nil {
 		return err
@@ -139,7 +164,7 @@ func (m *Mapper) LoadAndResume(ctx context.Context, name string, t Table) error 
 	if err := m.change(ctx, name, "resume", name); err != nil {
 		return err
 	}
-	f, there, err := m.front(ctx, name)
+	f, there, err := m.target(ctx, front(name))
 	if err != nil || !there || !f.suspended {
 		return err
 	}

@@ -41,7 +41,7 @@ func (m *Mapper) Expose(ctx context.Context, name string, size int64) error {
 	if err != nil {
 		return err
 	}
-	have, there, err := m.front(ctx, name)
+	have, there, err := m.target(ctx, front(name))
 	switch {
 	case err != nil:
 		return err
@@ -59,41 +59,9 @@ func (m *Mapper) Expose(ctx context.Context, name string, size int64) error {
 	return m.change(ctx, name, "resume", front(name))
 }
 
-// front reads the device that users get.
-func (m *Mapper) front(ctx context.Context, name string) (t target, there bool, err error) {
-	found := make(chan target, 1)
-	err = m.control.with(ctx, func(fd int) error {
-		t, there, err := m.control.front(fd, name)
-		if there {
-			found <- t
-		}
-		return err
-	})
-	if err != nil {
-		return target{}, false, err
-	}
-	select {
-	case t := <-found:
-		return t, true, nil
-	default:
-		return target{}, false, nil
-	}
-}
-
-func (c *control) front(fd int, name string) (t target, there bool, err error) {
-	t, _, err = c.target(fd, front(name), flagTable|flagNoFlush)
-	if errors.Is(err, errGone) {
-		return t, false, nil
-	}
-	if err != nil {
-		return t, false, fmt.Errorf("table of %s: %w", front(name), err)
-	}
-	return t, true, nil
-}
-
 // exposed completes what a cache's own device says with what the one in front of it says.
 func (m *Mapper) exposed(fd int, name string, d Device) (Device, error) {
-	f, there, err := m.control.front(fd, name)
+	f, there, err := m.control.there(fd, front(name))
 	if err != nil {
 		return d, err
 	}

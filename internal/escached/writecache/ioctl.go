@@ -214,6 +214,18 @@ func (c *control) target(fd int, name string, flags uint32) (t target, ok bool, 
 	return t, true, nil
 }
 
+// there asks for the table of a device that may not be there.
+func (c *control) there(fd int, name string) (t target, there bool, err error) {
+	t, _, err = c.target(fd, name, flagTable|flagNoFlush)
+	if errors.Is(err, errGone) {
+		return t, false, nil
+	}
+	if err != nil {
+		return t, false, fmt.Errorf("table of %s: %w", name, err)
+	}
+	return t, true, nil
+}
+
 // device reads one writecache device. ok is false if it is none, or is gone.
 func (c *control) device(fd int, name string) (d Device, ok bool, err error) {
 	table, ok, err := c.target(fd, name, flagTable|flagNoFlush)

@@ -1,0 +1,123 @@
+package rbd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// What librbd does to an image only with its exclusive lock is done here to an image whose lock a node's map has and never lends: through
+// the image's header object, by the calls of the object's own class that librbd uses itself, and then the node's kernel is told to look at
+// the header again.
+
+// use is who uses an image, and what decides what can be done to it meanwhile.
+type use struct {
+	size     int64
+	id       string
+	features Features
+	holder   string // the address of the client that has the exclusive lock; empty: nobody
+	client   uint64 // its number
+}
+
+func (u use) header() string { return "rbd_header." + u.id }
+
+func readUse(image *librbd.Image) (use, error) {
+	var out use
+	size, err := image.GetSize()
+	if err != nil {
+		return out, err
+	}
+	features, err := image.GetFeatures()
+	if err != nil {
+		return out, err
+	}
+	if out.id, err = image.GetId(); err != nil {
+		return out, err
+	}
+	_, lockers, err := image.ListLockers()
+	if err != nil {
+		return out, err
+	}
+	if len(lockers) > 0 {
+		out.holder = lockers[0].Addr
+		out.client, err = strconv.ParseUint(strings.TrimPrefix(lockers[0].Client, "client."), 10, 64)
+		if err != nil {
+			return out, fmt.Errorf("%w: the lock's holder is %q, not a client's number", ErrCeph, lockers[0].Client)
+		}
+	}
+	out.size, out.features = int64(size), Features(features)
+	return out, nil
+}
+
+// headerSize reads the size of the image itself, not of a snapshot, and the version of the object that says so.
+func headerSize(io *rados.IOContext, header string) (size int64, version uint64, err error) {
+	const noSnapshot = ^uint64(0) - 1 // CEPH_NOSNAP
+	op := rados.CreateReadOp()
+	defer op.Release()
+	step := op.Exec("rbd", "get_size", binary.LittleEndian.AppendUint64(nil, noSnapshot))
+	if err := op.Operate(io, header, rados.OperationNoFlag); err != nil {
+		return 0, 0, err
+	}
+	answer, err := step.Bytes()
+	if err != nil {
+		return 0, 0, err
+	}
+	// get_size answers with the order of the objects, a byte, and the size.
+	const orderBytes, sizeBytes = 1, 8
+	if len(answer) < orderBytes+sizeBytes {
+		return 0, 0, fmt.Errorf("%w: %s answers get_size with %d bytes", ErrCeph, header, len(answer))
+	}
+	version, err = io.GetLastVersion()
+	return int64(binary.LittleEndian.Uint64(answer[orderBytes:])), version, err
+}
+
+func setHeaderSize(io *rados.IOContext, header string, version uint64, sizeBytes int64) error {
+	op := rados.CreateWriteOp()
+	defer op.Release()
+	op.AssertVersion(version)
+	op.Exec("rbd", "set_size", binary.LittleEndian.AppendUint64(nil, uint64(sizeBytes)))
+	return op.Operate(io, header, rados.OperationNoFlag)
+}
+
+// addHeaderSnapshot writes a snapshot of the image as it is now; an error with EEXIST if there is one of that name, ESTALE if another
+// snapshot has a higher number.
+func addHeaderSnapshot(io *rados.IOContext, header, name string, id uint64) error {
+	in := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
+	in = append(in, name...)
+	return execHeader(io, header, "snapshot_add", binary.LittleEndian.AppendUint64(in, id))
+}
+
+// removeHeaderSnapshot takes a snapshot out of the header; an error with EBUSY if it has clones.
+func removeHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
+	return execHeader(io, header, "snapshot_remove", binary.LittleEndian.AppendUint64(nil, id))
+}
+
+func execHeader(io *rados.IOContext, header, method string, in []byte) error {
+	op := rados.CreateWriteOp()
+	defer op.Release()
+	op.AssertExists()
+	op.Exec("rbd", method, in)
+	return op.Operate(io, header, rados.OperationNoFlag)
+}
+
+// notifyTime is how long watchers have to look at the header again. One that is dead must not hold up the call.
+const notifyTime = 10 * time.Second
+
+// notifyWatchers has everybody who has the image open read its header again, and returns the numbers of the clients that have. A
+// notification without content means that since the first RBD. That one does not answer is no error.
+func notifyWatchers(io *rados.IOContext, header string) (done []uint64, err error) {
+	acks, _, err := io.NotifyWithTimeout(header, nil, notifyTime)
+	for _, ack := range acks {
+		done = append(done, uint64(ack.NotifierID))
+	}
+	if errors.Is(translate(err), ErrUnavailable) {
+		return done, nil
+	}
+	return done, err
+}

@@ -1,0 +1,127 @@
+package rbd
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	image, stop := openedImage(t, s.ImageRef, true)
+	before, after := bytes.Repeat([]byte("b"), 4096), bytes.Repeat([]byte("a"), 4096)
+	write := func(data []byte) {
+		t.Helper()
+		_, err := image.WriteAt(data, 1<<20)
+		must(t, err)
+		must(t, image.Flush())
+	}
+	write(before)
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	snap, err := c.CreateSnapshot(ctx, ref)
+	must(t, err)
+	if snap.Name != "s" || snap.SizeBytes != s.SizeBytes || snap.ID == 0 || snap.Created.IsZero() {
+		t.Errorf("got %+v", snap)
+	}
+	if again, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrExists) || again != snap {
+		t.Errorf("a second create: %+v, %v", again, err)
+	}
+	write(after)
+	if got := inSnapshot(t, c, ref, 1<<20); !bytes.Equal(got, before) {
+		t.Errorf("the snapshot has %.8q", got)
+	}
+
+	clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}}
+	must(t, c.CloneImage(ctx, ref, clone))
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrBusy) {
+		t.Errorf("removed while it has a clone and the image is locked: %v", err)
+	}
+	must(t, c.DeleteImage(ctx, clone.ImageRef))
+	_, err = c.EmptyTrash(ctx, pool)
+	must(t, err)
+	must(t, c.RemoveSnapshot(ctx, ref))
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a second remove: %v", err)
+	}
+	write(before)
+	second, err := c.CreateSnapshot(ctx, ref)
+	must(t, err)
+	if second.ID <= snap.ID {
+		t.Errorf("number %d after %d", second.ID, snap.ID)
+	}
+
+	// What was taken under the lock is a snapshot as any other.
+	stop()
+	must(t, c.RemoveSnapshot(ctx, ref))
+	must(t, c.DeleteImage(ctx, s.ImageRef))
+	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
+	}
+}
+
+// inSnapshot is a block of a snapshot.
+func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
+	t.Helper()
+	data, err := call(t.Context(), c, "test", "", func(conn *rados.Conn) ([]byte, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) ([]byte, error) {
+			image, err := librbd.OpenImageReadOnly(io, ref.Name, ref.Snapshot)
+			if err != nil {
+				return nil, err
+			}
+			data := make([]byte, 4096)
+			_, err = image.ReadAt(data, at)
+			return data, errors.Join(err, image.Close())
+		})
+	})
+	must(t, err)
+	return data
+}
+
+func TestASnapshotThatTheLocksHolderDoesNotHearOfIsNone(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	id, err := c.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	_, err = call(ctx, c, "test", "", func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
+			// A lock as that of a client which does not watch the header any more.
+			_, err := io.LockExclusive("rbd_header."+id, "rbd_lock", "auto 1", "", 0, nil)
+			return struct{}{}, err
+		})
+	})
+	must(t, err)
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	if _, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if all, err := c.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 0 {
+		t.Errorf("there is %+v, %v", all, err)
+	}
+}
+
+func TestSnapshotsOfAnImageWithObjectMapChangeOnlyUnlocked(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	s.Features = DefaultFeatures | ObjectMap
+	must(t, c.CreateImage(ctx, s))
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	stop := useImage(t, s.ImageRef, true)
+	if _, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrBusy) {
+		t.Errorf("created: %v", err)
+	}
+	stop()
+	_, err := c.CreateSnapshot(ctx, ref)
+	must(t, err)
+	stop = useImage(t, s.ImageRef, true)
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrBusy) {
+		t.Errorf("removed: %v", err)
+	}
+	stop()
+	must(t, c.RemoveSnapshot(ctx, ref))
+}
