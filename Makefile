@@ -42,7 +42,7 @@ e2e-recovery: ## lose hosts, copies and Ceph's good will on real hosts, and what
 	hack/e2e.sh recovery
 
 .PHONY: e2e-chart
-e2e-chart: ## build the images and have the chart install them on hosts that have nothing of the driver; lose one, upgrade, uninstall
+e2e-chart: ## build the images, have the chart install them on bare hosts, lose one, upgrade (UPGRADE_FROM=REVISION), raise each alert, uninstall
 	hack/e2e-chart.sh
 
 .PHONY: e2e-operators

@@ -10,8 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// delete removes what the record names, and the record last, so that a repeated call finds what is left. What is dirty in a cache is written
-// back first. A volume that was never attached has no replicas, and no node is asked.
+// delete removes what the record names, and the record last, so that a repeated call finds what is left. What is dirty in a cache is
+// written back first. A volume that was never attached has no replicas, and no node is asked.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolume
 func (s *service) delete(ctx context.Context, id string) error {

@@ -43,7 +43,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 			if created != nil && !errors.Is(translate(created), ErrExists) {
 				return Snapshot{}, created
 			}
-			s, err := withImage(io, ref.Name, readOnly, func(image *librbd.Image) (Snapshot, error) { return findSnapshot(image, ref.Snapshot) })
+			s, err := findSnapshot(io, ref)
 			if err != nil {
 				return Snapshot{}, err
 			}
@@ -104,24 +104,24 @@ func addSnapshot(io *rados.IOContext, at use, name string) error {
 			return nil
 		}
 		if err == nil {
-			err = fmt.Errorf("%w: %s, which has it mapped, did not take note of the snapshot within %s", ErrUnavailable, at.holder, notifyTime)
+			err = fmt.Errorf("%w: %s has it mapped and did not take note of the snapshot within %s", ErrUnavailable, at.holder, notifyTime)
 		}
 		return errors.Join(err, removeHeaderSnapshot(io, at.header(), id), dropSnapshotID(io, id))
 	}
 	return fmt.Errorf("%w: its snapshots change all the time", ErrBusy)
 }
 
-// removeSnapshot removes a snapshot under the lock of a node. One that has not taken note yet writes as if there were a snapshot, which costs
-// Ceph some room for a while and nothing else.
+// removeSnapshot removes a snapshot under the lock of a node. One that has not taken note yet writes as if there were a snapshot, which
+// costs Ceph some room for a while and nothing else.
 func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
-	s, err := withImage(io, ref.Name, readOnly, func(image *librbd.Image) (Snapshot, error) { return findSnapshot(image, ref.Snapshot) })
+	s, err := findSnapshot(io, ref)
 	if err != nil {
 		return err
 	}
 	err = removeHeaderSnapshot(io, at.header(), s.ID)
 	switch {
 	case errno(err) == syscall.EBUSY:
-		return fmt.Errorf("%w: it has clones, and %s has the image mapped; delete the clones or detach the volume first", ErrBusy, at.holder)
+		return fmt.Errorf("%w: it has clones, and %s has its image mapped; delete them or detach the volume first", ErrBusy, at.holder)
 	case err != nil:
 		return err
 	}
@@ -224,13 +224,13 @@ func snapshots(image *librbd.Image) ([]Snapshot, error) {
 	return out, nil
 }
 
-func findSnapshot(image *librbd.Image, name string) (Snapshot, error) {
-	all, err := snapshots(image)
+func findSnapshot(io *rados.IOContext, ref SnapshotRef) (Snapshot, error) {
+	all, err := withImage(io, ref.Name, readOnly, snapshots)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	for _, s := range all {
-		if s.Name == name {
+		if s.Name == ref.Snapshot {
 			return s, nil
 		}
 	}
