@@ -48,6 +48,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="has(self.dataPool) == has(oldSelf.dataPool)",message="dataPool is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
 	//
@@ -107,6 +108,12 @@ type CacheVolumeSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="layout is immutable"
 	Layout *ImageLayout `json:"layout,omitempty"`
+
+	// FromSnapshot is the name of the CacheSnapshot that the image was made of; empty for an image that was empty.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
+	FromSnapshot string `json:"fromSnapshot,omitempty"`
 
 	// Group is the NodeGroup the volume lives in.
 	//

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheFlush and CacheDiscard, all cluster-scoped.
+// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheSnapshot, CacheFlush and CacheDiscard, all
+// cluster-scoped.
 //
 // Sizes are bytes. The deepcopy functions and the CRDs in charts/escache-csi/crds are generated from here: `go generate ./api/v1alpha1`.
 //
@@ -32,6 +33,9 @@ const AnnotationClaim = "escache.io/claim"
 // Finalizer keeps a CacheVolume until its image and replicas are gone.
 const Finalizer = "escache.io/volume"
 
+// SnapshotFinalizer keeps a CacheSnapshot until Ceph's snapshot is gone.
+const SnapshotFinalizer = "escache.io/snapshot"
+
 // GroupVersion returns the group and version of the types here.
 func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
@@ -41,7 +45,7 @@ func GroupVersion() schema.GroupVersion {
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(),
 		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{},
-		&CacheDiscard{}, &CacheDiscardList{})
+		&CacheDiscard{}, &CacheDiscardList{}, &CacheSnapshot{}, &CacheSnapshotList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

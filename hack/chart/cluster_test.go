@@ -19,6 +19,7 @@ type cluster struct {
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{kubetest.Start(t), t}
+	c.Snapshots(t)
 	for _, crds := range []string{chartDir + "/crds", "testdata/crds"} {
 		c.must("", "apply", "--server-side", "-f", crds)
 		c.must("", "wait", "--for=condition=Established", "--timeout=120s", "-f", crds)

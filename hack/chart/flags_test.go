@@ -14,7 +14,7 @@ import (
 // programs are the binaries by the name of their container.
 func programs(t *testing.T) map[string]string {
 	t.Helper()
-	out := kubetest.Tools(t, "csi-provisioner", "csi-attacher", "csi-resizer")
+	out := kubetest.Tools(t, "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
 	tags, err := exec.CommandContext(t.Context(), filepath.Join(checkout, "hack/ceph-tags.sh")).Output()
 	if err != nil {
 		t.Fatal(err)

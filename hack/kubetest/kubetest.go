@@ -23,9 +23,10 @@ const (
 
 // Cluster is a running control plane.
 type Cluster struct {
-	control *kubernetes.ControlPlane
-	kubectl string
-	audit   string // the file with all requests, empty where none is kept
+	control   *kubernetes.ControlPlane
+	kubectl   string
+	audit     string // the file with all requests, empty where none is kept
+	snapshots bool   // VolumeSnapshots are known
 }
 
 // Start starts a control plane for one test, which ends with it.

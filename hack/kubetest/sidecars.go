@@ -14,21 +14,43 @@ import (
 // Tools are the paths of tools by name (see hack/tool), built first if they have to be.
 func Tools(t testing.TB, names ...string) map[string]string {
 	t.Helper()
-	cache, err := buildcache.Open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	builder, err := tools.New(".", cache, progress.New(os.Stderr))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
-	paths, err := builder.Paths(ctx, names...)
+	paths, err := builder(t).Paths(ctx, names...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return paths
+}
+
+func builder(t testing.TB) *tools.Builder {
+	t.Helper()
+	cache, err := buildcache.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tools.New(".", cache, progress.New(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Snapshots gives the cluster the kinds of VolumeSnapshots and the snapshot-controller. Sidecars that are started afterwards have the real
+// external-snapshotter among them.
+func (c *Cluster) Snapshots(t testing.TB) {
+	t.Helper()
+	programs := Tools(t, kubernetes.SnapshotPrograms()...)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	module, err := builder(t).Module(ctx, "csi", kubernetes.SnapshotModule)
+	if err == nil {
+		err = c.control.StartSnapshots(ctx, kubernetes.SnapshotConfig{Module: module, Programs: programs})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.snapshots = true
 }
 
 // Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what
@@ -43,7 +65,7 @@ func (c *Cluster) SidecarsAs(t testing.TB, account Account, name, socket string,
 	t.Helper()
 	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{
 		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: account.Kubeconfig, Namespace: account.Namespace,
-		Programs: Tools(t, kubernetes.SidecarPrograms()...), Args: args,
+		Programs: Tools(t, kubernetes.SidecarPrograms()...), Snapshots: c.snapshots, Args: args,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -24,12 +24,16 @@ import (
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
 func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+	from, err := s.source(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
 	v, isNew, err := s.record(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReady {
-		if err := s.makeImage(ctx, v, isNew, r.CreatePool); err != nil {
+		if err := s.makeImage(ctx, v, from, isNew, r.CreatePool); err != nil {
 			err = fmt.Errorf("make image %s: %w", imageOf(v), err)
 			if isNew {
 				err = s.undo(ctx, v, err)
@@ -86,7 +90,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.ImagePrefix + r.ID,
 			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
-			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
+			FromSnapshot: r.Snapshot,
+			Group:        place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
 	}
 	if r.Claim != "" {
@@ -137,6 +142,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	}
 	differs("clusterID", v.Spec.ClusterID, r.ClusterID)
 	differs("pool", v.Spec.Pool, r.Pool)
+	differs("the snapshot it was made of", v.Spec.FromSnapshot, r.Snapshot)
 	differs("dataPool", v.Spec.DataPool, r.DataPool)
 	differs("cacheMode", v.Spec.CacheMode, r.Mode)
 	differs("its cache's options", v.Spec.CacheOptions, r.Options)
@@ -165,17 +171,24 @@ func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
 	return *l
 }
 
-func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, isNew, createPool bool) error {
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *SnapshotRef, isNew, createPool bool) error {
 	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, createPool); err != nil {
 		return unknown(err)
 	}
 	crashpoint.Reach("create_volume/pool_checked")
-	made, err := s.Images.Create(ctx, ImageSpec{
-		ImageRef: imageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
-	})
+	spec := ImageSpec{
+		ImageRef: imageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout, From: from,
+	}
+	made, err := s.Images.Create(ctx, spec)
 	if err == nil && !made && isNew {
 		return fmt.Errorf("it is there already, with whatever somebody wrote to it, and no record says it is ours; "+
 			"rename or remove it: %w", ErrRefused)
+	}
+	if err == nil && !made && from != nil {
+		// Nobody has had it yet.
+		if err = s.Images.Delete(ctx, imageOf(v)); err == nil {
+			_, err = s.Images.Create(ctx, spec)
+		}
 	}
 	return unknown(err)
 }

@@ -31,6 +31,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if v.Status.AttachedNode != "" {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, ErrRefused)
 	}
+	if err := s.withoutSnapshots(ctx, id); err != nil {
+		return err
+	}
 	if _, err := s.settle(ctx, v); err != nil {
 		return err
 	}

@@ -18,23 +18,9 @@ const pageSize = 500
 // ListVolumes returns the volumes that are made. It asks the API server itself, for whoever made a volume just now looks for
 // it here; the page tokens are the API server's own, which expire after minutes.
 func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	if r.GetMaxEntries() < 0 {
-		return nil, fmt.Errorf("max_entries %d: %w", r.GetMaxEntries(), ErrInvalid)
-	}
-	out := &csi.ListVolumesResponse{NextToken: r.GetStartingToken()}
-	for {
-		page := &v1alpha1.CacheVolumeList{}
-		limit := pageSize
-		if most := int(r.GetMaxEntries()); most > 0 {
-			limit = min(limit, most-len(out.GetEntries()))
-		}
-		err := s.service.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(out.GetNextToken()))
-		if out.GetNextToken() != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
-			return nil, fmt.Errorf("starting_token %q: %w: %w", r.GetStartingToken(), ErrPageToken, err)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list volumes: %w", err)
-		}
+	out := &csi.ListVolumesResponse{}
+	page := &v1alpha1.CacheVolumeList{}
+	next, err := s.service.list(ctx, r.GetMaxEntries(), r.GetStartingToken(), page, func() int {
 		for i := range page.Items {
 			if v := &page.Items[i]; v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() {
 				out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
@@ -42,9 +28,67 @@ func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*
 				})
 			}
 		}
-		out.NextToken = page.Continue
-		if full := r.GetMaxEntries() > 0 && len(out.GetEntries()) == int(r.GetMaxEntries()); full || page.Continue == "" {
-			return out, nil
+		return len(out.GetEntries())
+	})
+	out.NextToken = next
+	return out, err
+}
+
+// ListSnapshots returns the snapshots that are taken: all, those of a volume, or the one with an id.
+func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	out := &csi.ListSnapshotsResponse{}
+	add := func(snapshot *v1alpha1.CacheSnapshot) {
+		of := r.GetSourceVolumeId() == "" || r.GetSourceVolumeId() == snapshot.Spec.Volume
+		if of && snapshot.Status.Taken != nil && snapshot.DeletionTimestamp.IsZero() {
+			out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: csiSnapshot(snapshot)})
+		}
+	}
+	if id := r.GetSnapshotId(); id != "" {
+		snapshot, err := s.service.snapshot(ctx, id)
+		if err == nil {
+			add(snapshot)
+		}
+		if errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+		return out, err
+	}
+	page := &v1alpha1.CacheSnapshotList{}
+	next, err := s.service.list(ctx, r.GetMaxEntries(), r.GetStartingToken(), page, func() int {
+		for i := range page.Items {
+			add(&page.Items[i])
+		}
+		return len(out.GetEntries())
+	})
+	out.NextToken = next
+	return out, err
+}
+
+// list reads objects page by page, from the token on, until there are as many entries as asked for; 0 asks for all. take adds what of the
+// page is one, and returns how many there are.
+func (s *service) list(ctx context.Context, most int32, token string, page client.ObjectList, take func() int) (next string, err error) {
+	if most < 0 {
+		return "", fmt.Errorf("max_entries %d: %w", most, ErrInvalid)
+	}
+	limit := pageSize
+	if most > 0 {
+		limit = min(limit, int(most))
+	}
+	for next = token; ; {
+		err := s.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(next))
+		if next != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
+			return "", fmt.Errorf("starting_token %q: %w: %w", token, ErrPageToken, err)
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+		has := take()
+		next = page.GetContinue()
+		if next == "" || most > 0 && has == int(most) {
+			return next, nil
+		}
+		if most > 0 {
+			limit = min(pageSize, int(most)-has)
 		}
 	}
 }

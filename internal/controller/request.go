@@ -17,6 +17,8 @@ type createRequest struct {
 
 	ID   string
 	Size sizeRange
+	// Snapshot is the id of the one that the volume is made of; empty for an empty volume.
+	Snapshot string
 	// Groups are tried in this order, one set after the other; nil allows every group.
 	Groups [][]string
 }
@@ -37,8 +39,8 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
 		return createRequest{}, err
 	}
-	if r.GetVolumeContentSource() != nil {
-		return createRequest{}, fmt.Errorf("volumes from snapshots or other volumes are %w driver yet", ErrUnsupported)
+	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
+		return createRequest{}, fmt.Errorf("volumes made of other volumes are %w driver; make a snapshot, and a volume of that", ErrUnsupported)
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w driver", ErrUnsupported)
@@ -55,7 +57,26 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
-	return createRequest{ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups}, nil
+	return createRequest{
+		ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups,
+		Snapshot: r.GetVolumeContentSource().GetSnapshot().GetSnapshotId(),
+	}, nil
+}
+
+// snapshotRequest is a CreateSnapshotRequest as the driver understands it.
+type snapshotRequest struct {
+	ID     string
+	Volume string
+}
+
+func parseSnapshot(r *csi.CreateSnapshotRequest) (snapshotRequest, error) {
+	if err := errors.Join(required("name", r.GetName()), required("source volume id", r.GetSourceVolumeId())); err != nil {
+		return snapshotRequest{}, err
+	}
+	for key := range r.GetParameters() {
+		return snapshotRequest{}, fmt.Errorf("parameter %q: a VolumeSnapshotClass of this driver has none: %w", key, ErrInvalid)
+	}
+	return snapshotRequest{ID: VolumeID(r.GetName()), Volume: r.GetSourceVolumeId()}, nil
 }
 
 func parseParameters(in map[string]string) (storageclass.Parameters, error) {

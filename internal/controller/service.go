@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -32,6 +33,24 @@ type ImageSpec struct {
 	DataPool  string
 	SizeBytes int64
 	Layout    *v1alpha1.ImageLayout
+	// From is the snapshot that it is a clone of; nil for an empty image.
+	From *SnapshotRef
+}
+
+// SnapshotRef names a snapshot of an RBD image.
+type SnapshotRef struct {
+	ImageRef
+
+	Snapshot string
+}
+
+// String is CLUSTERID/POOL/IMAGE@SNAPSHOT.
+func (r SnapshotRef) String() string { return r.ImageRef.String() + "@" + r.Snapshot }
+
+// Snapshot is what Ceph has of one.
+type Snapshot struct {
+	SizeBytes int64 // of the image when it was taken
+	Taken     time.Time
 }
 
 // Images is what the service needs of Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key, watched,
@@ -39,15 +58,21 @@ type ImageSpec struct {
 type Images interface {
 	// EnsurePool checks that the pool is there and initialised, and with create makes it so.
 	EnsurePool(ctx context.Context, clusterID, pool string, create bool) error
-	// Create makes the image. One that is there with the same size is success too, but then it was not made now.
+	// Create makes the image. One that is there is success too, but then it was not made now. An empty one has to have the same size;
+	// how far an interrupted call has got with a clone nobody knows.
 	Create(ctx context.Context, spec ImageSpec) (made bool, err error)
 	// ID is Ceph's own id of the image.
 	ID(ctx context.Context, image ImageRef) (string, error)
 	// Resize grows the image; one that has the size is success.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) error
 	// Delete moves the image to the trash and has it emptied in the background; one that is gone is success. An image that a
-	// client has open is ErrRefused.
+	// client has open, or that has snapshots, is ErrRefused.
 	Delete(ctx context.Context, image ImageRef) error
+	// TakeSnapshot takes a snapshot of what the image has in Ceph; one of that name, left by an interrupted call, is replaced. Where a
+	// node has the image mapped, all I/O to it must rest.
+	TakeSnapshot(ctx context.Context, snapshot SnapshotRef) (Snapshot, error)
+	// DeleteSnapshot removes a snapshot; one that is gone is success. What clones need of it stays.
+	DeleteSnapshot(ctx context.Context, snapshot SnapshotRef) error
 	// Clients returns the addresses of the Ceph clients that have the image open or hold its lock. No image is no client.
 	Clients(ctx context.Context, image ImageRef) ([]string, error)
 	// Fence puts a client on the blocklist.
@@ -70,6 +95,9 @@ type Hosts interface {
 	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
 	Stop(ctx context.Context, node string, volume escache.VolumeRef) error
+	// Hold suspends a volume's I/O with a clean cache, at the longest for so many whole seconds, and returns until when; Release ends it.
+	Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error)
+	Release(ctx context.Context, node string, volume escache.VolumeRef) error
 	// ReplicationAddress is the IP address of the node's replication link.
 	ReplicationAddress(ctx context.Context, node string) (string, error)
 	// Death is what Kubernetes says of the node.
@@ -177,6 +205,34 @@ func (s *Service) ControllerExpandVolume(
 	}
 	return locked(s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
 		return s.service.expand(ctx, r.GetVolumeId(), size)
+	})
+}
+
+// CreateSnapshot takes a snapshot of a volume, or returns the one that an earlier call has taken.
+func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	request, err := parseSnapshot(r)
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, request.Volume, "CreateSnapshot", func() (*csi.CreateSnapshotResponse, error) {
+		return s.service.createSnapshot(ctx, request)
+	})
+}
+
+// DeleteSnapshot removes a snapshot. Volumes that were made of it stay as they are. One that is gone is success.
+func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	if errors.Is(err, ErrNotFound) {
+		return &csi.DeleteSnapshotResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, snapshot.Spec.Volume, "DeleteSnapshot", func() (*csi.DeleteSnapshotResponse, error) {
+		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)
 	})
 }
 

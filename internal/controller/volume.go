@@ -75,10 +75,16 @@ func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
 
 // volumeOf is the volume as CSI sees it. Any node of the group can have it.
 func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
-	return &csi.Volume{
+	out := &csi.Volume{
 		VolumeId: v.Name, CapacityBytes: v.Spec.SizeBytes,
 		AccessibleTopology: []*csi.Topology{{Segments: map[string]string{v1alpha1.TopologyKey: v.Spec.Group}}},
 	}
+	if v.Spec.FromSnapshot != "" {
+		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Spec.FromSnapshot},
+		}}
+	}
+	return out
 }
 
 // publishedOn are the nodes that Kubernetes has asked for; one that only writes the cache back is none of them.

@@ -53,7 +53,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
-		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}).
+		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
+		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", controller.VolumeOfSnapshot).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
 	w.cached = w.api
 	w.restart()
@@ -173,10 +174,38 @@ type fakeImages struct {
 	fenced []string
 	fail   error // what every call answers
 	made   int
+	taken  map[controller.SnapshotRef]int // how often
+	clones map[controller.ImageRef]string // of which snapshot
+	taking func(controller.SnapshotRef)   // while a snapshot is taken
 }
 
 func newFakeImages() *fakeImages {
-	return &fakeImages{images: map[controller.ImageRef]int64{}, open: map[controller.ImageRef][]string{}}
+	return &fakeImages{
+		images: map[controller.ImageRef]int64{}, open: map[controller.ImageRef][]string{},
+		taken: map[controller.SnapshotRef]int{}, clones: map[controller.ImageRef]string{},
+	}
+}
+
+func (f *fakeImages) TakeSnapshot(_ context.Context, ref controller.SnapshotRef) (controller.Snapshot, error) {
+	if f.taking != nil {
+		f.taking(ref)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return controller.Snapshot{}, f.fail
+	}
+	f.taken[ref]++
+	return controller.Snapshot{SizeBytes: f.images[ref.ImageRef], Taken: time.Now()}, nil
+}
+
+func (f *fakeImages) DeleteSnapshot(_ context.Context, ref controller.SnapshotRef) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		delete(f.taken, ref)
+	}
+	return f.fail
 }
 
 func (f *fakeImages) EnsurePool(_ context.Context, _, pool string, _ bool) error {
@@ -196,6 +225,9 @@ func (f *fakeImages) Create(_ context.Context, spec controller.ImageSpec) (bool,
 	if !there {
 		f.images[spec.ImageRef] = spec.SizeBytes
 		f.made++
+		if spec.From != nil {
+			f.clones[spec.ImageRef] = spec.From.Snapshot
+		}
 	}
 	return !there, nil
 }

@@ -98,6 +98,11 @@ func removeHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
 	return execHeader(io, header, "snapshot_remove", binary.LittleEndian.AppendUint64(nil, id))
 }
 
+// hideHeaderSnapshot takes a snapshot with clones out of sight, into the namespace that Ceph calls the trash, where it stays for them.
+func hideHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
+	return execHeader(io, header, "snapshot_trash_add", binary.LittleEndian.AppendUint64(nil, id))
+}
+
 func execHeader(io *rados.IOContext, header, method string, in []byte) error {
 	op := rados.CreateWriteOp()
 	defer op.Release()

@@ -52,8 +52,9 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 	})
 }
 
-// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone; while a node has the
-// image mapped, it is ErrBusy. Other errors: ErrNotFound for the image as for the snapshot.
+// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone; where a node has the
+// image mapped by then, until another snapshot of it or the image is removed. Errors: ErrNotFound for the image as for the snapshot;
+// ErrBusy for a mapped image with object-map.
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
@@ -106,27 +107,40 @@ func addSnapshot(io *rados.IOContext, at use, name string) error {
 		if err == nil {
 			err = fmt.Errorf("%w: %s has it mapped and did not take note of the snapshot within %s", ErrUnavailable, at.holder, notifyTime)
 		}
-		return errors.Join(err, removeHeaderSnapshot(io, at.header(), id), dropSnapshotID(io, id))
+		return errors.Join(err, dropSnapshot(io, at, id))
 	}
 	return fmt.Errorf("%w: its snapshots change all the time", ErrBusy)
 }
 
-// removeSnapshot removes a snapshot under the lock of a node. One that has not taken note yet writes as if there were a snapshot, which
-// costs Ceph some room for a while and nothing else.
+// removeSnapshot removes a snapshot under the lock of a node, or hides it for its clones; hidden ones whose clones are gone go along. A
+// node that has not taken note yet writes as if there were a snapshot, which costs Ceph some room for a while and nothing else.
 func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
 	s, err := findSnapshot(io, ref)
 	if err != nil {
 		return err
 	}
-	err = removeHeaderSnapshot(io, at.header(), s.ID)
-	switch {
-	case errno(err) == syscall.EBUSY:
-		return fmt.Errorf("%w: it has clones, and %s has its image mapped; delete them or detach the volume first", ErrBusy, at.holder)
-	case err != nil:
+	if err = dropSnapshot(io, at, s.ID); errno(err) == syscall.EBUSY {
+		err = hideHeaderSnapshot(io, at.header(), s.ID)
+	}
+	if err != nil {
 		return err
 	}
-	_, err = notifyWatchers(io, at.header())
-	return errors.Join(err, dropSnapshotID(io, s.ID))
+	hidden, err := withImage(io, ref.Name, readOnly, hiddenSnapshots)
+	for _, s := range hidden {
+		if dropped := dropSnapshot(io, at, s.ID); errno(dropped) != syscall.EBUSY {
+			err = errors.Join(err, dropped)
+		}
+	}
+	_, notified := notifyWatchers(io, at.header())
+	return errors.Join(err, notified)
+}
+
+// dropSnapshot removes a snapshot and what the OSDs have kept for it; an error with EBUSY if it has clones.
+func dropSnapshot(io *rados.IOContext, at use, id uint64) error {
+	if err := removeHeaderSnapshot(io, at.header(), id); err != nil {
+		return err
+	}
+	return dropSnapshotID(io, id)
 }
 
 // ListSnapshots returns an image's snapshots, without those that were removed and still have clones.
@@ -160,6 +174,9 @@ func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSp
 	_, err := callAlone(ctx, c, "image_clone", "clone "+from.String(), spec.ImageRef, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, from.Pool, func(parent *rados.IOContext) (struct{}, error) {
 			return withPool(conn, spec.Pool, func(child *rados.IOContext) (struct{}, error) {
+				if err := c.trash.prepare(child, spec.Pool); err != nil {
+					return struct{}{}, err
+				}
 				return struct{}{}, cloneImage(conn, parent, child, from, spec)
 			})
 		})
@@ -201,18 +218,28 @@ func onImage[T any](
 	})
 }
 
+// snapshots are those that were not removed.
 func snapshots(image *librbd.Image) ([]Snapshot, error) {
+	return snapshotsIn(image, librbd.SnapNamespaceTypeUser)
+}
+
+// hiddenSnapshots are those that were removed while they had clones.
+func hiddenSnapshots(image *librbd.Image) ([]Snapshot, error) {
+	return snapshotsIn(image, librbd.SnapNamespaceTypeTrash)
+}
+
+func snapshotsIn(image *librbd.Image, namespace librbd.SnapNamespaceType) ([]Snapshot, error) {
 	all, err := image.GetSnapshotNames()
 	if err != nil {
 		return nil, err
 	}
 	var out []Snapshot
 	for _, s := range all {
-		space, err := image.GetSnapNamespaceType(s.Id)
+		has, err := image.GetSnapNamespaceType(s.Id)
 		if err != nil {
 			return nil, err
 		}
-		if space != librbd.SnapNamespaceTypeUser {
+		if has != namespace {
 			continue
 		}
 		created, err := image.GetSnapTimestamp(s.Id)

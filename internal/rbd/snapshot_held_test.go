@@ -36,27 +36,45 @@ func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
 		t.Errorf("the snapshot has %.8q", got)
 	}
 
+	// One that has clones is out of sight, and the clones have what they need.
 	clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}}
 	must(t, c.CloneImage(ctx, ref, clone))
-	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrBusy) {
-		t.Errorf("removed while it has a clone and the image is locked: %v", err)
-	}
-	must(t, c.DeleteImage(ctx, clone.ImageRef))
-	_, err = c.EmptyTrash(ctx, pool)
-	must(t, err)
 	must(t, c.RemoveSnapshot(ctx, ref))
 	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a second remove: %v", err)
 	}
+	if all, err := c.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 0 {
+		t.Errorf("after the remove: %+v, %v", all, err)
+	}
+	if got := inSnapshot(t, c, SnapshotRef{ImageRef: clone.ImageRef}, 1<<20); !bytes.Equal(got, before) {
+		t.Errorf("the clone has %.8q", got)
+	}
+	if n := hidden(t, c, s.ImageRef); n != 1 {
+		t.Errorf("%d hidden snapshots with a clone", n)
+	}
+	must(t, c.DeleteImage(ctx, clone.ImageRef))
+	_, err = c.EmptyTrash(ctx, pool)
+	must(t, err)
+
+	// The next one that is removed takes along what nobody needs any more.
 	write(before)
 	second, err := c.CreateSnapshot(ctx, ref)
 	must(t, err)
 	if second.ID <= snap.ID {
 		t.Errorf("number %d after %d", second.ID, snap.ID)
 	}
+	must(t, c.RemoveSnapshot(ctx, ref))
+	if n := hidden(t, c, s.ImageRef); n != 0 {
+		t.Errorf("%d hidden snapshots without a clone", n)
+	}
+	_, err = c.CreateSnapshot(ctx, ref)
+	must(t, err)
 
 	// What was taken under the lock is a snapshot as any other.
 	stop()
+	if err := c.DeleteImage(ctx, s.ImageRef); !errors.Is(err, ErrHasSnapshots) {
+		t.Errorf("deleted with a snapshot: %v", err)
+	}
 	must(t, c.RemoveSnapshot(ctx, ref))
 	must(t, c.DeleteImage(ctx, s.ImageRef))
 	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
@@ -64,7 +82,15 @@ func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
 	}
 }
 
-// inSnapshot is a block of a snapshot.
+// hidden is how many snapshots of the image were removed while they had clones.
+func hidden(t *testing.T, c *Cluster, ref ImageRef) int {
+	t.Helper()
+	all, err := onImage(t.Context(), c, "test", "", ref, readOnly, hiddenSnapshots)
+	must(t, err)
+	return len(all)
+}
+
+// inSnapshot is a block of a snapshot; of the image itself where none is named.
 func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
 	t.Helper()
 	data, err := call(t.Context(), c, "test", "", func(conn *rados.Conn) ([]byte, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -64,7 +65,7 @@ type TrashedImage struct {
 }
 
 // DeleteImage moves an image to the pool's trash, and answers then: its name is free at once, its space when Run has emptied the trash.
-// Errors: ErrNotFound; ErrBusy while somebody has it open or mapped; ErrPoolNotFound.
+// Errors: ErrNotFound; ErrBusy while somebody has it open or mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
@@ -80,7 +81,7 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	if err != nil {
 		return err
 	}
-	switch err := unwatched(io, ref.Name, id); {
+	switch err := unused(io, ref.Name, id); {
 	case errors.Is(translate(err), ErrNotFound):
 		return removeHalfMade(io, ref.Name)
 	case err != nil:
@@ -101,22 +102,35 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 // a name that is gone, librbd looks for such an image. It returns ErrNotFound if there is none.
 func finishMove(io *rados.IOContext, name string) error { return librbd.GetImage(io, name).Trash(0) }
 
-// unwatched returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
+// unused returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
 // an image that is mapped but was not written to yet has no lock. Somebody who comes between this look and the move keeps
-// the data all the same: a purge refuses images with watchers.
-func unwatched(io *rados.IOContext, name, id string) error {
+// the data all the same: a purge refuses images with watchers. It returns ErrHasSnapshots for an image with snapshots, of which nobody
+// could make a clone any more in the trash; hidden ones are only for the clones that there are.
+func unused(io *rados.IOContext, name, id string) error {
 	image, err := librbd.OpenImageByIdReadOnly(io, id, librbd.NoSnapshot)
 	if err != nil {
 		return openError(io, name, err)
 	}
 	watchers, err := image.ListWatchers()
-	if closed := image.Close(); err == nil {
-		err = closed
-	}
 	if err == nil && len(watchers) > 0 {
 		err = fmt.Errorf("%w by client %s", ErrBusy, watchers[0].Addr)
 	}
-	return err
+	if err == nil {
+		err = withoutSnapshots(image)
+	}
+	return errors.Join(err, image.Close())
+}
+
+func withoutSnapshots(image *librbd.Image) error {
+	all, err := snapshots(image)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	return fmt.Errorf("%w: %s; remove them first", ErrHasSnapshots, strings.Join(names, ", "))
 }
 
 // TrashedImages returns what is in a pool's trash, whoever put it there.

@@ -71,3 +71,8 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{- /* CSI's sidecars beside csi-controller, with commas between them. */}}
+{{- define "escache.sidecars" -}}
+provisioner,attacher,resizer{{ if .Values.snapshots.enabled }},snapshotter{{ end }}
+{{- end }}

@@ -84,7 +84,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 		book:  reservation.NewBook(o.Slots),
 		locks: operation.NewLocks(time.Now),
 	}
-	if err := p.assemble(); err != nil {
+	if err := p.assemble(ctx); err != nil {
 		return err
 	}
 	go lease.Watch(ctx, leaseWatch, func(age time.Duration) {
@@ -166,7 +166,7 @@ type parts struct {
 }
 
 // assemble hands every part to the manager, which runs them while this process leads.
-func (p parts) assemble() error {
+func (p parts) assemble(ctx context.Context) error {
 	service := controller.NewService(controller.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts,
 		Book: p.book, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
@@ -197,6 +197,7 @@ func (p parts) assemble() error {
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
+		controller.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
 		p.recovery(service, p.writer, drainer),
 		flushes.SetupWithManager(p.manager),

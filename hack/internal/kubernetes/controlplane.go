@@ -176,7 +176,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 func (c *ControlPlane) Stop(context.Context) error {
 	var failed []error
 	started := c.started()
-	for _, name := range []string{scheduler, controllerManager, apiServer, etcd} {
+	for _, name := range []string{snapshotController, scheduler, controllerManager, apiServer, etcd} {
 		if p := started[name]; p != nil {
 			failed = append(failed, p.Kill())
 		}

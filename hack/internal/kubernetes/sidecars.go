@@ -11,9 +11,9 @@ import (
 )
 
 // SidecarPrograms are the tools that SidecarConfig.Programs has to hold.
-func SidecarPrograms() []string { return []string{"csi-provisioner", "csi-attacher", "csi-resizer"} }
+func SidecarPrograms() []string { return SidecarConfig{Snapshots: true}.Names() }
 
-// SidecarConfig says whom CSI's sidecars serve. All but Args is needed.
+// SidecarConfig says whom CSI's sidecars serve. All but Snapshots and Args is needed.
 type SidecarConfig struct {
 	Name       string            // of the replica of the driver they stand beside, e.g. "csi-controller-0"
 	Dir        string            // of their logs
@@ -21,17 +21,27 @@ type SidecarConfig struct {
 	Kubeconfig string            // whose rights they have
 	Namespace  string            // where the provisioner keeps storage capacities
 	Programs   map[string]string // paths by name
+	Snapshots  bool              // csi-snapshotter too: the cluster has the kinds of VolumeSnapshots (see StartSnapshots)
 	Args       map[string][]string
 }
 
-// Sidecars are the provisioner, attacher and resizer of one replica of the driver. They give up after 30 s without its socket. Each
-// ends when it needs the driver after that has gone, not earlier; nothing starts them again but StartEnded.
+// Names are the programs that run.
+func (cfg SidecarConfig) Names() []string {
+	names := []string{"csi-provisioner", "csi-attacher", "csi-resizer"}
+	if cfg.Snapshots {
+		names = append(names, "csi-snapshotter")
+	}
+	return names
+}
+
+// Sidecars are those of one replica of the driver. They give up after 30 s without its socket. Each ends when it needs the driver after
+// that has gone, not earlier; nothing starts them again but StartEnded.
 type Sidecars struct {
 	cfg       SidecarConfig
 	processes map[string]*process.Process
 }
 
-// StartSidecars starts all three. They are of use once the driver serves its socket.
+// StartSidecars starts all. They are of use once the driver serves its socket.
 func StartSidecars(ctx context.Context, cfg SidecarConfig) (*Sidecars, error) {
 	s := &Sidecars{cfg: cfg, processes: map[string]*process.Process{}}
 	if err := s.StartEnded(); err != nil {
@@ -58,7 +68,7 @@ func (cfg SidecarConfig) args(name string) []string {
 
 // StartEnded starts those that do not run, as the kubelet does with a pod's containers. It must not be called from two goroutines at once.
 func (s *Sidecars) StartEnded() error {
-	for _, name := range SidecarPrograms() {
+	for _, name := range s.cfg.Names() {
 		if p := s.processes[name]; p != nil && p.Err() == nil {
 			continue
 		}
@@ -85,7 +95,7 @@ func (s *Sidecars) log(name string) string {
 // Logs gives the log file of each sidecar by its name.
 func (s *Sidecars) Logs() map[string]string {
 	logs := map[string]string{}
-	for _, name := range SidecarPrograms() {
+	for _, name := range s.cfg.Names() {
 		logs[s.cfg.Name+"/"+name] = s.log(name)
 	}
 	return logs

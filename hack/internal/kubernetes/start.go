@@ -71,9 +71,11 @@ func (c *ControlPlane) choosePorts(ctx context.Context) error {
 
 // run starts a part; links to the one Kubernetes program are told apart by the name they are called by.
 func (c *ControlPlane) run(name string, args ...string) error {
-	p, err := process.Start(process.Spec{
-		Name: name, Path: c.cfg.Programs[name], Dir: c.cfg.Dir, Args: args, Log: c.path("log", name+".log"),
-	})
+	return c.runProgram(name, c.cfg.Programs[name], args...)
+}
+
+func (c *ControlPlane) runProgram(name, path string, args ...string) error {
+	p, err := process.Start(process.Spec{Name: name, Path: path, Dir: c.cfg.Dir, Args: args, Log: c.path("log", name+".log")})
 	if err != nil {
 		return err
 	}

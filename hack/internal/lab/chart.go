@@ -56,7 +56,7 @@ func (l *lab) renderChart(ctx context.Context, flags []string) ([]byte, error) {
 		"template", chartRelease, l.chart(), "--namespace", driverNamespace,
 		"--set", fmt.Sprintf("controller.recovery.taintDeadNodes=%t", slices.Contains(flags, "--taint-dead-nodes")),
 		// None of these parts has them in it, and the chart has to be given some.
-		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1}",
+		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1},snapshots.enabled=true",
 	}
 	for _, part := range chartParts {
 		args = append(args, "--show-only", part)
@@ -99,7 +99,7 @@ func (p *Plan) sidecarImages() ([]ociimage.Image, error) {
 		Image struct{ Registry, Repository, Tag string }
 	}
 	var values struct {
-		Sidecars struct{ Provisioner, Attacher, Resizer sidecar }
+		Sidecars struct{ Provisioner, Attacher, Resizer, Snapshotter sidecar }
 	}
 	if err := yaml.Unmarshal(data, &values); err != nil {
 		return nil, fmt.Errorf("images of the sidecars in %s: %w", path, err)
@@ -107,6 +107,7 @@ func (p *Plan) sidecarImages() ([]ociimage.Image, error) {
 	var images []ociimage.Image
 	for program, s := range map[string]sidecar{
 		"csi-provisioner": values.Sidecars.Provisioner, "csi-attacher": values.Sidecars.Attacher, "csi-resizer": values.Sidecars.Resizer,
+		"csi-snapshotter": values.Sidecars.Snapshotter,
 	} {
 		images = append(images, ociimage.Image{
 			Ref:        fmt.Sprintf("%s/%s:%s", s.Image.Registry, s.Image.Repository, s.Image.Tag),

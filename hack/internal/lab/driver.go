@@ -128,6 +128,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 		},
 		sidecars: kubernetes.SidecarConfig{
 			Name: name, Dir: l.path("driver"), Socket: socket, Kubeconfig: kubeconfig, Namespace: driverNamespace, Programs: l.plan.Tools,
+			Snapshots: true,
 		},
 	}
 }
@@ -271,7 +272,7 @@ func (l *lab) driverParts() []labclient.Part {
 			state = "leads"
 		}
 		parts = append(parts, labclient.Part{Name: r.name, State: state, Address: r.sidecars.Socket, Log: r.controller.Log})
-		for _, sidecar := range kubernetes.SidecarPrograms() {
+		for _, sidecar := range r.sidecars.Names() {
 			log := filepath.Join(r.sidecars.Dir, r.name+"."+sidecar+".log")
 			parts = append(parts, labclient.Part{Name: r.name + "." + sidecar, State: "up", Log: log})
 		}

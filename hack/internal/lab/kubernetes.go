@@ -32,7 +32,7 @@ const (
 
 // centralTools are the programs of a Kubernetes lab that run beside the nodes.
 func centralTools() []string {
-	return slices.Concat(kubernetes.Programs(), kubernetes.SidecarPrograms(), []string{"kubectl", "csi-sanity", "helm"})
+	return slices.Concat(kubernetes.Programs(), kubernetes.SnapshotPrograms(), kubernetes.SidecarPrograms(), []string{"csi-sanity", "helm"})
 }
 
 // kubernetesFlavour builds all tools, those of the nodes into their image.
@@ -42,6 +42,9 @@ func (p *Plan) kubernetesFlavour(ctx context.Context, cache *buildcache.Cache, s
 		return hostimage.Flavour{}, err
 	}
 	if p.Tools, err = builder.Paths(ctx, centralTools()...); err != nil {
+		return hostimage.Flavour{}, err
+	}
+	if p.Snapshots, err = builder.Module(ctx, "csi", kubernetes.SnapshotModule); err != nil {
 		return hostimage.Flavour{}, err
 	}
 	onNodes, err := builder.Paths(ctx, kubenode.Programs()...)
@@ -102,7 +105,13 @@ func (l *lab) prepareKubernetes(ctx context.Context) error {
 }
 
 func (l *lab) startKubernetes(ctx context.Context, steps *progress.Printer) error {
-	if err := steps.Do("kubernetes", func() error { return l.kube.Start(ctx) }); err != nil || !l.plan.Driver {
+	err := steps.Do("kubernetes", func() error {
+		if err := l.kube.Start(ctx); err != nil {
+			return err
+		}
+		return l.kube.StartSnapshots(ctx, kubernetes.SnapshotConfig{Module: l.plan.Snapshots, Programs: l.plan.Tools})
+	})
+	if err != nil || !l.plan.Driver {
 		return err
 	}
 	return steps.Do("chart", func() error { return l.applyChart(ctx) }) // before the hosts' csi-nodes come and ask for something

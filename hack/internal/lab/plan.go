@@ -56,6 +56,8 @@ type Plan struct {
 	Programs string
 	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab needs any.
 	Tools map[string]string
+	// Snapshots is the directory of the module with the kinds of VolumeSnapshots, in a Kubernetes lab.
+	Snapshots string
 	// Controller is csi-controller's path in a lab with the driver.
 	Controller string
 	// HasEscached is false in a checkout that has no escached yet.

@@ -80,6 +80,22 @@ func (b *Builder) Paths(ctx context.Context, names ...string) (map[string]string
 	return paths, nil
 }
 
+// Module returns the directory with the source of a Go module, in the version that a set of tools is built from.
+func (b *Builder) Module(ctx context.Context, set, path string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path)
+	cmd.Dir = filepath.Join(b.root, "hack", "tools", set)
+	cmd.Env = append(os.Environ(), buildEnv()...)
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("download %s: %w: %s", path, err, out)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return "", fmt.Errorf("download %s: %w", path, err)
+	}
+	return module.Dir, nil
+}
+
 // All builds every tool there is, one after the other: each of them uses all cores by itself.
 func (b *Builder) All(ctx context.Context) error {
 	for _, s := range all() {

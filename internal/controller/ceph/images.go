@@ -67,7 +67,7 @@ func (i *Images) wasChecked(key [2]string) bool {
 	return ok && i.now().Sub(at) < checkedFor
 }
 
-// Create makes an image, or finds the one that an earlier call has made.
+// Create makes an image, empty or of a snapshot, or finds the one that an earlier call has made.
 func (i *Images) Create(ctx context.Context, spec controller.ImageSpec) (made bool, err error) {
 	cluster, err := i.cluster(spec.ClusterID)
 	if err != nil {
@@ -77,12 +77,16 @@ func (i *Images) Create(ctx context.Context, spec controller.ImageSpec) (made bo
 	if err != nil {
 		return false, translate(ctx, err)
 	}
-	err = cluster.CreateImage(ctx, wanted)
+	if spec.From != nil {
+		err = cluster.CloneImage(ctx, snapshotOf(*spec.From), wanted)
+	} else {
+		err = cluster.CreateImage(ctx, wanted)
+	}
 	var exists *rbd.ExistsError
 	if !errors.As(err, &exists) {
 		return err == nil, translate(ctx, err)
 	}
-	if exists.Image.SizeBytes != spec.SizeBytes {
+	if spec.From == nil && exists.Image.SizeBytes != spec.SizeBytes {
 		return false, fmt.Errorf("image %s/%s is there with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
 			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, controller.ErrRefused)
 	}
@@ -129,6 +133,37 @@ func (i *Images) Delete(ctx context.Context, image controller.ImageRef) error {
 		return fmt.Errorf("%w: %w", controller.ErrRefused, err)
 	}
 	err = cluster.DeleteImage(ctx, refOf(image))
+	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil
+	}
+	return translate(ctx, err)
+}
+
+// TakeSnapshot takes a snapshot. One that is there may hold what the image had in the middle of something, and makes room for a new one.
+func (i *Images) TakeSnapshot(ctx context.Context, snapshot controller.SnapshotRef) (controller.Snapshot, error) {
+	cluster, err := i.cluster(snapshot.ClusterID)
+	if err != nil {
+		return controller.Snapshot{}, err
+	}
+	taken, err := cluster.CreateSnapshot(ctx, snapshotOf(snapshot))
+	if errors.Is(err, rbd.ErrExists) {
+		if err = cluster.RemoveSnapshot(ctx, snapshotOf(snapshot)); err == nil {
+			taken, err = cluster.CreateSnapshot(ctx, snapshotOf(snapshot))
+		}
+	}
+	if err != nil {
+		return controller.Snapshot{}, translate(ctx, err)
+	}
+	return controller.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
+}
+
+// DeleteSnapshot removes a snapshot. A pool or an image that is gone has taken its snapshots along.
+func (i *Images) DeleteSnapshot(ctx context.Context, snapshot controller.SnapshotRef) error {
+	cluster, err := i.cluster(snapshot.ClusterID)
+	if err != nil {
+		return fmt.Errorf("%w: %w", controller.ErrRefused, err)
+	}
+	err = cluster.RemoveSnapshot(ctx, snapshotOf(snapshot))
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
 		return nil
 	}
@@ -312,6 +347,10 @@ func (i *Images) cluster(id string) (*rbd.Cluster, error) {
 
 func refOf(image controller.ImageRef) rbd.ImageRef {
 	return rbd.ImageRef{Pool: image.Pool, Name: image.Image}
+}
+
+func snapshotOf(snapshot controller.SnapshotRef) rbd.SnapshotRef {
+	return rbd.SnapshotRef{ImageRef: refOf(snapshot.ImageRef), Snapshot: snapshot.Snapshot}
 }
 
 var meanings = []struct{ from, to error }{

@@ -145,6 +145,28 @@ func (h *Hosts) Flush(ctx context.Context, node string, volume api.VolumeRef, lo
 	return out, translate(err)
 }
 
+// Hold suspends a volume's I/O with a clean cache, at the longest for so many whole seconds, and returns until when.
+func (h *Hosts) Hold(ctx context.Context, node string, volume api.VolumeRef, longest time.Duration) (time.Time, error) {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return time.Time{}, err
+	}
+	held, err := c.Hold(ctx, volume, longest)
+	if err != nil {
+		return time.Time{}, translate(err)
+	}
+	return held.HeldUntil, nil
+}
+
+// Release ends a hold.
+func (h *Hosts) Release(ctx context.Context, node string, volume api.VolumeRef) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.Release(ctx, volume))
+}
+
 // SetMode turns a volume to write-through and back.
 func (h *Hosts) SetMode(ctx context.Context, node string, volume api.VolumeRef, mode api.Mode) error {
 	c, err := h.client(ctx, node)

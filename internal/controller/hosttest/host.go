@@ -105,6 +105,8 @@ func (h *Host) handler() http.Handler {
 	mux.HandleFunc("PUT "+escache.PathReplica, func(w http.ResponseWriter, r *http.Request) { done(w, h.put(r)) })
 	mux.HandleFunc("POST "+escache.PathFlush, h.serveFlush)
 	mux.HandleFunc("POST "+escache.PathMode, h.serveMode)
+	mux.HandleFunc("POST "+escache.PathHold, h.serveHold)
+	mux.HandleFunc("POST "+escache.PathRelease, h.serveRelease)
 	mux.HandleFunc("DELETE "+escache.PathReplica, func(w http.ResponseWriter, r *http.Request) {
 		done(w, h.remove(ref(r), r.URL.Query().Get("discard") == "true"))
 	})

@@ -49,6 +49,20 @@ func (g guardedImages) Delete(ctx context.Context, image controller.ImageRef) er
 	return g.Images.Delete(ctx, image)
 }
 
+func (g guardedImages) TakeSnapshot(ctx context.Context, ref controller.SnapshotRef) (controller.Snapshot, error) {
+	if err := g.lease.Check(); err != nil {
+		return controller.Snapshot{}, err
+	}
+	return g.Images.TakeSnapshot(ctx, ref)
+}
+
+func (g guardedImages) DeleteSnapshot(ctx context.Context, ref controller.SnapshotRef) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.DeleteSnapshot(ctx, ref)
+}
+
 func (g guardedImages) Fence(ctx context.Context, clusterID, address string, duration time.Duration) error {
 	if err := g.lease.Check(); err != nil {
 		return err

@@ -15,6 +15,7 @@ func TestController(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
+		{"a VolumeSnapshot is taken, and a claim made of it has what was in it", snapshotLife},
 		{"objects that make no sense are refused by the API server", badObjects},
 		{"csi-sanity", sanity},
 		{"a hundred creations of one name make one volume", oneName},

@@ -238,6 +238,16 @@ func (d *driver) expand(ctx context.Context, id string, size int64) error {
 	return err
 }
 
+func (d *driver) snapshot(ctx context.Context, name, volume string) error {
+	_, err := d.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: volume})
+	return err
+}
+
+func (d *driver) deleteSnapshot(ctx context.Context, id string) error {
+	_, err := d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+	return err
+}
+
 // within gives a call a deadline, as a sidecar does, and fails the test if it takes notably longer.
 func within(t *testing.T, limit time.Duration, call func(ctx context.Context) error) error {
 	t.Helper()

@@ -22,8 +22,7 @@ import (
 
 // skipped are the tests of csi-sanity that do not run, each with its reason. Any other skip fails.
 var skipped = map[string]string{
-	"snapshot":                    "snapshots are not declared yet",
-	"source volume":               "clones are not declared yet",
+	"source volume":               "volumes are not cloned from volumes",
 	"volume attribute class":      "VolumeAttributesClasses are not declared: nothing of a volume can be changed that way",
 	"ModifyVolume":                "the same",
 	"mutable parameters":          "the same",
@@ -32,8 +31,6 @@ var skipped = map[string]string{
 	"max attach limit":            "a limit is the node's to report, and Kubernetes keeps to it before it publishes",
 	"already published but is in": "read-only publishing is not declared: the mount's own option does it",
 	"pagination should detect":    "disabled in csi-sanity itself",
-	"specify the source":          "snapshots are not declared yet",
-	"limited number of entries":   "snapshots are not declared yet",
 }
 
 func sanity(t *testing.T, w *world) {

@@ -70,9 +70,11 @@ func start(t *testing.T) *world {
 	t.Cleanup(w.admin.Shutdown)
 	w.binary = build(t)
 	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.User(t, "client.escache-controller", controllerCaps))
+	w.kube.Snapshots(t)
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
-	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io")
-	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true")
+	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io",
+		"crd/cachesnapshots.escache.io")
+	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true", "snapshots.enabled=true")
 	w.api = w.connect(t)
 	for i, group := range []string{"g1", "g2"} {
 		w.addGroup(t, group, nodes[3*i:3*i+3])
@@ -207,6 +209,13 @@ func (w *world) volumes(t *testing.T) []v1alpha1.CacheVolume {
 	return all.Items
 }
 
+func (w *world) snapshots(t *testing.T) []v1alpha1.CacheSnapshot {
+	t.Helper()
+	all := &v1alpha1.CacheSnapshotList{}
+	must(t, w.api.List(context.Background(), all))
+	return all.Items
+}
+
 // empty waits until nothing of any volume is left anywhere. The trash is emptied in the background.
 func (w *world) empty(t *testing.T) {
 	t.Helper()
@@ -215,6 +224,9 @@ func (w *world) empty(t *testing.T) {
 		left = ""
 		for _, v := range w.volumes(t) {
 			left += " record " + v.Name
+		}
+		for _, s := range w.snapshots(t) {
+			left += " snapshot " + s.Name
 		}
 		left += strings.Join(w.images(t), " ")
 		if n := w.fleet.Replicas(); n > 0 {
@@ -235,8 +247,13 @@ func (w *world) purge(t *testing.T) {
 		_ = w.api.Delete(context.Background(), &v)
 		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 	}
+	for _, s := range w.snapshots(t) {
+		_ = w.api.Delete(context.Background(), &s)
+		_ = w.api.Patch(context.Background(), &s, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	}
 	for _, pool := range []string{"rbd", "fast"} {
 		for image := range strings.FieldsSeq(w.rbd(t, "ls", pool)) {
+			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "snap", "purge", "--no-progress", pool+"/"+image).Run()
 			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "rm", "--no-progress", pool+"/"+image).Run()
 		}
 		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()

@@ -145,12 +145,6 @@ func killedAtEveryStep(t *testing.T, w *world) {
 	}
 }
 
-func (w *world) volumeOf(t *testing.T, claim string) string {
-	t.Helper()
-	pv := w.kubectl(t, "get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}")
-	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
-}
-
 // reboot takes a host's power away under a writer. The pod's object stays, so the kubelet starts it again, which needs the volume staged anew.
 func reboot(t *testing.T, w *world) {
 	volume := w.claim(t, "power", "e2e-node-ext4", "Filesystem", "256Mi")

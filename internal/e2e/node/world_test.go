@@ -167,7 +167,12 @@ func (w *world) claim(t *testing.T, name, class, mode, size string) string {
 	t.Helper()
 	w.apply(t, claimObject(name, class, mode, size))
 	w.kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/"+name, "--timeout=120s")
-	pv := w.kubectl(t, "get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
+	return w.volumeOf(t, name)
+}
+
+func (w *world) volumeOf(t *testing.T, claim string) string {
+	t.Helper()
+	pv := w.kubectl(t, "get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}")
 	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
 }
 
@@ -256,7 +261,7 @@ func (w *world) cleanUp(t *testing.T) {
 		labtest.KeepLogs(t, w.lab)
 	}
 	w.mend(t)
-	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc", "--all", "--timeout=240s"); err != nil {
+	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumesnapshot", "--all", "--timeout=240s"); err != nil {
 		t.Errorf("%v", err)
 	}
 	deadline := time.Now().Add(podTime)

@@ -1,0 +1,89 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// CacheSnapshot is the record of intent of one snapshot of a volume, which Ceph has in the volume's image: it is written before the first
+// side effect. Its name is the CSI snapshot id.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cs
+// +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volume`
+// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.status.summary.size`
+// +kubebuilder:printcolumn:name="Taken",type=date,JSONPath=`.status.taken`
+// +kubebuilder:printcolumn:name="Pool",type=string,priority=1,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Snapshot",type=string,priority=1,JSONPath=`.spec.snapshot`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type CacheSnapshot struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheSnapshot cannot be changed: make another"
+	Spec   CacheSnapshotSpec   `json:"spec"`
+	Status CacheSnapshotStatus `json:"status,omitempty"`
+}
+
+// CacheSnapshotSpec is what it is a snapshot of, and where.
+type CacheSnapshotSpec struct {
+	// Volume is the name of the CacheVolume.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume"`
+
+	// ClusterID names the Ceph cluster.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ClusterID string `json:"clusterID"`
+
+	// Pool holds the volume's image.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Pool string `json:"pool"`
+
+	// Image is the RBD image's name.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Image string `json:"image"`
+
+	// Snapshot is the name of the image's snapshot.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Snapshot string `json:"snapshot"`
+}
+
+// CacheSnapshotStatus is what has been taken.
+type CacheSnapshotStatus struct {
+	// Taken is when. Without it there is no snapshot yet, or one that an interrupted call has left and that nothing may be made of.
+	Taken *metav1.Time `json:"taken,omitempty"`
+	// SizeBytes had the image then.
+	SizeBytes int64 `json:"sizeBytes,omitempty"`
+
+	Summary CacheSnapshotSummary `json:"summary,omitempty"`
+}
+
+// CacheSnapshotSummary is for people who read `kubectl get`; nothing decides by it.
+type CacheSnapshotSummary struct {
+	Size string `json:"size,omitempty"`
+}
+
+// CacheSnapshotList is a list of CacheSnapshots.
+//
+// +kubebuilder:object:root=true
+type CacheSnapshotList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CacheSnapshot `json:"items"`
+}
