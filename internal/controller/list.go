@@ -64,6 +64,21 @@ func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest
 	return out, err
 }
 
+// GetSnapshot returns one snapshot.
+func (s *Service) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	if snapshot.Status.Taken == nil {
+		return nil, fmt.Errorf("snapshot %s is not taken yet: %w", snapshot.Name, ErrNotFound)
+	}
+	return &csi.GetSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
+}
+
 // list reads objects page by page, from the token on, until there are as many entries as asked for; 0 asks for all. take adds what of the
 // page is one, and returns how many there are.
 func (s *service) list(ctx context.Context, most int32, token string, page client.ObjectList, take func() int) (next string, err error) {

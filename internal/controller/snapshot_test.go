@@ -76,6 +76,13 @@ func TestSnapshotOfADetachedVolume(t *testing.T) {
 			t.Errorf("%v was taken %d times", image, times)
 		}
 	}
+	got, err := w.service.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: "s"})
+	must(t, err)
+	if got.GetSnapshot().GetSourceVolumeId() != "a" {
+		t.Errorf("got %v", got)
+	}
+	_, err = w.service.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: "nothing"})
+	wants(t, err, codes.NotFound, "nothing")
 	w.create("b")
 	_, err = w.snap("s", "b")
 	wants(t, err, codes.AlreadyExists, "of volume a, not of b")

@@ -56,6 +56,9 @@ func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolu
 	line("Volume", "%s, made for claim %s, %s", v.Name, claimOf(v), age(v.CreationTimestamp, c.now()))
 	line("Image", "%s/%s of cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID, v1alpha1.HumanBytes(v.Spec.SizeBytes),
 		cmp.Or(s.ImageID, "not read yet"))
+	if v.Spec.FromSnapshot != "" {
+		line("Made of", "snapshot %s", v.Spec.FromSnapshot)
+	}
 	line("Cache", "%s on each of %s, in group %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes), strings.Join(v.Spec.Replicas, " and "),
 		v.Spec.Group, v.Spec.CacheMode)
 	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))
@@ -86,6 +89,13 @@ func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolu
 		line("Discarded", "%s by %s, %s", v1alpha1.HumanBytes(s.Discarded.BytesAtStake), s.Discarded.RequestedBy,
 			s.Discarded.Time.Format(time.DateTime))
 	}
+	taken, err := snapshotsOf(ctx, api, v.Name)
+	if err != nil {
+		line("Snapshots", "cannot be read: %v", err)
+	}
+	for _, snapshot := range taken {
+		line("Snapshot", "%s", snapshot)
+	}
 	c.printf("\nConditions:\n")
 	if len(s.Conditions) == 0 {
 		c.printf("  none yet\n")
@@ -102,6 +112,25 @@ func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolu
 		c.printf("%s%s", broken("  "+t.what, "    ", screen.width), broken("    -> "+t.todo, "       ", screen.width))
 	}
 	return nil
+}
+
+// snapshotsOf tells of each snapshot of a volume, which cannot be deleted before them.
+func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]string, error) {
+	all := &v1alpha1.CacheSnapshotList{}
+	if err := api.List(ctx, all); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, s := range all.Items {
+		switch {
+		case s.Spec.Volume != volume:
+		case s.Status.Taken == nil:
+			out = append(out, s.Name+", not taken yet")
+		default:
+			out = append(out, fmt.Sprintf("%s, %s, taken %s", s.Name, s.Status.Summary.Size, s.Status.Taken.Format(time.DateTime)))
+		}
+	}
+	return out, nil
 }
 
 // mostEvents are shown, the newest.
