@@ -40,7 +40,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 		return createRequest{}, err
 	}
 	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
-		return createRequest{}, fmt.Errorf("volumes made of other volumes are %w driver; make a snapshot, and a volume of that", ErrUnsupported)
+		return createRequest{}, fmt.Errorf("volumes made of volumes are %w driver; take a snapshot, and make one of that", ErrUnsupported)
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w driver", ErrUnsupported)

@@ -84,7 +84,7 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	return snapshot, v, nil
 }
 
-// undoSnapshot takes back what was begun where csi-snapshotter does not repeat the call: it asks for a deletion only of what it has an id of.
+// undoSnapshot takes back what was begun where csi-snapshotter does not repeat the call: it has only those deleted whose id it was told.
 func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
 	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
 	if slices.Contains(repeated, Code(cause)) {
@@ -131,7 +131,7 @@ func VolumeOfSnapshot(o client.Object) []string {
 	return nil
 }
 
-// withoutSnapshots refuses a volume that has snapshots: they are in its image. One that the cache does not know of yet Ceph refuses to delete.
+// withoutSnapshots refuses a volume that has snapshots: they are in its image. Of one that the cache does not know yet, Ceph does.
 func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 	all := &v1alpha1.CacheSnapshotList{}
 	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
@@ -144,7 +144,7 @@ func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 	for i := range all.Items {
 		names = append(names, all.Items[i].Name)
 	}
-	return fmt.Errorf("volume %s has snapshots, which are in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
+	return fmt.Errorf("volume %s has snapshots in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
 		volume, strings.Join(names, ", "), ErrRefused)
 }
 

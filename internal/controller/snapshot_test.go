@@ -285,5 +285,5 @@ func TestSnapshotsOfBadRequests(t *testing.T) {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "a"},
 	}}
 	_, err = w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.InvalidArgument, "make a snapshot")
+	wants(t, err, codes.InvalidArgument, "take a snapshot")
 }

@@ -89,7 +89,9 @@ func (b *Builder) Module(ctx context.Context, set, path string) (string, error) 
 	if err != nil {
 		return "", fmt.Errorf("download %s: %w: %s", path, err, out)
 	}
-	var module struct{ Dir string }
+	var module struct {
+		Dir string `json:"Dir"`
+	}
 	if err := json.Unmarshal(out, &module); err != nil {
 		return "", fmt.Errorf("download %s: %w", path, err)
 	}
