@@ -24,7 +24,11 @@ func (cs *Clusters) Run(ctx context.Context, log *slog.Logger) {
 		for _, c := range cs.all() {
 			for _, pool := range c.trash.watched() {
 				left, err := c.EmptyTrash(ctx, pool)
-				if err != nil && !errors.Is(err, ErrPoolNotFound) && ctx.Err() == nil {
+				switch {
+				case err == nil, errors.Is(err, ErrPoolNotFound), ctx.Err() != nil:
+				case errors.Is(err, ErrHasSnapshots):
+					log.Debug("images stay in the trash as long as there are clones of them", "cluster", c.id, "pool", pool, "left", left)
+				default:
 					log.Warn("trash not emptied, trying again", "cluster", c.id, "pool", pool, "left", left, "error", err)
 				}
 			}

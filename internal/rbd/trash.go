@@ -155,14 +155,34 @@ func (c *Cluster) WatchTrash(pool string) {
 }
 
 // EmptyTrash removes the images of a pool's trash that are owned, see Options.OwnsTrash, and says how many are left that could not be
-// removed, because they have snapshots or clones, are watched, or are protected by a delay.
+// removed, because they have snapshots or clones, are watched, or are protected by a delay. ErrHasSnapshots is the error only if it is that
+// of all.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
 	entries, err := c.TrashedImages(ctx, pool)
 	if err != nil {
 		return 0, err
 	}
 	entries = slices.DeleteFunc(entries, func(e TrashedImage) bool { return !c.trash.has(pool, e.ID) && !c.options.OwnsTrash(e.Name) })
-	var failed []error
+	var others []error
+	for {
+		parents, failed := c.purgeAll(ctx, entries)
+		others = append(others, failed...)
+		left = len(parents) + len(others)
+		switch {
+		case left == 0:
+			return 0, nil
+		case len(parents) > 0 && len(parents)+len(failed) < len(entries):
+			entries = parents // what was removed may have been their clones
+		case len(others) > 0:
+			return left, fmt.Errorf("trash of pool %s: %d images left: %w", pool, left, others[0])
+		default:
+			return left, fmt.Errorf("trash of pool %s: %d images left, %s the first: %w", pool, left, parents[0].Name, ErrHasSnapshots)
+		}
+	}
+}
+
+// purgeAll removes images, a few at a time, and returns those that have snapshots or clones, and what else has failed.
+func (c *Cluster) purgeAll(ctx context.Context, entries []TrashedImage) (parents []TrashedImage, failed []error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := make(chan TrashedImage)
@@ -170,11 +190,14 @@ func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err er
 		wg.Go(func() {
 			for e := range work {
 				err := c.purge(ctx, e)
-				if err != nil {
-					mu.Lock()
-					left, failed = left+1, append(failed, err)
-					mu.Unlock()
+				mu.Lock()
+				switch {
+				case errors.Is(err, ErrHasSnapshots):
+					parents = append(parents, e)
+				case err != nil:
+					failed = append(failed, err)
 				}
+				mu.Unlock()
 			}
 		})
 	}
@@ -183,10 +206,7 @@ func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err er
 	}
 	close(work)
 	wg.Wait()
-	if len(failed) > 0 {
-		return left, fmt.Errorf("trash of pool %s: %d images left: %w", pool, left, failed[0])
-	}
-	return 0, nil
+	return parents, failed
 }
 
 func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {

@@ -5,6 +5,7 @@ package node
 import (
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,8 +74,10 @@ spec:
 		if a != b && a != b+1 || b < before[i] || a > after {
 			t.Errorf("snapshot %d has %d and %d, of a source that had %d when it was asked for and %d in the end", i+1, a, b, before[i], after)
 		}
-		if kib := w.in(t, snapshot, "df -kP /data | tail -n 1 | awk '{print $2}'"); len(kib) < 6 || kib < "900000" {
-			t.Errorf("a filesystem of %s KiB in a volume of 1 GiB", kib)
+		size, err := strconv.Atoi(w.in(t, snapshot, "df -kP /data | tail -n 1 | awk '{print $2}'"))
+		check(t, err)
+		if size < 900<<10 {
+			t.Errorf("a filesystem of %d KiB in a volume of 1 GiB", size)
 		}
 		steps.Mark(fmt.Sprintf("a pod has what was in snapshot %d: %d and %d", i+1, a, b))
 		clones[snapshot] = w.volumeOf(t, snapshot)
@@ -109,9 +112,11 @@ func (w *world) turns(t *testing.T, pod string) (a, b int) {
 	t.Helper()
 	// The second first: while it is read, the first one may go on, but never fall behind.
 	out := w.in(t, pod, "cat /data/b; echo; cat /data/a")
-	if _, err := fmt.Sscan(out, &b, &a); err != nil {
-		t.Fatalf("%s has %q: %v", pod, out, err)
-	}
+	second, first, _ := strings.Cut(out, "\n")
+	b, err := strconv.Atoi(second)
+	check(t, err)
+	a, err = strconv.Atoi(first)
+	check(t, err)
 	return a, b
 }
 
