@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/escache/escache-csi/api/escache"
+	"google.golang.org/grpc/codes"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -21,6 +22,8 @@ const (
 	holdableDirty = 256 << 20
 	// flushBite is how long the host writes back before it is looked at what is left. Under constant writes it never says "clean".
 	flushBite = 5 * time.Second
+	// holdPause is until a host that was busy with the volume is asked again.
+	holdPause = 500 * time.Millisecond
 )
 
 // take has the image hold everything that was written to the volume, and takes a snapshot of it. Whether that was so all the time is seen
@@ -55,11 +58,8 @@ func (s *service) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref Sna
 	if err := s.flushUntilHoldable(ctx, v, node); err != nil {
 		return Snapshot{}, err
 	}
-	until, err := s.Hosts.Hold(ctx, node, refOf(v), holdTime)
+	until, err := s.hold(ctx, v, node)
 	if err != nil {
-		if unreachable(err) { // it may be held all the same
-			_ = s.release(ctx, v, node)
-		}
 		return Snapshot{}, fmt.Errorf("hold its I/O on node %s: %w", node, err)
 	}
 	crashpoint.Reach("create_snapshot/held")
@@ -76,19 +76,37 @@ func (s *service) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref Sna
 // flushUntilHoldable writes back while I/O goes on, so that it rests shortly.
 func (s *service) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	for {
-		flushed, err := s.Hosts.Flush(ctx, node, refOf(v), flushBite)
-		if problem, ok := errors.AsType[*escache.Problem](err); ok && problem.Code == escache.CodeHeld {
-			return nil // by a call that was interrupted: it is clean
-		}
+		status, err := s.Hosts.Status(ctx, node, refOf(v))
 		if err != nil {
+			return fmt.Errorf("ask node %s how much is dirty: %w", node, err)
+		}
+		dirty := status.DirtyBytes
+		if status.HeldUntil != nil || dirty != nil && *dirty <= holdableDirty {
+			return nil // held by a call that was interrupted, it is clean
+		}
+		if dirty != nil && flushTime(ctx) < flushBite+holdTime {
+			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w", node, v1alpha1.HumanBytes(*dirty), ErrBusy)
+		}
+		if _, err := s.Hosts.Flush(ctx, node, refOf(v), flushBite); err != nil {
 			return fmt.Errorf("write it back on node %s: %w", node, err)
 		}
-		if flushed.DirtyBytes <= holdableDirty {
-			return nil
+	}
+}
+
+// hold has I/O rest. It waits for what still runs there, as a flush does whose end was not waited for.
+func (s *service) hold(ctx context.Context, v *v1alpha1.CacheVolume, node string) (time.Time, error) {
+	for {
+		until, err := s.Hosts.Hold(ctx, node, refOf(v), holdTime)
+		if unreachable(err) { // it may be held all the same
+			return until, errors.Join(err, s.release(ctx, v, node))
 		}
-		if flushTime(ctx) < flushBite+holdTime {
-			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
-				node, v1alpha1.HumanBytes(flushed.DirtyBytes), ErrBusy)
+		if Code(err) != codes.Aborted || flushTime(ctx) < holdTime {
+			return until, err
+		}
+		select {
+		case <-ctx.Done():
+			return until, ctx.Err()
+		case <-time.After(holdPause):
 		}
 	}
 }

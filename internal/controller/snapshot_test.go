@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -151,6 +152,27 @@ func TestSnapshotOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
 	}
 	_, err = w.snap("s3", "a")
 	wants(t, err, codes.Aborted, "meanwhile")
+}
+
+func TestASnapshotOfMuchThatIsDirtyIsTakenOnceItIsLittle(t *testing.T) {
+	w := newWorld(t)
+	v, node := w.connected("a")
+	w.host(node).Write(ref(v), gib)
+	w.host(node).FlushAtMost(200 << 20)
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // not enough to write back and to hold
+	defer cancel()
+	_, err := w.service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
+	wants(t, err, codes.Aborted, "1Gi are left")
+	left := int64(0)
+	w.images.taking = func(controller.SnapshotRef) {
+		status, _ := w.host(node).Volume(ref(v))
+		left = *status.DirtyBytes
+	}
+	_, err = w.snap("s", "a")
+	must(t, err)
+	if status, _ := w.host(node).Volume(ref(v)); left != 0 || status.HeldUntil != nil {
+		t.Errorf("taken with %d bytes dirty, and held until %v", left, status.HeldUntil)
+	}
 }
 
 func TestWhatCannotBeTakenLeavesNothing(t *testing.T) {
