@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -108,8 +107,7 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
 	}
 	crashpoint.Reach("delete_snapshot/snapshot_removed")
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, snapshot.UID)
-	if err := s.Cached.Patch(ctx, snapshot, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+	if err := s.removeFinalizers(ctx, snapshot); err != nil {
 		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
 	}
 	return nil

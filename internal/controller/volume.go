@@ -57,12 +57,17 @@ func (s *service) markDeleted(ctx context.Context, v *v1alpha1.CacheVolume) erro
 
 // letGo removes the finalizer, and with it the record. A record that is gone is success.
 func (s *service) letGo(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, v.UID)
-	if err := s.Cached.Patch(ctx, v, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+	if err := s.removeFinalizers(ctx, v); err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", v.Name, err)
 	}
 	s.Book.Forget(v.Name)
 	return nil
+}
+
+// removeFinalizers has Kubernetes remove an object that is marked as deleted. One that is gone is success.
+func (s *service) removeFinalizers(ctx context.Context, o client.Object) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.GetUID())
+	return client.IgnoreNotFound(s.Cached.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)))
 }
 
 func imageOf(v *v1alpha1.CacheVolume) ImageRef {
