@@ -85,7 +85,8 @@ func (s *service) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolum
 			return nil // held by a call that was interrupted, it is clean
 		}
 		if dirty != nil && flushTime(ctx) < flushBite+holdTime {
-			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w", node, v1alpha1.HumanBytes(*dirty), ErrBusy)
+			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
+				node, v1alpha1.HumanBytes(*dirty), ErrBusy)
 		}
 		if _, err := s.Hosts.Flush(ctx, node, refOf(v), flushBite); err != nil {
 			return fmt.Errorf("write it back on node %s: %w", node, err)
