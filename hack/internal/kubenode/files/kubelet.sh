@@ -9,4 +9,4 @@ for image in /var/lib/lab/images/*.tar; do
 done
 # Certificates that the kubelet would make itself must not survive a power loss half written.
 exec kubelet --config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --cert-dir=/run/kubelet-pki \
-  --hostname-override="$NODE_NAME" --node-ip="$NODE_ADDRESS" --v=2
+  --hostname-override="$NODE_NAME" --node-ip="$NODE_ADDRESS" --housekeeping-interval=1m --v=2
