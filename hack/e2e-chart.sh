@@ -34,4 +34,4 @@ for tar in "$images"/*.tar; do loaded+=(--image "$tar"); done
 step "lab up: Ceph, Kubernetes, three bare hosts with the images" lab up --bare --memory 1024 "${loaded[@]}"
 PROMTOOL=$(go run ./hack/tool promtool)
 export PROMTOOL
-step "install, lose a host, upgrade, uninstall" lab run -- bin/chart.test -test.v -test.failfast -test.timeout 60m
+step "install, lose a host, upgrade, uninstall" lab run -- bin/chart.test -test.v -test.failfast -test.timeout 100m

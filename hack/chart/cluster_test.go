@@ -41,9 +41,9 @@ func (c *cluster) must(in string, args ...string) string {
 	return out
 }
 
-func (c *cluster) helm(args ...string) (string, error) {
+func (c *cluster) helm(version string, args ...string) (string, error) {
 	c.t.Helper()
-	return helm(c.t, append(args, "--kubeconfig", c.Kubeconfig(), "--namespace", namespace)...)
+	return helm(c.t, version, append(args, "--kubeconfig", c.Kubeconfig(), "--namespace", namespace)...)
 }
 
 // TestOnAPIServer shares one API server: starting one takes longer than most of it.
@@ -55,7 +55,9 @@ func TestOnAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { run(t, &cluster{c.Cluster, t}) })
 	}
-	t.Run("install, upgrade, uninstall", func(t *testing.T) { life(t, &cluster{c.Cluster, t}) })
+	t.Run("install, upgrade, uninstall", func(t *testing.T) {
+		withEach(t, func(t *testing.T, version string) { life(t, &cluster{c.Cluster, t}, version) })
+	})
 }
 
 func manifests(t *testing.T, c *cluster) {
@@ -110,11 +112,11 @@ func restricted(t *testing.T, c *cluster) {
 }
 
 // life installs, upgrades and uninstalls with Helm itself. There are no hosts, so no pod runs.
-func life(t *testing.T, c *cluster) {
+func life(t *testing.T, c *cluster, version string) {
 	values := cases(t)["default"]
 	upgrade := func(args ...string) {
 		t.Helper()
-		if _, err := c.helm(append([]string{"upgrade", "--install", release, chartDir, "--values", values}, args...)...); err != nil {
+		if _, err := c.helm(version, append([]string{"upgrade", "--install", release, chartDir, "--values", values}, args...)...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +138,11 @@ func life(t *testing.T, c *cluster) {
 		t.Error("an upgrade in the first days changed the certificates")
 	}
 	c.must("", "-n", namespace, "annotate", "--overwrite", "secret", release+"-tls-authority", "escache.io/certificates-end=1")
-	upgrade("--force-conflicts") // the annotation is kubectl's now
+	if version == helm4 {
+		upgrade("--force-conflicts") // it applies on the server, where the annotation is kubectl's now
+	} else {
+		upgrade()
+	}
 	if secret("escached-tls", "tls.crt") == server || secret("controller-tls", "tls.crt") == client {
 		t.Error("an upgrade near their end left the certificates as they were")
 	}
@@ -150,12 +156,12 @@ func life(t *testing.T, c *cluster) {
 	}
 
 	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on without its word.
-	if out, err := c.helm("uninstall", release, "--timeout", "5s"); err == nil {
+	if out, err := c.helm(version, "uninstall", release, "--timeout", "5s"); err == nil {
 		t.Fatalf("uninstalled without the guard's word: %s", out)
 	}
 	c.must("", "-n", namespace, "get", "deployment", release+"-controller")
 	c.must("", "get", "nodegroup", "rack-1")
-	if _, err := c.helm("uninstall", release, "--no-hooks"); err != nil {
+	if _, err := c.helm(version, "uninstall", release, "--no-hooks"); err != nil {
 		t.Fatal(err)
 	}
 	kinds := "deployments,daemonsets,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings," +

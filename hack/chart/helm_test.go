@@ -40,15 +40,24 @@ func cases(t *testing.T) map[string]string {
 	return out
 }
 
-func helmPath(t *testing.T) string {
+// The versions of Helm that install the chart, by the names of hack/tool.
+const (
+	helm4 = "helm"
+	helm3 = "helm3"
+)
+
+// withEach runs a test with each version of Helm.
+func withEach(t *testing.T, test func(t *testing.T, version string)) {
 	t.Helper()
-	return kubetest.Tools(t, "helm")["helm"]
+	for _, version := range []string{helm4, helm3} {
+		t.Run(version, func(t *testing.T) { test(t, version) })
+	}
 }
 
 // helm runs it in a home of its own and returns what it prints, also when it fails.
-func helm(t *testing.T, args ...string) (string, error) {
+func helm(t *testing.T, version string, args ...string) (string, error) {
 	t.Helper()
-	return run(t, nil, helmPath(t), args...)
+	return run(t, nil, kubetest.Tools(t, version)[version], args...)
 }
 
 func run(t *testing.T, in io.Reader, program string, args ...string) (string, error) {
@@ -67,10 +76,15 @@ func run(t *testing.T, in io.Reader, program string, args ...string) (string, er
 	return out.String(), nil
 }
 
-// render is what helm makes of a values file.
+// render is what Helm makes of a values file.
 func render(t *testing.T, values string, args ...string) string {
 	t.Helper()
-	out, err := helm(t, append([]string{"template", release, chartDir, "--namespace", namespace, "--values", values}, args...)...)
+	return renderWith(t, helm4, values, args...)
+}
+
+func renderWith(t *testing.T, version, values string, args ...string) string {
+	t.Helper()
+	out, err := helm(t, version, append([]string{"template", release, chartDir, "--namespace", namespace, "--values", values}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,34 +8,42 @@ import (
 )
 
 func TestLint(t *testing.T) {
-	for name, values := range cases(t) {
-		if out, err := helm(t, "lint", "--strict", chartDir, "--values", values); err != nil {
-			t.Errorf("%s: %v\n%s", name, err, out)
+	withEach(t, func(t *testing.T, version string) {
+		for name, values := range cases(t) {
+			if out, err := helm(t, version, "lint", "--strict", chartDir, "--values", values); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
 		}
-	}
+	})
 }
 
 // unsteady is what differs from one rendering to the next: certificates that Helm has made.
 var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: ).+$`)
 
-// TestGolden compares with testdata/golden; UPDATE_GOLDEN=1 writes it anew.
+// TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it anew.
 func TestGolden(t *testing.T) {
-	for name, values := range cases(t) {
-		got := unsteady.ReplaceAllString(render(t, values), "${1}MADE")
-		path := "testdata/golden/" + name + ".yaml"
-		if os.Getenv("UPDATE_GOLDEN") != "" {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			continue
+	withEach(t, func(t *testing.T, version string) {
+		for name, values := range cases(t) {
+			golden(t, name, unsteady.ReplaceAllString(renderWith(t, version, values), "${1}MADE"), version == helm4)
 		}
-		want, err := os.ReadFile(path)
-		if err != nil {
+	})
+}
+
+func golden(t *testing.T, name, got string, mayUpdate bool) {
+	t.Helper()
+	path := "testdata/golden/" + name + ".yaml"
+	if mayUpdate && os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got != string(want) {
-			t.Errorf("%s is rendered differently; look at it with UPDATE_GOLDEN=1 and `git diff`\n%s", name, difference(string(want), got))
-		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is rendered differently; look at it with UPDATE_GOLDEN=1 and `git diff`\n%s", name, difference(string(want), got))
 	}
 }
 
@@ -51,6 +59,10 @@ func difference(want, got string) string {
 }
 
 func TestWrongValuesAreRefusedWithAReason(t *testing.T) {
+	withEach(t, wrongValues)
+}
+
+func wrongValues(t *testing.T, version string) {
 	base := cases(t)["default"]
 	for set, reason := range map[string]string{
 		"ceph.clusterID=":             "/ceph/clusterID",
@@ -74,7 +86,7 @@ func TestWrongValuesAreRefusedWithAReason(t *testing.T) {
 		"storageClasses[0].parameters.cachesize=1Gi":                                                                      "additional properties 'cachesize' not allowed",
 		"storageClasses[0].default=true,storageClasses[1].default=true,storageClasses[1].name=b,storageClasses[1].pool=p": "both the default",
 	} {
-		_, err := helm(t, "template", release, chartDir, "--values", base, "--set", set)
+		_, err := helm(t, version, "template", release, chartDir, "--values", base, "--set", set)
 		if err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("--set %s: want %q, got %v", set, reason, err)
 		}

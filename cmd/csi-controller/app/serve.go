@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -116,10 +117,14 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	if err != nil {
 		return nil, err
 	}
+	watching, err := watchClient(kubernetes)
+	if err != nil {
+		return nil, err
+	}
 	m, err := ctrl.NewManager(kubernetes, ctrl.Options{
 		Scheme: scheme, Logger: ctrl.Log,
 		// Nobody here reads who owns which field, and it is a third of every object.
-		Cache:                               cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:                               cache.Options{HTTPClient: watching, DefaultTransform: cache.TransformStripManagedFields()},
 		Client:                              client.Options{},
 		Metrics:                             metricsserver.Options{BindAddress: o.Metrics},
 		HealthProbeBindAddress:              o.Health,
@@ -133,6 +138,18 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
 	}
 	return m, nil
+}
+
+// watchClient is for the cache. The deadline of calls would end every watch too, and begin it anew, as long as the process runs: the API
+// server ends watches when it likes, and a connection that is dead is found by its pings.
+func watchClient(kubernetes *rest.Config) (*http.Client, error) {
+	lasting := rest.CopyConfig(kubernetes)
+	lasting.Timeout = 0
+	c, err := rest.HTTPClientFor(lasting)
+	if err != nil {
+		return nil, fmt.Errorf("set up the Kubernetes client that watches: %w", err)
+	}
+	return c, nil
 }
 
 // newWriter is the client for all objects that only the leader may write. Its connection sends nothing without the lease; reading is the

@@ -89,6 +89,10 @@ func all() []set {
 			variables: versionIn("helm.sh/helm/v4/internal/version.version"), names: []string{"helm"},
 		},
 		set{
+			module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", requires: "helm.sh/helm/v3",
+			variables: versionIn("helm.sh/helm/v3/internal/version.version"), names: []string{"helm3"},
+		},
+		set{
 			module: "cyclonedx-gomod", pkg: "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod",
 			requires: "github.com/CycloneDX/cyclonedx-gomod", names: []string{"cyclonedx-gomod"},
 		},

@@ -76,8 +76,12 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // wait holds a call back until this process leads. CSI's sidecars end themselves when they find no socket for 30 s, and the kubelet lets
-// them wait longer each time before it starts them again; but they ask a driver that listens for ever whether it is ready.
-func (s *Server) wait(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// them wait longer each time before it starts them again; but they ask a driver that listens for ever whether it is ready. Who the driver
+// is, is the same in all replicas: csi-snapshotter asks that before it asks whether the driver is ready, and ends itself without an answer.
+func (s *Server) wait(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if call.FullMethod == csi.Identity_GetPluginInfo_FullMethodName {
+		return handler(ctx, request)
+	}
 	select {
 	case <-s.leads:
 		return handler(ctx, request)

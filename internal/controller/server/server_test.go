@@ -26,13 +26,17 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 )
 
-// service does what the name of the volume says.
 // slowBegun and slowEnds are the two moments of a slow call.
 var slowBegun, slowEnds = make(chan struct{}), make(chan struct{})
 
+// service does what the name of the volume says.
 type service struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+}
+
+func (service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: "driver"}, nil
 }
 
 func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
@@ -219,6 +223,12 @@ func TestCallsWaitUntilTheReplicaLeadsAndIsPrepared(t *testing.T) {
 	defer stop()
 	if err := call(impatient); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a standby answered: %v", err)
+	}
+	patient, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	info, err := csi.NewIdentityClient(conn).GetPluginInfo(patient, &csi.GetPluginInfoRequest{}, grpc.WaitForReady(true))
+	if err != nil || info.GetName() != "driver" {
+		t.Errorf("a standby says that it is %v, %v", info, err)
 	}
 	answered := make(chan error)
 	go func() { answered <- call(t.Context()) }()

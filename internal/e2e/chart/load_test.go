@@ -12,9 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/e2e/labtest"
 )
 
-// writing ends, and its pod with it, at the first write that fails. It rests in between: starting programs is most of what an emulated
-// processor has to do here.
-const writing = `n=0
+// writing ends, and its pod with it, at the first write that fails, and goes on from where an earlier pod was. It rests in between:
+// starting programs is most of what an emulated processor has to do here.
+const writing = `n=$(cat /data/n 2>/dev/null || echo 0)
 while dd if=/dev/zero of=/data/block bs=4k count=16 conv=fsync 2>/dev/null &&
   echo $((n=n+1)) > /data/new && sync /data/new && mv /data/new /data/n && sync /data; do sleep 1; done
 echo FAILED; exit 1`
