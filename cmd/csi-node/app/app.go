@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,6 +31,7 @@ type Options struct {
 	MetricsAddress  string
 	Kubeconfig      string
 	ShutdownWait    time.Duration
+	DaemonSet       string
 	LogLevel        slog.Level
 	Version         string
 }
@@ -52,6 +54,9 @@ func (o *Options) Validate() error {
 		if !filepath.IsAbs(path.value) {
 			return fmt.Errorf("--%s %q is not an absolute path", path.flag, path.value)
 		}
+	}
+	if namespace, name, found := strings.Cut(o.DaemonSet, "/"); o.DaemonSet != "" && (!found || namespace == "" || name == "") {
+		return fmt.Errorf("--daemonset %q is not NAMESPACE/NAME", o.DaemonSet)
 	}
 	return nil
 }
@@ -103,6 +108,8 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file with the way to the Kubernetes API (default: the pod's service account)")
 	f.DurationVar(&o.ShutdownWait, "shutdown-wait", time.Minute,
 		"how long to stay when the host shuts down, until its volumes are written back and detached (0: end at once)")
+	f.StringVar(&o.DaemonSet, "daemonset", "",
+		"NAMESPACE/NAME of the DaemonSet that runs csi-node; when it is deleted, the kubelet forgets the driver (default: it never does)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.AddCommand(inspect())
 	return cmd

@@ -3,20 +3,28 @@ package app
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	api "github.com/escache/escache-csi/api/escache"
 )
 
-// departure is how csi-node ends while its host shuts down. The kubelet ends the pods with volumes first, then this one, and may take the
-// volumes off only after that: without csi-node none of those would be written back and detached, to start elsewhere at once.
+// departure is how csi-node ends: while its host shuts down, and when it is removed for good.
 type departure struct {
-	node    string
-	longest time.Duration // 0: csi-node ends at once
-	pause   time.Duration
-	nodes   interface {
+	node      string
+	daemonSet string        // namespace/name; "": csi-node is not a DaemonSet's
+	longest   time.Duration // 0: csi-node ends at once
+	pause     time.Duration
+	nodes     interface {
 		// NodeShutsDown reports whether the kubelet says that its host is shutting down.
 		NodeShutsDown(ctx context.Context, node string) (bool, error)
+	}
+	daemonSets interface {
+		DaemonSetDeleted(ctx context.Context, namespace, name string) (bool, error)
+	}
+	kubelet interface {
+		// Leave makes the kubelet forget the driver.
+		Leave() error
 	}
 	volumes interface {
 		Status(ctx context.Context) (*api.Status, error)
@@ -25,7 +33,8 @@ type departure struct {
 }
 
 // wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not touch volumes. Then it returns when none is
-// connected here any more, or after the longest time.
+// connected here any more, or after the longest time: the kubelet ends the pods with volumes first, then this one, and may take the volumes
+// off only after that. Without csi-node none of those would be written back and detached, to start elsewhere at once.
 func (d *departure) wait(ctx context.Context) {
 	if d.longest <= 0 {
 		return
@@ -50,6 +59,23 @@ func (d *departure) wait(ctx context.Context) {
 			return
 		case <-time.After(d.pause):
 		}
+	}
+}
+
+// removed has the kubelet forget the driver when csi-node does not come back. In doubt it does: without a driver, a kubelet can neither
+// take volumes off nor tell Kubernetes what it has.
+func (d *departure) removed(ctx context.Context) {
+	namespace, name, found := strings.Cut(d.daemonSet, "/")
+	if !found {
+		return
+	}
+	deleted, err := d.daemonSets.DaemonSetDeleted(ctx, namespace, name)
+	if err == nil && deleted {
+		d.logger.InfoContext(ctx, "the DaemonSet is deleted; the kubelet is to forget the driver", "daemonset", d.daemonSet)
+		err = d.kubelet.Leave()
+	}
+	if err != nil {
+		d.logger.WarnContext(ctx, "the kubelet keeps the driver", "error", err)
 	}
 }
 

@@ -60,3 +60,43 @@ func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
 		})
 	}
 }
+
+// leaver is a kubelet, and what Kubernetes says of the DaemonSet.
+type leaver struct {
+	deleted bool
+	err     error
+	asked   string
+	left    int
+}
+
+func (l *leaver) DaemonSetDeleted(_ context.Context, namespace, name string) (bool, error) {
+	l.asked = namespace + " " + name
+	return l.deleted, l.err
+}
+
+func (l *leaver) Leave() error { l.left++; return nil }
+
+func TestTheKubeletForgetsTheDriverOnlyWhenItsDaemonSetIsDeleted(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		daemonSet string
+		host      leaver
+		left      int
+	}{
+		{"uninstalled", "system/escache-node", leaver{deleted: true}, 1},
+		{"upgraded", "system/escache-node", leaver{}, 0},
+		{"Kubernetes does not answer", "system/escache-node", leaver{err: errors.New("no")}, 0},
+		{"not a DaemonSet's", "", leaver{deleted: true}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := departure{daemonSet: row.daemonSet, daemonSets: &row.host, kubelet: &row.host, logger: slog.New(slog.DiscardHandler)}
+			d.removed(t.Context())
+			if row.host.left != row.left {
+				t.Errorf("the driver was taken back %d times, not %d", row.host.left, row.left)
+			}
+			if row.daemonSet != "" && row.host.asked != "system escache-node" {
+				t.Errorf("asked for %q", row.host.asked)
+			}
+		})
+	}
+}

@@ -101,13 +101,15 @@ func Run(ctx context.Context, o Options) error {
 		"metrics", webListener.Addr().String())
 
 	leave := departure{
-		node: o.NodeName, longest: o.ShutdownWait, pause: time.Second, nodes: kubernetes, volumes: client,
+		node: o.NodeName, daemonSet: o.DaemonSet, longest: o.ShutdownWait, pause: time.Second,
+		nodes: kubernetes, daemonSets: kubernetes, volumes: client, kubelet: registrar,
 		logger: logger.With("component", "departure"),
 	}
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() {
 		leave.wait(serving)
+		leave.removed(serving)
 		end()
 	})()
 	all, ctx := errgroup.WithContext(serving)

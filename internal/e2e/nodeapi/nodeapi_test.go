@@ -60,6 +60,7 @@ func TestNodeAPI(t *testing.T) {
 		{"of two rivals at most one goes on", rivals},
 		{"an Event is shown by kubectl describe", event},
 		{"the label of an earlier group is taken off", label},
+		{"the DaemonSet is deleted", deleted},
 		{"an idle csi-node", idle},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, w) })
@@ -133,6 +134,19 @@ func records(t *testing.T, w *world) {
 	}
 	if _, err := w.client.Volume(t.Context(), "nowhere"); !errors.Is(err, cluster.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+func deleted(t *testing.T, w *world) {
+	const name = "escache-node"
+	w.kubectl(t, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"matchLabels":{"a":"b"}},`+
+		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`, name, w.account.Namespace), "apply", "-f", "-")
+	if gone, err := w.client.DaemonSetDeleted(t.Context(), w.account.Namespace, name); gone || err != nil {
+		t.Errorf("there: %v, %v", gone, err)
+	}
+	w.kubectl(t, "", "-n", w.account.Namespace, "delete", "daemonset", name)
+	if gone, err := w.client.DaemonSetDeleted(t.Context(), w.account.Namespace, name); !gone || err != nil {
+		t.Errorf("deleted: %v, %v", gone, err)
 	}
 }
 

@@ -27,6 +27,7 @@ var (
 	ErrNotFound    = errors.New("not found")
 	ErrConflict    = errors.New("changed meanwhile")
 	ErrUnavailable = errors.New("the Kubernetes API does not answer")
+	ErrForbidden   = errors.New("the Kubernetes API does not allow it")
 )
 
 // callTimeout bounds one request.
@@ -189,6 +190,21 @@ func (c *Client) NodeShutsDown(ctx context.Context, node string) (bool, error) {
 	return false, nil
 }
 
+// DaemonSetDeleted reports whether a DaemonSet is gone or going. Who may not ask any more has been removed with it: Helm takes the rights
+// away right after the DaemonSet, and its pods end later.
+func (c *Client) DaemonSetDeleted(ctx context.Context, namespace, name string) (bool, error) {
+	var object metav1.PartialObjectMetadata
+	path := "/apis/apps/v1/namespaces/" + url.PathEscape(namespace) + "/daemonsets/" + url.PathEscape(name)
+	err := c.call(ctx, http.MethodGet, path, "", nil, &object)
+	switch {
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrForbidden):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read DaemonSet %s/%s: %w", namespace, name, err)
+	}
+	return object.DeletionTimestamp != nil, nil
+}
+
 // call makes one request. The answer is decoded into result unless that is nil.
 func (c *Client) call(ctx context.Context, method, path, contentType string, body, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -239,6 +255,8 @@ func refused(code int, body []byte) error {
 		return fmt.Errorf("%w: %s", ErrNotFound, message)
 	case code == http.StatusConflict:
 		return fmt.Errorf("%w: %s", ErrConflict, message)
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return fmt.Errorf("%w: %s", ErrForbidden, message)
 	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: %s", ErrUnavailable, message)
 	default:

@@ -53,15 +53,16 @@ func TestErrorsAreTold(t *testing.T) {
 	for code, want := range map[int]error{
 		http.StatusNotFound: ErrNotFound, http.StatusConflict: ErrConflict, http.StatusServiceUnavailable: ErrUnavailable,
 		http.StatusTooManyRequests: ErrUnavailable, http.StatusInternalServerError: ErrUnavailable,
+		http.StatusUnauthorized: ErrForbidden, http.StatusForbidden: ErrForbidden,
 	} {
 		s.answer = func(string, string) (int, string) { return code, `{"kind":"Status","message":"why not"}` }
 		if _, err := c.Volume(t.Context(), "v"); !errors.Is(err, want) || !strings.Contains(err.Error(), "why not") {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
-	s.answer = func(string, string) (int, string) { return http.StatusForbidden, `{"message":"no"}` }
+	s.answer = func(string, string) (int, string) { return http.StatusTeapot, `{"message":"no"}` }
 	if _, err := c.Volume(t.Context(), "v"); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) {
-		t.Errorf("forbidden: %v", err)
+		t.Errorf("an answer that nobody expects: %v", err)
 	}
 	down, err := New(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
@@ -224,5 +225,30 @@ func TestAHostThatShutsDownIsKnownByItsKubeletsWord(t *testing.T) {
 	s.answer = func(string, string) (int, string) { return http.StatusForbidden, "" }
 	if _, err := c.NodeShutsDown(t.Context(), "n1"); err == nil {
 		t.Error("a refusal is taken for an answer")
+	}
+}
+
+func TestADaemonSetIsDeletedWhenItIsGoneOrGoingOrNobodyMayAsk(t *testing.T) {
+	s, c := start(t)
+	for _, row := range []struct {
+		code    int
+		answer  string
+		deleted bool
+		fails   bool
+	}{
+		{http.StatusOK, `{"metadata":{"name":"escache-node"}}`, false, false},
+		{http.StatusOK, `{"metadata":{"name":"escache-node","deletionTimestamp":"2026-01-02T03:04:05Z"}}`, true, false},
+		{http.StatusNotFound, "", true, false},
+		{http.StatusForbidden, "", true, false},
+		{http.StatusUnauthorized, "", true, false},
+		{http.StatusInternalServerError, "", false, true},
+	} {
+		s.answer = func(string, string) (int, string) { return row.code, row.answer }
+		if deleted, err := c.DaemonSetDeleted(t.Context(), "system", "escache-node"); deleted != row.deleted || (err != nil) != row.fails {
+			t.Errorf("%d %s: %v, %v", row.code, row.answer, deleted, err)
+		}
+	}
+	if want := "GET /apis/apps/v1/namespaces/system/daemonsets/escache-node"; s.asked[0] != want {
+		t.Errorf("asked %s, not %s", s.asked[0], want)
 	}
 }

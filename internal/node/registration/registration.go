@@ -39,6 +39,7 @@ type Registrar struct {
 	socket   os.FileInfo
 	accepted bool
 	refusal  string
+	left     bool
 	changed  chan struct{}
 }
 
@@ -52,7 +53,7 @@ const watchInterval = 5 * time.Second
 
 // Run keeps the socket there until the context ends: it is made anew when it was removed, as with the directory under a
 // kubelet that is set up anew, and when Again is called. The socket stays behind: the kubelet keeps a driver whose socket is
-// there, so pods can be stopped as soon as csi-node is back.
+// there, so pods can be stopped as soon as csi-node is back. Leave takes it away.
 func (r *Registrar) Run(ctx context.Context) error {
 	stop := func() {}
 	defer func() { stop() }()
@@ -88,6 +89,17 @@ func (r *Registrar) Again() {
 	}
 }
 
+// Leave removes the socket, with which the kubelet forgets the driver. There is no way back.
+func (r *Registrar) Leave() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = true
+	if err := os.Remove(r.Socket); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("remove the registration socket: %w", err)
+	}
+	return nil
+}
+
 // Problem says why the kubelet does not know the driver; "" when it does, or has not asked yet.
 func (r *Registrar) Problem() string {
 	r.mu.Lock()
@@ -99,6 +111,9 @@ func (r *Registrar) Problem() string {
 func (r *Registrar) missing() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.left {
+		return false
+	}
 	if r.socket == nil {
 		return true
 	}
@@ -113,6 +128,11 @@ func (r *Registrar) appear(ctx context.Context, again bool) (net.Listener, error
 			return nil, err
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left {
+		return nil, errors.New("the driver is removed from this host")
+	}
 	listener, err := server.Listen(r.Socket)
 	if err != nil {
 		return nil, err
@@ -121,8 +141,6 @@ func (r *Registrar) appear(ctx context.Context, again bool) (net.Listener, error
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.socket = info
 	return listener, nil
 }

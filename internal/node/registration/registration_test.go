@@ -91,6 +91,22 @@ func TestTheSocketComesBackAfterTheDirectoryWasRemoved(t *testing.T) {
 	kubelet(t, socket, true)
 }
 
+func TestTheSocketStaysAwayAfterLeave(t *testing.T) {
+	r, socket := start(t, Options{})
+	appears(t, socket, nil)
+	for range 2 {
+		if err := r.Leave(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.missing() {
+		t.Error("the socket would be made anew")
+	}
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
 func TestAgainMakesANewSocketAfterPreparing(t *testing.T) {
 	prepared := make(chan struct{}, 1)
 	r, socket := start(t, Options{Prepare: func(context.Context) error { prepared <- struct{}{}; return nil }})
