@@ -33,12 +33,12 @@ func secrets(t *testing.T, w *world) {
 		}
 	}
 	volume := w.volume(t, "first")
-	// Those of csi-controller are from after the last fault: it has to have had the volume since.
+	// Those of csi-controller are from after the last fault: it has to have done something since.
 	_, err := w.escache(t, "flush", "first", "--wait")
 	check(t, err)
 	w.endFlushes(t)
 	for component, marks := range map[string][]string{
-		"controller": {volume, `"level":"DEBUG"`}, "node": {volume, `"level":`}, "escached": {"level=DEBUG"},
+		"controller": {`"kind":"CacheFlush"`, `"level":"DEBUG"`}, "node": {volume, `"level":`}, "escached": {"level=DEBUG"},
 	} {
 		look("the logs of "+component, w.kubectl(t, "-n", namespace, "logs", "-l", "app.kubernetes.io/component="+component, "--all-containers",
 			"--prefix", "--tail=-1", "--max-log-requests=30"), marks...)

@@ -58,7 +58,7 @@ func uninstall(t *testing.T, w *world) {
 	w.sees(t, "", "get", "csistoragecapacities", "-A", "-o", "name")
 	w.sees(t, "", "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
 	for _, h := range w.hosts {
-		if left := w.shell(t, h.Name, `pgrep -fl 'escached|csi-node|csi-controller' || true
+		if left := w.shell(t, h.Name, `pgrep -fl '[e]scached|csi-[n]ode|csi-[c]ontroller' || true
 			grep -e escache /proc/mounts || true`); left != "" {
 			t.Errorf("%s still has %s", h.Name, left)
 		}
