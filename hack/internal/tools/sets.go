@@ -34,6 +34,17 @@ func kubernetesVersion(version string) map[string]string {
 	return variables
 }
 
+// helm3Version sets what Helm 3's own build sets: its version, and the Kubernetes that `helm template` takes for granted, that of the
+// k8s.io/client-go in its go.mod; without it charts are rendered for 1.20.
+func helm3Version(version string) map[string]string {
+	const helm, minor = "helm.sh/helm/v3/", "37"
+	return map[string]string{
+		helm + "internal/version.version":       version,
+		helm + "pkg/chartutil.k8sVersionMinor":  minor,
+		helm + "pkg/lint/rules.k8sVersionMinor": minor,
+	}
+}
+
 // all is what can be built, cheap and often needed first.
 func all() []set {
 	kubernetes := set{
@@ -90,7 +101,7 @@ func all() []set {
 		},
 		set{
 			module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", requires: "helm.sh/helm/v3",
-			variables: versionIn("helm.sh/helm/v3/internal/version.version"), names: []string{"helm3"},
+			variables: helm3Version, names: []string{"helm3"},
 		},
 		set{
 			module: "cyclonedx-gomod", pkg: "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod",
