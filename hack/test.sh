@@ -34,6 +34,7 @@ gotestsum=$(go run ./hack/tool gotestsum)
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 
 step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
+step "csi-node's rights and its cost on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/nodeapi
 step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
 
 step "lab up: Ceph and three hosts" lab up
