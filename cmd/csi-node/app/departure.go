@@ -62,8 +62,8 @@ func (d *departure) wait(ctx context.Context) {
 	}
 }
 
-// removed has the kubelet forget the driver when csi-node does not come back. In doubt it does: without a driver, a kubelet can neither
-// take volumes off nor tell Kubernetes what it has.
+// removed has the kubelet forget the driver when csi-node does not come back. In doubt the kubelet keeps it: without, it can neither take
+// volumes off nor tell Kubernetes what it has.
 func (d *departure) removed(ctx context.Context) {
 	namespace, name, found := strings.Cut(d.daemonSet, "/")
 	if !found {
