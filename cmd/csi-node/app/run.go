@@ -109,7 +109,6 @@ func Run(ctx context.Context, o Options) error {
 	defer end()
 	defer context.AfterFunc(ctx, func() {
 		leave.wait(serving)
-		leave.removed(serving)
 		end()
 	})()
 	all, ctx := errgroup.WithContext(serving)
@@ -124,7 +123,9 @@ func Run(ctx context.Context, o Options) error {
 	})
 	all.Go(func() error { return group.run(ctx) })
 	all.Go(func() error { return follow.Run(ctx) })
-	return all.Wait()
+	err = all.Wait()
+	leave.removed(context.WithoutCancel(ctx)) // not before the registrar has ended, which would make its socket anew
+	return err
 }
 
 func connect(o Options) (*cluster.Client, error) {

@@ -39,7 +39,6 @@ type Registrar struct {
 	socket   os.FileInfo
 	accepted bool
 	refusal  string
-	left     bool
 	changed  chan struct{}
 }
 
@@ -89,11 +88,8 @@ func (r *Registrar) Again() {
 	}
 }
 
-// Leave removes the socket, with which the kubelet forgets the driver. There is no way back.
+// Leave removes the socket that Run has left behind, with which the kubelet forgets the driver.
 func (r *Registrar) Leave() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left = true
 	if err := os.Remove(r.Socket); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("remove the registration socket: %w", err)
 	}
@@ -111,9 +107,6 @@ func (r *Registrar) Problem() string {
 func (r *Registrar) missing() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.left {
-		return false
-	}
 	if r.socket == nil {
 		return true
 	}
@@ -130,9 +123,6 @@ func (r *Registrar) appear(ctx context.Context, again bool) (net.Listener, error
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.left {
-		return nil, errors.New("the driver is removed from this host")
-	}
 	listener, err := server.Listen(r.Socket)
 	if err != nil {
 		return nil, err
