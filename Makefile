@@ -71,8 +71,9 @@ vulncheck: setup ## look for known vulnerabilities in what the programs call (VU
 	"$$(go run ./hack/tool govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
-generate: ## deepcopy functions and CRDs from api/v1alpha1
+generate: ## deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values
 	go generate ./api/...
+	"$$(go run ./hack/tool helm-docs)" --chart-search-root charts --sort-values-order file --log-level warning
 
 .PHONY: images-test
 images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)

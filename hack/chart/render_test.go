@@ -85,21 +85,24 @@ func TestWrongValuesAreRefusedWithAReason(t *testing.T) {
 func wrongValues(t *testing.T, version string) {
 	base := cases(t)["default"]
 	for set, reason := range map[string]string{
-		"ceph.clusterID=":             "/ceph/clusterID",
-		"ceph.monitors=null":          "/ceph",
-		"ceph.nodeUser=client.x":      `leave out the "client."`,
-		"controller.replica=3":        "additional properties 'replica' not allowed",
-		"controller.replicas=0":       "/controller/replicas': minimum: got 0, want 1",
-		"controller.logLevel=loud":    "value must be one of 'debug', 'info', 'warn', 'error'",
-		"controller.pollInterval=5":   "/controller/pollInterval",
-		"controller.userID=0":         "/controller/userID': minimum: got 0, want 1",
-		"escached.mode=vendor":        "value must be one of 'daemonset', 'host'",
-		"escached.mode=host":          "certificates that Helm generates do not reach the hosts",
-		"escached.drbd.ports.first=1": "/escached/drbd/ports/first': minimum",
-		"tls.mode=none":               "value must be one of 'generated', 'certManager', 'existing'",
-		"tls.mode=existing":           "tls.controllerSecret",
-		"tls.serverName=":             "tls.serverName is needed",
-		"nodeGroups[0].nodes[0]=n2":   "items at 0 and 1 are equal",
+		"ceph.clusterID=":                    "/ceph/clusterID",
+		"ceph.monitors=null":                 "/ceph",
+		"ceph.nodeUser=client.x":             `leave out the "client."`,
+		"controller.replica=3":               "additional properties 'replica' not allowed",
+		"controller.replicas=0":              "/controller/replicas': minimum: got 0, want 1",
+		"controller.logLevel=loud":           "value must be one of 'debug', 'info', 'warn', 'error'",
+		"controller.pollInterval=5":          "/controller/pollInterval",
+		"controller.userID=0":                "/controller/userID': minimum: got 0, want 1",
+		"escached.mode=vendor":               "value must be one of 'daemonset', 'host'",
+		"escached.mode=host":                 "certificates that Helm generates do not reach the hosts",
+		"escached.drbd.ports.first=1":        "/escached/drbd/ports/first': minimum",
+		"controller.ports.health=9808":       "controller.ports.metrics and controller.ports.health are both 9808",
+		"sidecars.attacher.metricsPort=9811": "sidecars.attacher.metricsPort and sidecars.provisioner.metricsPort are both 9811",
+		"page.enabled=true,page.port=9812":   "page.port and sidecars.attacher.metricsPort are both 9812",
+		"tls.mode=none":                      "value must be one of 'generated', 'certManager', 'existing'",
+		"tls.mode=existing":                  "tls.controllerSecret",
+		"tls.serverName=":                    "tls.serverName is needed",
+		"nodeGroups[0].nodes[0]=n2":          "items at 0 and 1 are equal",
 		"nodeGroups[1].name=rack-2,nodeGroups[1].nodes={n3,n4,n5}":                                                        `node "n3" is in rack-1 and in rack-2`,
 		"nodeGroups[1].name=rack-1,nodeGroups[1].nodes={n6,n4,n5}":                                                        `two groups are named "rack-1"`,
 		"nodeGroups[0].nodes={n1,n2}":                                                                                     "minItems: got 2, want 3",
@@ -128,6 +131,24 @@ func TestEveryImageIsPinned(t *testing.T) {
 		}
 		if seen < 5 {
 			t.Errorf("%s: only %d containers were looked at", name, seen)
+		}
+	}
+}
+
+// TestPortsOfAPodDiffer: its containers share one network, so the second that listens at a port would end.
+func TestPortsOfAPodDiffer(t *testing.T) {
+	for name, values := range cases(t) {
+		for _, o := range parse(t, render(t, values)) {
+			users := map[any]any{}
+			for _, c := range containers(o) {
+				for _, p := range list(c["ports"]) {
+					port := p.(map[string]any)["containerPort"]
+					if users[port] != nil {
+						t.Errorf("%s: %s %s: %v and %v both listen at %v", name, o.kind(), o.name(), users[port], c["name"], port)
+					}
+					users[port] = c["name"]
+				}
+			}
 		}
 	}
 }

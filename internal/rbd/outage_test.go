@@ -85,6 +85,25 @@ func TestTheUserNeedsOnlyTheRBDProfile(t *testing.T) {
 	}
 }
 
+// TestTheHostsUserFreesNoClient says what docs/security.md may promise of a key that was taken from a host.
+func TestTheHostsUserFreesNoClient(t *testing.T) {
+	pool := newPool(t)
+	ring := ceph.User(t, "client.host", map[string]string{"mon": "profile rbd", "osd": "profile rbd pool=" + pool})
+	c, ctx := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)}), t.Context()
+	must(t, c.BlocklistAdd(ctx, "192.0.2.10:0/1", time.Hour))
+	_, listed := c.Blocklist(ctx)
+	for what, err := range map[string]error{
+		"list clients":       listed,
+		"free a client":      c.BlocklistRemove(ctx, "192.0.2.10:0/1"),
+		"make a pool":        c.EnsurePool(ctx, "host-new"),
+		"another pool":       c.CreateImage(ctx, spec("rbd", "a")),
+	} {
+		if !errors.Is(err, ErrPermission) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestNoMonitorIsSaidInTime(t *testing.T) {
 	conf, err := os.ReadFile(ceph.Conf())
 	must(t, err)

@@ -104,6 +104,10 @@ func all() []set {
 			variables: helm3Version, names: []string{"helm3"},
 		},
 		set{
+			module: "helm-docs", pkg: "github.com/norwoodj/helm-docs/cmd/helm-docs", requires: "github.com/norwoodj/helm-docs",
+			names: []string{"helm-docs"},
+		},
+		set{
 			module: "cyclonedx-gomod", pkg: "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod",
 			requires: "github.com/CycloneDX/cyclonedx-gomod", names: []string{"cyclonedx-gomod"},
 		},
