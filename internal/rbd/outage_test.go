@@ -91,12 +91,10 @@ func TestTheHostsUserFreesNoClient(t *testing.T) {
 	ring := ceph.User(t, "client.host", map[string]string{"mon": "profile rbd", "osd": "profile rbd pool=" + pool})
 	c, ctx := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)}), t.Context()
 	must(t, c.BlocklistAdd(ctx, "192.0.2.10:0/1", time.Hour))
-	_, listed := c.Blocklist(ctx)
 	for what, err := range map[string]error{
-		"list clients":       listed,
-		"free a client":      c.BlocklistRemove(ctx, "192.0.2.10:0/1"),
-		"make a pool":        c.EnsurePool(ctx, "host-new"),
-		"another pool":       c.CreateImage(ctx, spec("rbd", "a")),
+		"free a client": c.BlocklistRemove(ctx, "192.0.2.10:0/1"),
+		"make a pool":   c.EnsurePool(ctx, "host-new"),
+		"another pool":  c.CreateImage(ctx, spec("rbd", "a")),
 	} {
 		if !errors.Is(err, ErrPermission) {
 			t.Errorf("%s: %v", what, err)

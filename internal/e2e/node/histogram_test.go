@@ -37,8 +37,9 @@ func (h histogram) quantile(share float64) float64 {
 	return math.NaN()
 }
 
-// unstages are all calls of NodeUnstageVolume on the host that ended well, and how many did not.
-func (c *crowd) unstages(t *testing.T) (h histogram, failed int) {
+// unstages are all calls of NodeUnstageVolume on the host that ended well, how many were out of time and are repeated, as on a host with
+// too little processor for its pods, and how many were refused.
+func (c *crowd) unstages(t *testing.T) (h histogram, late, refused int) {
 	t.Helper()
 	h = histogram{}
 	for line := range strings.Lines(c.shell(t, c.host, "wget -q -O - http://127.0.0.1:9810/metrics")) {
@@ -52,6 +53,7 @@ func (c *crowd) unstages(t *testing.T) (h histogram, failed int) {
 			t.Fatalf("%q: %v", line, err)
 		}
 		well := strings.Contains(labels, `code="OK"`)
+		outOfTime := strings.Contains(labels, `code="DeadlineExceeded"`) || strings.Contains(labels, `code="Aborted"`)
 		_, rest, bucket := strings.Cut(labels, `le="`)
 		switch {
 		case bucket && well:
@@ -60,9 +62,12 @@ func (c *crowd) unstages(t *testing.T) (h histogram, failed int) {
 				t.Fatalf("%q: %v", line, err)
 			}
 			h[bound] = int(n)
-		case strings.HasPrefix(line, name+"count") && !well:
-			failed += int(n)
+		case !strings.HasPrefix(line, name+"count") || well:
+		case outOfTime:
+			late += int(n)
+		default:
+			refused += int(n)
 		}
 	}
-	return h, failed
+	return h, late, refused
 }

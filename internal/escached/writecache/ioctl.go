@@ -82,11 +82,11 @@ func ioctl(fd int, number uintptr, buf []byte) error {
 func (c *control) with(ctx context.Context, do func(fd int) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	late := fmt.Errorf("%w: it has not answered within %s", errNoControl, askTimeout)
+	late := func() error { return fmt.Errorf("%w: it has not answered in time: %w", errNoControl, ctx.Err()) }
 	select {
 	case c.slot <- struct{}{}:
 	case <-ctx.Done():
-		return late
+		return late()
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -103,7 +103,7 @@ func (c *control) with(ctx context.Context, do func(fd int) error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return late
+		return late()
 	}
 }
 
