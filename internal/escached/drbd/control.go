@@ -134,6 +134,13 @@ const impatience = "did not terminate within"
 // patience is how often a command is repeated for drbdadm's impatience.
 const patience = 3
 
+// transient is the kernel's number for "retry after next state change": the two ends are just shaking hands. It waits for that by itself
+// before it changes a role, but not before it takes a link away.
+const transient = "(-18)"
+
+// handshake is the pause before a command is repeated because of it; the handshake itself takes milliseconds, or ends with the link.
+const handshake = 50 * time.Millisecond
+
 func (c *Control) adm(ctx context.Context, name string, args ...string) error {
 	return c.admFor(ctx, name, args...)
 }
@@ -144,18 +151,28 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 	if err != nil {
 		return err
 	}
-	for range patience {
+	for tries := 1; ; {
 		_, err = c.run.Run(ctx, command.Command{
 			Volume: key, Name: "drbdadm", Args: append([]string{"--config-file", config}, args...), Timeout: time.Minute,
 		})
-		if err == nil || !strings.Contains(err.Error(), impatience) {
+		switch {
+		case err == nil:
+			return nil
+		case strings.Contains(err.Error(), transient):
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(handshake):
+			}
+		case strings.Contains(err.Error(), impatience) && tries < patience:
+			tries++
+			if args[0] == "up" {
+				args = []string{"adjust", args[len(args)-1]} // goes on from wherever it got to
+			}
+		default:
 			return err
 		}
-		if args[0] == "up" {
-			args = []string{"adjust", args[len(args)-1]} // goes on from wherever it got to
-		}
 	}
-	return err
 }
 
 // refusal names the kernel's reasons. drbdsetup's exit codes alone (10, 11, 17) do not tell them apart; the number it prints

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/escache/escache-csi/internal/command"
 )
@@ -155,6 +157,36 @@ func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 	if err := NewControl(r, files).Demote(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"secondary r", "secondary r"}) {
 		t.Fatalf("all others are repeated: %q, %v", r.calls, err)
 	}
+}
+
+// shaking answers as the kernel does while the two ends shake hands, a number of times.
+type shaking struct{ left, calls int }
+
+func (r *shaking) Run(context.Context, command.Command) (command.Result, error) {
+	r.calls++
+	if r.left == 0 {
+		return command.Result{}, nil
+	}
+	r.left--
+	return command.Result{}, &command.ExitError{
+		Command: "drbdadm down r", Code: 11, Stderr: "r: State change failed: (-18) In transient state, retry after next state change",
+	}
+}
+
+func TestALinkIsTakenAwayAfterTheHandshake(t *testing.T) {
+	files := Files{Dir: t.TempDir()}
+	synctest.Test(t, func(t *testing.T) {
+		r := &shaking{left: 2 * patience}
+		if err := NewControl(r, files).Down(t.Context(), "r"); err != nil || r.calls != 2*patience+1 {
+			t.Errorf("a handshake that ends is waited for: %d calls, %v", r.calls, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r = &shaking{left: 1 << 30}
+		if err := NewControl(r, files).Down(ctx, "r"); err == nil || !strings.Contains(err.Error(), "(-18)") {
+			t.Errorf("one that does not end is told at the deadline, with its reason: %v", err)
+		}
+	})
 }
 
 // refusing answers as the kernel did to a drbdadm that was run on a resource in StandAlone.
