@@ -192,6 +192,8 @@ func (r *Reconciler) verify(ctx context.Context, v *v1alpha1.CacheVolume, owner 
 	switch {
 	case errors.Is(err, drain.ErrNotAttached):
 		return done(now, "it was detached")
+	case apierrors.IsConflict(err):
+		return now
 	case err != nil:
 		now.Message = "everything is in Ceph, but that cannot be checked now: " + err.Error()
 	case !inCeph && status.Device != "":
@@ -212,7 +214,9 @@ func waiting(v v1alpha1.FlushedVolume, err error) v1alpha1.FlushedVolume {
 	if v.Phase != v1alpha1.FlushDrained {
 		v.Phase = v1alpha1.FlushRunning
 	}
-	v.Message = err.Error()
+	if !apierrors.IsConflict(err) { // then somebody else has just written the record, and the next turn begins with what it is now
+		v.Message = err.Error()
+	}
 	return v
 }
 

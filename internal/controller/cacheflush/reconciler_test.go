@@ -1,6 +1,7 @@
 package cacheflush
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -140,6 +142,31 @@ func TestSilentHostIsNamedWhileOthersGoOn(t *testing.T) {
 	}
 	w.fleet.Hosts["n2"].Restart(t)
 	w.until(v1alpha1.FlushComplete)
+}
+
+func TestARecordThatOthersJustWroteIsNoFault(t *testing.T) {
+	w := newWorld(t)
+	w.attach("v", "n1", mib)
+	others := true
+	w.api = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{SubResourceUpdate: func(
+		ctx context.Context, c client.Client, sub string, object client.Object, options ...client.SubResourceUpdateOption,
+	) error {
+		if v, ok := object.(*v1alpha1.CacheVolume); ok && others {
+			before := w.volume(v.Name)
+			before.Status.DirtyBytes++
+			must(t, c.Status().Update(ctx, before))
+		}
+		return c.SubResource(sub).Update(ctx, object, options...)
+	}})
+	w.restart()
+	w.flush(v1alpha1.CacheFlushSpec{Mode: v1alpha1.FlushModeDrain, Volume: "v"})
+	for range 3 {
+		if got := of(t, w.pass(), "v"); got.Phase != v1alpha1.FlushRunning || got.Message != "" {
+			t.Fatalf("a record that was written in between: %+v", got)
+		}
+	}
+	others = false
+	w.until(v1alpha1.FlushDrained)
 }
 
 func TestAnotherProcessGoesOn(t *testing.T) {
