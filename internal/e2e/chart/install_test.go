@@ -121,7 +121,7 @@ func quoted(t *testing.T, page, begins string) string {
 	t.Helper()
 	found := regexp.MustCompile("`(" + begins + "[^`]+)`").FindStringSubmatch(page)
 	if found == nil {
-		t.Fatalf("docs/install.md has no command %q", begins)
+		t.Fatalf("the page has no command %q", begins)
 	}
 	return found[1]
 }

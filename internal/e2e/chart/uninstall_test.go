@@ -5,6 +5,7 @@ package chart
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -57,14 +58,24 @@ func uninstall(t *testing.T, w *world) {
 	}
 	w.sees(t, "", "get", "csistoragecapacities", "-A", "-o", "name")
 	w.sees(t, "", "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
+	page, err := os.ReadFile("docs/uninstall.md")
+	check(t, err)
+	clean := quoted(t, string(page), "rm -r")
 	for _, h := range w.hosts {
 		if left := w.shell(t, h.Name, `pgrep -fl '[e]scached|csi-[n]ode|csi-[c]ontroller' || true
 			grep -e escache /proc/mounts || true`); left != "" {
 			t.Errorf("%s still has %s", h.Name, left)
 		}
-		t.Logf("%s keeps: %s", h.Name, w.shell(t, h.Name,
-			"find / -xdev -path /var/lib/containerd -prune -o -path /var/log -prune -o -path '*escache*' -print; find /run -path '*escache*'"))
+		w.shell(t, h.Name, clean)
+		// The kubelet keeps a directory of its own for each driver whose volumes it had.
+		if left := w.shell(t, h.Name, `find / -xdev \( -path /var/lib/containerd -o -path /var/log -o -path /var/lib/kubelet/plugins/kubernetes.io \) -prune \
+			-o -path '*escache*' -print; find /run -path '*escache*'`); left != "" {
+			t.Errorf("%s: after %q there are still\n%s", h.Name, clean, left)
+		}
 	}
-	t.Log("in Kubernetes stay:\n" + w.kubectl(t, "-n", namespace, "get", "all,secrets,configmaps,leases", "-o", "name"))
+	const stays = "secret/escache-ceph-controller secret/escache-ceph-node configmap/kube-root-ca.crt lease.coordination.k8s.io/escache-csi-controller"
+	if left := w.kubectl(t, "-n", namespace, "get", "all,secrets,configmaps,leases", "-o", "name"); strings.Join(strings.Fields(left), " ") != stays {
+		t.Errorf("the namespace has\n%s\nand not %s", left, stays)
+	}
 	w.steps.Print(t)
 }
