@@ -19,7 +19,7 @@ setup: ## install the Debian packages that building needs
 build: setup ## build all binaries into bin/ (without -trimpath: so the tests share what is compiled)
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ $(foreach c,$(STATIC),$(if $(wildcard cmd/$(c)),./cmd/$(c)))
 	go build -tags '$(CEPH_TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/csi-controller
-	CGO_ENABLED=0 go build -o bin/lab ./hack/lab
+	CGO_ENABLED=0 go build -o bin/lab ./test/lab
 
 .PHONY: test
 test: ## set up everything and run the tests (HOST_SKIP= runs those too that take minutes each)
@@ -48,7 +48,7 @@ e2e-chart: ## build the images, have the chart install them on bare hosts, lose 
 .PHONY: e2e-operators
 e2e-operators: ## kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with played hosts
 	hack/setup.sh build kubernetes screens
-	go test -tags e2e -count 1 -timeout 20m ./internal/e2e/operators
+	go test -tags e2e -count 1 -timeout 20m ./test/e2e/operators
 
 .PHONY: demo
 demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it running)
@@ -68,12 +68,12 @@ lint: setup ## golangci-lint and shellcheck
 
 .PHONY: vulncheck
 vulncheck: setup ## look for known vulnerabilities in what the programs call (VULNDB=file:///DIR: a copy of the database)
-	"$$(go run ./hack/tool govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
+	"$$(go run ./test/tool govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
 generate: ## deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values
 	go generate ./api/...
-	"$$(go run ./hack/tool helm-docs)" --chart-search-root charts --sort-values-order file --log-level warning
+	"$$(go run ./test/tool helm-docs)" --chart-search-root charts --sort-values-order file --log-level warning
 
 .PHONY: images-test
 images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)
@@ -84,6 +84,6 @@ reproduce: setup ## build the programs twice, in two places, and compare them by
 	hack/reproduce.sh
 
 .PHONY: lab
-lab: ## start a lab: real Ceph and three hosts (go run ./hack/lab --help)
+lab: ## start a lab: real Ceph and three hosts (go run ./test/lab --help)
 	hack/setup.sh lab
-	go run ./hack/lab up
+	go run ./test/lab up

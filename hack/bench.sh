@@ -9,12 +9,12 @@ export LAB_NAME=${LAB_NAME:-bench-$$}
 
 step "install packages" hack/setup.sh build lab kubernetes
 tags=$(hack/ceph-tags.sh)
-step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
+step "build" env CGO_ENABLED=0 go build -o bin/ ./test/lab
 step "build csi-controller" go build -tags "$tags" -o bin/ ./cmd/csi-controller
-step "build benchmarks" env CGO_ENABLED=0 go build -o bin/bench-host ./hack/bench/host
-step "build benchmark of pods" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
-step "build benchmark of internal/rbd" go build -tags "$tags" -o bin/bench-rbd ./hack/bench/rbd
-step "build benchmark of csi-controller" go build -tags "$tags" -o bin/bench-controller ./hack/bench/controller
+step "build benchmarks" env CGO_ENABLED=0 go build -o bin/bench-host ./test/bench/host
+step "build benchmark of pods" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/node
+step "build benchmark of internal/rbd" go build -tags "$tags" -o bin/bench-rbd ./test/bench/rbd
+step "build benchmark of csi-controller" go build -tags "$tags" -o bin/bench-controller ./test/bench/controller
 
 step "images through internal/rbd beside bare go-ceph" bin/bench-rbd
 step "volumes through csi-controller beside bare go-ceph" bin/bench-controller

@@ -17,8 +17,8 @@ case $runs in
 esac
 
 step "install packages" hack/setup.sh build lab
-step "build" env CGO_ENABLED=0 go build -o bin/ ./hack/lab
-step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/chaos
+step "build" env CGO_ENABLED=0 go build -o bin/ ./test/lab
+step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/chaos
 step "lab up: Ceph and three hosts whose disks lose with the power what was not flushed" lab up --forgetful-disks
 step "chaos" lab run -- env CHAOS_RUNS="$runs" bin/chaos.test -test.v -test.timeout $((90 * runs))m -test.run "${CHAOS_ROWS:-.}"
 step "lab down" lab down

@@ -73,7 +73,7 @@ fill() { app sh -c "dd if=/dev/urandom of=/data/file bs=1M count=$megabytes conv
 
 prepare() {
   hack/setup.sh build lab kubernetes
-  go build -o bin/lab ./hack/lab
+  go build -o bin/lab ./test/lab
 }
 
 start_lab() {

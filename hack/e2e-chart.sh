@@ -12,8 +12,8 @@ export LAB_NAME=${LAB_NAME:-chart-$$}
 
 images=$PWD/bin/images
 step "install packages" hack/setup.sh build lab kubernetes
-step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./hack/lab ./cmd/kubectl-escache
-step "build the test" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/chart
+step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./test/lab ./cmd/kubectl-escache
+step "build the test" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/chart
 
 earlier_images() {
   rm -rf "$earlier"
@@ -32,6 +32,6 @@ fi
 step "build the images" env IMAGES_OUT="$images" hack/images.sh
 for tar in "$images"/*.tar; do loaded+=(--image "$tar"); done
 step "lab up: Ceph, Kubernetes, three bare hosts with the images" lab up --bare --memory 1024 "${loaded[@]}"
-PROMTOOL=$(go run ./hack/tool promtool)
+PROMTOOL=$(go run ./test/tool promtool)
 export PROMTOOL
 step "install, lose a host, upgrade, uninstall" lab run -- bin/chart.test -test.v -test.failfast -test.timeout 100m

@@ -26,8 +26,8 @@ for name in "${@:-core}"; do
 done
 
 step "install packages" hack/setup.sh build lab kubernetes
-step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./hack/lab ./cmd/kubectl-escache
-step "build tests" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/node
+step "build lab and kubectl-escache" env CGO_ENABLED=0 go build -o bin/ ./test/lab ./cmd/kubectl-escache
+step "build tests" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/node
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver --memory "$memory"
 [ $# != 0 ] || set -- core node
 for name in "$@"; do

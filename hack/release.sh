@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 build() { go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$version" -o "$out/" "$@"; }
 
 mkdir -p "$out"
-lister=$(go run ./hack/tool cyclonedx-gomod)
+lister=$(go run ./test/tool cyclonedx-gomod)
 for name in "$@"; do
   case $name in
     csi-controller) build -tags "$(hack/ceph-tags.sh)" ./cmd/csi-controller ;; # librbd is C

@@ -19,7 +19,7 @@ tests() { # FORMAT ARGUMENT…: of gotestsum, which stands in front of go test
   "$gotestsum" --format "$1" --format-hide-empty-pkg "${@:2}"
 }
 
-in_lab() { # SUITE [FLAG]…: a package of internal/e2e, run inside the lab's namespaces
+in_lab() { # SUITE [FLAG]…: a package of test/e2e, run inside the lab's namespaces
   tests standard-verbose --raw-command -- go tool test2json -t -p "$1" \
     bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.timeout 40m "${@:2}"
 }
@@ -27,15 +27,15 @@ in_lab() { # SUITE [FLAG]…: a package of internal/e2e, run inside the lab's na
 step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
-step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./internal/e2e/host ./internal/e2e/chaos ./internal/e2e/node
-step "build tools" go run ./hack/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
-gotestsum=$(go run ./hack/tool gotestsum)
+step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/host ./test/e2e/chaos ./test/e2e/node
+step "build tools" go run ./test/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
+gotestsum=$(go run ./test/tool gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 
-step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./internal/e2e/controller
-step "csi-node's rights and its cost on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/nodeapi
-step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./internal/e2e/operators
+step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./test/e2e/controller
+step "csi-node's rights and its cost on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/nodeapi
+step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/operators
 
 step "lab up: Ceph and three hosts" lab up
 CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )

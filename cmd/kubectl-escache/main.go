@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/escache/escache-csi/internal/kubectl"
+	"github.com/escache/escache-csi/internal/plugin"
 )
 
 var version = "unknown" // set when linking

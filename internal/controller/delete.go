@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 

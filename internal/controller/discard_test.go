@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller"
-	"github.com/escache/escache-csi/internal/controller/authority"
 )
 
 // lose makes a volume whose only current copy is on a host that died while it wrote, with 4096 bytes dirty.

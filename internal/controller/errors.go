@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/placement"
 )

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 

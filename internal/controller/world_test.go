@@ -23,10 +23,10 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/hosts"
-	"github.com/escache/escache-csi/internal/controller/hosttest"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/test/hosttest"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 )

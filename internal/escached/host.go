@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // recordClient puts the Ceph client of a device that was just connected on record, before anybody uses the device. Connecting can

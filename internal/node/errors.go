@@ -9,9 +9,9 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escache"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/operation"
 )

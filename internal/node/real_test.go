@@ -149,7 +149,7 @@ func TestVolumeLifeOnARealDevice(t *testing.T) {
 			}
 
 			if fsType == "ext4" && !mayResizeExt4(t) {
-				t.Log("not grown: ext4 grows online only with CAP_SYS_RESOURCE; internal/e2e does it on a host that has it")
+				t.Log("not grown: ext4 grows online only with CAP_SYS_RESOURCE; test/e2e does it on a host that has it")
 			} else {
 				growOnline(t, h, file, staging, pods+"/a")
 			}

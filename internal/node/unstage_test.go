@@ -11,8 +11,8 @@ import (
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escache"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/hack/cephtest"
+	"github.com/escache/escache-csi/test/cephtest"
 )
 
 // TestAThousandTimeoutsLeaveNothing: calls that were given up end within librbd, and give back threads and memory.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ceph/go-ceph/rados"
 
-	"github.com/escache/escache-csi/hack/cephtest"
+	"github.com/escache/escache-csi/test/cephtest"
 )
 
 // ceph is the cluster of all tests that do not break it.

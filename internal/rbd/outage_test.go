@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/hack/cephtest"
+	"github.com/escache/escache-csi/test/cephtest"
 )
 
 func TestWrongKeyIsRefusedAndARightOneIsPickedUp(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/controller/overview"
 	"github.com/escache/escache-csi/internal/controller/reservation"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
 // Options are the flags. See their help for what they mean.

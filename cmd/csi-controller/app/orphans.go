@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/ceph"
-	"github.com/escache/escache-csi/internal/controller/orphans"
+	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 )
 

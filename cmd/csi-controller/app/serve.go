@@ -27,11 +27,11 @@ import (
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
-	"github.com/escache/escache-csi/internal/controller/orphans"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 )
 

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/escache/escache-csi/internal/node"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 func TestRegistrationWaitsForTheNodeObject(t *testing.T) {

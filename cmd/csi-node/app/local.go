@@ -6,7 +6,7 @@ import (
 	"time"
 
 	api "github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
 // local is the escached of this host. What it says of the host as a whole is remembered for a while: health checks and the

@@ -24,11 +24,11 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
-	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/node/registration"
 	"github.com/escache/escache-csi/internal/node/server"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/hosttest"
+	"github.com/escache/escache-csi/test/hosttest"
 )
 
 func TestFlushOfEachKindOfTarget(t *testing.T) {

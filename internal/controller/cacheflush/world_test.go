@@ -22,8 +22,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
-	"github.com/escache/escache-csi/internal/controller/hosttest"
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/test/hosttest"
 )
 
 const mib = 1 << 20

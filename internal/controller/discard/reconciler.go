@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller"
-	"github.com/escache/escache-csi/internal/controller/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 

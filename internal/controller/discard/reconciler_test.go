@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller"
-	"github.com/escache/escache-csi/internal/controller/authority"
 )
 
 // volumes answers what a test wants.

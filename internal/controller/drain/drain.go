@@ -25,7 +25,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 

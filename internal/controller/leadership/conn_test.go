@@ -17,7 +17,7 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller"
-	"github.com/escache/escache-csi/internal/escache"
+	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
 // pausing is a request's body, and pauses its process for a minute where it is read.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/authority"
+	"github.com/escache/escache-csi/internal/authority"
 )
 
 // Owner is the repair's name among the claims for write-through of a volume.

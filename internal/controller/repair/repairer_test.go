@@ -21,11 +21,11 @@ import (
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
-	"github.com/escache/escache-csi/internal/controller/hosttest"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/test/hosttest"
 )
 
 const mib = 1 << 20

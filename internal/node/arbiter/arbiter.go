@@ -17,8 +17,8 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // Cluster is the Kubernetes API. Its reads are current.

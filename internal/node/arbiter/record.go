@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	api "github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // record answers with what is on record now: escached marks a replica, or gives up a device, by it.

@@ -7,8 +7,8 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // record keeps the list of outdated nodes as it is seen to be: a copy whose disk has failed goes onto it, for with the link up DRBD asks

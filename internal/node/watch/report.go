@@ -15,8 +15,8 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // report makes Events of what began and what is over, and brings the CacheVolume's status up to date where it is not.

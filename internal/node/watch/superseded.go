@@ -6,7 +6,7 @@ import (
 	"time"
 
 	api "github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // recordPause is the time between two looks at the record of a volume whose I/O is frozen.

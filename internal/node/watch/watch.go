@@ -12,8 +12,8 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/cluster"
 	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // Cache is the local escached.

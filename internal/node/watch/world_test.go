@@ -13,8 +13,8 @@ import (
 
 	api "github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/escache"
-	"github.com/escache/escache-csi/internal/node/cluster"
+	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/node/kube"
 )
 
 // world is an escached with one volume, and the Kubernetes API with its compare-and-swap.

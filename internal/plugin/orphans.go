@@ -1,0 +1,51 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/escache/escache-csi/internal/orphans"
+)
+
+// young is how old a CacheVolume has to be to count as an orphan: one that is being made has no PersistentVolume yet.
+const young = 10 * time.Minute
+
+func (c *cli) orphans() *cobra.Command {
+	return &cobra.Command{
+		Use:   "orphans",
+		Short: "List CacheVolumes that no PersistentVolume names",
+		Long: "List CacheVolumes that no PersistentVolume names. It changes nothing.\n" +
+			"Images that no CacheVolume names can only be seen with Ceph's keys: csi-controller orphans, in its pod, lists them too\n" +
+			"and removes by name what is named.",
+		Args: noArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: young, Now: c.now}.Find(command.Context())
+			if err != nil {
+				return err
+			}
+			if len(found.Volumes) == 0 {
+				c.printf("no orphans\n")
+				return nil
+			}
+			w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
+			_, _ = fmt.Fprintln(w, "VOLUME\tCLAIM\tSINCE")
+			for _, v := range found.Volumes {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+// noImages stands for Ceph, which this command does not reach.
+type noImages struct{}
+
+func (noImages) List(context.Context, string, string, string) ([]string, error) { return nil, nil }

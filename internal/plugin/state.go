@@ -1,0 +1,193 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+)
+
+// state is what is on record of all caches.
+type state struct {
+	groups  []v1alpha1.NodeGroup
+	volumes []v1alpha1.CacheVolume
+	flushes []v1alpha1.CacheFlush
+}
+
+func readState(ctx context.Context, api client.Reader) (*state, error) {
+	groups, volumes, flushes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheFlushList{}
+	for _, list := range []client.ObjectList{groups, volumes, flushes} {
+		if err := api.List(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	s := &state{groups.Items, volumes.Items, flushes.Items}
+	byName := func(a, b client.Object) int { return cmp.Compare(a.GetName(), b.GetName()) }
+	slices.SortFunc(s.groups, func(a, b v1alpha1.NodeGroup) int { return byName(&a, &b) })
+	slices.SortFunc(s.volumes, func(a, b v1alpha1.CacheVolume) int { return byName(&a, &b) })
+	slices.SortFunc(s.flushes, func(a, b v1alpha1.CacheFlush) int { return byName(&a, &b) })
+	return s, nil
+}
+
+// trouble is one thing that is wrong, and what to do about it.
+type trouble struct{ where, what, todo string }
+
+func (s *state) troubles() []trouble {
+	var all []trouble
+	for i := range s.groups {
+		g := &s.groups[i]
+		for _, m := range g.Status.Members {
+			if !m.Ready && !slices.Contains(g.Spec.CordonedNodes, m.Name) {
+				all = append(all, trouble{"host " + m.Name, m.Message,
+					"look at escached there (systemctl status escached, journalctl -u escached), at its network and power"})
+			}
+		}
+		if n := len(g.Status.StaleReplicas); n > 0 {
+			all = append(all, trouble{"group " + g.Name, fmt.Sprintf("%d replicas of earlier days wait for their host to be removed", n),
+				"nothing: they are removed when the host is back; take a host that is gone for good out of the group"})
+		}
+	}
+	for i := range s.volumes {
+		all = append(all, volumeTroubles(&s.volumes[i])...)
+	}
+	for i := range s.flushes {
+		all = append(all, flushTroubles(&s.flushes[i])...)
+	}
+	return all
+}
+
+// flushTroubles are of the volumes that could not be written back, or else of a flush that found none.
+func flushTroubles(f *v1alpha1.CacheFlush) []trouble {
+	const todo = "cure that, and flush again"
+	var all []trouble
+	for _, v := range f.Status.Volumes {
+		if v.Phase == v1alpha1.FlushFailed {
+			all = append(all, trouble{"flush " + f.Name, v.Name + ": " + v.Message, todo})
+		}
+	}
+	complete := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)
+	if len(all) == 0 && f.Status.Phase == v1alpha1.FlushFailed && complete != nil {
+		all = append(all, trouble{"flush " + f.Name, complete.Message, todo})
+	}
+	return all
+}
+
+func volumeTroubles(v *v1alpha1.CacheVolume) []trouble {
+	where := "volume " + v.Name
+	var all []trouble
+	for _, c := range v.Status.Faults() {
+		all = append(all, trouble{where, c.Message, remedy(c.Reason)})
+	}
+	if stuck := unreachableTruth(v); stuck != "" {
+		all = append(all, trouble{where, stuck, nextStep(v)})
+	}
+	if !v.DeletionTimestamp.IsZero() {
+		all = append(all, trouble{where, "it is being deleted since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
+			"if that lasts: kubectl describe pv " + v.Name + " tells what it waits for"})
+	}
+	return all
+}
+
+// unreachableTruth is set for a detached volume that may have data which Ceph has not.
+func unreachableTruth(v *v1alpha1.CacheVolume) string {
+	if !v.Status.LeftDirty() {
+		return ""
+	}
+	return fmt.Sprintf("it is attached nowhere, and %s in the cache on %s may not be in Ceph", v1alpha1.HumanBytes(v.Status.DirtyBytes),
+		strings.Join(holders(v), " and "))
+}
+
+// holders are the nodes with a current copy, or, where there is none, those with any.
+func holders(v *v1alpha1.CacheVolume) []string {
+	current := authority.Current(v)
+	if len(current) == 0 {
+		return v.Spec.Replicas
+	}
+	return current
+}
+
+// remedy is what to do about a condition's reason; see internal/node/health.
+func remedy(reason string) string {
+	switch reason {
+	case "PeerLost":
+		return "bring the other host back; until then this host must not be taken down, or flush the volume first"
+	case "PeerOutdated", "Resyncing":
+		return "nothing: it is catching up"
+	case "LocalDiskLost":
+		return "look at the host's NVMe device; flush the volume and move its pod"
+	case "IOFrozen":
+		return "bring the other host back, or the Kubernetes API; it goes on by itself"
+	case "CephUnavailable", "CephStalled":
+		return "look at Ceph (ceph -s); writes go on until the cache is full"
+	case "CacheNearlyFull":
+		return "look at Ceph, which takes less than is written; a larger cacheSize in the StorageClass helps new volumes"
+	case "CacheError":
+		return "once Ceph is back: kubectl escache flush --volume=NAME, which clears the error"
+	case "EscachedSilent":
+		return "restart escached on the host; I/O goes on meanwhile"
+	default:
+		return "see the message"
+	}
+}
+
+// nextStep is what an operator does next with a volume.
+func nextStep(v *v1alpha1.CacheVolume) string {
+	switch {
+	case unreachableTruth(v) != "":
+		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
+			strings.Join(holders(v), " or "), v.Name)
+	case v.Status.AttachedNode == "":
+		return "nothing: any host of the group can have it"
+	case len(v.Status.WriteThrough) > 0 && v.Status.Authority != v1alpha1.AuthorityCache:
+		return "its pod can be moved at once; kubectl escache uncordon, or deleting the CacheFlush, restores write-back"
+	case v.Status.Phase != v1alpha1.VolumeReady:
+		return "wait: its image is being made"
+	default:
+		return "nothing; before its host is taken down: kubectl escache evacuate " + v.Status.AttachedNode
+	}
+}
+
+// claimOf is the PersistentVolumeClaim a volume was made for, for people.
+func claimOf(v *v1alpha1.CacheVolume) string {
+	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
+}
+
+// volumeOfClaim finds the CacheVolume of a claim.
+func volumeOfClaim(ctx context.Context, api client.Reader, namespace, name string) (*v1alpha1.CacheVolume, error) {
+	pvc := &corev1.PersistentVolumeClaim{}
+	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pvc); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("there is no PersistentVolumeClaim %s in namespace %s; -n names another namespace", name, namespace)
+		}
+		return nil, err
+	}
+	if pvc.Spec.VolumeName == "" {
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet; kubectl describe tells what it waits for", namespace, name)
+	}
+	pv := &corev1.PersistentVolume{}
+	if err := api.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, pv); err != nil {
+		return nil, err
+	}
+	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not a volume of %s", namespace, name, v1alpha1.DriverName)
+	}
+	return readVolume(ctx, api, pv.Spec.CSI.VolumeHandle)
+}
+
+func readVolume(ctx context.Context, api client.Reader, name string) (*v1alpha1.CacheVolume, error) {
+	v := &v1alpha1.CacheVolume{}
+	err := api.Get(ctx, client.ObjectKey{Name: name}, v)
+	if apierrors.IsNotFound(err) && !isNoResource(err) {
+		return nil, fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them", name)
+	}
+	return v, err
+}

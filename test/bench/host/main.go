@@ -1,0 +1,71 @@
+// Command host measures, in a running lab, what a volume of escache costs against what it is made of: a bare DRBD device on the same two
+// hosts, and an RBD image without a cache. Hosts are emulated, so no number means anything outside the run it is from; the ratios do.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+func main() { os.Exit(program()) }
+
+func program() int {
+	rounds := flag.Int("rounds", 5, "how often each candidate has its turn")
+	duration := flag.Duration("duration", 4*time.Second, "how long one turn of synchronous writes is")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if !run(ctx, func(r *runner) { bench(r, *rounds, *duration) }) {
+		return 1
+	}
+	return 0
+}
+
+const mib = 1 << 20
+
+func bench(r *runner, rounds int, duration time.Duration) {
+	lab := labtest.Open(r)
+	cache := newCache(r, lab)
+	startBareDRBD(r, lab)
+	candidates := []candidate{cache, bareDRBD{}, newBareRBD(r, lab)}
+	before, begin := lab.Hosts[0].ServiceUse(r), time.Now()
+	idle(r.Context())
+	after, elapsed := lab.Hosts[0].ServiceUse(r), time.Since(begin)
+
+	// Candidates take turns, so whatever else the machine does meets all of them.
+	var results results
+	for round := range rounds {
+		r.Logf("round %d of %d", round+1, rounds)
+		for _, c := range candidates {
+			for _, writers := range syncWriters {
+				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c, duration, writers))
+				c.settle(r)
+			}
+		}
+		for _, c := range candidates {
+			results.addSequential(writeTo(c), benchSequential(r, lab.Hosts[0], c.device()))
+			if c == candidate(cache) {
+				results.addSequential(flushName, cache.timedFlush(r))
+			}
+			c.settle(r)
+		}
+	}
+	results.print(candidates)
+	fmt.Printf("\nescached on %s: %s; idle CPU %.2f %% of an emulated core\n",
+		lab.Hosts[0].Name, after, 100*(after.CPU-before.CPU).Seconds()/elapsed.Seconds())
+}
+
+// idle is how long escached is watched doing nothing.
+func idle(ctx context.Context) {
+	select {
+	case <-time.After(20 * time.Second):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/test/blockcheck/block"
+	"github.com/escache/escache-csi/test/blockcheck/device"
+)
+
+const region = 16 * block.Size
+
+// file is a stand-in for a device; direct I/O wants a real file system, which the package's folder is on.
+func file(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "device")
+	if err := os.WriteFile(path, make([]byte, region), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := device.Open(path, device.Read); err != nil {
+		t.Skipf("no direct I/O here: %v", err)
+	} else {
+		f.Close()
+	}
+	return path
+}
+
+func writeTo(t *testing.T, path string, o writeOptions) string {
+	t.Helper()
+	var acks strings.Builder
+	if err := write(t.Context(), path, o, &acks); err != nil {
+		t.Fatal(err)
+	}
+	return acks.String()
+}
+
+func verifyList(t *testing.T, path, acks string, fenced ...uint) (report, string) {
+	t.Helper()
+	ledger, err := block.ReadLedger(strings.NewReader(acks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := device.Open(path, device.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var out strings.Builder
+	r, err := verify(dev, ledger, fenced, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, out.String()
+}
+
+func TestVerifyFindsWhatBecameOfTheBlocks(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(t *testing.T, path string, before []byte)
+		want   report
+		says   string
+	}{
+		{"nothing happened", func(*testing.T, string, []byte) {}, report{right: 16}, ""},
+		{"the device is empty", func(t *testing.T, path string, before []byte) {
+			overwrite(t, path, 0, before)
+		}, report{wrong: 16}, "missing 0 want 2/1 found 0/0"},
+		{"one bit flipped", func(t *testing.T, path string, _ []byte) {
+			p, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			overwrite(t, path, 3*block.Size+100, []byte{p[3*block.Size+100] ^ 4})
+		}, report{right: 15, wrong: 1}, "corrupt 12288"},
+		{"an older write of the same writer is back", func(t *testing.T, path string, _ []byte) {
+			p := make([]byte, block.Size)
+			block.Fill(p, block.ID{Epoch: 2, Number: 0}, block.Size)
+			overwrite(t, path, block.Size, p)
+		}, report{right: 15, wrong: 1}, "stale 4096 want 2/2 found 2/0"},
+		{"a writer that nobody knows of was here", func(t *testing.T, path string, _ []byte) {
+			writeTo(t, path, writeOptions{epoch: 3, first: 1, offset: 0, span: block.Size, batch: 1, bytes: block.Size})
+		}, report{right: 15, wrong: 1}, "foreign 0 want 2/1 found 3/1"},
+		{"a write got through whose acknowledgement did not", func(t *testing.T, path string, _ []byte) {
+			writeTo(t, path, writeOptions{epoch: 2, first: 17, offset: 0, span: block.Size, batch: 1, bytes: block.Size})
+		}, report{right: 15, newer: 1}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := file(t)
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			acks := writeTo(t, path, writeOptions{epoch: 2, first: 1, batch: 4, bytes: region})
+			tt.change(t, path, before)
+			got, says := verifyList(t, path, acks)
+			if got != tt.want || !strings.Contains(says, tt.says) {
+				t.Errorf("%+v: %s, want %+v: %s", got, says, tt.want, tt.says)
+			}
+		})
+	}
+}
+
+func overwrite(t *testing.T, path string, at int64, p []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(p, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWriterStartsOverAtTheEndOfItsRegion(t *testing.T) {
+	path := file(t)
+	acks := writeTo(t, path, writeOptions{epoch: 1, first: 1, offset: 4 * block.Size, span: 4 * block.Size, batch: 1, bytes: 6 * block.Size})
+	if got, says := verifyList(t, path, acks); got != (report{right: 4}) {
+		t.Errorf("%+v: %s", got, says)
+	}
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(p[:4*block.Size], make([]byte, 4*block.Size)) || !bytes.Equal(p[8*block.Size:], make([]byte, 8*block.Size)) {
+		t.Error("it wrote outside of its region")
+	}
+}
+
+func TestWriterEndsWhenItsInputDoes(t *testing.T) {
+	path := file(t)
+	in, closer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- write(untilEOF(t.Context(), in), path, writeOptions{epoch: 1, first: 1, batch: 1, pause: time.Millisecond}, &strings.Builder{})
+	}()
+	closer.Close()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
+	}
+}
+
+func TestBenchesWriteWhatTheySay(t *testing.T) {
+	path := file(t)
+	s, err := benchSync(t.Context(), path, 20*time.Millisecond, region, 2)
+	if err != nil || s.Writes < 2 || s.P50Micros > s.P99Micros || s.P99Micros > s.MaxMicros {
+		t.Errorf("%+v, %v", s, err)
+	}
+	q, err := benchSequential(t.Context(), path, region, 4*block.Size, 2)
+	if err != nil || q.Bytes != region || q.BytesPerSecond <= 0 {
+		t.Errorf("%+v, %v", q, err)
+	}
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.IndexByte(p, 0) >= 0 {
+		t.Error("part of the region was not written")
+	}
+}
+
+// A writer that was fenced has written what was found then, and nothing after; what another has written over it is right.
+func TestVerifyFindsWritesOfAFencedWriter(t *testing.T) {
+	path := file(t)
+	writeTo(t, path, writeOptions{epoch: 2, first: 1, batch: 4, bytes: region})
+	dev, err := device.Open(path, device.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var found strings.Builder
+	if err := list(dev, 0, region, &found); err != nil {
+		t.Fatal(err)
+	}
+	acks := found.String() + writeTo(t, path, writeOptions{epoch: 3, first: 1, span: 4 * block.Size, batch: 1, bytes: 4 * block.Size})
+	if got, says := verifyList(t, path, acks, 2); got != (report{right: 16}) {
+		t.Errorf("%+v: %s", got, says)
+	}
+	late := writeOptions{epoch: 2, first: 99, offset: 8 * block.Size, span: block.Size, batch: 1, bytes: block.Size}
+	writeTo(t, path, late)
+	if got, says := verifyList(t, path, acks, 2); got != (report{right: 15, wrong: 1}) || !strings.Contains(says, "fenced 32768") {
+		t.Errorf("%+v: %s", got, says)
+	}
+	if got, _ := verifyList(t, path, acks); got != (report{right: 15, newer: 1}) {
+		t.Errorf("while it is not fenced: %+v", got)
+	}
+	late.offset = 0
+	writeTo(t, path, late)
+	if got, says := verifyList(t, path, acks, 2); got.wrong != 2 || !strings.Contains(says, "stale 0") {
+		t.Errorf("over a newer holder's block: %+v: %s", got, says)
+	}
+}

@@ -1,0 +1,174 @@
+package chart
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/test/kubetest"
+)
+
+// cluster is a real API server with the chart's CRDs, and kubectl for it.
+type cluster struct {
+	*kubetest.Cluster
+
+	t *testing.T
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{kubetest.Start(t), t}
+	c.Snapshots(t)
+	for _, crds := range []string{chartDir + "/crds", "testdata/crds"} {
+		c.must("", "apply", "--server-side", "-f", crds)
+		c.must("", "wait", "--for=condition=Established", "--timeout=120s", "-f", crds)
+	}
+	c.must("", "create", "namespace", namespace)
+	return c
+}
+
+func (c *cluster) kubectl(in string, args ...string) (string, error) {
+	return run(c.t, strings.NewReader(in), c.Kubectl(), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+}
+
+func (c *cluster) must(in string, args ...string) string {
+	c.t.Helper()
+	out, err := c.kubectl(in, args...)
+	if err != nil {
+		c.t.Fatalf("kubectl %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func (c *cluster) helm(version string, args ...string) (string, error) {
+	c.t.Helper()
+	return helm(c.t, version, append(args, "--kubeconfig", c.Kubeconfig(), "--namespace", namespace)...)
+}
+
+// TestOnAPIServer shares one API server: starting one takes longer than most of it.
+func TestOnAPIServer(t *testing.T) {
+	c := startCluster(t)
+	for name, run := range map[string]func(*testing.T, *cluster){
+		"every manifest is accepted with strict validation": manifests,
+		"pods of the controller keep to restricted":         restricted,
+	} {
+		t.Run(name, func(t *testing.T) { run(t, &cluster{c.Cluster, t}) })
+	}
+	t.Run("install, upgrade, uninstall", func(t *testing.T) {
+		withEach(t, func(t *testing.T, version string) { life(t, &cluster{c.Cluster, t}, version) })
+	})
+}
+
+func manifests(t *testing.T, c *cluster) {
+	for name, values := range cases(t) {
+		all := render(t, values)
+		out, err := c.kubectl(all, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := strings.Count(out, "(server dry run)"), len(parse(t, all)); got != want {
+			t.Errorf("%s: %d of %d objects were accepted", name, got, want)
+		}
+	}
+	broken := strings.Replace(render(t, cases(t)["default"]), "maxUnavailable: 1", "maxUnavailible: 1", 1)
+	if out, err := c.kubectl(broken, "apply", "--dry-run=server", "--validate=strict", "-f", "-"); err == nil {
+		t.Errorf("a misspelt field was accepted:\n%s", out)
+	}
+}
+
+// restricted makes pods of the chart's templates in a namespace that takes only what Pod Security calls restricted.
+func restricted(t *testing.T, c *cluster) {
+	const strict = "strict"
+	c.must("", "create", "namespace", strict)
+	c.must("", "label", "namespace", strict, "pod-security.kubernetes.io/enforce=restricted")
+	for name, values := range cases(t) {
+		for _, o := range parse(t, render(t, values)) {
+			if o.get("spec", "template", "spec") == nil {
+				continue
+			}
+			spec, _ := o.get("spec", "template", "spec").(map[string]any)
+			delete(spec, "serviceAccountName")
+			delete(spec, "priorityClassName") // Kubernetes' own classes are for kube-system and for namespaces that are allowed them
+			pod, err := json.Marshal(object{
+				"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": o.name(), "namespace": strict}, "spec": spec,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.kubectl(string(pod), "create", "--dry-run=server", "--validate=strict", "-f", "-")
+			switch o.kind() {
+			case "DaemonSet": // it mounts for the host: that the same check refuses it shows that the check works
+				if err == nil || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+					t.Errorf("%s: %s is not refused for what it may do: %v", name, o.name(), err)
+				}
+			default:
+				if err != nil {
+					t.Errorf("%s: %s %s: %v", name, o.kind(), o.name(), err)
+				}
+			}
+		}
+	}
+}
+
+// life installs, upgrades and uninstalls with Helm itself. There are no hosts, so no pod runs.
+func life(t *testing.T, c *cluster, version string) {
+	values := cases(t)["default"]
+	upgrade := func(args ...string) {
+		t.Helper()
+		if _, err := c.helm(version, append([]string{"upgrade", "--install", release, chartDir, "--values", values}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	secret := func(name, key string) string {
+		path := fmt.Sprintf("jsonpath={.data.%s}", strings.ReplaceAll(key, ".", `\.`))
+		return c.must("", "-n", namespace, "get", "secret", release+"-"+name, "-o", path)
+	}
+	upgrade()
+	authority, server, client := secret("tls-authority", "servers.crt"), secret("escached-tls", "tls.crt"), secret("controller-tls", "tls.crt")
+	if trusted := secret("controller-tls", "ca.crt"); trusted != authority {
+		t.Error("the controller does not trust the authority that signed the escacheds' certificate")
+	}
+	if trusted := secret("escached-tls", "ca.crt"); trusted == authority || trusted != secret("tls-authority", "clients.crt") {
+		t.Error("an escached's own certificate would open the others")
+	}
+
+	upgrade("--set", "controller.logLevel=debug")
+	if secret("escached-tls", "tls.crt") != server || secret("controller-tls", "tls.crt") != client {
+		t.Error("an upgrade in the first days changed the certificates")
+	}
+	c.must("", "-n", namespace, "annotate", "--overwrite", "secret", release+"-tls-authority", "escache.io/certificates-end=1")
+	if version == helm4 {
+		upgrade("--force-conflicts") // it applies on the server, where the annotation is kubectl's now
+	} else {
+		upgrade()
+	}
+	if secret("escached-tls", "tls.crt") == server || secret("controller-tls", "tls.crt") == client {
+		t.Error("an upgrade near their end left the certificates as they were")
+	}
+	if secret("tls-authority", "servers.crt") != authority {
+		t.Error("renewing certificates changed the authority: the two sides would not trust each other meanwhile")
+	}
+	server = secret("escached-tls", "tls.crt")
+	upgrade()
+	if secret("escached-tls", "tls.crt") != server {
+		t.Error("the renewed certificates were renewed again")
+	}
+
+	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on without its word.
+	if out, err := c.helm(version, "uninstall", release, "--timeout", "5s"); err == nil {
+		t.Fatalf("uninstalled without the guard's word: %s", out)
+	}
+	c.must("", "-n", namespace, "get", "deployment", release+"-controller")
+	c.must("", "get", "nodegroup", "rack-1")
+	if _, err := c.helm(version, "uninstall", release, "--no-hooks"); err != nil {
+		t.Fatal(err)
+	}
+	kinds := "deployments,daemonsets,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings," +
+		"nodegroups,storageclasses,csidrivers,networkpolicies,poddisruptionbudgets"
+	left := c.must("", "get", kinds, "-A", "-l", "app.kubernetes.io/part-of=escache-csi", "-o", "name")
+	if left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+	c.must("", "get", "crd", "cachevolumes.escache.io") // taking it away would take all volumes' records away
+}

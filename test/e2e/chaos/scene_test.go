@@ -1,0 +1,210 @@
+//go:build e2e
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+const (
+	mib = 1 << 20
+	// rebootLimit is for an emulated machine on a busy one, and so are the others.
+	rebootLimit  = 5 * time.Minute
+	goOnLimit    = 2 * time.Minute
+	connectLimit = 3 * time.Minute
+	noticeLimit  = time.Minute
+)
+
+// scene is one volume in use, and what is done to it.
+type scene struct {
+	*testing.T
+
+	lab        *labtest.Lab
+	n1, n2, n3 *labtest.Host
+	v          *labtest.Volume
+	check      *labtest.Checker
+
+	// holder has the volume: its device, its Ceph client and the writer that uses it.
+	holder *labtest.Host
+	device string
+	client string
+	writer *labtest.Writer
+	// off are hosts without power; recovered is how long each fault kept the volume from being used.
+	off       []*labtest.Host
+	recovered []time.Duration
+}
+
+// open makes the volume and gives it to the first host.
+func (s *scene) open() {
+	s.Helper()
+	s.v = s.lab.NewVolume(s, labtest.VolumeSpec{})
+	s.v.Lay(s)
+	s.check = s.v.NewChecker()
+	s.connect(s.n1)
+}
+
+// connect gives the volume to a host, as often as it takes: so does the kubelet.
+func (s *scene) connect(h *labtest.Host) {
+	s.Helper()
+	epoch := s.v.NextEpoch(s, h)
+	labtest.WaitFor(s, h.Name+" connects", connectLimit, func(ctx context.Context) error {
+		answer, err := h.API.DevConnect(ctx, s.v.ConnectRequest(epoch))
+		if err == nil {
+			s.holder, s.device, s.client = h, answer.Device, answer.ClientAddress
+		}
+		return err
+	})
+}
+
+// write has the holder write all the time.
+func (s *scene) write() {
+	s.Helper()
+	s.writer = s.check.Write(s, s.holder, s.device)
+	s.writer.WaitForMore(s, 30, goOnLimit)
+}
+
+// rest ends the writer, so that the volume is idle and dirty.
+func (s *scene) rest() {
+	s.Helper()
+	s.writer.Stop(s)
+	s.writer = nil
+}
+
+// goesOn waits until the holder takes writes again.
+func (s *scene) goesOn() {
+	s.Helper()
+	begin := time.Now()
+	if s.writer == nil {
+		s.writer = s.check.Write(s, s.holder, s.device)
+	}
+	s.writer.WaitForMore(s, 10, goOnLimit)
+	s.recovered = append(s.recovered, time.Since(begin))
+}
+
+// takenOver is the forced hand-over to another host.
+func (s *scene) takenOver(to *labtest.Host) {
+	s.Helper()
+	begin := time.Now()
+	s.lab.Blocklist(s, s.client)
+	s.connect(to)
+	s.usedBy(to, begin)
+}
+
+func (s *scene) usedBy(to *labtest.Host, begin time.Time) {
+	s.Helper()
+	s.recovered = append(s.recovered, time.Since(begin))
+	s.check.TakenOver(s, to, s.device)
+	s.writer = nil
+	s.write()
+}
+
+func (s *scene) powerOff(h *labtest.Host) {
+	s.Helper()
+	s.lab.PowerOff(s, h)
+	s.off = append(s.off, h)
+}
+
+// powerOn brings all hosts back.
+func (s *scene) powerOn() {
+	s.Helper()
+	for _, h := range s.off {
+		s.lab.PowerOn(s, h)
+	}
+	for _, h := range s.off {
+		h.WaitForService(s, rebootLimit)
+	}
+	s.off = nil
+}
+
+// whole brings everything back and waits until both copies are current.
+func (s *scene) whole() {
+	s.Helper()
+	s.lab.ResumeCeph(s)
+	s.lab.Heal(s)
+	s.powerOn()
+	s.v.WaitForPeer(s, s.holder)
+}
+
+// finish verifies what was promised, on the holder and, after a flush, in Ceph alone, and ends the volume's life in good order.
+func (s *scene) finish() {
+	s.Helper()
+	if s.writer != nil {
+		s.writer.Stop(s)
+	}
+	s.check.Verify(s, s.holder, s.device)
+	s.v.Flush(s, s.holder)
+	s.v.Stop(s, s.holder)
+	alone, unmap := s.n3.MapAlone(s, s.v)
+	s.check.Verify(s, s.n3, alone)
+	unmap()
+	s.v.Remove(s, nil)
+}
+
+// while runs a call that the fault interrupts; what it answers does not matter, but that it answers does.
+func (s *scene) while(h *labtest.Host, what string, call func(context.Context) error) (wait func()) {
+	ctx, cancel := context.WithTimeout(s.Context(), connectLimit)
+	done := make(chan error, 1)
+	go func() { done <- call(ctx) }()
+	s.Cleanup(cancel)
+	return func() {
+		s.Helper()
+		if slices.Contains(s.off, h) {
+			cancel() // nobody is there to answer
+			<-done
+			return
+		}
+		err := <-done
+		s.Logf("%s, interrupted, ended with: %v", what, err)
+		if ctx.Err() != nil {
+			s.Errorf("%s did not end within %s", what, connectLimit)
+		}
+		cancel()
+	}
+}
+
+// flushing begins a flush of data that Ceph has not.
+func (s *scene) flushing() (wait func()) {
+	s.Helper()
+	h := s.holder
+	return s.while(h, "flush", func(ctx context.Context) error {
+		answer, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 20})
+		if err == nil {
+			err = fmt.Errorf("%+v", *answer) //nolint:err113 // what is logged
+		}
+		return err
+	})
+}
+
+// connecting begins to give the volume to a host, which must not have it yet.
+func (s *scene) connecting(h *labtest.Host) (wait func()) {
+	s.Helper()
+	epoch := s.v.NextEpoch(s, h)
+	return s.while(h, "dev_connect", func(ctx context.Context) error {
+		_, err := h.API.DevConnect(ctx, s.v.ConnectRequest(epoch))
+		return err
+	})
+}
+
+// resyncing has the second host miss writes and return; it is being resynchronised when this returns.
+func (s *scene) resyncing() {
+	s.Helper()
+	s.powerOff(s.n2)
+	s.v.WaitForStatus(s, s.n1, "runs alone", noticeLimit, alone)
+	// More than an emulated host copies in a moment; beside the region that is checked.
+	s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 12*mib))
+	s.powerOn()
+	s.v.WaitForStatus(s, s.n1, "resynchronises its peer", noticeLimit, func(st api.VolumeStatus) bool {
+		return len(st.Peers) == 1 && st.Peers[0].DiskState != "Outdated" && st.Peers[0].DiskState != "DUnknown"
+	})
+}
+
+func alone(st api.VolumeStatus) bool {
+	return !st.IOSuspended && len(st.Peers) == 1 && st.Peers[0].DiskState == "Outdated"
+}

@@ -1,0 +1,183 @@
+//go:build e2e
+
+package chart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// faults does, one after the other, what each alert is for that peerLoss has not done, and undoes it.
+func faults(t *testing.T, w *world) {
+	before := w.quiet(t)
+	for _, fault := range []struct {
+		name string
+		run  func(*testing.T, *world, figures)
+	}{
+		{"a volume is drained and stays so", drained},
+		{"Ceph is stalled under a writer", stalled},
+		{"Ceph refuses writes", refused},
+		{"hosts are full", full},
+		{"an image has no record", orphan},
+		{"no csi-controller runs", noLeader},
+		{"two csi-controllers lead", splitLeadership},
+		{"a host loses its peer, and nobody can grant that it goes on", frozen},
+		{"a volume is taken from a dead host", fenced},
+	} {
+		if !t.Run(fault.name, func(t *testing.T) {
+			fault.run(t, w, before)
+			before = w.quiet(t)
+			w.steps.Mark(fault.name + ": raised, and over")
+		}) {
+			return
+		}
+	}
+	w.goesOn(t, "first", w.count(t, "first"))
+	w.hasNotFailed(t, "first")
+}
+
+// escache runs the plugin.
+func (w *world) escache(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return w.try(t.Context(), "", "bin/kubectl-escache", append(args, "--kubeconfig", os.Getenv("KUBECONFIG"))...)
+}
+
+func (w *world) endFlushes(t *testing.T) {
+	t.Helper()
+	w.kubectl(t, "delete", "cacheflushes", "--all", fmt.Sprintf("--timeout=%s", commandTime))
+}
+
+// dirtying leaves something that Ceph does not have.
+const dirtying = "dd if=/dev/urandom of=/data/file bs=1M count=8 conv=fsync; " + idle
+
+func drained(t *testing.T, w *world, before figures) {
+	_, err := w.escache(t, "flush", "first", "--drain")
+	check(t, err)
+	w.raises(t, before, "EscacheDrained")
+	w.endFlushes(t)
+}
+
+func stalled(t *testing.T, w *world, before figures) {
+	check(t, w.lab.StallCeph(t.Context()))
+	// More than the cache holds.
+	w.kubectl(t, "exec", "first", "--", "sh", "-c", "dd if=/dev/zero of=/data/big bs=1M count=80 conv=fsync >/dev/null 2>&1 &")
+	_, err := w.escache(t, "flush", "first")
+	check(t, err)
+	w.raisesAmong(t, before, usual, "EscacheCacheNearlyFull", "EscacheFlushStuck")
+	w.raisesAmong(t, before, 13*time.Hour, "EscacheDirtyTooOld")
+	check(t, w.lab.ResumeCeph(t.Context()))
+	w.endFlushes(t)
+	w.goesOn(t, "first", w.count(t, "first"))
+}
+
+// refused lets first rest: what it has on the way to Ceph would fail with the one volume that is to fail.
+func refused(t *testing.T, w *world, before figures) {
+	w.hasNotFailed(t, "first")
+	w.removePod(t, "first", w.volume(t, "first"))
+	w.pod(t, "refused", "second", "n2", dirtying)
+	w.running(t, "refused")
+	ceph := labtest.Open(t)
+	ceph.RefuseWrites(t)
+	if said, err := w.escache(t, "flush", "second", "--wait", "--timeout=30s"); err == nil {
+		t.Errorf("flushed: %s", said)
+	}
+	w.raisesAmong(t, before, usual, "EscacheCacheError")
+	ceph.TakeWrites(t)
+	w.removePod(t, "refused", w.volume(t, "second"))
+	w.endFlushes(t)
+	w.pod(t, "first", "first", "n1", writing)
+	w.running(t, "first")
+}
+
+func full(t *testing.T, w *world, before figures) {
+	hosts := []string{"n2", "n3"} // a volume needs two
+	for _, h := range hosts {
+		check(t, w.lab.Fill(t.Context(), h, false))
+	}
+	w.raises(t, before, "EscacheGroupWithoutRoom")
+	for _, h := range hosts {
+		check(t, w.lab.Fill(t.Context(), h, true))
+	}
+}
+
+func orphan(t *testing.T, w *world, before figures) {
+	const image = "fast/escache-orphan"
+	_, err := w.try(t.Context(), "", "rbd", "create", "--size", "1M", image)
+	check(t, err)
+	w.raises(t, before, "EscacheOrphans")
+	_, err = w.try(t.Context(), "", "rbd", "rm", image)
+	check(t, err)
+}
+
+func noLeader(t *testing.T, w *world, before figures) {
+	w.kubectl(t, "-n", namespace, "scale", "deployment/escache-controller", "--replicas=0")
+	w.raises(t, before, "EscacheNoLeader")
+	w.kubectl(t, "-n", namespace, "scale", "deployment/escache-controller", "--replicas=2")
+	w.rolledOut(t)
+}
+
+// splitLeadership takes the lease away, until it is not the leader but the other one that makes it anew: the former leader tries to renew
+// its own for renewDeadline, and then ends.
+func splitLeadership(t *testing.T, w *world, before figures) {
+	var now figures // of that moment: the former leader ends soon after
+	labtest.WaitForCommand(t, "two lead", podTime, func(ctx context.Context) (err error) {
+		leads := 0.0
+		now, err = w.scrape(ctx)
+		for series, value := range now {
+			if strings.HasPrefix(series, "leader_election_master_status{") {
+				leads += value
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case leads > 1:
+			return nil
+		}
+		_, err = w.try(ctx, "", "kubectl", "-n", namespace, "delete", "lease", "escache-csi-controller", "--ignore-not-found")
+		return errors.Join(fmt.Errorf("%.0f do", leads), err)
+	})
+	got, err := w.alerts(t.Context(), t.TempDir(), usual, before, now)
+	check(t, err)
+	if !slices.Contains(got, "EscacheSplitLeadership") {
+		t.Errorf("the alerts %q are raised", got)
+	}
+	w.rolledOut(t)
+}
+
+func frozen(t *testing.T, w *world, before figures) {
+	volume := w.volume(t, "first")
+	peer := w.peer(t, volume, "n1")
+	check(t, w.lab.StopAPIServer(t.Context()))
+	check(t, w.lab.PowerOff(t.Context(), peer))
+	w.raisesAmong(t, before, usual, "EscacheIOSuspended", "EscacheNoLeader")
+	check(t, w.lab.StartAPIServer(t.Context()))
+	w.sees(t, peer, "get", "cachevolume", volume, "-o", "jsonpath={.status.outdated[*]}")
+	w.goesOn(t, "first", w.count(t, "first"))
+	check(t, w.lab.PowerOn(t.Context(), peer))
+	w.isWhole(t, volume)
+}
+
+func fenced(t *testing.T, w *world, before figures) {
+	w.claim(t, "fenced", "n3", dirtying)
+	w.running(t, "fenced")
+	volume := w.volume(t, "fenced")
+	check(t, w.lab.PowerOff(t.Context(), "n3"))
+	w.kubectl(t, "wait", "--for=condition=Ready=Unknown", "node/n3", fmt.Sprintf("--timeout=%s", podTime))
+	const taint = "node.kubernetes.io/out-of-service"
+	w.kubectl(t, "taint", "node", "n3", taint+"=nodeshutdown:NoExecute")
+	w.sees(t, "", "get", "cachevolume", volume, "-o", "jsonpath={.status.attachedNode}")
+	w.raisesAmong(t, before, usual, "EscacheHostFenced", "EscacheHostWithoutEscached")
+	check(t, w.lab.PowerOn(t.Context(), "n3"))
+	w.kubectl(t, "wait", "--for=condition=Ready", "node/n3", fmt.Sprintf("--timeout=%s", podTime))
+	w.kubectl(t, "taint", "node", "n3", taint+"-")
+	w.isWhole(t, volume)
+}

@@ -1,0 +1,86 @@
+//go:build e2e
+
+package host
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// supersededIsGivenUp: n1 is cut off in the middle of its writes and flushes, n2 takes the volume over, and n1 comes back to the network
+// with a frozen device, open, and verbs stuck in it. Nothing but abandon gets rid of that, and only with proof.
+func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	before := v.Connect(t, n1)
+	acks := n1.Fill(t, before.Device, 0, 4*mib)
+	writer := n1.StartWriter(t, before.Device, labtest.Writes{Offset: 8 * mib, Span: 4 * mib})
+	writer.WaitForMore(t, 20, time.Minute)
+
+	lab.Cut(t, n1)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	epoch := v.Epoch()
+	refusedAbandon(t, v, n1, epoch+1, "cut off from the arbiter")
+	lab.Blocklist(t, before.ClientAddress)
+	after := v.Connect(t, n2)
+	acks = append(acks, writer.Acks()...)
+	n2.Verify(t, after.Device, acks)
+	refusedAbandon(t, v, n1, v.Epoch(), "still cut off, but taken over")
+	more := n2.Fill(t, after.Device, 16*mib, 2*mib)
+	n2.Verify(t, after.Device, acks)
+	acks = append(acks, more...)
+
+	lab.Heal(t)
+	v.WaitForStatus(t, n1, "stays frozen", noticeLimit, frozen)
+	refusedAbandon(t, v, n1, epoch, "with its own epoch")
+	// The writer has the device open: its I/O fails, which ends it, and then the device can go.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	begin := time.Now()
+	labtest.WaitFor(t, "n1 gives the device up", 2*time.Minute, func(context.Context) error {
+		err := n1.API.Abandon(ctx, v.VolumeRef, v.Epoch())
+		if code := labtest.CodeOf(err); err != nil && code != api.CodeDeviceOpen && code != api.CodeBusy {
+			t.Fatalf("abandon: %v", err)
+		}
+		return err
+	})
+	t.Logf("given up after %s", time.Since(begin))
+	writer.Lost(t)
+	for range 2 { // repeated, it has nothing to do
+		if err := n1.API.Abandon(ctx, v.VolumeRef, v.Epoch()); err != nil {
+			t.Errorf("abandon once more: %v", err)
+		}
+	}
+	status := v.Status(t, n1)
+	if status.Role == api.RolePrimary || status.Device != "" || status.ClientAddress != "" || status.State == api.StateConnected {
+		t.Errorf("what is left on n1: %+v", status)
+	}
+
+	// The new holder brings the old one's copy up to date: a repeated PUT is all that may be needed.
+	v.LayOn(t, n2)
+	v.LayOn(t, n1)
+	took := v.WaitForPeer(t, n2)
+	t.Logf("redundant again %s later", took)
+	n2.Verify(t, after.Device, acks)
+	v.Flush(t, n2)
+	v.Stop(t, n2)
+	n1.Verify(t, v.Connect(t, n1).Device, acks)
+	v.Remove(t, n1)
+}
+
+func refusedAbandon(t *testing.T, v *labtest.Volume, h *labtest.Host, epoch int64, when string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := h.API.Abandon(ctx, v.VolumeRef, epoch); labtest.CodeOf(err) != api.CodeNotSuperseded {
+		t.Fatalf("abandon %s: %v", when, err)
+	}
+	if s := v.Status(t, h); s.Device == "" || !s.IOSuspended {
+		t.Fatalf("a refused abandon %s left %+v", when, s)
+	}
+}

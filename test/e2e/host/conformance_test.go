@@ -1,0 +1,32 @@
+//go:build e2e
+
+package host
+
+import (
+	"context"
+	"testing"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/conformance"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// escachedConforms runs the suite that any implementation of the API can be checked with.
+func escachedConforms(t *testing.T, lab *labtest.Lab) {
+	target := conformance.Target{
+		Pool: lab.Pools[0], Storage: labtest.Storage{Lab: lab, Stranger: lab.Hosts[2]},
+		// The upper ends of what the lab's hosts give away.
+		FirstPort: 7900, FirstMinor: 200,
+		Record: func(ctx context.Context, ref api.VolumeRef, imageID, host string, epoch int64) error {
+			return lab.Attach(ctx, labtest.Record{VolumeRef: ref, ImageID: imageID, AttachedNode: host, Epoch: epoch})
+		},
+	}
+	for i := range target.Hosts {
+		h := lab.Hosts[i]
+		target.Hosts[i] = conformance.Host{
+			Name: h.Name, Address: h.Address, URL: h.URL, Devices: labtest.Devices{Host: h},
+			TLS: conformance.TLSFiles{CA: h.TLS.CA, Cert: h.TLS.Cert, Key: h.TLS.Key},
+		}
+	}
+	conformance.Run(t, target)
+}

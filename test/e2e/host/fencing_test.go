@@ -1,0 +1,122 @@
+//go:build e2e
+
+package host
+
+import (
+	"testing"
+	"time"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// noticeLimit is how long DRBD takes to notice a silent peer (its own limits are 2 s), on a machine that may be busy.
+const noticeLimit = time.Minute
+
+func frozen(s api.VolumeStatus) bool { return s.IOSuspended }
+
+// marked says that the replica's own disk knows that it is not current.
+func marked(s api.VolumeStatus) bool { return s.DiskState == "Outdated" }
+
+func cutOffPrimaryFreezes(t *testing.T, lab *labtest.Lab) {
+	n1 := lab.Hosts[0]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	device := v.Connect(t, n1).Device
+	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
+	writer.WaitForMore(t, 20, time.Minute)
+
+	lab.Cut(t, n1)
+	noticed := v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	before := writer.Count()
+	// The arbiter is given the time in which it would have answered, and more.
+	const quiet = 8 * time.Second
+	time.Sleep(quiet)
+	if now := writer.Count(); now != before {
+		t.Errorf("%d writes were acknowledged by one disk alone", now-before)
+	}
+	lab.Heal(t)
+	resumed := writer.WaitForMore(t, 20, time.Minute)
+	v.WaitForPeer(t, n1)
+	acks := writer.Stop(t)
+	t.Logf("frozen after %s, went on %s after the network was back", noticed, resumed)
+	n1.Verify(t, device, acks)
+	v.Remove(t, n1)
+}
+
+func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	device := v.Connect(t, n1).Device
+	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
+	writer.WaitForMore(t, 20, time.Minute)
+
+	lab.CutFrom(t, n1, n2)
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s api.VolumeStatus) bool {
+		return !s.IOSuspended && !labtest.Redundant(s) && len(s.Peers) == 1 && s.Peers[0].DiskState == "Outdated"
+	})
+	writer.WaitForMore(t, 20, time.Minute)
+	v.MustBeOutdated(t, n2)
+	// The one that was left behind must not be taken, whoever asks.
+	refused(t, v, n2, v.Epoch()+1, api.CodeOutdated, api.CodeFencingRefused, api.CodeImageInUse)
+
+	acks := writer.Stop(t)
+	v.Flush(t, n1)
+	v.Stop(t, n1)
+	v.WaitForStatus(t, n1, "says without its peer that nothing is dirty", noticeLimit, func(s api.VolumeStatus) bool {
+		return s.State == api.StateStandby && s.DirtyBytes != nil && *s.DirtyBytes == 0
+	})
+
+	lab.Heal(t)
+	v.WaitForPeer(t, n1)
+	// After the resync n2 is current again: what it lacked is there.
+	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	v.Remove(t, n2)
+	t.Logf("slowest write, through the loss of the peer: %s", acks.Slowest())
+}
+
+// staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the only replica there is, and must not
+// be used.
+func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	connected := v.Connect(t, n1)
+	acks := n1.Fill(t, connected.Device, 0, mib)
+	lab.PowerOff(t, n2)
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s api.VolumeStatus) bool {
+		return !s.IOSuspended && len(s.Peers) == 1 && s.Peers[0].DiskState == "Outdated"
+	})
+	acks = append(acks, n1.Fill(t, connected.Device, 0, mib)...)
+	lab.PowerOff(t, n1)
+	lab.Blocklist(t, connected.ClientAddress)
+
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	v.MustBeOutdated(t, n2)
+	v.WaitForStatus(t, n2, "is marked by the record", noticeLimit, marked)
+	// Even when it is put on record as the one that may write, by somebody who did not look.
+	refused(t, v, n2, v.NextEpoch(t, n2), api.CodeOutdated, api.CodeFencingRefused)
+	mustNotBeAssembled(t, v, n2)
+
+	// Once more, with nobody to ask when it boots: it comes up, and is marked as soon as there is an answer.
+	lab.PowerOff(t, n2)
+	lab.Cut(t, n2)
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	v.WaitForStatus(t, n2, "is up", noticeLimit, func(s api.VolumeStatus) bool { return s.DiskState != "" })
+	lab.Heal(t)
+	took := v.WaitForStatus(t, n2, "is marked by the record", noticeLimit, marked)
+	t.Logf("marked %s after the arbiter could be reached", took)
+
+	lab.PowerOn(t, n1)
+	n1.WaitForService(t, rebootLimit)
+	if s := v.Status(t, n1); marked(s) {
+		t.Errorf("n1 is marked, which is not on record: %+v", s)
+	}
+	device := v.Connect(t, n1).Device
+	n1.Verify(t, device, acks)
+	v.WaitForPeer(t, n1)
+	v.Remove(t, n1)
+}

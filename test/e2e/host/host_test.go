@@ -1,0 +1,50 @@
+//go:build e2e
+
+// Package host tests escached on the real kernels of three hosts with a real Ceph. It runs inside a lab: `lab run -- host.test`.
+package host
+
+import (
+	"testing"
+
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// TestHosts runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it
+// broke and leaves nothing on the hosts, which is checked after each.
+func TestHosts(t *testing.T) {
+	lab := labtest.Open(t)
+	tests := []struct {
+		name string
+		run  func(*testing.T, *labtest.Lab)
+	}{
+		{"escached keeps the contract of the API", escachedConforms},
+		{"an older epoch is refused", olderEpochIsRefused},
+		{"a second host is refused while the first holds the image", secondHostIsRefused},
+		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},
+		{"a cache of another volume is refused", foreignCacheIsRefused},
+		{"flush while Ceph stands still says what is left and resumes", flushSurvivesStalledCeph},
+		{"restart of escached under load is not noticed", restartIsNotNoticed},
+		{"escached killed at every crash point of every verb", killedAtEveryCrashPoint},
+		{"cycles leave nothing behind", cyclesLeaveNothing},
+		{"polls start no process", pollsStartNothing},
+		{"escached is small and idle when nothing happens", smallAndIdle},
+		{"a primary cut off from everything freezes and goes on after it", cutOffPrimaryFreezes},
+		{"a primary that lost its peer goes on alone when granted", grantedPrimaryGoesOnAlone},
+		{"failover loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 64<<20, false) }},
+		{"failover under a running writer loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 8<<20, true) }},
+		{"a synced file survives a power loss right after it, ext4", func(t *testing.T, lab *labtest.Lab) { syncedFileSurvives(t, lab, "ext4") }},
+		{"a synced file survives a power loss right after it, xfs", func(t *testing.T, lab *labtest.Lab) { syncedFileSurvives(t, lab, "xfs") }},
+		{"a device that was taken over is given up", supersededIsGivenUp},
+		{"redundancy comes back on the third host under a running writer", redundancyComesBackOnTheThirdHost},
+		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},
+		{"a failed local disk on the primary is not noticed", failedDiskIsNotNoticed},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.run(t, lab)
+			if !t.Failed() {
+				lab.AssertNothingLeft(t)
+			}
+		})
+	}
+}

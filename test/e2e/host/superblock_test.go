@@ -1,0 +1,84 @@
+//go:build e2e
+
+package host
+
+import (
+	"fmt"
+	"testing"
+
+	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// A cache begins with escache's own header of 1 MiB; dm-writecache's superblock follows.
+const (
+	saveSuperblock    = "dd if=%[1]s of=/tmp/superblock bs=4096 skip=256 count=1 iflag=direct 2>&1"
+	zeroSuperblock    = "dd if=/dev/zero of=%[1]s bs=4096 seek=256 count=1 oflag=direct conv=notrunc 2>&1"
+	restoreSuperblock = "dd if=/tmp/superblock of=%[1]s bs=4096 seek=256 count=1 oflag=direct conv=notrunc 2>&1"
+	superblockIsZero  = "dd if=%[1]s bs=4096 skip=256 count=1 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c"
+)
+
+// onBoth runs a script on both replicas' disks, below DRBD: what a firmware bug or a careless operator does.
+func onBoth(t *testing.T, v *labtest.Volume, script string) {
+	t.Helper()
+	for _, h := range v.Hosts {
+		h.Shell(t, fmt.Sprintf(script, v.LogicalVolume()))
+	}
+}
+
+func zeroedSuperblockIsRefused(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	acks := n1.Fill(t, v.Connect(t, n1).Device, 0, mib)
+	v.Flush(t, n1)
+	v.Stop(t, n1)
+
+	onBoth(t, v, saveSuperblock)
+	onBoth(t, v, zeroSuperblock)
+	for _, h := range []*labtest.Host{n1, n2} {
+		refused(t, v, h, v.NextEpoch(t, h), api.CodeCacheCorrupt)
+		if bytes := h.Shell(t, fmt.Sprintf(superblockIsZero, v.LogicalVolume())); bytes != "0" {
+			t.Errorf("%s: %s bytes were written over the zeroed superblock", h.Name, bytes)
+		}
+		mustNotBeAssembled(t, v, h)
+	}
+	onBoth(t, v, restoreSuperblock)
+	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	v.Remove(t, n2)
+}
+
+func mustNotBeAssembled(t *testing.T, v *labtest.Volume, h *labtest.Host) {
+	t.Helper()
+	status := v.Status(t, h)
+	if status.Device != "" || status.Role != api.RoleSecondary || status.ClientAddress != "" {
+		t.Errorf("%s: half of a device is left after the refusal: %+v", h.Name, status)
+	}
+}
+
+func foreignCacheIsRefused(t *testing.T, lab *labtest.Lab) {
+	n1 := lab.Hosts[0]
+	mine, foreign := lab.NewVolume(t, labtest.VolumeSpec{}), lab.NewVolume(t, labtest.VolumeSpec{})
+	acks := map[*labtest.Volume]labtest.Acks{}
+	for _, v := range []*labtest.Volume{mine, foreign} {
+		v.Lay(t)
+		acks[v] = n1.Fill(t, v.Connect(t, n1).Device, 0, mib)
+		v.Flush(t, n1)
+		v.Stop(t, n1)
+	}
+	const copyWhole = "dd if=%s of=%s bs=1M count=4 iflag=direct oflag=direct conv=notrunc 2>&1"
+	onBoth(t, mine, "dd if=%s of=/tmp/mine bs=1M count=4 iflag=direct 2>&1")
+	for _, h := range mine.Hosts {
+		h.Shell(t, fmt.Sprintf(copyWhole, foreign.LogicalVolume(), mine.LogicalVolume()))
+	}
+	refused(t, mine, n1, mine.NextEpoch(t, n1), api.CodeIdentityMismatch)
+	mustNotBeAssembled(t, mine, n1)
+	for _, h := range mine.Hosts {
+		h.Shell(t, fmt.Sprintf("cmp -n 4194304 %s %s", foreign.LogicalVolume(), mine.LogicalVolume()))
+	}
+	onBoth(t, mine, "dd if=/tmp/mine of=%s bs=1M count=4 oflag=direct conv=notrunc 2>&1; rm /tmp/mine")
+	for v, acks := range acks {
+		n1.Verify(t, v.Connect(t, n1).Device, acks)
+		v.Remove(t, n1)
+	}
+}

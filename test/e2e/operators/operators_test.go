@@ -1,0 +1,181 @@
+//go:build e2e
+
+package operators
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/hosttest"
+)
+
+func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(bytes, resource.BinarySI) }
+
+// TestOperators goes through one world, in this order.
+func TestOperators(t *testing.T) {
+	w := start(t)
+	t.Run("kinds that are not installed", func(t *testing.T) {
+		for _, args := range [][]string{{"status"}, {"flush", "--node=n1"}, {"evacuate", "n1"}, {"explain", "--volume", "x"}, {"orphans"}} {
+			says(t, w.escache(t, 1, args...), "install escache-csi's Helm chart")
+		}
+	})
+	w.install(t)
+	w.lead(t)
+	for _, name := range []string{"a", "b"} {
+		w.attach(t, name, "n1", 300*mib)
+		w.fleet.Hosts["n1"].Load(ref(name), hosttest.Traffic{CephPerSecond: 150 * mib, PodPerSecond: 20 * mib})
+	}
+	w.attach(t, "c", "n2", 10*mib)
+	t.Run("wrong names", w.wrongNames)
+	t.Run("no permission", w.noPermission)
+	t.Run("status and explain", w.looking)
+	t.Run("the web page", w.thePage)
+	t.Run("flush a claim", w.flushClaim)
+	t.Run("on a terminal", w.onTerminal)
+	t.Run("evacuate and uncordon", w.evacuation)
+	t.Run("another leader in the middle", w.anotherLeader)
+	t.Run("discard a cache", w.discard)
+	t.Run("support bundle", w.bundle)
+	w.attach(t, "data-app-0", "n1", 20*mib)
+	w.attach(t, "data-app-1", "n2", 20*mib)
+	lost := w.volume(t, "data-app-1")
+	lost.Status.AttachedNode = ""
+	must(t, w.api.Status().Update(t.Context(), lost))
+	for _, name := range []string{"a", "b"} { // a flush of what is written to all the time does not end well, as it should
+		w.fleet.Hosts["n1"].Load(ref(name), hosttest.Traffic{})
+	}
+	t.Run("docs", w.runDocs)
+}
+
+func (w *world) wrongNames(t *testing.T) {
+	says(t, w.escache(t, 1, "flush", "zz", "-n", "shop", "--wait"), "no PersistentVolumeClaim shop/zz")
+	says(t, w.escache(t, 1, "flush", "--node=zz", "--wait"), "no node zz")
+	says(t, w.escache(t, 1, "flush", "--group=zz", "--wait"), "no NodeGroup zz")
+	says(t, w.escache(t, 1, "evacuate", "zz"), "node zz is in no NodeGroup")
+	says(t, w.escache(t, 1, "explain", "zz", "-n", "shop"), "no PersistentVolumeClaim zz in namespace shop")
+	says(t, w.escache(t, 1, "explain", "--volume", "zz"), "no CacheVolume zz")
+	says(t, w.escache(t, 1, "discard-cache", "zz"), "no CacheVolume zz")
+	says(t, w.escache(t, 1, "status", "--context", "zz"), "zz")
+}
+
+func (w *world) noPermission(t *testing.T) {
+	stranger := w.stranger(t)
+	for _, args := range [][]string{{"status"}, {"flush", "a", "-n", "shop"}, {"evacuate", "n1"}, {"explain", "a", "-n", "shop"}} {
+		says(t, w.as(t, stranger, "", 1, args...), "forbidden", "Ask an administrator")
+	}
+}
+
+func (w *world) looking(t *testing.T) {
+	deadline := time.Now().Add(30 * time.Second)
+	for !strings.Contains(w.escache(t, 0, "status"), "Ready") && time.Now().Before(deadline) {
+		time.Sleep(200 * time.Millisecond)
+	}
+	says(t, w.escache(t, 0, "status"), "rack1", "n1", "pvc-a", "shop/a", "Ready")
+	says(t, w.escache(t, 0, "status", "-o", "wide"), "rbd/escache-a")
+	says(t, w.escache(t, 0, "status", "-o", "name"), "nodegroup.escache.io/rack1", "cachevolume.escache.io/pvc-b")
+	list := metav1.List{}
+	must(t, json.Unmarshal([]byte(w.escache(t, 0, "status", "-o", "json")), &list))
+	if len(list.Items) < 4 {
+		t.Errorf("%d items", len(list.Items))
+	}
+	says(t, w.escache(t, 0, "explain", "a", "-n", "shop"), "rbd/escache-a", "to n1, epoch 1", "in the cache", "evacuate n1")
+	says(t, w.escache(t, 0, "orphans"), "no orphans")
+}
+
+func (w *world) flushClaim(t *testing.T) {
+	out := w.escache(t, 0, "flush", "c", "-n", "shop", "--wait", "--timeout=2m")
+	says(t, out, "1 of 1 volumes are clean")
+	if s, _ := w.fleet.Hosts["n2"].Volume(ref("c")); *s.DirtyBytes != 0 || s.Mode != escache.ModeWriteback {
+		t.Errorf("%+v", s)
+	}
+	out = w.escache(t, 3, "flush", "a", "-n", "shop", "--wait", "--timeout=1s")
+	says(t, out, "goes on without you")
+}
+
+func (w *world) evacuation(t *testing.T) {
+	out := w.escache(t, 0, "evacuate", "n1", "--wait", "--timeout=2m")
+	says(t, out, "cordoned", "%", "everything on node n1 is in Ceph")
+	for _, name := range []string{"a", "b"} {
+		if v := w.volume(t, name); v.Status.Authority != v1alpha1.AuthorityCeph || w.mode("n1", name) != escache.ModeWritethrough {
+			t.Errorf("%s: %+v", name, v.Status)
+		}
+	}
+	w.escache(t, 0, "evacuate", "n1", "--wait", "--timeout=1m") // again
+	says(t, w.escache(t, 0, "status"), "Cordoned", "Drained")
+	says(t, w.escache(t, 0, "explain", "a", "-n", "shop"), "cacheflush/evacuate-n1", "in Ceph", "can be moved at once")
+	says(t, w.escache(t, 0, "uncordon", "n1"), "its caches write back")
+	for _, name := range []string{"a", "b"} {
+		if v := w.volume(t, name); v.Status.Authority != v1alpha1.AuthorityCache || w.mode("n1", name) != escache.ModeWriteback {
+			t.Errorf("%s: %+v", name, v.Status)
+		}
+	}
+}
+
+func (w *world) anotherLeader(t *testing.T) {
+	w.fleet.Hosts["n1"].Write(ref("a"), 900*mib)
+	w.escache(t, 0, "evacuate", "n1")
+	time.Sleep(1500 * time.Millisecond) // in the middle, wherever that is
+	w.retire()
+	w.lead(t)
+	w.escache(t, 0, "evacuate", "n1", "--wait", "--timeout=2m")
+	w.retire()
+	w.lead(t)
+	w.escache(t, 0, "uncordon", "n1")
+	if v := w.volume(t, "a"); v.Status.Authority != v1alpha1.AuthorityCache || len(v.Status.WriteThrough) > 0 || w.mode("n1", "a") != escache.ModeWriteback {
+		t.Errorf("%+v", v.Status)
+	}
+}
+
+func (w *world) discard(t *testing.T) {
+	v := w.volume(t, "c")
+	v.Status.AttachedNode = ""
+	must(t, w.api.Status().Update(t.Context(), v))
+	says(t, w.escache(t, 0, "discard-cache", "pvc-c", "--dry-run"), "the copy on n2", "nothing was changed")
+	says(t, w.as(t, w.kube.Kubeconfig(), "yes\n", 4, "discard-cache", "pvc-c"), "nothing was changed")
+	all := &v1alpha1.CacheDiscardList{}
+	must(t, w.api.List(t.Context(), all))
+	if len(all.Items) != 0 {
+		t.Errorf("%d were made", len(all.Items))
+	}
+	// Nobody carries it out here: what is made is the contract.
+	says(t, w.as(t, w.kube.Kubeconfig(), "pvc-c\n", 3, "discard-cache", "pvc-c", "--timeout=1s", "--reason=fire"), "is pending")
+	must(t, w.api.List(t.Context(), all))
+	if len(all.Items) != 1 || all.Items[0].Spec.Epoch != v.Status.Epoch || all.Items[0].Spec.RequestedBy == "" || all.Items[0].Spec.Reason != "fire" {
+		t.Errorf("%+v", all.Items)
+	}
+}
+
+func (w *world) bundle(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "b.tar.gz")
+	says(t, w.escache(t, 0, "support-bundle", "-f", path), "files")
+	file, err := os.Open(path)
+	must(t, err)
+	defer file.Close()
+	packed, err := gzip.NewReader(file)
+	must(t, err)
+	names := ""
+	for archive := tar.NewReader(packed); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		must(t, err)
+		names += header.Name + "\n"
+	}
+	says(t, names, "escache/cachevolumes.json", "escache/cacheflushes.json", "escache/nodes.json")
+	if strings.Contains(names, "secret") {
+		t.Error("secrets were read")
+	}
+}

@@ -1,0 +1,85 @@
+package kubetest
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/escache/escache-csi/test/internal/buildcache"
+	"github.com/escache/escache-csi/test/internal/kubernetes"
+	"github.com/escache/escache-csi/test/internal/progress"
+	"github.com/escache/escache-csi/test/internal/tools"
+)
+
+// Tools are the paths of tools by name (see test/tool), built first if they have to be.
+func Tools(t testing.TB, names ...string) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	paths, err := builder(t).Paths(ctx, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+func builder(t testing.TB) *tools.Builder {
+	t.Helper()
+	cache, err := buildcache.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tools.New(".", cache, progress.New(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Snapshots gives the cluster the kinds of VolumeSnapshots and the snapshot-controller. Sidecars that are started afterwards have the real
+// external-snapshotter among them.
+func (c *Cluster) Snapshots(t testing.TB) {
+	t.Helper()
+	programs := Tools(t, kubernetes.SnapshotPrograms()...)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	module, err := builder(t).Module(ctx, "csi", kubernetes.SnapshotModule)
+	if err == nil {
+		err = c.control.StartSnapshots(ctx, kubernetes.SnapshotConfig{Module: module, Programs: programs})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.snapshots = true
+}
+
+// Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what
+// they log is shown when it has failed.
+func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
+	t.Helper()
+	c.SidecarsAs(t, Account{Kubeconfig: c.Kubeconfig(), Namespace: "default"}, name, socket, args)
+}
+
+// SidecarsAs is Sidecars with an account's rights.
+func (c *Cluster) SidecarsAs(t testing.TB, account Account, name, socket string, args map[string][]string) {
+	t.Helper()
+	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{
+		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: account.Kubeconfig, Namespace: account.Namespace,
+		Programs: Tools(t, kubernetes.SidecarPrograms()...), Snapshots: c.snapshots, Args: args,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sidecars.Stop(context.Background()); err != nil {
+			t.Log(err)
+		}
+		if !t.Failed() {
+			return
+		}
+		for part, path := range sidecars.Logs() {
+			text, _ := os.ReadFile(path)
+			t.Logf("%s:\n%s", part, text[max(0, len(text)-8000):])
+		}
+	})
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/escache/escache-csi/test/lab/internal/supervisor"
+	"github.com/escache/escache-csi/test/lab/labclient"
+)
+
+// verbTime bounds what a verb may take, on a machine with much else to do.
+const verbTime = 8 * time.Minute
+
+func root() *cobra.Command {
+	var name string
+	command := &cobra.Command{
+		Use:   "lab",
+		Short: "A laboratory of real Ceph and real hosts on this machine",
+		Long: "lab starts, in namespaces of its own, a real Ceph and hosts that are small QEMU machines with Debian's stock kernel,\n" +
+			"and does to them what goes wrong in data centres. Needs root. `up` installs and builds what is missing.",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	command.PersistentFlags().StringVar(&name, "name", "", "which lab of this checkout (default $LAB_NAME, or \"lab\")")
+	find := func() (labclient.Location, error) { return labclient.Locate(name) }
+	client := func() (*labclient.Client, error) {
+		if name == "" && os.Getenv(labclient.EnvSocket) != "" {
+			return labclient.Inside()
+		}
+		location, err := find()
+		return labclient.New(location), err
+	}
+	command.AddCommand(upCommand(find), downCommand(find), statusCommand(client), execCommand(client), logsCommand(client))
+	command.AddCommand(nodeCommands(client)...)
+	command.AddCommand(cutCommand(client))
+	command.AddCommand(lifeCommands(client)...)
+	command.AddCommand(insideCommands(client)...)
+	return command
+}
+
+type (
+	finder    func() (labclient.Location, error)
+	connector func() (*labclient.Client, error)
+)
+
+func upCommand(find finder) *cobra.Command {
+	var options lab.Options
+	command := &cobra.Command{
+		Use: "up", Short: "Start a lab and wait until all of it is usable", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if options.Nodes < 1 || options.Nodes > 9 {
+				return errors.New("--nodes: a lab has 1 to 9 nodes")
+			}
+			if options.Driver && options.NoCeph {
+				return errors.New("--driver: the driver needs Ceph")
+			}
+			if options.Driver && options.Bare {
+				return errors.New("--driver: the driver needs escached, which --bare leaves out")
+			}
+			options.Kubernetes = options.Kubernetes || options.Driver || len(options.Images) > 0
+			for i, image := range options.Images {
+				path, err := filepath.Abs(image)
+				if err != nil {
+					return fmt.Errorf("--image: %w", err)
+				}
+				options.Images[i] = path
+			}
+			location, err := find()
+			if err != nil {
+				return err
+			}
+			return lab.Up(cmd.Context(), location, options)
+		},
+	}
+	flags := command.Flags()
+	flags.IntVar(&options.Nodes, "nodes", 3, "number of hosts, n1, n2, …")
+	flags.BoolVar(&options.Kubernetes, "kubernetes", false, "make the hosts nodes of a Kubernetes cluster")
+	flags.BoolVar(&options.Driver, "driver", false,
+		"also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
+	flags.BoolVar(&options.Bare, "bare", false, "leave out escached and the hosts' way to Ceph")
+	flags.StringArrayVar(&options.Images, "image", nil,
+		"archive of a container image that the nodes shall have, with CSI's sidecars (may be repeated; means --kubernetes)")
+	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
+	flags.BoolVar(&options.ForgetfulDisks, "forgetful-disks", false,
+		"a host that loses its power loses what it had not flushed to its disks")
+	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of a host's NVMe stand-in in MiB; takes only what is written")
+	flags.BoolVar(&options.NoCeph, "no-ceph", false, "hosts only")
+	return command
+}
+
+func downCommand(find finder) *cobra.Command {
+	return &cobra.Command{
+		Use: "down", Short: "End a lab and leave nothing of it but what failed tests have kept, also after a crash", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			location, err := find()
+			if err != nil {
+				return err
+			}
+			if err := lab.Down(cmd.Context(), location); err != nil {
+				return err
+			}
+			if _, err := os.Stat(location.FailedDir()); err == nil {
+				fmt.Println("what the hosts said when tests failed is kept until the next `lab up`:", location.FailedDir())
+			}
+			return nil
+		},
+	}
+}
+
+func execCommand(connect connector) *cobra.Command {
+	var limit time.Duration
+	command := &cobra.Command{
+		Use: "exec NODE -- COMMAND [ARGUMENT…]", Short: "Run a command on a node", Args: cobra.MinimumNArgs(2),
+		Long: "Runs a command on a node, without a shell in between; its exit status becomes this one's. It works whatever is cut.\n" +
+			"When this program ends, so does the command.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			command := args[1:]
+			if command[0] == "--" {
+				command = command[1:]
+			}
+			if len(command) == 0 {
+				return errors.New("exec: which command?")
+			}
+			client, err := connect()
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			if limit > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
+			code, err := client.Exec(ctx, args[0], labclient.Command{Args: command},
+				labclient.Streams{In: input(), Out: os.Stdout, Err: os.Stderr})
+			if err == nil && code != 0 {
+				return exitStatusError(code)
+			}
+			return err
+		},
+	}
+	command.Flags().SetInterspersed(false)
+	command.Flags().DurationVar(&limit, "timeout", 0, "kill the command after this time")
+	return command
+}
+
+// input is standard input unless that is a terminal, from which nothing is expected.
+func input() io.Reader {
+	info, err := os.Stdin.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice != 0 {
+		return nil
+	}
+	return os.Stdin
+}
+
+// bounded runs a verb with its time.
+func bounded(
+	connect connector, act func(ctx context.Context, client *labclient.Client, args []string) error,
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		client, err := connect()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), verbTime)
+		defer cancel()
+		return act(ctx, client, args)
+	}
+}
+
+func nodeCommands(connect connector) []*cobra.Command {
+	var undo, restore bool
+	fill := &cobra.Command{
+		Use: "fill NODE", Short: "Take all free room of a node's volume group", Args: cobra.ExactArgs(1),
+		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.Fill(ctx, args[0], undo) }),
+	}
+	fill.Flags().BoolVar(&undo, "undo", false, "give the room back")
+	fail := &cobra.Command{
+		Use: "fail-disk NODE", Short: "Make a node's NVMe stand-in return I/O errors", Args: cobra.ExactArgs(1),
+		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {
+			return c.FailDisk(ctx, args[0], restore)
+		}),
+	}
+	fail.Flags().BoolVar(&restore, "restore", false, "make it work again")
+	return []*cobra.Command{
+		{
+			Use: "power-off NODE", Short: "Take a node's power away at once", Args: cobra.ExactArgs(1),
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOff(ctx, args[0]) }),
+		},
+		{
+			Use: "power-on NODE", Short: "Boot a node from its disks and wait until it is usable", Args: cobra.ExactArgs(1),
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOn(ctx, args[0]) }),
+		},
+		fill, fail,
+	}
+}
+
+func cutCommand(connect connector) *cobra.Command {
+	var cut labclient.Cut
+	command := &cobra.Command{
+		Use: "cut NODE", Short: "Cut a node's data network; exec still works", Args: cobra.ExactArgs(1),
+		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.Cut(ctx, args[0], cut) }),
+	}
+	command.Flags().StringVar(&cut.From, "from", "", "only from this node, \"ceph\" or \"control-plane\"")
+	command.Flags().BoolVar(&cut.OneWay, "one-way", false, "lose only what the node sends")
+	command.Flags().BoolVar(&cut.Slow, "slow", false, fmt.Sprintf("lose only what is more than %d KiB a second", labclient.SlowRate))
+	return command
+}
+
+func lifeCommands(connect connector) []*cobra.Command {
+	simple := func(use, short string, act func(*labclient.Client, context.Context) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Args: cobra.NoArgs,
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, _ []string) error { return act(c, ctx) }),
+		}
+	}
+	return []*cobra.Command{
+		simple("heal", "Undo all cuts", (*labclient.Client).Heal),
+		simple("stall-ceph", "Freeze Ceph's OSD: nothing fails, nothing goes on", (*labclient.Client).StallCeph),
+		simple("resume-ceph", "Let Ceph's OSD go on", (*labclient.Client).ResumeCeph),
+		simple("stop-api-server", "End the Kubernetes API server at once", (*labclient.Client).StopAPIServer),
+		simple("start-api-server", "Start the Kubernetes API server again and wait until it is ready", (*labclient.Client).StartAPIServer),
+		{
+			Use: "controller-flags [-- FLAG…]", Short: "Start csi-controller again with these flags after the lab's own",
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {
+				return c.SetControllerFlags(ctx, args...)
+			}),
+		},
+	}
+}
+
+// insideCommands run something of this machine in the lab's namespaces.
+func insideCommands(connect connector) []*cobra.Command {
+	inside := func(use, short string, prefix ...string) *cobra.Command {
+		command := &cobra.Command{
+			Use: use, Short: short, Args: cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				client, err := connect()
+				if err != nil {
+					return err
+				}
+				return lab.Enter(cmd.Context(), client, slices.Concat(prefix, args))
+			},
+		}
+		command.Flags().SetInterspersed(false)
+		return command
+	}
+	return []*cobra.Command{
+		inside("run -- COMMAND [ARGUMENT…]", "Run a command of this machine inside the lab's namespaces, with its environment"),
+		inside("ceph -- ARGUMENT…", "Run ceph as the lab's administrator", "ceph"),
+		inside("rbd -- ARGUMENT…", "Run rbd as the lab's administrator", "rbd"),
+		inside("kubectl -- ARGUMENT…", "Run kubectl as the lab's administrator", "kubectl"),
+	}
+}

@@ -1,0 +1,41 @@
+// Command lab starts and steers a laboratory of real parts: Ceph, hosts with a stock kernel, DRBD and dm-writecache, a network that can be
+// cut.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/escache/escache-csi/test/lab/internal/supervisor"
+)
+
+func main() {
+	if lab.IsSupervisor(os.Args) {
+		os.Exit(lab.Supervise(os.Args[2]))
+	}
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := root().ExecuteContext(ctx)
+	var status exitStatusError
+	switch {
+	case errors.As(err, &status):
+		return int(status)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 1
+	}
+	return 0
+}
+
+// exitStatusError is that of a command that ran on a node; it becomes this program's.
+type exitStatusError int
+
+func (e exitStatusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

@@ -1,0 +1,119 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/test/blockcheck/block"
+)
+
+// Checker keeps, outside the hosts, everything that a volume's holders have acknowledged one after the other. It says whether all of it
+// is there, and whether a holder that was fenced has written after that.
+type Checker struct {
+	// Lost are blocks that were acknowledged and are not there; Double are blocks, and acknowledgements, of a fenced holder.
+	Lost, Double int
+
+	v       *Volume
+	acks    Acks
+	writers []*Writer
+	fenced  []*Writer
+	given   []int // how many acknowledgements each fenced writer had given when it was fenced
+	late    []int // how many after that are counted already
+}
+
+// checkedSpan is the region that is written over and over.
+const checkedSpan = 4 << 20
+
+// NewChecker returns one for a volume that nobody has written to.
+func (v *Volume) NewChecker() *Checker { return &Checker{v: v} }
+
+// Write starts the writer of a holder.
+func (c *Checker) Write(t T, h *Host, device string) *Writer {
+	t.Helper()
+	w := h.StartWriter(t, device, Writes{Span: checkedSpan})
+	c.writers = append(c.writers, w)
+	return w
+}
+
+// Keep takes in what was acknowledged beside the region that is written all the time.
+func (c *Checker) Keep(acks Acks) { c.acks = append(c.acks, acks...) }
+
+// Acks is everything that was acknowledged.
+func (c *Checker) Acks() Acks {
+	all := slices.Clone(c.acks)
+	for _, w := range c.writers {
+		all = append(all, w.Acks()...)
+	}
+	for i, w := range c.fenced {
+		all = append(all, w.Acks()[:c.given[i]]...)
+	}
+	return all
+}
+
+// TakenOver is called when another host has the device and has not used it yet. What earlier holders have acknowledged is verified, and
+// from now on they may not write any more: what is there now is kept.
+func (c *Checker) TakenOver(t T, h *Host, device string) {
+	t.Helper()
+	for _, w := range c.writers {
+		c.fenced, c.given, c.late = append(c.fenced, w), append(c.given, w.Count()), append(c.late, 0)
+	}
+	c.writers = nil
+	c.verify(t, h, device, false)
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	out, err := h.Try(ctx, nil, "blockcheck", "list", device, "--span", fmt.Sprint(checkedSpan))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for line := range strings.Lines(out) {
+		ack, err := block.ParseAck(strings.TrimSpace(line))
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		c.acks = append(c.acks, ack)
+	}
+}
+
+// Verify reads the device and counts what is wrong.
+func (c *Checker) Verify(t T, h *Host, device string) {
+	t.Helper()
+	c.verify(t, h, device, true)
+}
+
+func (c *Checker) verify(t T, h *Host, device string, strict bool) {
+	t.Helper()
+	acks := c.Acks()
+	if len(acks) == 0 {
+		return // nothing was promised yet
+	}
+	args := []string{"blockcheck", "verify", device}
+	if strict {
+		for i, w := range c.fenced {
+			args = append(args, "--fenced", fmt.Sprint(w.Epoch))
+			if late := w.Count() - c.given[i]; late > c.late[i] {
+				c.Double += late - c.late[i]
+				c.late[i] = late
+				t.Errorf("%s acknowledged %d writes after it was fenced", w.host.Name, late)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	out, err := h.Try(ctx, strings.NewReader(acks.List()), args...)
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(out) {
+		switch {
+		case strings.HasPrefix(line, "right "):
+		case strings.HasPrefix(line, "fenced "), strings.HasPrefix(line, "foreign "):
+			c.Double++
+		default:
+			c.Lost++
+		}
+	}
+	t.Errorf("%s on %s: %v\n%s", device, h.Name, err, out)
+}

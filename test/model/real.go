@@ -1,0 +1,293 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/node/arbiter"
+)
+
+// rules calls the functions that decide in production. They are pure, so an answer is remembered.
+type rules struct {
+	attaches map[attachQuestion]attachAnswer
+	detaches map[detachQuestion]detachAnswer
+	settled  map[settledQuestion]bool
+	decided  map[decideQuestion]bool
+	lifted   map[goneQuestion]bool
+}
+
+func newRules() rules {
+	return rules{
+		attaches: map[attachQuestion]attachAnswer{}, detaches: map[detachQuestion]detachAnswer{},
+		settled: map[settledQuestion]bool{}, decided: map[decideQuestion]bool{}, lifted: map[goneQuestion]bool{},
+	}
+}
+
+type (
+	attachQuestion struct {
+		rec  record
+		node uint8
+	}
+	attachAnswer struct {
+		plan authority.Attachment
+		ok   bool
+	}
+	detachQuestion struct {
+		rec    record
+		node   uint8
+		holder report
+		dead   bool
+		// flush: it is the controller's own attachment that ends, flushed or not.
+		flush, flushed bool
+	}
+	detachAnswer struct {
+		plan authority.Detachment
+		ok   bool
+	}
+	settledQuestion struct {
+		rec  record
+		seen [hosts]report
+	}
+	goneQuestion struct {
+		rec    record
+		host   int
+		client uint8
+		of     report
+	}
+	decideQuestion struct {
+		rec               record
+		node, peer, epoch uint8
+	}
+)
+
+// report is what a host's escached would answer.
+type report struct {
+	silent, absent, device, primary, current, dirty bool
+	client, epoch                                   uint8
+}
+
+func (s *state) report(h uint8) report {
+	n := &s.host[h]
+	if !s.reaches(h) {
+		return report{silent: true}
+	}
+	return report{
+		absent: !n.laid, device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
+		current: n.upToDate && !n.inconsistent, dirty: n.dirty != 0,
+	}
+}
+
+var errSilent = errors.New("no answer")
+
+func (r report) real() authority.Report {
+	if r.silent {
+		return authority.Report{Err: errSilent}
+	}
+	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "Consistent"}
+	switch {
+	case r.device:
+		s.State, s.Device = escache.StateConnected, "/dev/escache/p/i"
+	case r.absent:
+		s.State = escache.StateAbsent
+	}
+	if r.primary {
+		s.Role = escache.RolePrimary
+	}
+	s.Epoch = int64(r.epoch)
+	if r.device {
+		s.ClientAddress = address(r.client)
+	}
+	if r.current {
+		bytes := int64(0)
+		if r.dirty {
+			bytes = 4096
+		}
+		s.DiskState, s.DirtyBytes = "UpToDate", &bytes
+	}
+	return authority.Report{Status: s}
+}
+
+func address(client uint8) string { return fmt.Sprintf("10.0.0.1:0/%d", client) }
+
+func (r *record) volume() *v1alpha1.CacheVolume {
+	v := &v1alpha1.CacheVolume{}
+	v.Name, v.Spec.Group, v.Spec.Pool, v.Spec.Image = "v", "g", "p", "i"
+	v.Status.Epoch, v.Status.Authority = int64(r.epoch), v1alpha1.AuthorityCeph
+	if r.inCache {
+		v.Status.Authority = v1alpha1.AuthorityCache
+	}
+	if r.flush {
+		v.Status.FlushEpoch = v.Status.Epoch
+	}
+	if r.attached != nobody {
+		v.Status.AttachedNode = names[r.attached]
+	}
+	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
+	r.outdated.each(func(h uint8) { v.Status.Outdated = append(v.Status.Outdated, names[h]) })
+	if r.client != 0 {
+		v.Status.ClientAddress = address(r.client)
+	}
+	for h, of := range r.fenced {
+		of.each(func(c uint8) {
+			v.Status.Fenced = append(v.Status.Fenced, r.entry(h, c))
+		})
+	}
+	return v
+}
+
+// entry is what is on record of a fenced client; the time in which a dev_connect may still be under way is over.
+func (r *record) entry(h int, c uint8) v1alpha1.FencedClient {
+	client := v1alpha1.FencedClient{Address: address(c), Epoch: int64(r.epoch)}
+	if h < hosts {
+		client.Node = names[h]
+	}
+	if !r.fencedNow.has(c) {
+		client.Epoch--
+	}
+	return client
+}
+
+func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
+	q := attachQuestion{rec, node}
+	a, known := r.attaches[q]
+	if !known {
+		plan, err := authority.Attach(rec.volume(), names[:], names[node])
+		a = attachAnswer{plan, err == nil}
+		r.attaches[q] = a
+	}
+	return a.plan, a.ok
+}
+
+func (r *rules) detach(rec record, node uint8, holder report, dead bool) (authority.Detachment, bool) {
+	return r.take(detachQuestion{rec: rec, node: node, holder: holder, dead: dead})
+}
+
+func (r *rules) endFlush(rec record, flushed bool, holder report, dead bool) (authority.Detachment, bool) {
+	return r.take(detachQuestion{rec: rec, node: rec.attached, holder: holder, dead: dead, flush: true, flushed: flushed})
+}
+
+func (r *rules) take(q detachQuestion) (authority.Detachment, bool) {
+	a, known := r.detaches[q]
+	if !known {
+		death := authority.Death{}
+		if q.dead {
+			death.Reason = "given up by Kubernetes"
+		}
+		var err error
+		if q.flush {
+			a.plan, err = authority.EndFlush(q.rec.volume(), q.flushed, q.holder.real(), death)
+		} else {
+			a.plan, err = authority.Detach(q.rec.volume(), names[q.node], q.holder.real(), death)
+		}
+		a.ok = err == nil
+		r.detaches[q] = a
+	}
+	return a.plan, a.ok
+}
+
+// flushers asks which of the nodes with a current copy can write it back.
+func (r *rules) flushers(rec record, current []string, seen [hosts]report) set {
+	reports := map[string]authority.Report{}
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].real() })
+	var able set
+	list, err := authority.Flushers(rec.volume(), current, reports)
+	if err != nil {
+		return 0
+	}
+	for _, name := range list {
+		able = able.with(uint8(slices.Index(names[:], name)))
+	}
+	return able
+}
+
+func (r *rules) isSettled(rec record, seen [hosts]report) bool {
+	q := settledQuestion{rec, seen}
+	answer, known := r.settled[q]
+	if !known {
+		reports := map[string]authority.Report{}
+		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].real() })
+		answer = authority.Settled(rec.volume(), reports)
+		r.settled[q] = answer
+	}
+	return answer
+}
+
+// gone asks whether a fenced client's map cannot exist any more.
+func (r *rules) gone(rec record, h int, c uint8, of report) bool {
+	q := goneQuestion{rec, h, c, of}
+	answer, known := r.lifted[q]
+	if !known {
+		answer = authority.MapGone(rec.volume(), rec.entry(h, c), of.real(), time.Now())
+		r.lifted[q] = answer
+	}
+	return answer
+}
+
+// takenFrom asks who lost the volume by force in its last attachment.
+func (r *rules) takenFrom(rec record) (uint8, bool) {
+	node, forced := authority.TakenFrom(rec.volume())
+	if i := slices.Index(names[:], node); i >= 0 {
+		return uint8(i), forced
+	}
+	return nobody, forced
+}
+
+// clients asks whom to fence.
+func (r *rules) clients(rec record, open set) set {
+	var list []string
+	open.each(func(c uint8) { list = append(list, address(c)) })
+	var found set
+	all := authority.Clients(rec.volume(), list)
+	for c := uint8(1); c <= clients; c++ {
+		if slices.Contains(all, address(c)) {
+			found = found.with(c)
+		}
+	}
+	return found
+}
+
+func (r *rules) decide(rec record, node, peer, epoch uint8) bool {
+	q := decideQuestion{rec, node, peer, epoch}
+	answer, known := r.decided[q]
+	if !known {
+		api := &oneRecord{volume: rec.volume()}
+		err := arbiter.New(names[node], api, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(context.Background(),
+			escache.OutdatePeerRequest{
+				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer], Epoch: int64(epoch),
+			})
+		answer = err == nil
+		if answer != api.patched {
+			panic(fmt.Sprintf("the arbiter answered %v, and wrote: %v", err, api.patched))
+		}
+		r.decided[q] = answer
+	}
+	return answer
+}
+
+// oneRecord is the Kubernetes API with one CacheVolume.
+type oneRecord struct {
+	volume  *v1alpha1.CacheVolume
+	patched bool
+}
+
+// VolumeOf returns the one.
+func (o *oneRecord) VolumeOf(context.Context, escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
+	return o.volume, nil
+}
+
+// PatchStatus changes its list of outdated nodes.
+func (o *oneRecord) PatchStatus(
+	_ context.Context, v *v1alpha1.CacheVolume, status map[string]any,
+) (*v1alpha1.CacheVolume, error) {
+	changed := v.DeepCopy()
+	changed.Status.Outdated, _ = status["outdated"].([]string)
+	o.patched = true
+	return changed, nil
+}

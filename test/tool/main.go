@@ -1,0 +1,57 @@
+// Command tool prints the path of a tool that is built from a pinned Go module, and builds it first if it has to:
+//
+//	$(go run ./test/tool golangci-lint) run ./...
+//	go run ./test/tool --build-all
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/escache/escache-csi/test/internal/buildcache"
+	"github.com/escache/escache-csi/test/internal/progress"
+	"github.com/escache/escache-csi/test/internal/tools"
+)
+
+func main() {
+	everything := flag.Bool("build-all", false, "build every tool there is")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *everything, flag.Args())
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tool:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, everything bool, names []string) error {
+	cache, err := buildcache.Open("")
+	if err != nil {
+		return err
+	}
+	// Standard output is for the path alone, so that a script can use it.
+	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	if err != nil {
+		return err
+	}
+	switch {
+	case everything:
+		return builder.All(ctx)
+	case len(names) == 0:
+		return errors.New("name a tool, or use --build-all")
+	}
+	for _, name := range names {
+		path, err := builder.Path(ctx, name)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	}
+	return nil
+}
