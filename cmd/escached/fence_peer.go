@@ -27,8 +27,8 @@ func fencePeer(ctx context.Context, f *flags) int {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
 		return escached.RefusedExit
 	}
-	files := escache.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
-	arbiter, err := escache.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
+	files := escacheclient.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
+	arbiter, err := escacheclient.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
 	if err != nil {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
 		return escached.RefusedExit

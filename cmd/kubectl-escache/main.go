@@ -10,5 +10,5 @@ import (
 var version = "unknown" // set when linking
 
 func main() {
-	os.Exit(kubectl.Run(version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(plugin.Run(version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Arbiter asks the keeper of a volume's record whether a replica may go on without its peer.
@@ -43,15 +43,15 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 }
 
 // OutdatePeer returns nil only when the peer is on record as outdated, so that the one who asks may go on. Any error is a refusal.
-func (a *Arbiter) OutdatePeer(ctx context.Context, req api.OutdatePeerRequest) error {
-	return a.client.change(ctx, "outdate_peer", http.MethodPost, api.PathOutdatePeer, req)
+func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error {
+	return a.client.change(ctx, "outdate_peer", http.MethodPost, escache.PathOutdatePeer, req)
 }
 
 // Record returns what is on record of a volume at this moment. Any error means that nothing is known.
-func (a *Arbiter) Record(ctx context.Context, ref api.VolumeRef) (api.VolumeRecord, error) {
-	var record api.VolumeRecord
+func (a *Arbiter) Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
+	var record escache.VolumeRecord
 	err := a.client.do(ctx, call{
-		name: "record", method: http.MethodGet, path: api.PathRecord, query: query(ref), out: &record, limit: a.client.opts.Timeout.Query,
+		name: "record", method: http.MethodGet, path: escache.PathRecord, query: query(ref), out: &record, limit: a.client.opts.Timeout.Query,
 	})
 	if err == nil && record.VolumeRef != ref {
 		err = &CallError{Node: a.client.opts.Node, Call: "record", Err: &UnexpectedAnswerError{
@@ -59,7 +59,7 @@ func (a *Arbiter) Record(ctx context.Context, ref api.VolumeRef) (api.VolumeReco
 		}}
 	}
 	if err != nil {
-		return api.VolumeRecord{}, err
+		return escache.VolumeRecord{}, err
 	}
 	return record, nil
 }

@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // documented answers each call of a document with its example, and fails the test on a request that the document does not allow.
@@ -28,7 +28,9 @@ func documented(t *testing.T, file string) http.HandlerFunc {
 	t.Helper()
 	loader := openapi3.NewLoader()
 	loader.IsExternalRefsAllowed = true
-	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) { return api.Documents.ReadFile(path.Base(u.Path)) }
+	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) {
+		return escache.Documents.ReadFile(path.Base(u.Path))
+	}
 	doc, err := loader.LoadFromURI(&url.URL{Path: file})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +85,7 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	var agent, asked string
-	handler := documented(t, api.OpenAPIFile)
+	handler := documented(t, escache.OpenAPIFile)
 	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(data))
@@ -93,7 +95,7 @@ func TestCallsFollowTheDocument(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }()
 	c, ctx := newClient(t, Options{UnixSocket: socket, UserAgent: "test/1"}), context.Background()
-	nodes := []api.ReplicaNode{{Name: "n1", Address: "10.0.0.1"}, {Name: "n2", Address: "10.0.0.2"}}
+	nodes := []escache.ReplicaNode{{Name: "n1", Address: "10.0.0.1"}, {Name: "n2", Address: "10.0.0.2"}}
 	volume := `"pool":"rbd","image":"csi-1"`
 	for _, tc := range []struct {
 		sent string
@@ -103,24 +105,24 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		{"GET /v1/status ", func() error { s, err := c.Status(ctx); return expect(err, s != nil && len(s.Volumes) == 1) }},
 		{"GET /v1/status?image=csi-1&pool=rbd ", func() error {
 			v, err := c.VolumeStatus(ctx, ref)
-			return expect(err, v != nil && v.State == api.StateConnected && *v.DirtyBytes == 1<<20)
+			return expect(err, v != nil && v.State == escache.StateConnected && *v.DirtyBytes == 1<<20)
 		}},
 		{`PUT /v1/replica {` + volume + `,"sizeBytes":8192,"cacheBytes":4096,"nodes":[{"name":"n1","address":"10.0.0.1"},` +
 			`{"name":"n2","address":"10.0.0.2"}],"port":7800,"minor":100}`, func() error {
-			return c.PutReplica(ctx, api.ReplicaRequest{VolumeRef: ref, SizeBytes: 8192, CacheBytes: 4096, Nodes: nodes, Port: 7800, Minor: 100})
+			return c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref, SizeBytes: 8192, CacheBytes: 4096, Nodes: nodes, Port: 7800, Minor: 100})
 		}},
 		{"DELETE /v1/replica?image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, false) }},
 		{"DELETE /v1/replica?discard=true&image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, true) }},
 		{`POST /v1/dev_connect {` + volume + `,"epoch":3,"options":{}}`, func() error {
-			r, err := c.DevConnect(ctx, api.ConnectRequest{VolumeRef: ref, Epoch: 3})
+			r, err := c.DevConnect(ctx, escache.ConnectRequest{VolumeRef: ref, Epoch: 3})
 			return expect(err, r != nil && r.Device == "/dev/escache/rbd/csi-1")
 		}},
 		{`POST /v1/flush {` + volume + `,"timeoutSeconds":1}`, func() error {
-			_, err := c.Flush(ctx, api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
+			_, err := c.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
 			return err
 		}},
 		{`POST /v1/stop {` + volume + `}`, func() error { return c.Stop(ctx, ref) }},
-		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error { return c.SetMode(ctx, ref, api.ModeWritethrough) }},
+		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error { return c.SetMode(ctx, ref, escache.ModeWritethrough) }},
 		{`POST /v1/hold {` + volume + `,"maxSeconds":20}`, func() error {
 			h, err := c.Hold(ctx, ref, 20*time.Second)
 			return expect(err, h != nil && h.HeldUntil.Year() == 2026)
@@ -161,15 +163,15 @@ func TestStatusOfAnotherVolumeIsNoAnswer(t *testing.T) {
 }
 
 func TestArbiterGrantsOnlyWith204(t *testing.T) {
-	asked := api.OutdatePeerRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Epoch: 3}
+	asked := escache.OutdatePeerRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Epoch: 3}
 	for _, tc := range []struct {
 		name   string
 		answer http.HandlerFunc
 		grants bool
 	}{
-		{"204", documented(t, api.ArbiterFile), true},
+		{"204", documented(t, escache.ArbiterFile), true},
 		{"200", body(200, "application/json", "{}"), false},
-		{"refused", problem(api.CodeFencingRefused), false},
+		{"refused", problem(escache.CodeFencingRefused), false},
 		{"an error that is none of ours", body(404, "text/plain", "no such page"), false},
 		{"connection lost", hangUp, false},
 		{"no answer", hang(5 * time.Second), false},
@@ -195,15 +197,15 @@ func TestArbiterGrantsOnlyWith204(t *testing.T) {
 }
 
 func TestARecordIsOnlyACompleteAnswerAboutTheVolumeAskedFor(t *testing.T) {
-	asked := api.VolumeRef{Pool: "rbd", Image: "csi-1"}
+	asked := escache.VolumeRef{Pool: "rbd", Image: "csi-1"}
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		known  bool
 	}{
-		"the record":      {documented(t, api.ArbiterFile), true},
+		"the record":      {documented(t, escache.ArbiterFile), true},
 		"another volume":  {body(200, "application/json", `{"pool":"rbd","image":"csi-2","epoch":9,"outdated":["n1"]}`), false},
 		"nothing":         {body(204, "application/json", ""), false},
-		"no such volume":  {problem(api.CodeNotFound), false},
+		"no such volume":  {problem(escache.CodeNotFound), false},
 		"cut off":         {body(200, "application/json", `{"pool":"rbd"`), false},
 		"connection lost": {hangUp, false},
 		"no answer":       {hang(5 * time.Second), false},

@@ -1,8 +1,8 @@
-// Package escache is the client of the escache HTTP API: over TCP with mutual TLS, or over the local service's unix socket.
+// Package escacheclient is the client of the escache HTTP API: over TCP with mutual TLS, or over the local service's unix socket.
 //
 // Every call is bounded by a deadline of its own beside its context's. A call is repeated only where that is safe: when nothing was
 // sent, or when it is a GET or PUT that got no answer.
-package escache
+package escacheclient
 
 import (
 	"context"

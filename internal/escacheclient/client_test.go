@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"bytes"
@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
-var ref = api.VolumeRef{Pool: "rbd", Image: "csi-1"}
+var ref = escache.VolumeRef{Pool: "rbd", Image: "csi-1"}
 
 func newClient(t *testing.T, opts Options) *Client {
 	t.Helper()
@@ -56,7 +56,7 @@ func serve(t *testing.T, opts Options, steps ...http.HandlerFunc) (*Client, *scr
 func done(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
 
 func node(w http.ResponseWriter, _ *http.Request) {
-	_ = json.NewEncoder(w).Encode(api.Node{Name: "n1"})
+	_ = json.NewEncoder(w).Encode(escache.Node{Name: "n1"})
 }
 
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -71,11 +71,11 @@ func hang(d time.Duration) http.HandlerFunc {
 	}
 }
 
-func problem(code api.Code) http.HandlerFunc {
+func problem(code escache.Code) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", api.ProblemContentType+"; charset=utf-8")
-		w.WriteHeader(api.StatusOf(code))
-		_ = json.NewEncoder(w).Encode(api.Problem{Type: "about:blank", Title: "x", Status: api.StatusOf(code), Code: code, Detail: "do this"})
+		w.Header().Set("Content-Type", escache.ProblemContentType+"; charset=utf-8")
+		w.WriteHeader(escache.StatusOf(code))
+		_ = json.NewEncoder(w).Encode(escache.Problem{Type: "about:blank", Title: "x", Status: escache.StatusOf(code), Code: code, Detail: "do this"})
 	}
 }
 
@@ -91,7 +91,7 @@ func body(status int, kind, text string) http.HandlerFunc {
 func verbs(c *Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"GET":    func(ctx context.Context) error { _, err := c.Node(ctx); return err },
-		"PUT":    func(ctx context.Context) error { return c.PutReplica(ctx, api.ReplicaRequest{VolumeRef: ref}) },
+		"PUT":    func(ctx context.Context) error { return c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref}) },
 		"POST":   func(ctx context.Context) error { return c.Stop(ctx, ref) },
 		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref, false) },
 	}
@@ -112,8 +112,8 @@ func TestRepeatsOnlyWhatIsSafe(t *testing.T) {
 		want  error
 	}{
 		{"connection lost after the request", hangUp, map[string]int64{"GET": 2, "PUT": 2, "POST": 1, "DELETE": 1}, ErrUnreachable},
-		{"busy", problem(api.CodeBusy), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
-		{"stuck", problem(api.CodeStuck), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
+		{"busy", problem(escache.CodeBusy), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
+		{"stuck", problem(escache.CodeStuck), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
 		{"gateway's error", body(502, "text/html", "<html>"), map[string]int64{"GET": 1, "PUT": 1, "POST": 1, "DELETE": 1}, nil},
 	} {
 		for method, hits := range tc.hits {
@@ -229,10 +229,10 @@ func TestDeadlines(t *testing.T) {
 	t.Run("a flush has its own time and a margin", func(t *testing.T) {
 		slow := func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(1200 * time.Millisecond)
-			_ = json.NewEncoder(w).Encode(api.FlushResponse{DirtyBytes: 4096})
+			_ = json.NewEncoder(w).Encode(escache.FlushResponse{DirtyBytes: 4096})
 		}
 		client, _ := serve(t, Options{Timeout: short}, slow)
-		left, err := client.Flush(context.Background(), api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
+		left, err := client.Flush(context.Background(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
 		if err != nil || left.Clean || left.DirtyBytes != 4096 {
 			t.Errorf("%+v, %v", left, err)
 		}
@@ -260,8 +260,8 @@ func TestAnswersThatAreNotOfTheAPI(t *testing.T) {
 		status int // 0: the connection counts as broken
 	}{
 		{"a proxy's page", body(502, "text/html", "<html>bad gateway</html>"), 502},
-		{"a problem without a code", body(409, api.ProblemContentType, `{"title":"x"}`), 409},
-		{"a problem that is cut short", body(409, api.ProblemContentType, `{"code":"bu`), 409},
+		{"a problem without a code", body(409, escache.ProblemContentType, `{"title":"x"}`), 409},
+		{"a problem that is cut short", body(409, escache.ProblemContentType, `{"code":"bu`), 409},
 		{"an answer that is cut short", body(200, "application/json", full), 200},
 		{"an empty answer", body(200, "application/json", ""), 200},
 		{"no content where there should be some", done, 204},
@@ -302,10 +302,10 @@ func TestAnswersThatAreNotOfTheAPI(t *testing.T) {
 }
 
 func TestProblemsAreTyped(t *testing.T) {
-	client, _ := serve(t, Options{}, problem(api.CodeDirty))
+	client, _ := serve(t, Options{}, problem(escache.CodeDirty))
 	err := client.Stop(context.Background(), ref)
-	var p *api.Problem
-	if !errors.As(err, &p) || p.Code != api.CodeDirty || p.Status != http.StatusConflict {
+	var p *escache.Problem
+	if !errors.As(err, &p) || p.Code != escache.CodeDirty || p.Status != http.StatusConflict {
 		t.Fatal(err)
 	}
 	if want := "stop on n1: do this (dirty)"; err.Error() != want {
@@ -322,7 +322,7 @@ func TestObserverAndLog(t *testing.T) {
 			seen = append(seen, fmt.Sprintf("%s %s %t", call, code, d > 0))
 		},
 	}
-	client, _ := serve(t, opts, done, problem(api.CodeBusy), hang(100*time.Millisecond), hangUp)
+	client, _ := serve(t, opts, done, problem(escache.CodeBusy), hang(100*time.Millisecond), hangUp)
 	for range 4 {
 		_ = client.Stop(context.Background(), ref)
 	}

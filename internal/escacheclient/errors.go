@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-resty/resty/v2"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Causes of a call without an answer. A *CallError wraps them.
@@ -78,10 +78,10 @@ func unexpected(resp *resty.Response, reason string) error {
 // problemOf turns an error answer into the API's problem.
 func problemOf(resp *resty.Response) error {
 	kind, _, err := mime.ParseMediaType(resp.Header().Get("Content-Type"))
-	if err != nil || kind != api.ProblemContentType {
+	if err != nil || kind != escache.ProblemContentType {
 		return unexpected(resp, fmt.Sprintf("content type %q", resp.Header().Get("Content-Type")))
 	}
-	var problem api.Problem
+	var problem escache.Problem
 	if err := json.Unmarshal(resp.Body(), &problem); err != nil {
 		return unexpected(resp, err.Error())
 	}
@@ -144,7 +144,7 @@ func tlsAdvice(err error) string {
 
 // outcomeOf is the word for metrics.
 func outcomeOf(err error) string {
-	var problem *api.Problem
+	var problem *escache.Problem
 	switch {
 	case err == nil:
 		return OutcomeOK

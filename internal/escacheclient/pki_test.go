@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"crypto/ecdsa"

@@ -1,4 +1,4 @@
-package escache
+package escacheclient
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // tlsServer answers every call with 204 and records the name in the caller's certificate.
@@ -115,7 +115,7 @@ func TestTLSErrorsSayWhatToDo(t *testing.T) {
 			client := newClient(t, Options{BaseURL: server.URL, TLS: files})
 			for call, err := range map[string]error{
 				"stop":    client.Stop(context.Background(), ref),
-				"replica": client.PutReplica(context.Background(), api.ReplicaRequest{VolumeRef: ref}),
+				"replica": client.PutReplica(context.Background(), escache.ReplicaRequest{VolumeRef: ref}),
 			} {
 				if !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), tc.advice) {
 					t.Errorf("%s: %v, want advice %q", call, err, tc.advice)

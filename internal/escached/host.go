@@ -27,8 +27,8 @@ func NewHostEngine(cfg Config, version, configPath string, log *slog.Logger) (*E
 	if err != nil {
 		return nil, err
 	}
-	files := escache.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
-	records, err := escache.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
+	files := escacheclient.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
+	records, err := escacheclient.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func (s *Service) recordClient(ctx context.Context, v *v1alpha1.CacheVolume, add
 		if err == nil {
 			return changed, nil
 		}
-		if !errors.Is(err, cluster.ErrConflict) {
+		if !errors.Is(err, kube.ErrConflict) {
 			return v, err
 		}
 		now, readErr := s.attached(ctx, v.Name, v.Status.Epoch)

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/filesystem"
@@ -43,7 +43,7 @@ var (
 // Code is the one place where errors become gRPC codes. The kubelet takes some of them as final: after those it forgets the
 // volume, so they may be returned only when nothing is left behind (see IsFinal).
 func Code(err error) codes.Code {
-	if problem := new(api.Problem); errors.As(err, &problem) && !errors.Is(err, ErrUndone) {
+	if problem := new(escache.Problem); errors.As(err, &problem) && !errors.Is(err, ErrUndone) {
 		return problemCode(problem.Code)
 	}
 	for _, rule := range []struct {
@@ -51,13 +51,13 @@ func Code(err error) codes.Code {
 		errs []error
 	}{
 		{codes.Unavailable, []error{
-			ErrUndone, ErrFrozen, ErrUnavailable, command.ErrStuck, cluster.ErrUnavailable, escache.ErrUnreachable, escache.ErrTLS,
+			ErrUndone, ErrFrozen, ErrUnavailable, command.ErrStuck, kube.ErrUnavailable, escacheclient.ErrUnreachable, escacheclient.ErrTLS,
 		}},
-		{codes.DeadlineExceeded, []error{ErrNotClean, command.ErrTimeout, escache.ErrTimeout, context.DeadlineExceeded}},
+		{codes.DeadlineExceeded, []error{ErrNotClean, command.ErrTimeout, escacheclient.ErrTimeout, context.DeadlineExceeded}},
 		{codes.Canceled, []error{context.Canceled}},
-		{codes.Aborted, []error{ErrBusy, cluster.ErrConflict, filesystem.ErrInUse}},
+		{codes.Aborted, []error{ErrBusy, kube.ErrConflict, filesystem.ErrInUse}},
 		{codes.InvalidArgument, []error{ErrInvalid, filesystem.ErrOptions, filesystem.ErrUnknownType}},
-		{codes.NotFound, []error{ErrNotHere, cluster.ErrNotFound}},
+		{codes.NotFound, []error{ErrNotHere, kube.ErrNotFound}},
 		{codes.AlreadyExists, []error{ErrIncompatible}},
 		{codes.OutOfRange, []error{ErrTooLarge}},
 		{codes.FailedPrecondition, []error{ErrRefused, mounts.ErrBusy, filesystem.ErrForeign, filesystem.ErrVanished}},
@@ -74,19 +74,19 @@ func Code(err error) codes.Code {
 	return codes.Internal
 }
 
-func problemCode(code api.Code) codes.Code {
+func problemCode(code escache.Code) codes.Code {
 	switch code { //nolint:exhaustive // all others say that the state forbids it
-	case api.CodeImageNotFound:
+	case escache.CodeImageNotFound:
 		return codes.NotFound
-	case api.CodeBusy:
+	case escache.CodeBusy:
 		return codes.Aborted
-	case api.CodeTimeout:
+	case escache.CodeTimeout:
 		return codes.DeadlineExceeded
-	case api.CodeNoRoom:
+	case escache.CodeNoRoom:
 		return codes.ResourceExhausted
-	case api.CodeCephUnavailable, api.CodePeerUnavailable, api.CodeCacheError, api.CodeStuck:
+	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck:
 		return codes.Unavailable
-	case api.CodeInvalidRequest, api.CodeUnauthorized, api.CodeInternal:
+	case escache.CodeInvalidRequest, escache.CodeUnauthorized, escache.CodeInternal:
 		return codes.Internal
 	default:
 		return codes.FailedPrecondition

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -44,7 +44,7 @@ func TestExpand(t *testing.T) {
 			r.CapacityRange = &csi.CapacityRange{LimitBytes: 1 << 30}
 		},
 			codes.OutOfRange, []string{"read", "status"}},
-		{"escached silent", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.failures["resize"] = escache.ErrUnreachable },
+		{"escached silent", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.failures["resize"] = escacheclient.ErrUnreachable },
 			codes.Unavailable, []string{"read", "status", "resize"}},
 	}
 	for _, row := range rows {
@@ -104,7 +104,7 @@ func TestVolumeHealth(t *testing.T) {
 		return answer.GetVolumeHealth().GetHealthStatuses()
 	}
 	h.status["v"].DiskState, h.status["v"].SyncedPercent = "UpToDate", 100
-	h.status["v"].Peers = []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}}
+	h.status["v"].Peers = []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}}
 	if got := ask(); len(got) != 0 {
 		t.Errorf("healthy: %v", got)
 	}
@@ -117,7 +117,7 @@ func TestVolumeHealth(t *testing.T) {
 	if got := ask(); len(got) != 1 || got[0].GetReason() != "FilesystemReadOnly" {
 		t.Errorf("read-only: %v", got)
 	}
-	h.failures["status"] = escache.ErrUnreachable
+	h.failures["status"] = escacheclient.ErrUnreachable
 	if got := ask(); len(got) != 1 || got[0].GetReason() != "EscachedSilent" {
 		t.Errorf("silent: %v", got)
 	}
@@ -152,7 +152,7 @@ func TestNodeInfoNamesTheOldestGroupAndTheLimit(t *testing.T) {
 		t.Errorf("told %+v %v", told, asked)
 	}
 	// While escached restarts, the kubelet must not lose the driver.
-	h.failures["node"] = escache.ErrUnreachable
+	h.failures["node"] = escacheclient.ErrUnreachable
 	if info, err = ask(); err != nil || info.GetMaxVolumesPerNode() != 64 {
 		t.Errorf("escached silent: %v %v", info, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -34,8 +34,8 @@ type host struct {
 	groups  []v1alpha1.NodeGroup
 	version int
 
-	status   map[string]*api.VolumeStatus // by image
-	contents map[string]fs.Content        // by device
+	status   map[string]*escache.VolumeStatus // by image
+	contents map[string]fs.Content            // by device
 	// devices are real ones for volumes that have one; connecting a volume then answers with its.
 	devices map[string]string
 	made    func(name string)
@@ -47,7 +47,7 @@ type host struct {
 func newHost() *host {
 	return &host{
 		failures: map[string]error{}, before: map[string]func(){}, volumes: map[string]*v1alpha1.CacheVolume{},
-		status: map[string]*api.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[mounts.Number]bool{},
+		status: map[string]*escache.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[mounts.Number]bool{},
 	}
 }
 
@@ -69,8 +69,8 @@ func (h *host) attached(name string) {
 		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, ImageID: "id-" + name,
 	}
 	h.volumes[name] = v
-	h.status[name] = &api.VolumeStatus{
-		VolumeRef: api.VolumeRef{Pool: "p", Image: name}, State: api.StateStandby, Role: api.RoleSecondary, DirtyBytes: &zero, SizeBytes: 1 << 30,
+	h.status[name] = &escache.VolumeStatus{
+		VolumeRef: escache.VolumeRef{Pool: "p", Image: name}, State: escache.StateStandby, Role: escache.RoleSecondary, DirtyBytes: &zero, SizeBytes: 1 << 30,
 	}
 	h.contents[h.device(name)] = fs.Content{Surface: fs.Surface{Scanned: true, Blank: true}}
 }
@@ -106,7 +106,7 @@ func (h *host) Volume(_ context.Context, name string) (*v1alpha1.CacheVolume, er
 	if v, ok := h.volumes[name]; ok {
 		return v.DeepCopy(), nil
 	}
-	return nil, fmt.Errorf("CacheVolume %s: %w", name, cluster.ErrNotFound)
+	return nil, fmt.Errorf("CacheVolume %s: %w", name, kube.ErrNotFound)
 }
 
 func (h *host) Annotate(_ context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error) {
@@ -117,7 +117,7 @@ func (h *host) Annotate(_ context.Context, v *v1alpha1.CacheVolume, key, value s
 	defer h.mu.Unlock()
 	is := h.volumes[v.Name]
 	if is.ResourceVersion != v.ResourceVersion {
-		return nil, cluster.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	h.version++
 	is.ResourceVersion = "w" + strconv.Itoa(h.version)
@@ -137,7 +137,7 @@ func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status ma
 	defer h.mu.Unlock()
 	is := h.volumes[v.Name]
 	if is.ResourceVersion != v.ResourceVersion {
-		return nil, cluster.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	h.version++
 	is.ResourceVersion = "w" + strconv.Itoa(h.version)
@@ -154,11 +154,11 @@ func (h *host) Groups(context.Context) ([]v1alpha1.NodeGroup, error) {
 	return h.groups, h.step("groups", "")
 }
 
-func (h *host) Node(context.Context) (*api.Node, error) {
-	return &api.Node{Name: "n1", Healthy: true, MaxVolumes: 64}, h.step("node", "")
+func (h *host) Node(context.Context) (*escache.Node, error) {
+	return &escache.Node{Name: "n1", Healthy: true, MaxVolumes: 64}, h.step("node", "")
 }
 
-func (h *host) VolumeStatus(_ context.Context, ref api.VolumeRef) (*api.VolumeStatus, error) {
+func (h *host) VolumeStatus(_ context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error) {
 	if err := h.step("status", ref.Image); err != nil {
 		return nil, err
 	}
@@ -168,21 +168,21 @@ func (h *host) VolumeStatus(_ context.Context, ref api.VolumeRef) (*api.VolumeSt
 		is := *s
 		return &is, nil
 	}
-	return &api.VolumeStatus{VolumeRef: ref, State: api.StateAbsent}, nil
+	return &escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent}, nil
 }
 
-func (h *host) DevConnect(_ context.Context, r api.ConnectRequest) (*api.ConnectResponse, error) {
+func (h *host) DevConnect(_ context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error) {
 	if err := h.step("connect", r.Image); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.status[r.Image]
-	s.State, s.Role, s.Device, s.Epoch, s.Mode = api.StateConnected, api.RolePrimary, h.device(r.Image), r.Epoch, r.Options.Mode
-	return &api.ConnectResponse{Device: s.Device, ImageID: "id-" + r.Image, ClientAddress: "10.0.0.1:0/7"}, nil
+	s.State, s.Role, s.Device, s.Epoch, s.Mode = escache.StateConnected, escache.RolePrimary, h.device(r.Image), r.Epoch, r.Options.Mode
+	return &escache.ConnectResponse{Device: s.Device, ImageID: "id-" + r.Image, ClientAddress: "10.0.0.1:0/7"}, nil
 }
 
-func (h *host) Flush(_ context.Context, r api.FlushRequest) (*api.FlushResponse, error) {
+func (h *host) Flush(_ context.Context, r escache.FlushRequest) (*escache.FlushResponse, error) {
 	if err := h.step("flush", r.Image); err != nil {
 		return nil, err
 	}
@@ -190,17 +190,17 @@ func (h *host) Flush(_ context.Context, r api.FlushRequest) (*api.FlushResponse,
 	defer h.mu.Unlock()
 	s := h.status[r.Image]
 	if s.Device == "" {
-		return nil, &api.Problem{Code: api.CodeNotConnected}
+		return nil, &escache.Problem{Code: escache.CodeNotConnected}
 	}
 	if h.failures["slow flush"] != nil {
-		return &api.FlushResponse{DirtyBytes: 4096}, nil
+		return &escache.FlushResponse{DirtyBytes: 4096}, nil
 	}
 	zero := int64(0)
 	s.DirtyBytes = &zero
-	return &api.FlushResponse{Clean: true}, nil
+	return &escache.FlushResponse{Clean: true}, nil
 }
 
-func (h *host) Stop(_ context.Context, ref api.VolumeRef) error {
+func (h *host) Stop(_ context.Context, ref escache.VolumeRef) error {
 	if err := h.step("stop", ref.Image); err != nil {
 		return err
 	}
@@ -208,16 +208,16 @@ func (h *host) Stop(_ context.Context, ref api.VolumeRef) error {
 	defer h.mu.Unlock()
 	s := h.status[ref.Image]
 	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
-		return &api.Problem{Code: api.CodeDeviceOpen, Detail: "it is open"}
+		return &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "it is open"}
 	}
 	if s.DirtyBytes == nil || *s.DirtyBytes > 0 {
-		return &api.Problem{Code: api.CodeDirty, Detail: "it is dirty"}
+		return &escache.Problem{Code: escache.CodeDirty, Detail: "it is dirty"}
 	}
-	s.State, s.Role, s.Device = api.StateStandby, api.RoleSecondary, ""
+	s.State, s.Role, s.Device = escache.StateStandby, escache.RoleSecondary, ""
 	return nil
 }
 
-func (h *host) Abandon(_ context.Context, ref api.VolumeRef, epoch int64) error {
+func (h *host) Abandon(_ context.Context, ref escache.VolumeRef, epoch int64) error {
 	if err := h.step("abandon", ref.Image); err != nil {
 		return err
 	}
@@ -225,17 +225,17 @@ func (h *host) Abandon(_ context.Context, ref api.VolumeRef, epoch int64) error 
 	defer h.mu.Unlock()
 	s, record := h.status[ref.Image], h.volumes[ref.Image].Status
 	if epoch <= s.Epoch || record.Epoch < epoch || !record.IsOutdated("n1") {
-		return &api.Problem{Code: "not_superseded"}
+		return &escache.Problem{Code: "not_superseded"}
 	}
 	s.IOSuspended = false
 	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
-		return &api.Problem{Code: api.CodeDeviceOpen, Detail: "it is open"}
+		return &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "it is open"}
 	}
-	s.State, s.Role, s.Device = api.StateStandby, api.RoleSecondary, ""
+	s.State, s.Role, s.Device = escache.StateStandby, escache.RoleSecondary, ""
 	return nil
 }
 
-func (h *host) Resize(_ context.Context, ref api.VolumeRef, size int64) error {
+func (h *host) Resize(_ context.Context, ref escache.VolumeRef, size int64) error {
 	if err := h.step("resize", ref.Image); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -16,14 +16,14 @@ import (
 
 // Cache is the local escached.
 type Cache interface {
-	Node(ctx context.Context) (*api.Node, error)
-	VolumeStatus(ctx context.Context, ref api.VolumeRef) (*api.VolumeStatus, error)
-	DevConnect(ctx context.Context, r api.ConnectRequest) (*api.ConnectResponse, error)
-	Flush(ctx context.Context, r api.FlushRequest) (*api.FlushResponse, error)
-	Stop(ctx context.Context, ref api.VolumeRef) error
+	Node(ctx context.Context) (*escache.Node, error)
+	VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error)
+	DevConnect(ctx context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error)
+	Flush(ctx context.Context, r escache.FlushRequest) (*escache.FlushResponse, error)
+	Stop(ctx context.Context, ref escache.VolumeRef) error
 	// Abandon gives up the device of a volume that another node has taken over in that epoch.
-	Abandon(ctx context.Context, ref api.VolumeRef, epoch int64) error
-	Resize(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error
+	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
+	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
 }
 
 // Cluster is the Kubernetes API. Its reads are current.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -19,8 +19,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-func refOf(v *v1alpha1.CacheVolume) api.VolumeRef {
-	return api.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
 func (s *Service) stage(ctx context.Context, r stageRequest) error {
@@ -75,7 +75,7 @@ func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alp
 	if err != nil {
 		return nil, err
 	}
-	current := slices.ContainsFunc(status.Peers, func(p api.Peer) bool {
+	current := slices.ContainsFunc(status.Peers, func(p escache.Peer) bool {
 		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && health.IsCurrent(*status, p.Name)
 	})
 	if !current {
@@ -85,24 +85,24 @@ func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alp
 	return s.Cluster.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
 }
 
-func connectRequest(v *v1alpha1.CacheVolume) api.ConnectRequest {
+func connectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 	o := v.Spec.CacheOptions
-	request := api.ConnectRequest{
+	request := escache.ConnectRequest{
 		VolumeRef: refOf(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
-		Options: api.ConnectOptions{
-			Mode: api.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
+		Options: escache.ConnectOptions{
+			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
 			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
 		},
 	}
 	if v.Status.Authority != v1alpha1.AuthorityCache {
 		// The record says that the truth is in Ceph and stays there: nothing may become dirty until it says otherwise.
-		request.Options.Mode = api.ModeWritethrough
+		request.Options.Mode = escache.ModeWritethrough
 	}
 	return request
 }
 
 // stageDevice takes a connected device to the staging path.
-func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *api.ConnectResponse) error {
+func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse) error {
 	number, err := s.Devices.Number(c.Device)
 	if err != nil {
 		return fmt.Errorf("%w: escached says that volume %s is at %s: %w; is the host's /dev visible here?",
@@ -164,7 +164,7 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 }
 
 // format makes a filesystem. The record goes before it and after it: see filesystem.Record.
-func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *api.ConnectResponse, action fs.Action,
+func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse, action fs.Action,
 	earlier *fs.Record,
 ) error {
 	record := fs.Record{State: fs.Formatting, Type: r.fsType, ImageID: c.ImageID, Node: s.Node, Epoch: r.epoch}
@@ -222,7 +222,7 @@ func (s *Service) keepRecord(ctx context.Context, v *v1alpha1.CacheVolume, recor
 	for range recordTries {
 		var changed *v1alpha1.CacheVolume
 		changed, err = s.Cluster.Annotate(ctx, v, v1alpha1.AnnotationFilesystem, string(text))
-		if !errors.Is(err, cluster.ErrConflict) {
+		if !errors.Is(err, kube.ErrConflict) {
 			return changed, err
 		}
 		var readErr error
@@ -230,7 +230,7 @@ func (s *Service) keepRecord(ctx context.Context, v *v1alpha1.CacheVolume, recor
 			return nil, readErr
 		}
 		if v.Annotations[v1alpha1.AnnotationFilesystem] != before {
-			return nil, fmt.Errorf("the record of the filesystem of volume %s: %w", v.Name, cluster.ErrConflict)
+			return nil, fmt.Errorf("the record of the filesystem of volume %s: %w", v.Name, kube.ErrConflict)
 		}
 	}
 	return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -102,7 +102,7 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), mountCapability(""))); err != nil {
 		t.Fatal(err)
 	}
-	if mode := h.status["v"].Mode; mode != api.ModeWritethrough {
+	if mode := h.status["v"].Mode; mode != escache.ModeWritethrough {
 		t.Errorf("mode %q", mode)
 	}
 }
@@ -157,13 +157,13 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			h.volumes["v"].Status.Outdated = []string{"n1"}
 		},
 			codes.FailedPrecondition, "outdated"},
-		{"Kubernetes API silent", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["read"] = cluster.ErrUnavailable },
+		{"Kubernetes API silent", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["read"] = kube.ErrUnavailable },
 			codes.Unavailable, "API"},
 		{"escached refuses", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
-			h.failures["connect"] = &api.Problem{Code: api.CodeImageInUse, Detail: "client 4711 has it"}
+			h.failures["connect"] = &escache.Problem{Code: escache.CodeImageInUse, Detail: "client 4711 has it"}
 		}, codes.FailedPrecondition, "4711"},
 		{"escached is out of room", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
-			h.failures["connect"] = &api.Problem{Code: api.CodeNoRoom}
+			h.failures["connect"] = &escache.Problem{Code: escache.CodeNoRoom}
 		}, codes.ResourceExhausted, ""},
 		{"foreign data", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
 			h.contents["/dev/escache/p/v"] = fs.Content{Signature: fs.Signature{Found: true, Usage: "crypto", Type: "crypto_LUKS"}}
@@ -181,7 +181,7 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			r.VolumeCapability = mountCapability("ext4", "ro")
 		},
 			codes.FailedPrecondition, "read-only"},
-		{"no record before mkfs", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["annotate"] = cluster.ErrNotFound },
+		{"no record before mkfs", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["annotate"] = kube.ErrNotFound },
 			codes.NotFound, ""},
 		{"mkfs fails", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
 			h.failures["mkfs"] = &command.ExitError{Command: "mkfs.ext4", Code: 1, Stderr: "invalid option"}
@@ -218,7 +218,7 @@ func TestStageIsNotFinalWhileTheDeviceStaysConnected(t *testing.T) {
 	h := newHost()
 	h.attached("v")
 	h.contents["/dev/escache/p/v"] = formatted("xfs", "u")
-	h.failures["stop"] = &api.Problem{Code: api.CodeDeviceOpen, Detail: "somebody looks at it"}
+	h.failures["stop"] = &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "somebody looks at it"}
 	_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), mountCapability("ext4")))
 	if IsFinal(Code(err)) || !strings.Contains(err.Error(), "somebody looks at it") || !errors.Is(err, fs.ErrForeign) {
 		t.Errorf("%s: %v", Code(err), err)
@@ -372,9 +372,9 @@ func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 			h.attached("v")
 			h.volumes["v"].Spec.Replicas, h.volumes["v"].Status.Outdated = []string{"n1", "n2"}, c.outdated
 			ref := refOf(h.volumes["v"])
-			h.status["v"] = &api.VolumeStatus{
-				VolumeRef: ref, State: api.StateStandby, Role: api.RoleSecondary, DiskState: c.disk, SyncedPercent: 100,
-				Peers: []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: c.peer}},
+			h.status["v"] = &escache.VolumeStatus{
+				VolumeRef: ref, State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: c.disk, SyncedPercent: 100,
+				Peers: []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: c.peer}},
 			}
 			r := stageOf("v", filepath.Join(t.TempDir(), "staging"), mountCapability("ext4"))
 			if err := os.Mkdir(r.GetStagingTargetPath(), 0o700); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -28,10 +28,10 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	defer cancel()
 	// Everything that can refuse is asked before anything is changed.
 	v, err := s.Cluster.Volume(ctx, volume)
-	if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+	if err != nil && !errors.Is(err, kube.ErrNotFound) {
 		return err
 	}
-	var status *api.VolumeStatus
+	var status *escache.VolumeStatus
 	if v != nil {
 		if status, err = s.Cache.VolumeStatus(ctx, refOf(v)); err != nil {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
@@ -62,7 +62,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 }
 
 // checkUnused refuses while a pod still has the volume.
-func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status *api.VolumeStatus) error {
+func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status *escache.VolumeStatus) error {
 	var users []string
 	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
 		users = others(mounts.Of(table, at.Device), path)
@@ -100,10 +100,10 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 
 // leaveClean writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
 // cache may hold what Ceph has not, it is connected once more to be written back: as after a reboot.
-func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, status api.VolumeStatus) error {
+func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
 	if !isConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
-		if status.State == api.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
+		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
 			return nil
 		}
 		if _, err := s.Cache.DevConnect(ctx, connectRequest(v)); err != nil {
@@ -115,13 +115,13 @@ func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, statu
 }
 
 // isSuperseded reports whether another attachment has followed the one that the device here is of.
-func isSuperseded(v *v1alpha1.CacheVolume, node string, status api.VolumeStatus) bool {
+func isSuperseded(v *v1alpha1.CacheVolume, node string, status escache.VolumeStatus) bool {
 	return isConnected(status) && status.Epoch < v.Status.Epoch && v.Status.AttachedNode != node
 }
 
 // giveUp unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
 // the copy of whom it was taken over by. escached asks for the record itself before it believes that.
-func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *api.VolumeStatus) error {
+func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
 	table, err := s.Mounter.Table()
 	if err != nil {
 		return err
@@ -133,8 +133,8 @@ func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path stri
 		"takenOverBy", v.Status.AttachedNode, "takenOverIn", v.Status.Epoch)
 	// While it is mounted the device stays, and all I/O to it fails from now on: so unmounting does not hang.
 	err = s.Cache.Abandon(ctx, refOf(v), v.Status.Epoch)
-	problem := new(api.Problem)
-	open := errors.As(err, &problem) && problem.Code == api.CodeDeviceOpen
+	problem := new(escache.Problem)
+	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
 	if err != nil && !open {
 		return fmt.Errorf("give up the device of volume %s, which was taken over by %q: %w", v.Name, v.Status.AttachedNode, err)
 	}
@@ -155,8 +155,8 @@ func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path stri
 	return nil
 }
 
-func isConnected(status api.VolumeStatus) bool {
-	return status.Device != "" || status.Role == api.RolePrimary
+func isConnected(status escache.VolumeStatus) bool {
+	return status.Device != "" || status.Role == escache.RolePrimary
 }
 
 // mayHoldTruth reports whether the node's replica may be the only place of acknowledged writes.
@@ -166,8 +166,8 @@ func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 
 // takeDown flushes for at most flushTime and then stops the device.
 func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
-	flushed, err := s.Cache.Flush(ctx, api.FlushRequest{VolumeRef: refOf(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
-	if problem := new(api.Problem); errors.As(err, &problem) && problem.Code == api.CodeNotConnected {
+	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{VolumeRef: refOf(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
+	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeNotConnected {
 		return nil
 	}
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
@@ -50,12 +50,12 @@ func TestUnstageSucceedsOnlyWhenClean(t *testing.T) {
 		mounted bool // what refuses before anything is done leaves the mount
 	}{
 		{"time is up", func(h *host) { h.failures["slow flush"] = command.ErrTimeout }, codes.DeadlineExceeded, false},
-		{"Ceph does not answer", func(h *host) { h.failures["flush"] = &api.Problem{Code: api.CodeCephUnavailable} }, codes.Unavailable, false},
-		{"escached does not answer", func(h *host) { h.failures["status"] = escache.ErrUnreachable }, codes.Unavailable, true},
-		{"the device is open", func(h *host) { h.failures["stop"] = &api.Problem{Code: api.CodeDeviceOpen} }, codes.FailedPrecondition, false},
+		{"Ceph does not answer", func(h *host) { h.failures["flush"] = &escache.Problem{Code: escache.CodeCephUnavailable} }, codes.Unavailable, false},
+		{"escached does not answer", func(h *host) { h.failures["status"] = escacheclient.ErrUnreachable }, codes.Unavailable, true},
+		{"the device is open", func(h *host) { h.failures["stop"] = &escache.Problem{Code: escache.CodeDeviceOpen} }, codes.FailedPrecondition, false},
 		{"a process has a file open", func(h *host) { h.failures["unmount"] = mounts.ErrBusy }, codes.FailedPrecondition, true},
 		{"umount hangs in the kernel", func(h *host) { h.failures["unmount"] = command.ErrStuck }, codes.Unavailable, true},
-		{"the Kubernetes API does not answer", func(h *host) { h.failures["read"] = cluster.ErrUnavailable }, codes.Unavailable, true},
+		{"the Kubernetes API does not answer", func(h *host) { h.failures["read"] = kube.ErrUnavailable }, codes.Unavailable, true},
 		{"I/O is frozen", func(h *host) { h.status["v"].IOSuspended = true }, codes.Unavailable, true},
 		{"a pod has it", func(h *host) {
 			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
@@ -119,7 +119,7 @@ func TestUnstageCleansUpAfterADeadDevice(t *testing.T) {
 	h, dir := staged(t)
 	h.dead[h.table[0].Device] = true
 	h.failures["unmount"] = &command.ExitError{Command: "umount", Code: 32, Stderr: "i/o error"}
-	h.status["v"].Device, h.status["v"].Role, h.status["v"].State = "", api.RoleSecondary, api.StateStandby
+	h.status["v"].Device, h.status["v"].Role, h.status["v"].State = "", escache.RoleSecondary, escache.StateStandby
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package kubectl is kubectl-escache, the plugin for operators. It talks to the Kubernetes API and to nothing else: what it
+// Package plugin is kubectl-escache, the plugin for operators. It talks to the Kubernetes API and to nothing else: what it
 // shows is what the driver has put on record, and what it asks for it asks for by objects of escache.io.
-package kubectl
+package plugin
 
 import (
 	"context"

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
 	nodeserver "github.com/escache/escache-csi/internal/node/server"
@@ -114,7 +114,7 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 
 type noCache struct{ watch.Cache }
 
-func (noCache) Status(context.Context) (*api.Status, error) { return &api.Status{}, nil }
+func (noCache) Status(context.Context) (*escache.Status, error) { return &escache.Status{}, nil }
 
 // queries are the expressions of alerts and dashboard by where they stand.
 func queries(t *testing.T) map[string]string {

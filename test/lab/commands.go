@@ -51,7 +51,7 @@ type (
 )
 
 func upCommand(find finder) *cobra.Command {
-	var options lab.Options
+	var options supervisor.Options
 	command := &cobra.Command{
 		Use: "up", Short: "Start a lab and wait until all of it is usable", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,7 +76,7 @@ func upCommand(find finder) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return lab.Up(cmd.Context(), location, options)
+			return supervisor.Up(cmd.Context(), location, options)
 		},
 	}
 	flags := command.Flags()
@@ -103,7 +103,7 @@ func downCommand(find finder) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := lab.Down(cmd.Context(), location); err != nil {
+			if err := supervisor.Down(cmd.Context(), location); err != nil {
 				return err
 			}
 			if _, err := os.Stat(location.FailedDir()); err == nil {
@@ -246,7 +246,7 @@ func insideCommands(connect connector) []*cobra.Command {
 				if err != nil {
 					return err
 				}
-				return lab.Enter(cmd.Context(), client, slices.Concat(prefix, args))
+				return supervisor.Enter(cmd.Context(), client, slices.Concat(prefix, args))
 			},
 		}
 		command.Flags().SetInterspersed(false)

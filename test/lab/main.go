@@ -14,8 +14,8 @@ import (
 )
 
 func main() {
-	if lab.IsSupervisor(os.Args) {
-		os.Exit(lab.Supervise(os.Args[2]))
+	if supervisor.IsSupervisor(os.Args) {
+		os.Exit(supervisor.Supervise(os.Args[2]))
 	}
 	os.Exit(run())
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // cephTimeout bounds one command of Ceph's tools, which take most of a second each only to start.
@@ -53,7 +53,7 @@ func commandJSON(ctx context.Context, into any, name string, args ...string) err
 const imageFeatures = "layering,exclusive-lock,deep-flatten"
 
 // createImage makes an image and returns Ceph's id of it.
-func createImage(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (id string, err error) {
+func createImage(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) (id string, err error) {
 	size := fmt.Sprintf("%dB", sizeBytes)
 	if _, err := command(ctx, "rbd", "create", "--size", size, "--image-feature", imageFeatures, imageSpec(ref)); err != nil {
 		return "", err
@@ -61,7 +61,7 @@ func createImage(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (id st
 	return imageID(ctx, ref)
 }
 
-func imageID(ctx context.Context, ref api.VolumeRef) (string, error) {
+func imageID(ctx context.Context, ref escache.VolumeRef) (string, error) {
 	var info struct{ ID string }
 	err := commandJSON(ctx, &info, "rbd", "info", imageSpec(ref))
 	return info.ID, err

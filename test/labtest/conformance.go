@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Devices uses block devices on a host, as the conformance suite wants to.
@@ -78,20 +78,20 @@ type Storage struct {
 	Stranger *Host
 }
 
-func imageSpec(ref api.VolumeRef) string { return ref.Pool + "/" + ref.Image }
+func imageSpec(ref escache.VolumeRef) string { return ref.Pool + "/" + ref.Image }
 
 // Create makes an image.
-func (s Storage) Create(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (string, error) {
+func (s Storage) Create(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) (string, error) {
 	return createImage(ctx, ref, sizeBytes)
 }
 
 // Grow makes an image larger.
-func (s Storage) Grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
+func (s Storage) Grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
 	return s.Lab.grow(ctx, ref, sizeBytes)
 }
 
 // Remove removes an image; one that is not there is no error.
-func (s Storage) Remove(ctx context.Context, ref api.VolumeRef) error {
+func (s Storage) Remove(ctx context.Context, ref escache.VolumeRef) error {
 	_, err := command(ctx, "rbd", "--no-progress", "rm", imageSpec(ref))
 	if err != nil && strings.Contains(err.Error(), "No such file or directory") {
 		return nil
@@ -100,7 +100,7 @@ func (s Storage) Remove(ctx context.Context, ref api.VolumeRef) error {
 }
 
 // Occupy maps the image on the stranger, which holds its lock until the result is closed.
-func (s Storage) Occupy(ctx context.Context, ref api.VolumeRef) (io.Closer, error) {
+func (s Storage) Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, error) {
 	_, id, err := s.Stranger.mapRaw(ctx, ref, "noshare,exclusive")
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Grow makes the volume's image larger.
@@ -22,7 +22,7 @@ func (v *Volume) Grow(t T, sizeBytes int64) {
 }
 
 // grow makes an image larger while a host has it, as csi-controller does.
-func (l *Lab) grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
+func (l *Lab) grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
 	program, err := grower()
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
@@ -25,8 +25,8 @@ type Host struct {
 	Address string // on the network of replicas and Ceph
 	// URL and TLS lead to the host's escached, and API calls it.
 	URL string
-	TLS escache.TLSFiles
-	API *escache.Client
+	TLS escacheclient.TLSFiles
+	API *escacheclient.Client
 
 	lab *Lab
 }
@@ -81,7 +81,7 @@ func (h *Host) Write(t T, path, content string) {
 
 // ready is nil once escached takes orders. It answers questions before that, so the question is an order that changes nothing.
 func (h *Host) ready(ctx context.Context) error {
-	return h.API.DeleteReplica(ctx, api.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"}, false)
+	return h.API.DeleteReplica(ctx, escache.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"}, false)
 }
 
 // WaitForService waits until escached takes orders.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
@@ -66,11 +66,11 @@ func (l *Lab) host(node labclient.Node) (*Host, error) {
 	h := &Host{
 		Name: node.Name, Address: node.DataAddress, lab: l,
 		URL: "https://" + net.JoinHostPort(node.MgmtAddress, escachedPort),
-		TLS: escache.TLSFiles{CA: os.Getenv("LAB_CA"), Cert: os.Getenv("LAB_CLIENT_CERT"), Key: os.Getenv("LAB_CLIENT_KEY")},
+		TLS: escacheclient.TLSFiles{CA: os.Getenv("LAB_CA"), Cert: os.Getenv("LAB_CLIENT_CERT"), Key: os.Getenv("LAB_CLIENT_KEY")},
 	}
 	var err error
-	h.API, err = escache.New(escache.Options{
-		Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escache.Timeouts{Query: queryLimit, Change: callLimit},
+	h.API, err = escacheclient.New(escacheclient.Options{
+		Node: h.Name, BaseURL: h.URL, TLS: h.TLS, Timeout: escacheclient.Timeouts{Query: queryLimit, Change: callLimit},
 	})
 	return h, err
 }
@@ -170,8 +170,8 @@ func (l *Lab) mend(t T) {
 }
 
 // CodeOf is the code of an error that escached answered; empty for any other error, and for none.
-func CodeOf(err error) api.Code {
-	if problem, ok := errors.AsType[*api.Problem](err); ok {
+func CodeOf(err error) escache.Code {
+	if problem, ok := errors.AsType[*escache.Problem](err); ok {
 		return problem.Code
 	}
 	return ""

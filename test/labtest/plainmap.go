@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // MapAlone maps an image read-only and without any cache, to see what Ceph alone has. It is unmapped when the test ends, or by calling
@@ -41,7 +41,7 @@ func (h *Host) mapImage(t T, v *Volume, options string) (device string, unmap fu
 }
 
 // mapRaw asks the kernel itself: the hosts have no rbd command.
-func (h *Host) mapRaw(ctx context.Context, ref api.VolumeRef, options string) (device, id string, err error) {
+func (h *Host) mapRaw(ctx context.Context, ref escache.VolumeRef, options string) (device, id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	key, err := command(ctx, "ceph", "auth", "get-key", "client.admin")

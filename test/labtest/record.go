@@ -12,12 +12,12 @@ import (
 	"slices"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Record is what the lab's arbiter knows of a volume: who may write it, and who must not be used.
 type Record struct {
-	api.VolumeRef
+	escache.VolumeRef
 
 	ImageID      string   `json:"imageID,omitempty"`
 	AttachedNode string   `json:"attachedNode"`
@@ -38,20 +38,20 @@ func (l *Lab) Attach(ctx context.Context, r Record) error {
 }
 
 // Record returns what is on record.
-func (l *Lab) Record(ctx context.Context, ref api.VolumeRef) (Record, error) {
+func (l *Lab) Record(ctx context.Context, ref escache.VolumeRef) (Record, error) {
 	var r Record
 	err := l.arbiter(ctx, http.MethodGet, recordPath, url.Values{"pool": {ref.Pool}, "image": {ref.Image}}, nil, &r)
 	return r, err
 }
 
-func (l *Lab) forget(ctx context.Context, ref api.VolumeRef) error {
+func (l *Lab) forget(ctx context.Context, ref escache.VolumeRef) error {
 	return l.arbiter(ctx, http.MethodDelete, recordPath, url.Values{"pool": {ref.Pool}, "image": {ref.Image}}, nil, nil)
 }
 
 // resynced takes a node off the outdated ones: the caller has seen its replica current.
-func (l *Lab) resynced(ctx context.Context, ref api.VolumeRef, node string) error {
+func (l *Lab) resynced(ctx context.Context, ref escache.VolumeRef, node string) error {
 	return l.arbiter(ctx, http.MethodPost, resyncedPath, nil, struct {
-		api.VolumeRef
+		escache.VolumeRef
 
 		Node string `json:"node"`
 	}{ref, node}, nil)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Limits of calls on emulated hosts, far above what they take: a test that hits one has found a hang.
@@ -31,7 +31,7 @@ type VolumeSpec struct {
 
 // Volume is an RBD image and what the hosts are told about it.
 type Volume struct {
-	api.VolumeRef
+	escache.VolumeRef
 
 	ImageID               string
 	SizeBytes, CacheBytes int64
@@ -51,7 +51,7 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	t.Helper()
 	n := l.nextVolume()
 	v := &Volume{
-		VolumeRef: api.VolumeRef{Pool: l.Pools[0], Image: fmt.Sprintf("e2e-%d-%d", l.started%100_000, n)},
+		VolumeRef: escache.VolumeRef{Pool: l.Pools[0], Image: fmt.Sprintf("e2e-%d-%d", l.started%100_000, n)},
 		SizeBytes: spec.SizeBytes, CacheBytes: spec.CacheBytes, Hosts: spec.Hosts,
 		// Numbers are used again only after a round, so that one that was not given back is found.
 		Port: 7800 + n%numbers, Minor: 100 + n%numbers, lab: l,
@@ -74,12 +74,12 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 }
 
 // Request is what both hosts are asked for.
-func (v *Volume) Request() api.ReplicaRequest {
-	r := api.ReplicaRequest{
+func (v *Volume) Request() escache.ReplicaRequest {
+	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
 	}
 	for _, h := range v.Hosts {
-		r.Nodes = append(r.Nodes, api.ReplicaNode{Name: h.Name, Address: h.Address})
+		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
 	}
 	return r
 }
@@ -180,12 +180,12 @@ func (v *Volume) NextEpoch(t T, h *Host) int64 {
 }
 
 // ConnectRequest is for tests that connect by themselves.
-func (v *Volume) ConnectRequest(epoch int64) api.ConnectRequest {
-	return api.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch}
+func (v *Volume) ConnectRequest(epoch int64) escache.ConnectRequest {
+	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch}
 }
 
 // Connect takes the volume over to a host, with a new epoch, and makes the device there.
-func (v *Volume) Connect(t T, h *Host) api.ConnectResponse {
+func (v *Volume) Connect(t T, h *Host) escache.ConnectResponse {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 	defer cancel()
@@ -201,7 +201,7 @@ func (v *Volume) Flush(t T, h *Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 	defer cancel()
-	answer, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: flushLimit})
+	answer, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: flushLimit})
 	if err != nil {
 		t.Fatalf("%s: flush %s: %v", h.Name, v, err)
 	}
@@ -241,7 +241,7 @@ func (v *Volume) RemoveImage(t T) {
 }
 
 // Status is what a host says of the volume.
-func (v *Volume) Status(t T, h *Host) api.VolumeStatus {
+func (v *Volume) Status(t T, h *Host) escache.VolumeStatus {
 	t.Helper()
 	status, err := v.status(t.Context(), h)
 	if err != nil {
@@ -250,16 +250,16 @@ func (v *Volume) Status(t T, h *Host) api.VolumeStatus {
 	return status
 }
 
-func (v *Volume) status(ctx context.Context, h *Host) (api.VolumeStatus, error) {
+func (v *Volume) status(ctx context.Context, h *Host) (escache.VolumeStatus, error) {
 	status, err := h.API.VolumeStatus(ctx, v.VolumeRef)
 	if err != nil {
-		return api.VolumeStatus{}, fmt.Errorf("%s: status of %s: %w", h.Name, v, err)
+		return escache.VolumeStatus{}, fmt.Errorf("%s: status of %s: %w", h.Name, v, err)
 	}
 	return *status, nil
 }
 
 // WaitForStatus waits until a host's status of the volume is as wanted.
-func (v *Volume) WaitForStatus(t T, h *Host, what string, limit time.Duration, wanted func(api.VolumeStatus) bool) time.Duration {
+func (v *Volume) WaitForStatus(t T, h *Host, what string, limit time.Duration, wanted func(escache.VolumeStatus) bool) time.Duration {
 	t.Helper()
 	return WaitFor(t, fmt.Sprintf("%s: %s: %s", h.Name, v, what), limit, func(ctx context.Context) error {
 		status, err := v.status(ctx, h)
@@ -286,7 +286,7 @@ func (v *Volume) WaitForPeer(t T, h *Host) time.Duration {
 }
 
 // Redundant says whether both replicas are current.
-func Redundant(s api.VolumeStatus) bool {
+func Redundant(s escache.VolumeStatus) bool {
 	return s.DiskState == upToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == upToDate && s.Peers[0].ConnectionState == connected
 }
 
@@ -295,7 +295,7 @@ const (
 	connected = "Connected"
 )
 
-func describe(s api.VolumeStatus) string {
+func describe(s escache.VolumeStatus) string {
 	dirty := "unknown"
 	if s.DirtyBytes != nil {
 		dirty = fmt.Sprint(*s.DirtyBytes)
@@ -337,9 +337,9 @@ func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
 	for ctx.Err() == nil && h.ready(ctx) != nil { // it may just have been given its power back
 		time.Sleep(pollInterval)
 	}
-	_, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
+	_, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
 	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true)}
 	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
-		return slices.Contains([]api.Code{api.CodeNotFound, api.CodeNotConnected}, CodeOf(err))
+		return slices.Contains([]escache.Code{escache.CodeNotFound, escache.CodeNotConnected}, CodeOf(err))
 	})...)
 }

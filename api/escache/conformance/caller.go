@@ -16,7 +16,7 @@ import (
 	"os"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // maxAnswer bounds what is read of an answer.
@@ -81,11 +81,11 @@ type answer struct {
 	status  int
 	header  http.Header
 	body    []byte
-	problem *api.Problem
+	problem *escache.Problem
 }
 
 // code is the answer's code, "" for a success.
-func (a *answer) code() api.Code {
+func (a *answer) code() escache.Code {
 	if a.problem == nil {
 		return ""
 	}
@@ -150,12 +150,12 @@ func (c *caller) do(ctx context.Context, req request) (*answer, error) {
 	return a, nil
 }
 
-func problemOf(header http.Header, body []byte) (*api.Problem, error) {
+func problemOf(header http.Header, body []byte) (*escache.Problem, error) {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if err != nil || kind != api.ProblemContentType {
-		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q", header.Get("Content-Type"), api.ProblemContentType, body)
+	if err != nil || kind != escache.ProblemContentType {
+		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q", header.Get("Content-Type"), escache.ProblemContentType, body)
 	}
-	var problem api.Problem
+	var problem escache.Problem
 	if err := json.Unmarshal(body, &problem); err != nil {
 		return nil, fmt.Errorf("an error that is no problem+json: %w", err)
 	}

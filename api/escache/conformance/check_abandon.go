@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func abandonChecks() []Check {
@@ -13,7 +13,7 @@ func abandonChecks() []Check {
 
 func (h *host) abandon(v *volume, epoch int64) *answer {
 	h.s.Helper()
-	return h.post(api.PathAbandon, api.AbandonRequest{VolumeRef: v.VolumeRef, Epoch: epoch})
+	return h.post(escache.PathAbandon, escache.AbandonRequest{VolumeRef: v.VolumeRef, Epoch: epoch})
 }
 
 // abandonNeedsProof: whatever the caller says, what is dirty here may be all there is.
@@ -22,9 +22,9 @@ func abandonNeedsProof(s *suite) {
 	data := v.makeDirty(s.first)
 	kept := func(what string, epoch int64) {
 		s.Helper()
-		refused(s, "abandon "+what, s.first.abandon(v, epoch), api.CodeNotSuperseded)
+		refused(s, "abandon "+what, s.first.abandon(v, epoch), escache.CodeNotSuperseded)
 		status := s.first.status(v.VolumeRef)
-		if status.State != api.StateConnected || status.Role != api.RolePrimary || status.Device != v.device || status.Epoch != v.epoch ||
+		if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Device != v.device || status.Epoch != v.epoch ||
 			status.IOSuspended || status.Error != nil {
 			s.Errorf("a refused abandon %s left the status %+v", what, shown(status))
 		}
@@ -46,7 +46,7 @@ func abandonNeedsProof(s *suite) {
 }
 
 func abandonOfStandby(s *suite) {
-	refused(s, "abandon an unknown volume", s.first.abandon(s.nameVolume(), 1), api.CodeNotFound)
+	refused(s, "abandon an unknown volume", s.first.abandon(s.nameVolume(), 1), escache.CodeNotFound)
 	v := s.connected()
 	data := v.makeDirty(s.first)
 	s.second.unchanged(func() {

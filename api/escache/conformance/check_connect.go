@@ -3,7 +3,7 @@ package conformance
 import (
 	"errors"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func connectChecks() []Check {
@@ -24,9 +24,9 @@ func connectMakesDevice(s *suite) {
 		s.Errorf("the device %s has %d bytes (%v), the image %d", first.Device, size, err, s.target.ImageBytes)
 	}
 	status := s.first.status(v.VolumeRef)
-	if status.State != api.StateConnected || status.Role != api.RolePrimary || status.Epoch != v.epoch || status.Device != first.Device ||
+	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Epoch != v.epoch || status.Device != first.Device ||
 		status.ClientAddress != first.ClientAddress || status.ImageID != v.id || first.ImageID != v.id ||
-		status.SizeBytes != s.target.ImageBytes || status.Mode != api.ModeWriteback {
+		status.SizeBytes != s.target.ImageBytes || status.Mode != escache.ModeWriteback {
 		s.Errorf("dev_connect with epoch %d of image id %s answered %+v and left the status %+v", v.epoch, v.id, first, shown(status))
 	}
 	if dirty := v.dirty(s.first); dirty != 0 {
@@ -39,12 +39,12 @@ func connectMakesDevice(s *suite) {
 		id    string
 	}{{"again", v.epoch, v.id}, {"without the image id", v.epoch, ""}, {"with a newer epoch", v.epoch + 1, v.id}} {
 		v.record(s.first, step.epoch)
-		var repeated api.ConnectResponse
+		var repeated escache.ConnectResponse
 		decode(s, s.first.connect(v, step.epoch, step.id), &repeated)
 		if repeated != first {
 			s.Errorf("connected %s: %+v, at first it was %+v", step.what, repeated, first)
 		}
-		if status := s.first.status(v.VolumeRef); status.Epoch != step.epoch || status.State != api.StateConnected {
+		if status := s.first.status(v.VolumeRef); status.Epoch != step.epoch || status.State != escache.StateConnected {
 			s.Errorf("connected %s: the status is %+v, want epoch %d", step.what, status, step.epoch)
 		}
 	}
@@ -57,25 +57,25 @@ func olderEpoch(s *suite) {
 	v.attach(s.first)
 	older := func(when string) {
 		s.Helper()
-		refused(s, "an older epoch "+when, s.first.connect(v, v.epoch-1, v.id), api.CodeStaleEpoch)
+		refused(s, "an older epoch "+when, s.first.connect(v, v.epoch-1, v.id), escache.CodeStaleEpoch)
 		if status := s.first.status(v.VolumeRef); status.Epoch != v.epoch {
 			s.Errorf("%s: a refused epoch changed the epoch from %d to %d", when, v.epoch, status.Epoch)
 		}
 	}
 	older("while connected")
-	if state := s.first.status(v.VolumeRef).State; state != api.StateConnected {
+	if state := s.first.status(v.VolumeRef).State; state != escache.StateConnected {
 		s.Errorf("a refused epoch left the state %q", state)
 	}
 	v.detach(s.first)
 	older("after stop")
-	if state := s.first.status(v.VolumeRef).State; state != api.StateStandby {
+	if state := s.first.status(v.VolumeRef).State; state != escache.StateStandby {
 		s.Errorf("a refused epoch left the state %q", state)
 	}
 }
 
 func otherImage(s *suite) {
 	v := s.laid()
-	refused(s, "another image id than the replica's", s.first.connect(v, 1, "0"+v.id), api.CodeIdentityMismatch)
+	refused(s, "another image id than the replica's", s.first.connect(v, 1, "0"+v.id), escache.CodeIdentityMismatch)
 
 	// An image of the same name, made anew: the replica learned no id, so only the request knows better.
 	w := s.newVolume()
@@ -84,10 +84,10 @@ func otherImage(s *suite) {
 	for _, h := range []*host{s.first, s.second} {
 		done(s, "lay a replica without an image id", h.put(r))
 	}
-	refused(s, "another image id than Ceph's", s.first.connect(w, 1, "0"+w.id), api.CodeIdentityMismatch)
+	refused(s, "another image id than Ceph's", s.first.connect(w, 1, "0"+w.id), escache.CodeIdentityMismatch)
 
 	for _, volume := range []*volume{v, w} {
-		if status := s.first.status(volume.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary {
+		if status := s.first.status(volume.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary {
 			s.Errorf("a refused connect left the status %+v", shown(status))
 		}
 	}
@@ -97,15 +97,15 @@ func otherImage(s *suite) {
 
 func nothingToConnect(s *suite) {
 	v := s.nameVolume()
-	refused(s, "connect without a replica", s.first.connect(v, 1, ""), api.CodeNotFound)
+	refused(s, "connect without a replica", s.first.connect(v, 1, ""), escache.CodeNotFound)
 	r := v.request()
 	r.ImageID = ""
 	s.Cleanup(v.remove)
 	for _, h := range []*host{s.first, s.second} {
 		done(s, "lay a replica before its image", h.put(r))
 	}
-	refused(s, "connect without an image", s.first.connect(v, 1, ""), api.CodeImageNotFound)
-	if status := s.first.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary || status.Device != "" {
+	refused(s, "connect without an image", s.first.connect(v, 1, ""), escache.CodeImageNotFound)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
 		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 }
@@ -119,8 +119,8 @@ func imageInUse(s *suite) {
 	if err != nil {
 		s.Fatalf("take the lock of %s: %v", v, err)
 	}
-	refused(s, "connect an image that another client holds", s.first.connect(v, 1, v.id), api.CodeImageInUse)
-	if status := s.first.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary {
+	refused(s, "connect an image that another client holds", s.first.connect(v, 1, v.id), escache.CodeImageInUse)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary {
 		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 	if err := other.Close(); err != nil {

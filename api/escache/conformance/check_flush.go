@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func flushChecks() []Check {
@@ -20,9 +20,9 @@ func flushChecks() []Check {
 }
 
 func flushCleans(s *suite) {
-	refused(s, "flush an unknown volume", s.first.flush(s.nameVolume(), 10), api.CodeNotFound)
+	refused(s, "flush an unknown volume", s.first.flush(s.nameVolume(), 10), escache.CodeNotFound)
 	v := s.laid()
-	refused(s, "flush a standby", s.first.flush(v, 10), api.CodeNotConnected)
+	refused(s, "flush a standby", s.first.flush(v, 10), escache.CodeNotConnected)
 	v.attach(s.first)
 	v.clean(s.first)
 	data := v.makeDirty(s.first)
@@ -60,7 +60,7 @@ func (s *suite) stall() (resume func()) {
 }
 
 // lookWhileStuck demands that status and node answer while a flush hangs, and returns the status.
-func (s *suite) lookWhileStuck(v *volume) api.VolumeStatus {
+func (s *suite) lookWhileStuck(v *volume) escache.VolumeStatus {
 	s.Helper()
 	start := time.Now()
 	status := s.first.status(v.VolumeRef)
@@ -77,7 +77,7 @@ func flushTimesOut(s *suite) {
 	resume := s.stall()
 	seconds := max(2, int(s.target.CallTimeout/time.Second)/24) // time for a slow host to look at the device
 	start := time.Now()
-	var flushed api.FlushResponse
+	var flushed escache.FlushResponse
 	decode(s, s.first.flush(v, seconds), &flushed)
 	if took := time.Since(start); took > time.Duration(seconds+20)*time.Second {
 		s.Errorf("a flush that was given %d s took %s", seconds, took)
@@ -98,10 +98,10 @@ func (s *suite) cleanEventually(v *volume) {
 	s.Helper()
 	s.eventually("flush "+v.String()+" once Ceph goes on", func() (bool, any) {
 		a := s.first.flush(v, s.seconds())
-		if a.code() == api.CodeBusy || a.code() == api.CodeStuck {
+		if a.code() == escache.CodeBusy || a.code() == escache.CodeStuck {
 			return false, a
 		}
-		var flushed api.FlushResponse
+		var flushed escache.FlushResponse
 		decode(s, a, &flushed)
 		return flushed.Clean && flushed.DirtyBytes == 0, a
 	})
@@ -117,19 +117,19 @@ func busyNamesOperation(s *suite) {
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	flushed := make(chan *answer, 1)
-	body := encode(s, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: s.seconds()}) // it outlasts the calls below on any host
+	body := encode(s, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: s.seconds()}) // it outlasts the calls below on any host
 	go func() {
-		a, _ := s.first.call.do(ctx, request{method: http.MethodPost, path: api.PathFlush, body: body})
+		a, _ := s.first.call.do(ctx, request{method: http.MethodPost, path: escache.PathFlush, body: body})
 		flushed <- a
 	}()
 	s.eventually("the state of a volume under flush", func() (bool, any) {
 		status := s.lookWhileStuck(v)
-		return status.State == api.StateFlushing, shown(status)
+		return status.State == escache.StateFlushing, shown(status)
 	})
 	for what, call := range map[string]func() *answer{
 		"flush":       func() *answer { return s.first.flush(v, 10) },
 		"stop":        func() *answer { return s.first.stop(v) },
-		"mode":        func() *answer { return s.first.mode(v, api.ModeWritethrough) },
+		"mode":        func() *answer { return s.first.mode(v, escache.ModeWritethrough) },
 		"hold":        func() *answer { return s.first.hold(v, 1) },
 		"resize":      func() *answer { return s.first.resize(v, s.target.ImageBytes) },
 		"dev_connect": func() *answer { return s.first.connect(v, v.epoch, v.id) },
@@ -137,7 +137,7 @@ func busyNamesOperation(s *suite) {
 	} {
 		start := time.Now()
 		a := call()
-		refused(s, what+" while a flush runs", a, api.CodeBusy)
+		refused(s, what+" while a flush runs", a, escache.CodeBusy)
 		if a.problem != nil && (!strings.Contains(a.problem.Detail, "flush") || !age.MatchString(a.problem.Detail)) {
 			s.Errorf("%s while a flush runs: %q does not name the operation and its age", what, a.problem.Detail)
 		}
@@ -157,7 +157,7 @@ func busyNamesOperation(s *suite) {
 		if a == nil {
 			s.Fatalf("the flush got no answer")
 		}
-		var left api.FlushResponse
+		var left escache.FlushResponse
 		decode(s, a, &left)
 	case <-time.After(s.target.CallTimeout):
 		s.Fatalf("a flush that was given %d s has not answered %s after Ceph went on", s.seconds(), s.target.CallTimeout)

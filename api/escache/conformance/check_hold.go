@@ -3,7 +3,7 @@ package conformance
 import (
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func holdChecks() []Check {
@@ -15,10 +15,10 @@ func holdChecks() []Check {
 
 func holdAndRelease(s *suite) {
 	unknown := s.nameVolume()
-	refused(s, "hold an unknown volume", s.first.hold(unknown, 1), api.CodeNotFound)
-	refused(s, "release an unknown volume", s.first.release(unknown), api.CodeNotFound)
+	refused(s, "hold an unknown volume", s.first.hold(unknown, 1), escache.CodeNotFound)
+	refused(s, "release an unknown volume", s.first.release(unknown), escache.CodeNotFound)
 	v := s.laid()
-	refused(s, "hold a standby", s.first.hold(v, 1), api.CodeNotConnected)
+	refused(s, "hold a standby", s.first.hold(v, 1), escache.CodeNotConnected)
 	done(s, "release a standby", s.first.release(v))
 	v.attach(s.first)
 	done(s, "release what is not held", s.first.release(v))
@@ -26,15 +26,15 @@ func holdAndRelease(s *suite) {
 	load := v.startLoad(s.first)
 	load.proceeds(1)
 
-	var held, again api.HoldResponse
+	var held, again escache.HoldResponse
 	decode(s, s.first.hold(v, 300), &held)
 	load.stands(s.target.CallTimeout / 60)
 	s.heldClean(v, held)
-	refused(s, "stop while held and written to", s.first.stop(v), api.CodeHeld, api.CodeDeviceOpen)
-	refused(s, "mode while held", s.first.mode(v, api.ModeWritethrough), api.CodeHeld)
-	refused(s, "resize while held", s.first.resize(v, s.target.ImageBytes), api.CodeHeld)
-	refused(s, "flush while held", s.first.flush(v, 10), api.CodeHeld)
-	refused(s, "delete while held", s.first.delete(v, "true"), api.CodeConnected)
+	refused(s, "stop while held and written to", s.first.stop(v), escache.CodeHeld, escache.CodeDeviceOpen)
+	refused(s, "mode while held", s.first.mode(v, escache.ModeWritethrough), escache.CodeHeld)
+	refused(s, "resize while held", s.first.resize(v, s.target.ImageBytes), escache.CodeHeld)
+	refused(s, "flush while held", s.first.flush(v, 10), escache.CodeHeld)
+	refused(s, "delete while held", s.first.delete(v, "true"), escache.CodeConnected)
 	decode(s, s.first.hold(v, 1), &again)
 	if again.HeldUntil.Before(held.HeldUntil) {
 		s.Errorf("a second hold ends at %s, before the first at %s", again.HeldUntil, held.HeldUntil)
@@ -52,13 +52,13 @@ func holdAndRelease(s *suite) {
 	v.holds(s.first, 0, data)
 
 	decode(s, s.first.hold(v, 300), &held)
-	refused(s, "stop while held", s.first.stopClosed(v), api.CodeHeld)
+	refused(s, "stop while held", s.first.stopClosed(v), escache.CodeHeld)
 	s.heldClean(v, held)
 	done(s, "release an idle volume", s.first.release(v))
 	v.detach(s.first)
 }
 
-func (s *suite) heldClean(v *volume, held api.HoldResponse) {
+func (s *suite) heldClean(v *volume, held escache.HoldResponse) {
 	s.Helper()
 	status := s.first.status(v.VolumeRef)
 	if status.HeldUntil == nil || !status.HeldUntil.Equal(held.HeldUntil) || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
@@ -72,7 +72,7 @@ func watchdogReleases(s *suite) {
 	load.proceeds(1)
 	const seconds = 4
 	start := time.Now()
-	var held api.HoldResponse
+	var held escache.HoldResponse
 	decode(s, s.first.hold(v, seconds), &held)
 	if before := time.Since(start); before < seconds*time.Second/2 {
 		load.stands(seconds * time.Second / 4)

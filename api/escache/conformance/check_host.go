@@ -16,7 +16,7 @@ import (
 	"net/url"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func hostChecks() []Check {
@@ -28,7 +28,7 @@ func hostChecks() []Check {
 }
 
 func nodeCounts(s *suite) {
-	var before api.Node
+	var before escache.Node
 	s.eventually("the host is healthy", func() (bool, any) { // one that has just started still looks at its disks
 		before = s.first.node()
 		return before.Healthy, before.Reasons
@@ -61,15 +61,15 @@ func nodeCounts(s *suite) {
 
 func statusOfAbsent(s *suite) {
 	v := s.nameVolume()
-	if status := s.first.status(v.VolumeRef); status.State != api.StateAbsent {
-		s.Errorf("the state of a volume nobody knows is %q, want %q", status.State, api.StateAbsent)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateAbsent {
+		s.Errorf("the state of a volume nobody knows is %q, want %q", status.State, escache.StateAbsent)
 	}
 	for _, query := range []url.Values{
 		{"pool": {v.Pool}}, {"image": {v.Image}}, {"pool": {v.Pool}, "image": {"a/b"}}, {"pool": {v.Pool}, "image": {""}},
 		{"pool": {v.Pool}, "image": {v.Image}, "force": {"true"}}, {"pool": {v.Pool, v.Pool}, "image": {v.Image}},
 	} {
-		a := s.first.send(request{method: http.MethodGet, path: api.PathStatus, query: query, broken: true})
-		refused(s, "status?"+query.Encode(), a, api.CodeInvalidRequest)
+		a := s.first.send(request{method: http.MethodGet, path: escache.PathStatus, query: query, broken: true})
+		refused(s, "status?"+query.Encode(), a, escache.CodeInvalidRequest)
 	}
 }
 
@@ -101,10 +101,10 @@ func certificateNeeded(s *suite) {
 			transport := &http.Transport{TLSClientConfig: config}
 			bare.http = &http.Client{Transport: transport}
 			ctx, cancel := context.WithTimeout(s.Context(), s.target.CallTimeout)
-			a, err := bare.do(ctx, request{method: http.MethodGet, path: api.PathNode})
+			a, err := bare.do(ctx, request{method: http.MethodGet, path: escache.PathNode})
 			cancel()
 			transport.CloseIdleConnections()
-			if err == nil && a.code() != api.CodeUnauthorized {
+			if err == nil && a.code() != escache.CodeUnauthorized {
 				s.Errorf("%s: a caller with %s got %s", h.Name, what, a)
 			}
 		}
@@ -131,7 +131,7 @@ func plaintext(ctx context.Context, address string) (int, error) {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return 0, err
 	}
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", api.PathNode, u.Host); err != nil {
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", escache.PathNode, u.Host); err != nil {
 		return 0, err
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func inputChecks() []Check {
@@ -31,20 +31,20 @@ type bodyCall struct {
 func bodyCalls(v *volume) []bodyCall {
 	ref := v.VolumeRef
 	return []bodyCall{
-		{http.MethodPut, api.PathReplica, v.request()},
-		{http.MethodPost, api.PathDevConnect, api.ConnectRequest{VolumeRef: ref, Epoch: 1}},
-		{http.MethodPost, api.PathFlush, api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1}},
-		{http.MethodPost, api.PathStop, api.StopRequest{VolumeRef: ref}},
-		{http.MethodPost, api.PathMode, api.ModeRequest{VolumeRef: ref, Mode: api.ModeWriteback}},
-		{http.MethodPost, api.PathHold, api.HoldRequest{VolumeRef: ref, MaxSeconds: 1}},
-		{http.MethodPost, api.PathRelease, api.ReleaseRequest{VolumeRef: ref}},
-		{http.MethodPost, api.PathResize, api.ResizeRequest{VolumeRef: ref, SizeBytes: 4096}},
-		{http.MethodPost, api.PathAbandon, api.AbandonRequest{VolumeRef: ref, Epoch: 1}},
+		{http.MethodPut, escache.PathReplica, v.request()},
+		{http.MethodPost, escache.PathDevConnect, escache.ConnectRequest{VolumeRef: ref, Epoch: 1}},
+		{http.MethodPost, escache.PathFlush, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1}},
+		{http.MethodPost, escache.PathStop, escache.StopRequest{VolumeRef: ref}},
+		{http.MethodPost, escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWriteback}},
+		{http.MethodPost, escache.PathHold, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1}},
+		{http.MethodPost, escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref}},
+		{http.MethodPost, escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 4096}},
+		{http.MethodPost, escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: 1}},
 	}
 }
 
 // lasting is what of each volume changes only by calls; links come up and disks are looked at by themselves.
-func (h *host) lasting() []api.VolumeStatus {
+func (h *host) lasting() []escache.VolumeStatus {
 	h.s.Helper()
 	volumes := h.statuses()
 	for i := range volumes {
@@ -74,10 +74,10 @@ func badBodies(s *suite) {
 			right := encode(s, c.right)
 			for what, body := range spoiled(s, right) {
 				a := s.first.send(request{method: c.method, path: c.path, body: body, broken: true})
-				refused(s, fmt.Sprintf("%s %s with %s", c.method, c.path, what), a, api.CodeInvalidRequest)
+				refused(s, fmt.Sprintf("%s %s with %s", c.method, c.path, what), a, escache.CodeInvalidRequest)
 			}
 			a := s.first.send(request{method: c.method, path: c.path, body: oversized(right), chunked: true, broken: true})
-			refused(s, fmt.Sprintf("%s %s with a body over 64 KiB of unknown length", c.method, c.path), a, api.CodeInvalidRequest)
+			refused(s, fmt.Sprintf("%s %s with a body over 64 KiB of unknown length", c.method, c.path), a, escache.CodeInvalidRequest)
 		}
 	})
 }
@@ -180,26 +180,26 @@ func badParameters(s *suite) {
 			{"pool": {v.Pool}, "image": {v.Image}, "discard": {"yes"}}, {"pool": {v.Pool}, "image": {v.Image}, "discard": {""}},
 			{"pool": {v.Pool}, "image": {v.Image}, "force": {"true"}}, {"pool": {v.Pool}, "image": {v.Image, "other"}},
 		} {
-			a := s.first.send(request{method: http.MethodDelete, path: api.PathReplica, query: query, broken: true})
-			refused(s, "DELETE replica?"+query.Encode(), a, api.CodeInvalidRequest)
+			a := s.first.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query, broken: true})
+			refused(s, "DELETE replica?"+query.Encode(), a, escache.CodeInvalidRequest)
 		}
 	})
 }
 
 func wrongMethods(s *suite) {
 	v := s.nameVolume()
-	allowed := map[string][]string{api.PathNode: {http.MethodGet}, api.PathStatus: {http.MethodGet}}
+	allowed := map[string][]string{escache.PathNode: {http.MethodGet}, escache.PathStatus: {http.MethodGet}}
 	for _, c := range bodyCalls(v) {
 		allowed[c.path] = append(allowed[c.path], c.method)
 	}
-	allowed[api.PathReplica] = append(allowed[api.PathReplica], http.MethodDelete)
+	allowed[escache.PathReplica] = append(allowed[escache.PathReplica], http.MethodDelete)
 	for path, methods := range allowed {
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete, http.MethodPatch} {
 			if slices.Contains(methods, method) {
 				continue
 			}
 			a := s.first.send(request{method: method, path: path, broken: true})
-			refused(s, method+" "+path, a, api.CodeMethodNotAllowed)
+			refused(s, method+" "+path, a, escache.CodeMethodNotAllowed)
 			for _, right := range methods {
 				if !strings.Contains(a.header.Get("Allow"), right) {
 					s.Errorf("%s %s: Allow is %q, want %s in it", method, path, a.header.Get("Allow"), right)
@@ -208,6 +208,6 @@ func wrongMethods(s *suite) {
 		}
 	}
 	for _, path := range []string{"/", "/v1", "/v2/node", "/v1/node/", "/v1/nothing"} {
-		refused(s, "GET "+path, s.first.send(request{method: http.MethodGet, path: path, broken: true}), api.CodeUnknownPath)
+		refused(s, "GET "+path, s.first.send(request{method: http.MethodGet, path: path, broken: true}), escache.CodeUnknownPath)
 	}
 }

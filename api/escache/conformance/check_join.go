@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func joinChecks() []Check {
@@ -11,7 +11,7 @@ func joinChecks() []Check {
 	}
 }
 
-func (v *volume) joining() api.ReplicaRequest {
+func (v *volume) joining() escache.ReplicaRequest {
 	r := v.request()
 	r.Join = true
 	return r
@@ -26,8 +26,8 @@ func bothJoin(s *suite) {
 		done(s, "lay it again without join", h.put(v.request()))
 	}
 	for _, h := range []*host{s.first, s.second} {
-		refused(s, "connect on "+h.Name+" where both copies wait to be filled", h.connect(v, 1, v.id), api.CodeOutdated)
-		if status := h.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary || status.Epoch != 0 {
+		refused(s, "connect on "+h.Name+" where both copies wait to be filled", h.connect(v, 1, v.id), escache.CodeOutdated)
+		if status := h.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Epoch != 0 {
 			s.Errorf("a refused connect left the status %+v", shown(status))
 		}
 	}

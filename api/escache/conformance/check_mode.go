@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func modeChecks() []Check {
@@ -12,14 +12,14 @@ func modeChecks() []Check {
 }
 
 func writethroughStaysClean(s *suite) {
-	refused(s, "mode of an unknown volume", s.first.mode(s.nameVolume(), api.ModeWritethrough), api.CodeNotFound)
+	refused(s, "mode of an unknown volume", s.first.mode(s.nameVolume(), escache.ModeWritethrough), escache.CodeNotFound)
 	v := s.laid()
-	refused(s, "mode of a standby", s.first.mode(v, api.ModeWritethrough), api.CodeNotConnected)
+	refused(s, "mode of a standby", s.first.mode(v, escache.ModeWritethrough), escache.CodeNotConnected)
 	v.attach(s.first)
 	data := v.makeDirty(s.first)
 	for range 2 {
-		done(s, "mode writethrough", s.first.mode(v, api.ModeWritethrough))
-		if status := s.first.status(v.VolumeRef); status.Mode != api.ModeWritethrough || status.State != api.StateDraining {
+		done(s, "mode writethrough", s.first.mode(v, escache.ModeWritethrough))
+		if status := s.first.status(v.VolumeRef); status.Mode != escache.ModeWritethrough || status.State != escache.StateDraining {
 			s.Errorf("the status in writethrough is %+v", shown(status))
 		}
 	}
@@ -38,8 +38,8 @@ func writethroughStaysClean(s *suite) {
 	load.stop()
 	v.holds(s.first, 0, data)
 	for range 2 {
-		done(s, "mode writeback", s.first.mode(v, api.ModeWriteback))
-		if status := s.first.status(v.VolumeRef); status.Mode != api.ModeWriteback || status.State != api.StateConnected {
+		done(s, "mode writeback", s.first.mode(v, escache.ModeWriteback))
+		if status := s.first.status(v.VolumeRef); status.Mode != escache.ModeWriteback || status.State != escache.StateConnected {
 			s.Errorf("the status in writeback is %+v", shown(status))
 		}
 	}
@@ -49,14 +49,14 @@ func writethroughStaysClean(s *suite) {
 func connectInWritethrough(s *suite) {
 	v := s.laid()
 	v.record(s.first, 1)
-	var connected api.ConnectResponse
-	decode(s, s.first.post(api.PathDevConnect, api.ConnectRequest{
-		VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Options: api.ConnectOptions{Mode: api.ModeWritethrough},
+	var connected escache.ConnectResponse
+	decode(s, s.first.post(escache.PathDevConnect, escache.ConnectRequest{
+		VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Options: escache.ConnectOptions{Mode: escache.ModeWritethrough},
 	}), &connected)
 	v.device = connected.Device
 	data := v.write(s.first, 0, 4*mib)
 	status := s.first.status(v.VolumeRef)
-	if status.Mode != api.ModeWritethrough || status.State != api.StateDraining || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
+	if status.Mode != escache.ModeWritethrough || status.State != escache.StateDraining || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
 		s.Errorf("the status after writing in writethrough is %+v", shown(status))
 	}
 	v.holds(s.first, 0, data)

@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func moveChecks() []Check {
@@ -14,12 +14,12 @@ func moveChecks() []Check {
 func secondHostRefused(s *suite) {
 	v := s.connected()
 	data := v.makeDirty(s.first)
-	refused(s, "connect on the second host", s.second.connect(v, v.epoch+1, v.id), api.CodeConnected, api.CodeImageInUse)
-	if status := s.second.status(v.VolumeRef); status.State != api.StateStandby || status.Role == api.RolePrimary || status.Device != "" {
+	refused(s, "connect on the second host", s.second.connect(v, v.epoch+1, v.id), escache.CodeConnected, escache.CodeImageInUse)
+	if status := s.second.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
 		s.Errorf("a refused connect left the second host's status %+v", shown(status))
 	}
 	status := s.first.status(v.VolumeRef)
-	if status.State != api.StateConnected || status.Role != api.RolePrimary || status.IOSuspended || status.Error != nil {
+	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.IOSuspended || status.Error != nil {
 		s.Errorf("a refused connect on the second host left the first with %+v", shown(status))
 	}
 	more := v.write(s.first, 8*mib, mib)
@@ -35,13 +35,13 @@ func orderlyMove(s *suite) {
 	before := v.epoch
 	v.attach(s.second)
 	v.holds(s.second, 0, data)
-	refused(s, "connect on the first host after the move", s.first.connect(v, v.epoch, v.id), api.CodeConnected, api.CodeImageInUse)
+	refused(s, "connect on the first host after the move", s.first.connect(v, v.epoch, v.id), escache.CodeConnected, escache.CodeImageInUse)
 	more := v.write(s.second, 16*mib, mib)
 	v.detach(s.second)
 
 	v.attach(s.first)
 	v.holds(s.first, 0, data)
 	v.holds(s.first, 16*mib, more)
-	refused(s, "the epoch from before the move", s.first.connect(v, before, v.id), api.CodeStaleEpoch)
+	refused(s, "the epoch from before the move", s.first.connect(v, before, v.id), escache.CodeStaleEpoch)
 	v.detach(s.first)
 }

@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func replicaChecks() []Check {
@@ -24,9 +24,9 @@ func replicaLaid(s *suite) {
 	done(s, "lay the replica without an image id", s.first.put(early))
 	done(s, "lay it again with one", s.first.put(want))
 	status := s.first.status(v.VolumeRef)
-	if status.State != api.StateStandby || status.ImageID != want.ImageID || status.CacheBytes < want.CacheBytes ||
+	if status.State != escache.StateStandby || status.ImageID != want.ImageID || status.CacheBytes < want.CacheBytes ||
 		status.SizeBytes != want.SizeBytes || status.Port != want.Port || status.Minor != want.Minor || status.Epoch != 0 ||
-		status.Role == api.RolePrimary {
+		status.Role == escache.RolePrimary {
 		s.Errorf("the status after laying %+v is %+v", want, shown(status))
 	}
 	s.first.unchanged(func() {
@@ -49,14 +49,14 @@ func replicaMismatch(s *suite) {
 	v := s.laid()
 	s.first.unchanged(func() {
 		for what, tc := range map[string]struct {
-			change func(*api.ReplicaRequest)
-			code   api.Code
+			change func(*escache.ReplicaRequest)
+			code   escache.Code
 		}{
-			"another cache size": {func(r *api.ReplicaRequest) { r.CacheBytes += 4 * mib }, api.CodeReplicaMismatch},
-			"another port":       {func(r *api.ReplicaRequest) { r.Port += portsAndMinors / 2 }, api.CodeReplicaMismatch},
-			"another minor":      {func(r *api.ReplicaRequest) { r.Minor += portsAndMinors / 2 }, api.CodeReplicaMismatch},
-			"a smaller image":    {func(r *api.ReplicaRequest) { r.SizeBytes -= 4 * mib }, api.CodeReplicaMismatch},
-			"another image id":   {func(r *api.ReplicaRequest) { r.ImageID = "0" + r.ImageID }, api.CodeIdentityMismatch},
+			"another cache size": {func(r *escache.ReplicaRequest) { r.CacheBytes += 4 * mib }, escache.CodeReplicaMismatch},
+			"another port":       {func(r *escache.ReplicaRequest) { r.Port += portsAndMinors / 2 }, escache.CodeReplicaMismatch},
+			"another minor":      {func(r *escache.ReplicaRequest) { r.Minor += portsAndMinors / 2 }, escache.CodeReplicaMismatch},
+			"a smaller image":    {func(r *escache.ReplicaRequest) { r.SizeBytes -= 4 * mib }, escache.CodeReplicaMismatch},
+			"another image id":   {func(r *escache.ReplicaRequest) { r.ImageID = "0" + r.ImageID }, escache.CodeIdentityMismatch},
 		} {
 			r := v.request()
 			tc.change(&r)
@@ -70,10 +70,10 @@ func portsInUse(s *suite) {
 	s.first.unchanged(func() {
 		r := other.request()
 		r.Port = v.port
-		refused(s, "a replica with another volume's port", s.first.put(r), api.CodePortInUse)
+		refused(s, "a replica with another volume's port", s.first.put(r), escache.CodePortInUse)
 		r = other.request()
 		r.Minor = v.minor
-		refused(s, "a replica with another volume's minor", s.first.put(r), api.CodePortInUse)
+		refused(s, "a replica with another volume's minor", s.first.put(r), escache.CodePortInUse)
 	})
 }
 
@@ -81,7 +81,7 @@ func noRoom(s *suite) {
 	r := s.nameVolume().request()
 	r.CacheBytes = s.first.node().CacheFreeBytes/4096*4096 + 64*mib
 	s.first.unchanged(func() {
-		refused(s, "a replica larger than the free space", s.first.put(r), api.CodeNoRoom)
+		refused(s, "a replica larger than the free space", s.first.put(r), escache.CodeNoRoom)
 	})
 }
 
@@ -89,8 +89,8 @@ func replicaDeleted(s *suite) {
 	v := s.laid()
 	for _, what := range []string{"delete the replica", "delete it again"} {
 		done(s, what, s.first.delete(v, ""))
-		if status := s.first.status(v.VolumeRef); status.State != api.StateAbsent {
-			s.Errorf("%s: the state is %q, want %q", what, status.State, api.StateAbsent)
+		if status := s.first.status(v.VolumeRef); status.State != escache.StateAbsent {
+			s.Errorf("%s: the state is %q, want %q", what, status.State, escache.StateAbsent)
 		}
 	}
 	done(s, "delete with discard what is gone", s.first.delete(v, "true"))
@@ -103,9 +103,9 @@ func connectedNotDeleted(s *suite) {
 	v := s.connected()
 	data := v.write(s.first, 0, mib)
 	for _, discard := range []string{"", "false", "true"} {
-		refused(s, "delete the connected replica, discard="+discard, s.first.delete(v, discard), api.CodeConnected)
+		refused(s, "delete the connected replica, discard="+discard, s.first.delete(v, discard), escache.CodeConnected)
 	}
-	if status := s.first.status(v.VolumeRef); status.State != api.StateConnected || status.Device != v.device {
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Device != v.device {
 		s.Errorf("refused deletes changed the status to %+v", shown(status))
 	}
 	v.holds(s.first, 0, data)
@@ -117,7 +117,7 @@ func dirtyStandbyNotDeleted(s *suite) {
 	v.makeDirty(s.first)
 	before := s.second.status(v.VolumeRef)
 	a := s.second.delete(v, "")
-	refused(s, "delete the standby while the cache is dirty", a, api.CodeDirty, api.CodeDirtyUnknown, api.CodeConnected)
+	refused(s, "delete the standby while the cache is dirty", a, escache.CodeDirty, escache.CodeDirtyUnknown, escache.CodeConnected)
 	after := s.second.status(v.VolumeRef)
 	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
 		s.Errorf("the refused delete changed the standby from %+v to %+v", shown(before), shown(after))

@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func resizeChecks() []Check {
@@ -10,13 +10,13 @@ func resizeChecks() []Check {
 
 func resizeGrows(s *suite) {
 	before, after := s.target.ImageBytes, s.target.ImageBytes+64*mib
-	refused(s, "resize an unknown volume", s.first.resize(s.nameVolume(), before), api.CodeNotFound)
+	refused(s, "resize an unknown volume", s.first.resize(s.nameVolume(), before), escache.CodeNotFound)
 	v := s.laid()
-	refused(s, "resize a standby", s.first.resize(v, before), api.CodeNotConnected)
+	refused(s, "resize a standby", s.first.resize(v, before), escache.CodeNotConnected)
 	v.attach(s.first)
 	low, end := v.write(s.first, 0, mib), v.write(s.first, before-mib, mib)
-	refused(s, "resize above the image's size", s.first.resize(v, after), api.CodeInvalidRequest)
-	refused(s, "resize below the device's size", s.first.resize(v, before-4*mib), api.CodeInvalidRequest)
+	refused(s, "resize above the image's size", s.first.resize(v, after), escache.CodeInvalidRequest)
+	refused(s, "resize below the device's size", s.first.resize(v, before-4*mib), escache.CodeInvalidRequest)
 	done(s, "resize to the size it has", s.first.resize(v, before))
 	s.size(s.first, v, before)
 
@@ -31,7 +31,7 @@ func resizeGrows(s *suite) {
 	for offset, data := range map[int64][]byte{0: low, before - mib: end, after - mib: beyond} {
 		v.holds(s.first, offset, data)
 	}
-	refused(s, "resize back", s.first.resize(v, before), api.CodeInvalidRequest)
+	refused(s, "resize back", s.first.resize(v, before), escache.CodeInvalidRequest)
 
 	// The other host learns the size when it connects.
 	v.detach(s.first)

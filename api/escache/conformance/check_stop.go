@@ -3,7 +3,7 @@ package conformance
 import (
 	"errors"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func stopChecks() []Check {
@@ -15,7 +15,7 @@ func stopChecks() []Check {
 }
 
 func stopRemoves(s *suite) {
-	refused(s, "stop an unknown volume", s.first.stop(s.nameVolume()), api.CodeNotFound)
+	refused(s, "stop an unknown volume", s.first.stop(s.nameVolume()), escache.CodeNotFound)
 	v := s.laid()
 	done(s, "stop a standby", s.first.stop(v))
 	v.attach(s.first)
@@ -23,7 +23,7 @@ func stopRemoves(s *suite) {
 	for _, what := range []string{"stop", "stop again"} {
 		done(s, what, s.first.stopClosed(v))
 		status := s.first.status(v.VolumeRef)
-		if status.State != api.StateStandby || status.Role == api.RolePrimary || status.Device != "" || status.ClientAddress != "" ||
+		if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" || status.ClientAddress != "" ||
 			status.Epoch != v.epoch {
 			s.Errorf("%s: the status is %+v", what, shown(status))
 		}
@@ -43,8 +43,8 @@ func stopRemoves(s *suite) {
 func stopWhileDirty(s *suite) {
 	v := s.connected()
 	data := v.makeDirty(s.first)
-	refused(s, "stop while dirty", s.first.stopClosed(v), api.CodeDirty)
-	if status := s.first.status(v.VolumeRef); status.State != api.StateConnected || status.Device != v.device {
+	refused(s, "stop while dirty", s.first.stopClosed(v), escache.CodeDirty)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Device != v.device {
 		s.Errorf("a refused stop left the status %+v", shown(status))
 	}
 	v.holds(s.first, 0, data)
@@ -58,8 +58,8 @@ func stopWhileOpen(s *suite) {
 		s.Fatalf("open %s: %v", v.device, err)
 	}
 	v.clean(s.first)
-	refused(s, "stop while the device is open", s.first.stop(v), api.CodeDeviceOpen)
-	if status := s.first.status(v.VolumeRef); status.State != api.StateConnected || status.Role != api.RolePrimary {
+	refused(s, "stop while the device is open", s.first.stop(v), escache.CodeDeviceOpen)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Role != escache.RolePrimary {
 		s.Errorf("a refused stop left the status %+v", shown(status))
 	}
 	if err := open.Close(); err != nil {

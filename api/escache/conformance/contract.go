@@ -14,7 +14,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // contract is openapi.yaml, ready to validate requests and answers.
@@ -25,8 +25,10 @@ type contract struct {
 
 func loadContract(ctx context.Context) (*contract, error) {
 	loader := openapi3.NewLoader()
-	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) { return api.Documents.ReadFile(path.Base(u.Path)) }
-	doc, err := loader.LoadFromURI(&url.URL{Path: api.OpenAPIFile})
+	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) {
+		return escache.Documents.ReadFile(path.Base(u.Path))
+	}
+	doc, err := loader.LoadFromURI(&url.URL{Path: escache.OpenAPIFile})
 	if err != nil {
 		return nil, fmt.Errorf("read the contract: %w", err)
 	}
@@ -87,9 +89,9 @@ func (c *contract) checkProblem(status int, header http.Header, body []byte) err
 	if err != nil {
 		return fmt.Errorf("%d: %w", status, err)
 	}
-	if problem.Status != status || api.StatusOf(problem.Code) != status {
+	if problem.Status != status || escache.StatusOf(problem.Code) != status {
 		return fmt.Errorf("%d with status %d in the body, and the code %s, which has status %d",
-			status, problem.Status, problem.Code, api.StatusOf(problem.Code))
+			status, problem.Status, problem.Code, escache.StatusOf(problem.Code))
 	}
 	var value any
 	if err := decodeStrictly(body, &value); err != nil {

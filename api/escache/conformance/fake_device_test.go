@@ -5,28 +5,28 @@ import (
 	"maps"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // here is a connected replica.
-func (h *fakeHost) here(ref api.VolumeRef, verb string) (*replica, func(), error) {
+func (h *fakeHost) here(ref escache.VolumeRef, verb string) (*replica, func(), error) {
 	r, end, err := h.begin(ref, verb)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !r.connected {
 		end()
-		return nil, nil, fail(api.CodeNotConnected, "not connected here")
+		return nil, nil, fail(escache.CodeNotConnected, "not connected here")
 	}
 	if r.held != nil && verb != "hold" {
 		end()
-		return nil, nil, fail(api.CodeHeld, "release it first")
+		return nil, nil, fail(escache.CodeHeld, "release it first")
 	}
 	return r, end, nil
 }
 
 // drain moves what is dirty to the image.
-func (h *fakeHost) drain(ctx context.Context, ref api.VolumeRef) error {
+func (h *fakeHost) drain(ctx context.Context, ref escache.VolumeRef) error {
 	if err := h.w.ceph(ctx); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (h *fakeHost) drain(ctx context.Context, ref api.VolumeRef) error {
 	return nil
 }
 
-func (h *fakeHost) flush(ctx context.Context, req api.FlushRequest) (any, error) {
+func (h *fakeHost) flush(ctx context.Context, req escache.FlushRequest) (any, error) {
 	defer h.lock()()
 	_, end, err := h.here(req.VolumeRef, "flush")
 	if err != nil {
@@ -45,7 +45,7 @@ func (h *fakeHost) flush(ctx context.Context, req api.FlushRequest) (any, error)
 	}
 	defer end()
 	if h.w.breaks("flush lies") {
-		return api.FlushResponse{Clean: true}, nil
+		return escache.FlushResponse{Clean: true}, nil
 	}
 	if !h.w.breaks("flush knows no end") {
 		var cancel context.CancelFunc
@@ -54,14 +54,14 @@ func (h *fakeHost) flush(ctx context.Context, req api.FlushRequest) (any, error)
 	}
 	if err := h.drain(ctx, req.VolumeRef); err != nil {
 		if h.w.breaks("flush lies when its time is up") {
-			return api.FlushResponse{Clean: true}, nil
+			return escache.FlushResponse{Clean: true}, nil
 		}
-		return api.FlushResponse{DirtyBytes: int64(len(h.w.caches[req.VolumeRef].dirty)) * block}, nil
+		return escache.FlushResponse{DirtyBytes: int64(len(h.w.caches[req.VolumeRef].dirty)) * block}, nil
 	}
-	return api.FlushResponse{Clean: true}, nil
+	return escache.FlushResponse{Clean: true}, nil
 }
 
-func (h *fakeHost) stop(_ context.Context, req api.StopRequest) (any, error) {
+func (h *fakeHost) stop(_ context.Context, req escache.StopRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "stop")
 	if err != nil {
@@ -70,15 +70,15 @@ func (h *fakeHost) stop(_ context.Context, req api.StopRequest) (any, error) {
 	defer end()
 	switch {
 	case !r.connected && h.w.breaks("stop twice is an error"):
-		return nil, fail(api.CodeNotConnected, "not connected")
+		return nil, fail(escache.CodeNotConnected, "not connected")
 	case !r.connected:
 		return none, nil
 	case r.held != nil && !h.w.breaks("a held volume is stopped"):
-		return nil, fail(api.CodeHeld, "release it first")
+		return nil, fail(escache.CodeHeld, "release it first")
 	case r.open > 0 && !h.w.breaks("an open device is stopped"):
-		return nil, fail(api.CodeDeviceOpen, "close it first")
+		return nil, fail(escache.CodeDeviceOpen, "close it first")
 	case len(h.w.caches[req.VolumeRef].dirty) > 0 && !h.w.breaks("a dirty device is stopped"):
-		return nil, fail(api.CodeDirty, "flush first")
+		return nil, fail(escache.CodeDirty, "flush first")
 	case h.w.breaks("stop does nothing"):
 		return none, nil
 	}
@@ -86,7 +86,7 @@ func (h *fakeHost) stop(_ context.Context, req api.StopRequest) (any, error) {
 	return none, nil
 }
 
-func (h *fakeHost) setMode(ctx context.Context, req api.ModeRequest) (any, error) {
+func (h *fakeHost) setMode(ctx context.Context, req escache.ModeRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "mode")
 	if err != nil {
@@ -97,13 +97,13 @@ func (h *fakeHost) setMode(ctx context.Context, req api.ModeRequest) (any, error
 		return none, nil
 	}
 	r.mode = req.Mode
-	if req.Mode == api.ModeWritethrough && !h.w.breaks("writethrough does not drain") {
+	if req.Mode == escache.ModeWritethrough && !h.w.breaks("writethrough does not drain") {
 		return nil, h.drain(ctx, req.VolumeRef)
 	}
 	return none, nil
 }
 
-func (h *fakeHost) hold(ctx context.Context, req api.HoldRequest) (any, error) {
+func (h *fakeHost) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "hold")
 	if err != nil {
@@ -112,7 +112,7 @@ func (h *fakeHost) hold(ctx context.Context, req api.HoldRequest) (any, error) {
 	defer end()
 	if !h.w.breaks("hold does not clean") {
 		if err := h.drain(ctx, req.VolumeRef); err != nil {
-			return nil, fail(api.CodeTimeout, "%v", err)
+			return nil, fail(escache.CodeTimeout, "%v", err)
 		}
 	}
 	until := time.Now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
@@ -132,10 +132,10 @@ func (h *fakeHost) hold(ctx context.Context, req api.HoldRequest) (any, error) {
 			}
 		})
 	}
-	return api.HoldResponse{HeldUntil: until}, nil
+	return escache.HoldResponse{HeldUntil: until}, nil
 }
 
-func (h *fakeHost) release(_ context.Context, req api.ReleaseRequest) (any, error) {
+func (h *fakeHost) release(_ context.Context, req escache.ReleaseRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "release")
 	if err != nil {
@@ -144,7 +144,7 @@ func (h *fakeHost) release(_ context.Context, req api.ReleaseRequest) (any, erro
 	defer end()
 	if r.held == nil {
 		if h.w.breaks("what is not held cannot be released") {
-			return nil, fail(api.CodeNotConnected, "not held")
+			return nil, fail(escache.CodeNotConnected, "not held")
 		}
 		return none, nil
 	}
@@ -153,7 +153,7 @@ func (h *fakeHost) release(_ context.Context, req api.ReleaseRequest) (any, erro
 	return none, nil
 }
 
-func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error) {
+func (h *fakeHost) resize(_ context.Context, req escache.ResizeRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "resize")
 	if err != nil {
@@ -162,9 +162,9 @@ func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error)
 	defer end()
 	switch {
 	case req.SizeBytes < r.size && !h.w.breaks("a device shrinks"):
-		return nil, fail(api.CodeInvalidRequest, "a device never shrinks")
+		return nil, fail(escache.CodeInvalidRequest, "a device never shrinks")
 	case req.SizeBytes > h.w.images[req.VolumeRef].size && !h.w.breaks("a device outgrows its image"):
-		return nil, fail(api.CodeInvalidRequest, "grow the image first")
+		return nil, fail(escache.CodeInvalidRequest, "grow the image first")
 	case h.w.breaks("resize does nothing"):
 		return none, nil
 	case req.SizeBytes > r.size && h.w.breaks("resize loses data"):
@@ -175,7 +175,7 @@ func (h *fakeHost) resize(_ context.Context, req api.ResizeRequest) (any, error)
 }
 
 // abandon has no proof of a take-over in this world: no host is ever cut off.
-func (h *fakeHost) abandon(_ context.Context, req api.AbandonRequest) (any, error) {
+func (h *fakeHost) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "abandon")
 	if err != nil {
@@ -186,9 +186,9 @@ func (h *fakeHost) abandon(_ context.Context, req api.AbandonRequest) (any, erro
 	case r.connected && h.w.breaks("the caller's word is proof") && req.Epoch > r.epoch:
 		h.disconnect(req.VolumeRef, r)
 	case r.connected:
-		return nil, fail(api.CodeNotSuperseded, "nothing proves that another node has it")
+		return nil, fail(escache.CodeNotSuperseded, "nothing proves that another node has it")
 	case h.w.breaks("a standby cannot be abandoned"):
-		return nil, fail(api.CodeNotSuperseded, "it is not connected")
+		return nil, fail(escache.CodeNotSuperseded, "it is not connected")
 	case h.w.breaks("abandon drops the standby"):
 		delete(h.replicas, req.VolumeRef)
 	}

@@ -13,11 +13,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
-func fail(code api.Code, format string, args ...any) error {
-	return &api.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
+func fail(code escache.Code, format string, args ...any) error {
+	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
 // fakeServer is one host's HTTP side: it parses, asks the contract, and writes answers.
@@ -31,27 +31,27 @@ type verb func(ctx context.Context, body []byte, r *http.Request) (any, error)
 func (s *fakeServer) verbs() map[string]map[string]verb {
 	h := s.h
 	return map[string]map[string]verb{
-		api.PathNode:   {http.MethodGet: func(context.Context, []byte, *http.Request) (any, error) { return h.node(), nil }},
-		api.PathStatus: {http.MethodGet: func(_ context.Context, _ []byte, r *http.Request) (any, error) { return h.status(refOf(r)) }},
-		api.PathReplica: {
+		escache.PathNode:   {http.MethodGet: func(context.Context, []byte, *http.Request) (any, error) { return h.node(), nil }},
+		escache.PathStatus: {http.MethodGet: func(_ context.Context, _ []byte, r *http.Request) (any, error) { return h.status(refOf(r)) }},
+		escache.PathReplica: {
 			http.MethodPut: with(s, h.put),
 			http.MethodDelete: func(_ context.Context, _ []byte, r *http.Request) (any, error) {
 				return nil, h.delete(refOf(r), r.URL.Query().Get("discard") == "true")
 			},
 		},
-		api.PathDevConnect: {http.MethodPost: with(s, h.connect)},
-		api.PathFlush:      {http.MethodPost: with(s, h.flush)},
-		api.PathStop:       {http.MethodPost: with(s, h.stop)},
-		api.PathMode:       {http.MethodPost: with(s, h.setMode)},
-		api.PathHold:       {http.MethodPost: with(s, h.hold)},
-		api.PathRelease:    {http.MethodPost: with(s, h.release)},
-		api.PathResize:     {http.MethodPost: with(s, h.resize)},
-		api.PathAbandon:    {http.MethodPost: with(s, h.abandon)},
+		escache.PathDevConnect: {http.MethodPost: with(s, h.connect)},
+		escache.PathFlush:      {http.MethodPost: with(s, h.flush)},
+		escache.PathStop:       {http.MethodPost: with(s, h.stop)},
+		escache.PathMode:       {http.MethodPost: with(s, h.setMode)},
+		escache.PathHold:       {http.MethodPost: with(s, h.hold)},
+		escache.PathRelease:    {http.MethodPost: with(s, h.release)},
+		escache.PathResize:     {http.MethodPost: with(s, h.resize)},
+		escache.PathAbandon:    {http.MethodPost: with(s, h.abandon)},
 	}
 }
 
-func refOf(r *http.Request) api.VolumeRef {
-	return api.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
+func refOf(r *http.Request) escache.VolumeRef {
+	return escache.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
 }
 
 func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
@@ -62,7 +62,7 @@ func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
 			decodeBody = json.Unmarshal
 		}
 		if err := decodeBody(body, &req); err != nil {
-			return nil, fail(api.CodeInvalidRequest, "body: %v", err)
+			return nil, fail(escache.CodeInvalidRequest, "body: %v", err)
 		}
 		return f(ctx, req)
 	}
@@ -70,7 +70,7 @@ func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
 
 func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	value, err := s.answer(w, r)
-	var problem *api.Problem
+	var problem *escache.Problem
 	switch {
 	case errors.As(err, &problem):
 		s.problem(w, problem)
@@ -86,13 +86,13 @@ func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *fakeServer) problem(w http.ResponseWriter, p *api.Problem) {
-	p.Status = api.StatusOf(p.Code)
+func (s *fakeServer) problem(w http.ResponseWriter, p *escache.Problem) {
+	p.Status = escache.StatusOf(p.Code)
 	if s.h.w.breaks("every error is a 500") {
 		p.Status = http.StatusInternalServerError
 	}
 	p.Type, p.Title = "urn:escache:problem:"+string(p.Code), http.StatusText(p.Status)
-	w.Header().Set("Content-Type", api.ProblemContentType)
+	w.Header().Set("Content-Type", escache.ProblemContentType)
 	if s.h.w.breaks("errors are plain JSON") {
 		w.Header().Set("Content-Type", "application/json")
 	}
@@ -108,14 +108,14 @@ const maxBody = 64 << 10
 func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	verbs := s.verbs()[r.URL.Path]
 	if verbs == nil {
-		return nil, fail(api.CodeUnknownPath, "%s is no call of this API", r.URL.Path)
+		return nil, fail(escache.CodeUnknownPath, "%s is no call of this API", r.URL.Path)
 	}
 	call := verbs[r.Method]
 	if call == nil {
 		if !s.h.w.breaks("Allow is not sent") {
 			w.Header().Set("Allow", strings.Join(slices.Collect(maps.Keys(verbs)), ", "))
 		}
-		return nil, fail(api.CodeMethodNotAllowed, "%s is no method of %s", r.Method, r.URL.Path)
+		return nil, fail(escache.CodeMethodNotAllowed, "%s is no method of %s", r.Method, r.URL.Path)
 	}
 	limit := int64(maxBody)
 	if s.h.w.breaks("bodies have no bound") {
@@ -123,14 +123,14 @@ func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request) (any, error)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
 	if err != nil || !utf8.Valid(body) {
-		return nil, fail(api.CodeInvalidRequest, "the body is over 64 KiB or no UTF-8")
+		return nil, fail(escache.CodeInvalidRequest, "the body is over 64 KiB or no UTF-8")
 	}
 	if err := s.checkQuery(r); err != nil {
 		return nil, err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if err := s.contract.checkRequest(r); err != nil && !s.forgives(err) {
-		return nil, fail(api.CodeInvalidRequest, "%v", err)
+		return nil, fail(escache.CodeInvalidRequest, "%v", err)
 	}
 	return call(r.Context(), body, r)
 }
@@ -149,18 +149,18 @@ func (s *fakeServer) forgives(err error) bool {
 }
 
 func (s *fakeServer) checkQuery(r *http.Request) error {
-	known := map[string][]string{api.PathStatus: {"pool", "image"}}[r.URL.Path]
+	known := map[string][]string{escache.PathStatus: {"pool", "image"}}[r.URL.Path]
 	if r.Method == http.MethodDelete {
 		known = []string{"pool", "image", "discard"}
 	}
 	query := r.URL.Query()
 	for name, values := range query {
 		if (!slices.Contains(known, name) || len(values) > 1) && !s.h.w.breaks("unknown parameters are ignored") {
-			return fail(api.CodeInvalidRequest, "parameter %s is not known or is given twice", name)
+			return fail(escache.CodeInvalidRequest, "parameter %s is not known or is given twice", name)
 		}
 	}
-	if r.URL.Path == api.PathStatus && query.Has("pool") != query.Has("image") {
-		return fail(api.CodeInvalidRequest, "pool and image are given together or not at all")
+	if r.URL.Path == escache.PathStatus && query.Has("pool") != query.Has("image") {
+		return fail(escache.CodeInvalidRequest, "pool and image are given together or not at all")
 	}
 	return nil
 }

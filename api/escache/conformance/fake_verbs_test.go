@@ -6,17 +6,17 @@ import (
 	"net"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // none is an answer without a body.
 var none any
 
 // begin takes the volume for an operation, with the world's lock held.
-func (h *fakeHost) begin(ref api.VolumeRef, verb string) (r *replica, end func(), err error) {
+func (h *fakeHost) begin(ref escache.VolumeRef, verb string) (r *replica, end func(), err error) {
 	r = h.replicas[ref]
 	if r == nil {
-		return nil, nil, fail(api.CodeNotFound, "no replica here; lay one")
+		return nil, nil, fail(escache.CodeNotFound, "no replica here; lay one")
 	}
 	for r.verb != "" && h.w.breaks("a busy volume makes callers wait") {
 		h.w.mu.Unlock()
@@ -35,7 +35,7 @@ func (h *fakeHost) begin(ref api.VolumeRef, verb string) (r *replica, end func()
 		if h.w.breaks("busy does not name the operation") {
 			detail = "try again later"
 		}
-		return nil, nil, fail(api.CodeBusy, "%s", detail)
+		return nil, nil, fail(escache.CodeBusy, "%s", detail)
 	}
 	r.verb, r.since = verb, time.Now()
 	return r, func() { r.verb = "" }, nil
@@ -46,11 +46,11 @@ func (h *fakeHost) lock() func() {
 	return h.w.mu.Unlock
 }
 
-func (h *fakeHost) node() api.Node {
+func (h *fakeHost) node() escache.Node {
 	defer h.lock()()
-	n := api.Node{
+	n := escache.Node{
 		Name: h.name, Version: "fake", Healthy: true, CacheCapacityBytes: fakeCapacity, CacheAllocatedBytes: h.leaked,
-		MaxVolumes: 100, Kernel: api.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
+		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
 	}
 	for ref, r := range h.replicas {
 		n.Volumes++
@@ -64,9 +64,9 @@ func (h *fakeHost) node() api.Node {
 	return n
 }
 
-func (h *fakeHost) status(ref api.VolumeRef) (any, error) {
+func (h *fakeHost) status(ref escache.VolumeRef) (any, error) {
 	defer h.lock()()
-	status := api.Status{Volumes: []api.VolumeStatus{}}
+	status := escache.Status{Volumes: []escache.VolumeStatus{}}
 	if ref.Pool == "" {
 		for ref := range h.replicas {
 			if !h.w.breaks("the list is empty") {
@@ -82,22 +82,22 @@ func (h *fakeHost) status(ref api.VolumeRef) (any, error) {
 			h.w.mu.Lock()
 		}
 	} else if r == nil && h.w.breaks("an absent volume is an error") {
-		return nil, fail(api.CodeNotFound, "no replica here")
+		return nil, fail(escache.CodeNotFound, "no replica here")
 	}
 	status.Volumes = append(status.Volumes, h.one(ref))
 	return status, nil
 }
 
-func (h *fakeHost) one(ref api.VolumeRef) api.VolumeStatus {
-	v := api.VolumeStatus{VolumeRef: ref, State: api.StateAbsent, Role: api.RoleUnknown, SyncedPercent: 100}
+func (h *fakeHost) one(ref escache.VolumeRef) escache.VolumeStatus {
+	v := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
 	r := h.replicas[ref]
 	if r == nil {
 		return v
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
-	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, api.StateStandby, api.RoleSecondary, "UpToDate"
+	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, "UpToDate"
 	if r.primary {
-		v.Role = api.RolePrimary
+		v.Role = escache.RolePrimary
 	}
 	if h.empty(ref, r) || r.req.Join && h.w.breaks("a joined copy stays empty") {
 		v.DiskState = "Inconsistent"
@@ -109,17 +109,17 @@ func (h *fakeHost) one(ref api.VolumeRef) api.VolumeStatus {
 	v.DirtyBytes, v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = &dirty, r.mode, devicePath(ref), r.client, r.size, r.held
 	switch {
 	case r.verb == "flush":
-		v.State = api.StateFlushing
-	case r.mode == api.ModeWritethrough:
-		v.State = api.StateDraining
+		v.State = escache.StateFlushing
+	case r.mode == escache.ModeWritethrough:
+		v.State = escache.StateDraining
 	default:
-		v.State = api.StateConnected
+		v.State = escache.StateConnected
 	}
 	return v
 }
 
 // empty reports a copy that waits for one with data; beside that it is filled at once.
-func (h *fakeHost) empty(ref api.VolumeRef, r *replica) bool {
+func (h *fakeHost) empty(ref escache.VolumeRef, r *replica) bool {
 	for _, peer := range h.w.hosts {
 		if p := peer.replicas[ref]; peer != h && p != nil && !p.req.Join {
 			return false
@@ -128,7 +128,7 @@ func (h *fakeHost) empty(ref api.VolumeRef, r *replica) bool {
 	return r.req.Join
 }
 
-func (h *fakeHost) put(_ context.Context, req api.ReplicaRequest) (any, error) {
+func (h *fakeHost) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	defer h.lock()()
 	if err := h.checkNodes(req); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (h *fakeHost) put(_ context.Context, req api.ReplicaRequest) (any, error) {
 	}
 	for ref, r := range h.replicas {
 		if r.req.Port == req.Port && !h.w.breaks("a port is given twice") || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
-			return nil, fail(api.CodePortInUse, "port or minor belongs to %s", ref.Image)
+			return nil, fail(escache.CodePortInUse, "port or minor belongs to %s", ref.Image)
 		}
 	}
 	used := int64(0)
@@ -153,21 +153,21 @@ func (h *fakeHost) put(_ context.Context, req api.ReplicaRequest) (any, error) {
 		}
 	}
 	if full {
-		return nil, fail(api.CodeNoRoom, "not enough space")
+		return nil, fail(escache.CodeNoRoom, "not enough space")
 	}
 	return none, nil
 }
 
-func (h *fakeHost) checkNodes(req api.ReplicaRequest) error {
+func (h *fakeHost) checkNodes(req escache.ReplicaRequest) error {
 	a, b := req.Nodes[0], req.Nodes[1]
 	if a.Name == b.Name || a.Address == b.Address || (a.Name != h.name && b.Name != h.name) ||
 		net.ParseIP(a.Address) == nil || net.ParseIP(b.Address) == nil {
-		return fail(api.CodeInvalidRequest, "nodes: two different hosts with IP addresses are needed, one of them this one")
+		return fail(escache.CodeInvalidRequest, "nodes: two different hosts with IP addresses are needed, one of them this one")
 	}
 	return nil
 }
 
-func (h *fakeHost) putAgain(have *replica, req api.ReplicaRequest) error {
+func (h *fakeHost) putAgain(have *replica, req escache.ReplicaRequest) error {
 	_, end, err := h.begin(req.VolumeRef, "put_replica")
 	if err != nil {
 		return err
@@ -175,13 +175,13 @@ func (h *fakeHost) putAgain(have *replica, req api.ReplicaRequest) error {
 	defer end()
 	switch {
 	case h.w.breaks("a replica is laid but once"):
-		return fail(api.CodeReplicaMismatch, "it is here already")
+		return fail(escache.CodeReplicaMismatch, "it is here already")
 	case h.w.breaks("parameters are not compared"):
 	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
-		return fail(api.CodeIdentityMismatch, "the replica belongs to another image")
+		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
 	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
 		req.SizeBytes < have.req.SizeBytes:
-		return fail(api.CodeReplicaMismatch, "other parameters; delete it first")
+		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
 	}
 	if have.req.ImageID == "" && !h.w.breaks("an image id is not filled in") {
 		have.req.ImageID = req.ImageID
@@ -190,11 +190,11 @@ func (h *fakeHost) putAgain(have *replica, req api.ReplicaRequest) error {
 	return nil
 }
 
-func (h *fakeHost) delete(ref api.VolumeRef, discard bool) error {
+func (h *fakeHost) delete(ref escache.VolumeRef, discard bool) error {
 	defer h.lock()()
 	if h.replicas[ref] == nil {
 		if h.w.breaks("what is gone cannot be deleted") {
-			return fail(api.CodeNotFound, "no replica here")
+			return fail(escache.CodeNotFound, "no replica here")
 		}
 		return nil
 	}
@@ -206,9 +206,9 @@ func (h *fakeHost) delete(ref api.VolumeRef, discard bool) error {
 	forced := discard && h.w.breaks("discard removes a connected replica")
 	switch {
 	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
-		return fail(api.CodeConnected, "stop it first")
+		return fail(escache.CodeConnected, "stop it first")
 	case len(h.w.caches[ref].dirty) > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):
-		return fail(api.CodeDirty, "flush it first")
+		return fail(escache.CodeDirty, "flush it first")
 	}
 	if r.connected {
 		h.disconnect(ref, r)
@@ -223,7 +223,7 @@ func (h *fakeHost) delete(ref api.VolumeRef, discard bool) error {
 	return nil
 }
 
-func (h *fakeHost) disconnect(ref api.VolumeRef, r *replica) {
+func (h *fakeHost) disconnect(ref escache.VolumeRef, r *replica) {
 	r.connected, r.primary, r.client, r.mode = false, false, "", ""
 	if img := h.w.images[ref]; img != nil && img.holder == h.name && !h.w.breaks("stop keeps the image's lock") {
 		img.holder = ""
@@ -233,11 +233,11 @@ func (h *fakeHost) disconnect(ref api.VolumeRef, r *replica) {
 	}
 }
 
-func (h *fakeHost) connect(_ context.Context, req api.ConnectRequest) (any, error) {
+func (h *fakeHost) connect(_ context.Context, req escache.ConnectRequest) (any, error) {
 	defer h.lock()()
 	o := req.Options
 	if o.HighWatermark != 0 && o.LowWatermark >= o.HighWatermark {
-		return nil, fail(api.CodeInvalidRequest, "lowWatermark must be below highWatermark")
+		return nil, fail(escache.CodeInvalidRequest, "lowWatermark must be below highWatermark")
 	}
 	r, end, err := h.begin(req.VolumeRef, "dev_connect")
 	if err != nil {
@@ -248,7 +248,7 @@ func (h *fakeHost) connect(_ context.Context, req api.ConnectRequest) (any, erro
 		if h.w.breaks("a refused epoch is recorded") {
 			r.epoch = req.Epoch
 		}
-		return nil, fail(api.CodeStaleEpoch, "a newer epoch was seen")
+		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
 	}
 	answer, err := h.assemble(req, r)
 	if err != nil {
@@ -260,15 +260,15 @@ func (h *fakeHost) connect(_ context.Context, req api.ConnectRequest) (any, erro
 	return answer, nil
 }
 
-func (h *fakeHost) assemble(req api.ConnectRequest, r *replica) (any, error) {
+func (h *fakeHost) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 	answer := func() (any, error) {
-		return api.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: r.req.ImageID, ClientAddress: r.client}, nil
+		return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: r.req.ImageID, ClientAddress: r.client}, nil
 	}
 	h.w.clients++
 	client := fmt.Sprintf("10.0.0.1:0/%d", h.w.clients)
 	if r.connected {
 		if h.w.breaks("a repeated connect is refused") {
-			return nil, fail(api.CodeConnected, "it is connected already")
+			return nil, fail(escache.CodeConnected, "it is connected already")
 		}
 		if h.w.breaks("a repeated connect maps again") {
 			r.client = client
@@ -278,26 +278,26 @@ func (h *fakeHost) assemble(req api.ConnectRequest, r *replica) (any, error) {
 	r.primary = h.w.breaks("a refused connect stays Primary")
 	img := h.w.images[req.VolumeRef]
 	if img == nil {
-		return nil, fail(api.CodeImageNotFound, "Ceph has no such image")
+		return nil, fail(escache.CodeImageNotFound, "Ceph has no such image")
 	}
 	for _, id := range []string{req.ImageID, r.req.ImageID} {
 		if id != "" && id != img.id && !h.w.breaks("image ids are not compared") {
-			return nil, fail(api.CodeIdentityMismatch, "another image")
+			return nil, fail(escache.CodeIdentityMismatch, "another image")
 		}
 	}
 	if h.empty(req.VolumeRef, r) && !h.w.breaks("joined copies are declared equal") {
-		return nil, fail(api.CodeOutdated, "it was not filled yet")
+		return nil, fail(escache.CodeOutdated, "it was not filled yet")
 	}
 	for _, peer := range h.w.hosts {
 		if p := peer.replicas[req.VolumeRef]; peer != h && p != nil && p.connected && !h.w.breaks("two hosts may connect") {
-			return nil, fail(api.CodeConnected, "connected on %s", peer.name)
+			return nil, fail(escache.CodeConnected, "connected on %s", peer.name)
 		}
 	}
 	if img.holder != "" && img.holder != h.name && !h.w.breaks("a lock is no obstacle") && !h.w.breaks("two hosts may connect") {
-		return nil, fail(api.CodeImageInUse, "%s has it", img.holder)
+		return nil, fail(escache.CodeImageInUse, "%s has it", img.holder)
 	}
 	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.name
-	r.size, r.mode = img.size, api.ModeWriteback
+	r.size, r.mode = img.size, escache.ModeWriteback
 	if h.w.breaks("the device has another size") {
 		r.size -= block
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // world is an in-memory implementation of the API on two hosts, with Ceph beside it. It exists to show that the suite passes what
@@ -16,8 +16,8 @@ import (
 type world struct {
 	mu      sync.Mutex
 	broken  string
-	images  map[api.VolumeRef]*image
-	caches  map[api.VolumeRef]*cache
+	images  map[escache.VolumeRef]*image
+	caches  map[escache.VolumeRef]*cache
 	hosts   [2]*fakeHost
 	stalled chan struct{} // nil while Ceph answers; closed when it does again
 	clients int
@@ -38,17 +38,17 @@ type cache struct {
 type fakeHost struct {
 	w        *world
 	name     string
-	replicas map[api.VolumeRef]*replica
+	replicas map[escache.VolumeRef]*replica
 	leaked   int64
 }
 
 type replica struct {
-	req       api.ReplicaRequest
+	req       escache.ReplicaRequest
 	epoch     int64
 	connected bool
 	primary   bool
 	client    string
-	mode      api.Mode
+	mode      escache.Mode
 	size      int64
 	open      int
 	held      *time.Time
@@ -60,9 +60,9 @@ type replica struct {
 const fakeCapacity = 1 << 30
 
 func newWorld(broken string) *world {
-	w := &world{broken: broken, images: map[api.VolumeRef]*image{}, caches: map[api.VolumeRef]*cache{}}
+	w := &world{broken: broken, images: map[escache.VolumeRef]*image{}, caches: map[escache.VolumeRef]*cache{}}
 	for i, name := range []string{"n1", "n2"} {
-		w.hosts[i] = &fakeHost{w: w, name: name, replicas: map[api.VolumeRef]*replica{}}
+		w.hosts[i] = &fakeHost{w: w, name: name, replicas: map[escache.VolumeRef]*replica{}}
 	}
 	return w
 }
@@ -88,7 +88,7 @@ func (w *world) ceph(ctx context.Context) error {
 
 // Storage
 
-func (w *world) Create(_ context.Context, ref api.VolumeRef, size int64) (string, error) {
+func (w *world) Create(_ context.Context, ref escache.VolumeRef, size int64) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := fmt.Sprintf("1d%d", len(w.images)+1)
@@ -96,14 +96,14 @@ func (w *world) Create(_ context.Context, ref api.VolumeRef, size int64) (string
 	return id, nil
 }
 
-func (w *world) Grow(_ context.Context, ref api.VolumeRef, size int64) error {
+func (w *world) Grow(_ context.Context, ref escache.VolumeRef, size int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.images[ref].size = size
 	return nil
 }
 
-func (w *world) Remove(_ context.Context, ref api.VolumeRef) error {
+func (w *world) Remove(_ context.Context, ref escache.VolumeRef) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if holder := w.images[ref].holder; holder != "" && w.broken == "" {
@@ -113,7 +113,7 @@ func (w *world) Remove(_ context.Context, ref api.VolumeRef) error {
 	return nil
 }
 
-func (w *world) Occupy(_ context.Context, ref api.VolumeRef) (io.Closer, error) {
+func (w *world) Occupy(_ context.Context, ref escache.VolumeRef) (io.Closer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	img := w.images[ref]
@@ -145,15 +145,15 @@ func (w *world) Stall(context.Context) (io.Closer, error) {
 
 // Devices
 
-func devicePath(ref api.VolumeRef) string { return "/dev/escache/" + ref.Pool + "/" + ref.Image }
+func devicePath(ref escache.VolumeRef) string { return "/dev/escache/" + ref.Pool + "/" + ref.Image }
 
-func (h *fakeHost) device(path string) (api.VolumeRef, *replica, error) {
+func (h *fakeHost) device(path string) (escache.VolumeRef, *replica, error) {
 	for ref, r := range h.replicas {
 		if r.connected && devicePath(ref) == path {
 			return ref, r, nil
 		}
 	}
-	return api.VolumeRef{}, nil, errors.New("no such device")
+	return escache.VolumeRef{}, nil, errors.New("no such device")
 }
 
 func (h *fakeHost) Write(ctx context.Context, device string, offset int64, data []byte) error {
@@ -181,7 +181,7 @@ func (h *fakeHost) Write(ctx context.Context, device string, offset int64, data 
 	if offset+int64(len(data)) > r.size {
 		return errors.New("beyond the end of the device")
 	}
-	through := r.mode == api.ModeWritethrough && !h.w.breaks("writethrough dirties")
+	through := r.mode == escache.ModeWritethrough && !h.w.breaks("writethrough dirties")
 	if through {
 		if err := h.w.ceph(ctx); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Hook is a program that does for the suite what only the operator of a target can:
@@ -29,24 +29,24 @@ type Hook string
 const exitUnsupported = 64
 
 // Create makes an image.
-func (h Hook) Create(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (string, error) {
+func (h Hook) Create(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) (string, error) {
 	var id strings.Builder
 	err := h.exec(ctx, nil, &id, "create", ref.Pool, ref.Image, fmt.Sprint(sizeBytes))
 	return strings.TrimSpace(id.String()), err
 }
 
 // Grow grows an image.
-func (h Hook) Grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error {
+func (h Hook) Grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
 	return h.exec(ctx, nil, nil, "grow", ref.Pool, ref.Image, fmt.Sprint(sizeBytes))
 }
 
 // Remove removes an image.
-func (h Hook) Remove(ctx context.Context, ref api.VolumeRef) error {
+func (h Hook) Remove(ctx context.Context, ref escache.VolumeRef) error {
 	return h.exec(ctx, nil, nil, "remove", ref.Pool, ref.Image)
 }
 
 // Occupy takes the image's lock.
-func (h Hook) Occupy(ctx context.Context, ref api.VolumeRef) (io.Closer, error) {
+func (h Hook) Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, error) {
 	return hold(ctx, h.exec, "occupy", ref.Pool, ref.Image)
 }
 

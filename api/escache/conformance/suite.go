@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // T is the part of testing.T that checks use, so that the suite's own tests can see a check fail.
@@ -177,7 +177,7 @@ func done(t T, what string, a *answer) {
 }
 
 // refused demands a refusal with one of the codes.
-func refused(t T, what string, a *answer, codes ...api.Code) {
+func refused(t T, what string, a *answer, codes ...escache.Code) {
 	t.Helper()
 	if !slices.Contains(codes, a.code()) {
 		t.Errorf("%s: got %s, want a refusal with %v", what, a, codes)
@@ -185,26 +185,26 @@ func refused(t T, what string, a *answer, codes ...api.Code) {
 }
 
 // node is the host's own word on itself.
-func (h *host) node() api.Node {
+func (h *host) node() escache.Node {
 	h.s.Helper()
-	var node api.Node
-	h.get(api.PathNode, nil, &node)
+	var node escache.Node
+	h.get(escache.PathNode, nil, &node)
 	return node
 }
 
 // statuses is every volume of the host.
-func (h *host) statuses() []api.VolumeStatus {
+func (h *host) statuses() []escache.VolumeStatus {
 	h.s.Helper()
-	var status api.Status
-	h.get(api.PathStatus, nil, &status)
+	var status escache.Status
+	h.get(escache.PathStatus, nil, &status)
 	return status.Volumes
 }
 
 // status is one volume on the host.
-func (h *host) status(ref api.VolumeRef) api.VolumeStatus {
+func (h *host) status(ref escache.VolumeRef) escache.VolumeStatus {
 	h.s.Helper()
-	var status api.Status
-	h.get(api.PathStatus, url.Values{"pool": {ref.Pool}, "image": {ref.Image}}, &status)
+	var status escache.Status
+	h.get(escache.PathStatus, url.Values{"pool": {ref.Pool}, "image": {ref.Image}}, &status)
 	if len(status.Volumes) != 1 || status.Volumes[0].VolumeRef != ref {
 		h.s.Fatalf("%s: status of %s/%s has %d entries: %+v; want one, of that volume", h.Name, ref.Pool, ref.Image, len(status.Volumes),
 			shown(status.Volumes))

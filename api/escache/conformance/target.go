@@ -19,7 +19,7 @@ import (
 	"io"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Target is the implementation under test.
@@ -38,7 +38,7 @@ type Target struct {
 	CallTimeout time.Duration
 	// Record is told, before each dev_connect that ought to succeed, which host has the volume from then on, so that the arbiter of the
 	// implementation knows. May be nil.
-	Record func(ctx context.Context, ref api.VolumeRef, imageID, host string, epoch int64) error
+	Record func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error
 }
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.
@@ -76,11 +76,11 @@ type Devices interface {
 // Storage is Ceph beside the implementation.
 type Storage interface {
 	// Create makes an image and returns Ceph's id of it.
-	Create(ctx context.Context, ref api.VolumeRef, sizeBytes int64) (imageID string, err error)
-	Grow(ctx context.Context, ref api.VolumeRef, sizeBytes int64) error
-	Remove(ctx context.Context, ref api.VolumeRef) error
+	Create(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) (imageID string, err error)
+	Grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
+	Remove(ctx context.Context, ref escache.VolumeRef) error
 	// Occupy takes the image's exclusive lock as another client, until it is closed. It may be unsupported.
-	Occupy(ctx context.Context, ref api.VolumeRef) (io.Closer, error)
+	Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, error)
 	// Stall makes all writes to Ceph hang, without an error, until it is closed. It may be unsupported.
 	Stall(ctx context.Context) (io.Closer, error)
 }

@@ -13,14 +13,14 @@ import (
 	"sync"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 const mib = 1 << 20
 
 // volume is an image that a check made, and what it wants from the hosts.
 type volume struct {
-	api.VolumeRef
+	escache.VolumeRef
 
 	s      *suite
 	id     string
@@ -48,7 +48,7 @@ func (s *suite) nameVolume() *volume {
 	n := volumes.Add(1)
 	within := int(n % portsAndMinors)
 	return &volume{
-		VolumeRef: api.VolumeRef{Pool: s.target.Pool, Image: fmt.Sprintf("conformance-%d-%d", time.Now().Unix()%1e6, n)}, s: s,
+		VolumeRef: escache.VolumeRef{Pool: s.target.Pool, Image: fmt.Sprintf("conformance-%d-%d", time.Now().Unix()%1e6, n)}, s: s,
 		port: s.target.FirstPort + within, minor: s.target.FirstMinor + within,
 	}
 }
@@ -58,20 +58,20 @@ func (v *volume) String() string { return v.Pool + "/" + v.Image }
 func (v *volume) query() url.Values { return url.Values{"pool": {v.Pool}, "image": {v.Image}} }
 
 // request is the replica request both hosts get.
-func (v *volume) request() api.ReplicaRequest {
-	r := api.ReplicaRequest{
+func (v *volume) request() escache.ReplicaRequest {
+	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.id, SizeBytes: v.s.target.ImageBytes, CacheBytes: v.s.target.CacheBytes,
 		Port: v.port, Minor: v.minor,
 	}
 	for _, h := range v.s.target.Hosts {
-		r.Nodes = append(r.Nodes, api.ReplicaNode{Name: h.Name, Address: h.Address})
+		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
 	}
 	return r
 }
 
-func (h *host) put(r api.ReplicaRequest) *answer {
+func (h *host) put(r escache.ReplicaRequest) *answer {
 	h.s.Helper()
-	return h.send(request{method: http.MethodPut, path: api.PathReplica, body: encode(h.s, r)})
+	return h.send(request{method: http.MethodPut, path: escache.PathReplica, body: encode(h.s, r)})
 }
 
 func (h *host) delete(v *volume, discard string) *answer {
@@ -80,49 +80,49 @@ func (h *host) delete(v *volume, discard string) *answer {
 	if discard != "" {
 		query.Set("discard", discard)
 	}
-	return h.send(request{method: http.MethodDelete, path: api.PathReplica, query: query})
+	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
 }
 
 func (h *host) stop(v *volume) *answer {
 	h.s.Helper()
-	return h.post(api.PathStop, api.StopRequest{VolumeRef: v.VolumeRef})
+	return h.post(escache.PathStop, escache.StopRequest{VolumeRef: v.VolumeRef})
 }
 
-func (h *host) mode(v *volume, mode api.Mode) *answer {
+func (h *host) mode(v *volume, mode escache.Mode) *answer {
 	h.s.Helper()
-	return h.post(api.PathMode, api.ModeRequest{VolumeRef: v.VolumeRef, Mode: mode})
+	return h.post(escache.PathMode, escache.ModeRequest{VolumeRef: v.VolumeRef, Mode: mode})
 }
 
 func (h *host) release(v *volume) *answer {
 	h.s.Helper()
-	return h.post(api.PathRelease, api.ReleaseRequest{VolumeRef: v.VolumeRef})
+	return h.post(escache.PathRelease, escache.ReleaseRequest{VolumeRef: v.VolumeRef})
 }
 
 func (h *host) resize(v *volume, size int64) *answer {
 	h.s.Helper()
-	return h.post(api.PathResize, api.ResizeRequest{VolumeRef: v.VolumeRef, SizeBytes: size})
+	return h.post(escache.PathResize, escache.ResizeRequest{VolumeRef: v.VolumeRef, SizeBytes: size})
 }
 
 func (h *host) hold(v *volume, seconds int) *answer {
 	h.s.Helper()
-	return h.post(api.PathHold, api.HoldRequest{VolumeRef: v.VolumeRef, MaxSeconds: seconds})
+	return h.post(escache.PathHold, escache.HoldRequest{VolumeRef: v.VolumeRef, MaxSeconds: seconds})
 }
 
 func (h *host) flush(v *volume, seconds int) *answer {
 	h.s.Helper()
-	return h.post(api.PathFlush, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: seconds})
+	return h.post(escache.PathFlush, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: seconds})
 }
 
 func (h *host) connect(v *volume, epoch int64, imageID string) *answer {
 	h.s.Helper()
-	return h.post(api.PathDevConnect, api.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch})
+	return h.post(escache.PathDevConnect, escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch})
 }
 
 // laid makes a volume with a replica on both hosts.
 func (s *suite) laid() *volume {
 	s.Helper()
 	v := s.newVolume()
-	put := request{method: http.MethodPut, path: api.PathReplica, body: encode(s, v.request())}
+	put := request{method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())}
 	answers := onBoth(s, func(h *host) (*answer, error) { return h.try(s.Context(), put) })
 	for i, h := range []*host{s.first, s.second} {
 		if answers[i].err != nil {
@@ -161,10 +161,10 @@ func (s *suite) connected() *volume {
 }
 
 // attach connects the volume to a host with a new epoch, on record.
-func (v *volume) attach(h *host) api.ConnectResponse {
+func (v *volume) attach(h *host) escache.ConnectResponse {
 	v.s.Helper()
 	v.record(h, v.epoch+1)
-	var connected api.ConnectResponse
+	var connected escache.ConnectResponse
 	decode(v.s, h.connect(v, v.epoch, v.id), &connected)
 	v.device = connected.Device
 	return connected
@@ -184,7 +184,7 @@ func (v *volume) record(h *host, epoch int64) {
 // clean flushes and demands zero.
 func (v *volume) clean(h *host) {
 	v.s.Helper()
-	var flushed api.FlushResponse
+	var flushed escache.FlushResponse
 	decode(v.s, h.flush(v, v.s.seconds()), &flushed)
 	if !flushed.Clean || flushed.DirtyBytes != 0 {
 		v.s.Fatalf("%s: flush of %s answered %+v, want clean with nothing dirty", h.Name, v, flushed)
@@ -206,7 +206,7 @@ func (h *host) stopClosed(v *volume) *answer {
 	h.s.Helper()
 	for end := time.Now().Add(closing); ; time.Sleep(100 * time.Millisecond) {
 		a := h.stop(v)
-		if a.code() != api.CodeDeviceOpen || time.Now().After(end) {
+		if a.code() != escache.CodeDeviceOpen || time.Now().After(end) {
 			return a
 		}
 	}
@@ -281,7 +281,7 @@ func (v *volume) remove() {
 	query := v.query()
 	query.Set("discard", fmt.Sprint(v.s.Failed()))
 	for _, deleted := range onBoth(v.s, func(h *host) (struct{}, error) {
-		a, err := h.call.do(ctx, request{method: http.MethodDelete, path: api.PathReplica, query: query})
+		a, err := h.call.do(ctx, request{method: http.MethodDelete, path: escache.PathReplica, query: query})
 		if err == nil && a.status != http.StatusNoContent {
 			err = fmt.Errorf("%s: delete the replica: %s", h.Name, a)
 		}
@@ -300,11 +300,11 @@ func (v *volume) remove() {
 // end releases, flushes and stops until the host says that the volume is stopped, or for good that it is not.
 func (v *volume) end(ctx context.Context, h *host) error {
 	steps := []request{
-		{method: http.MethodPost, path: api.PathRelease, body: encode(v.s, api.ReleaseRequest{VolumeRef: v.VolumeRef})},
-		{method: http.MethodPost, path: api.PathFlush, body: encode(v.s, api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 30})},
-		{method: http.MethodPost, path: api.PathStop, body: encode(v.s, api.StopRequest{VolumeRef: v.VolumeRef})},
+		{method: http.MethodPost, path: escache.PathRelease, body: encode(v.s, escache.ReleaseRequest{VolumeRef: v.VolumeRef})},
+		{method: http.MethodPost, path: escache.PathFlush, body: encode(v.s, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 30})},
+		{method: http.MethodPost, path: escache.PathStop, body: encode(v.s, escache.StopRequest{VolumeRef: v.VolumeRef})},
 	}
-	passing := []api.Code{api.CodeBusy, api.CodeDeviceOpen, api.CodeDirty, api.CodeHeld, api.CodeStuck}
+	passing := []escache.Code{escache.CodeBusy, escache.CodeDeviceOpen, escache.CodeDirty, escache.CodeHeld, escache.CodeStuck}
 	for {
 		var last *answer
 		for _, step := range steps {
@@ -314,7 +314,7 @@ func (v *volume) end(ctx context.Context, h *host) error {
 			}
 		}
 		switch {
-		case last.problem == nil || last.code() == api.CodeNotFound:
+		case last.problem == nil || last.code() == escache.CodeNotFound:
 			return nil
 		case !slices.Contains(passing, last.code()) || ctx.Err() != nil:
 			return fmt.Errorf("%s: stop: %s", h.Name, last)

@@ -37,7 +37,7 @@ type Options struct {
 	RetryPeriod   time.Duration
 
 	EscachedPort int
-	EscachedTLS  escache.TLSFiles
+	EscachedTLS  escacheclient.TLSFiles
 	Plaintext    bool
 	Slots        reservation.Slots
 

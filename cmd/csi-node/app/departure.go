@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // departure is how csi-node ends: while its host shuts down, and when it is removed for good.
@@ -27,7 +27,7 @@ type departure struct {
 		Leave() error
 	}
 	volumes interface {
-		Status(ctx context.Context) (*api.Status, error)
+		Status(ctx context.Context) (*escache.Status, error)
 	}
 	logger *slog.Logger
 }

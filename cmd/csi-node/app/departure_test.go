@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // leaving is a host whose volumes are detached one a second.
@@ -22,10 +22,10 @@ type leaving struct {
 
 func (l *leaving) NodeShutsDown(context.Context, string) (bool, error) { return l.down, l.nodeErr }
 
-func (l *leaving) Status(context.Context) (*api.Status, error) {
-	status := &api.Status{Volumes: []api.VolumeStatus{{VolumeRef: api.VolumeRef{Image: "standby"}}}}
+func (l *leaving) Status(context.Context) (*escache.Status, error) {
+	status := &escache.Status{Volumes: []escache.VolumeStatus{{VolumeRef: escache.VolumeRef{Image: "standby"}}}}
 	for range max(l.volumes-int(time.Since(l.begin)/time.Second), 0) {
-		status.Volumes = append(status.Volumes, api.VolumeStatus{Device: "/dev/escache/rbd/x"})
+		status.Volumes = append(status.Volumes, escache.VolumeStatus{Device: "/dev/escache/rbd/x"})
 	}
 	return status, l.cacheErr
 }

@@ -15,7 +15,7 @@ import (
 // follower has the driver registered anew when what the kubelet was told of this node is not so any more.
 type follower struct {
 	service   informer
-	cluster   *cluster.Client
+	cluster   *kube.Client
 	node      string
 	registrar registrar
 	logger    *slog.Logger
@@ -66,10 +66,10 @@ func (f *follower) settle(ctx context.Context) {
 
 // awaitNode returns when the Node object is there. A kubelet that is told of a driver before it has made its Node writes a CSINode without
 // an owner, which is refused; it tries again after longer and longer pauses.
-func awaitNode(ctx context.Context, kubernetes *cluster.Client, node string, pause time.Duration) {
+func awaitNode(ctx context.Context, kubernetes *kube.Client, node string, pause time.Duration) {
 	for {
 		// Any other failure is not this one: the kubelet may know its Node though the API does not answer now.
-		if _, err := kubernetes.NodeLabel(ctx, node, v1alpha1.TopologyKey); !errors.Is(err, cluster.ErrNotFound) {
+		if _, err := kubernetes.NodeLabel(ctx, node, v1alpha1.TopologyKey); !errors.Is(err, kube.ErrNotFound) {
 			return
 		}
 		select {

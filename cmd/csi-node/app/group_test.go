@@ -37,7 +37,7 @@ func TestRegistrationWaitsForTheNodeObject(t *testing.T) {
 				asked++
 			}))
 			defer server.Close()
-			client, err := cluster.New(&rest.Config{Host: server.URL})
+			client, err := kube.New(&rest.Config{Host: server.URL})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -49,7 +49,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	client, err := escache.New(escache.Options{
+	client, err := escacheclient.New(escacheclient.Options{
 		Node: o.NodeName, UnixSocket: o.EscachedSocket, UserAgent: "csi-node/" + o.Version,
 		Logger: logger.With("component", "escache"),
 	})
@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-func connect(o Options) (*cluster.Client, error) {
+func connect(o Options) (*kube.Client, error) {
 	config, err := rest.InClusterConfig()
 	if o.Kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
@@ -137,7 +137,7 @@ func connect(o Options) (*cluster.Client, error) {
 		return nil, fmt.Errorf("find the Kubernetes API: %w; outside of a pod --kubeconfig is needed", err)
 	}
 	config.UserAgent = "csi-node/" + o.Version
-	return cluster.New(config)
+	return kube.New(config)
 }
 
 // healthTime bounds one health check.

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller"
@@ -28,11 +28,11 @@ type Options struct {
 	// Port of every escached's API, on its node's InternalIP.
 	Port int
 	// TLS files; empty ones call over plain HTTP, which is for tests.
-	TLS escache.TLSFiles
+	TLS escacheclient.TLSFiles
 	// Dial opens the connections; a leader's sends nothing without the lease.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeouts of the calls.
-	Timeouts escache.Timeouts
+	Timeouts escacheclient.Timeouts
 	// UserAgent names the controller in the hosts' logs.
 	UserAgent string
 	Log       *slog.Logger
@@ -52,7 +52,7 @@ type Hosts struct {
 
 type endpoint struct {
 	url    string
-	client *escache.Client
+	client *escacheclient.Client
 }
 
 var _ controller.Hosts = (*Hosts)(nil)
@@ -63,7 +63,7 @@ func New(nodes, live client.Reader, options Options) *Hosts {
 }
 
 // Node asks a host what it has.
-func (h *Hosts) Node(ctx context.Context, node string) (*api.Node, error) {
+func (h *Hosts) Node(ctx context.Context, node string) (*escache.Node, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return nil, err
@@ -73,20 +73,20 @@ func (h *Hosts) Node(ctx context.Context, node string) (*api.Node, error) {
 }
 
 // Status asks a host about one volume.
-func (h *Hosts) Status(ctx context.Context, node string, volume api.VolumeRef) (api.VolumeStatus, error) {
+func (h *Hosts) Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
-		return api.VolumeStatus{}, err
+		return escache.VolumeStatus{}, err
 	}
 	out, err := c.VolumeStatus(ctx, volume)
 	if err != nil {
-		return api.VolumeStatus{}, translate(err)
+		return escache.VolumeStatus{}, translate(err)
 	}
 	return *out, nil
 }
 
 // Volumes asks a host about all volumes it has a replica of.
-func (h *Hosts) Volumes(ctx context.Context, node string) ([]api.VolumeStatus, error) {
+func (h *Hosts) Volumes(ctx context.Context, node string) ([]escache.VolumeStatus, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (h *Hosts) Volumes(ctx context.Context, node string) ([]api.VolumeStatus, e
 }
 
 // PutReplica lays a replica.
-func (h *Hosts) PutReplica(ctx context.Context, node string, request api.ReplicaRequest) error {
+func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (h *Hosts) PutReplica(ctx context.Context, node string, request api.Replica
 }
 
 // DeleteReplica removes a replica.
-func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume api.VolumeRef, discard bool) error {
+func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume api.Volum
 }
 
 // DevConnect makes the volume's device on a host.
-func (h *Hosts) DevConnect(ctx context.Context, node string, request api.ConnectRequest) error {
+func (h *Hosts) DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (h *Hosts) DevConnect(ctx context.Context, node string, request api.Connect
 }
 
 // Stop takes the volume's device down.
-func (h *Hosts) Stop(ctx context.Context, node string, volume api.VolumeRef) error {
+func (h *Hosts) Stop(ctx context.Context, node string, volume escache.VolumeRef) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -136,17 +136,17 @@ func (h *Hosts) Stop(ctx context.Context, node string, volume api.VolumeRef) err
 }
 
 // Flush writes a volume back for that long, in whole seconds; the answer says what is left.
-func (h *Hosts) Flush(ctx context.Context, node string, volume api.VolumeRef, longest time.Duration) (*api.FlushResponse, error) {
+func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.Flush(ctx, api.FlushRequest{VolumeRef: volume, TimeoutSeconds: max(int(longest/time.Second), 1)})
+	out, err := c.Flush(ctx, escache.FlushRequest{VolumeRef: volume, TimeoutSeconds: max(int(longest/time.Second), 1)})
 	return out, translate(err)
 }
 
 // Hold suspends a volume's I/O with a clean cache, at the longest for so many whole seconds, and returns until when.
-func (h *Hosts) Hold(ctx context.Context, node string, volume api.VolumeRef, longest time.Duration) (time.Time, error) {
+func (h *Hosts) Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return time.Time{}, err
@@ -159,7 +159,7 @@ func (h *Hosts) Hold(ctx context.Context, node string, volume api.VolumeRef, lon
 }
 
 // Release ends a hold.
-func (h *Hosts) Release(ctx context.Context, node string, volume api.VolumeRef) error {
+func (h *Hosts) Release(ctx context.Context, node string, volume escache.VolumeRef) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (h *Hosts) Release(ctx context.Context, node string, volume api.VolumeRef) 
 }
 
 // SetMode turns a volume to write-through and back.
-func (h *Hosts) SetMode(ctx context.Context, node string, volume api.VolumeRef, mode api.Mode) error {
+func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error)
 }
 
 // client returns the client of a node's escached; one whose address has changed is made anew.
-func (h *Hosts) client(ctx context.Context, node string) (*escache.Client, error) {
+func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client, error) {
 	n, err := read(ctx, h.nodes, node)
 	if err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func (h *Hosts) client(ctx context.Context, node string) (*escache.Client, error
 		return nil, fmt.Errorf("node %s has no InternalIP: %w", node, controller.ErrUnavailable)
 	}
 	scheme := "https"
-	if h.options.TLS == (escache.TLSFiles{}) {
+	if h.options.TLS == (escacheclient.TLSFiles{}) {
 		scheme = "http"
 	}
 	url := scheme + "://" + net.JoinHostPort(ip, strconv.Itoa(h.options.Port))
@@ -236,7 +236,7 @@ func (h *Hosts) client(ctx context.Context, node string) (*escache.Client, error
 		}
 		known.client.Close()
 	}
-	made, err := escache.New(escache.Options{
+	made, err := escacheclient.New(escacheclient.Options{
 		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
 		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
 	})
@@ -270,7 +270,7 @@ func internalIP(n *corev1.Node) string {
 
 // translate makes what did not get an answer of the API ErrUnavailable.
 func translate(err error) error {
-	var problem *api.Problem
+	var problem *escache.Problem
 	if err == nil || errors.As(err, &problem) || errors.Is(err, context.Canceled) {
 		return err
 	}

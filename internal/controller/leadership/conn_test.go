@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/escacheclient"
 )
@@ -91,12 +91,12 @@ func TestACallToAHostIsNotSentAfterAPause(t *testing.T) {
 		return conn, err
 	}
 	remove := func() error {
-		host, err := escache.New(escache.Options{BaseURL: server.URL, Dial: dial})
+		host, err := escacheclient.New(escacheclient.Options{BaseURL: server.URL, Dial: dial})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer host.Close()
-		return host.DeleteReplica(t.Context(), api.VolumeRef{Pool: "rbd", Image: "csi-1"}, true)
+		return host.DeleteReplica(t.Context(), escache.VolumeRef{Pool: "rbd", Image: "csi-1"}, true)
 	}
 	if err := remove(); err != nil {
 		t.Errorf("leading: %v", err)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -23,7 +23,7 @@ import (
 
 // Cluster is the Kubernetes API. Its reads are current.
 type Cluster interface {
-	VolumeOf(ctx context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error)
+	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 }
 
@@ -45,10 +45,10 @@ func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), l
 // Handler serves the arbiter's calls.
 func (a *Arbiter) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+api.PathOutdatePeer, a.serve)
-	mux.HandleFunc("GET "+api.PathRecord, a.record)
+	mux.HandleFunc("POST "+escache.PathOutdatePeer, a.serve)
+	mux.HandleFunc("GET "+escache.PathRecord, a.record)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusNotFound, api.CodeInvalidRequest, "the arbiter has POST "+api.PathOutdatePeer+" and GET "+api.PathRecord)
+		answer(w, http.StatusNotFound, escache.CodeInvalidRequest, "the arbiter has POST "+escache.PathOutdatePeer+" and GET "+escache.PathRecord)
 	})
 	return mux
 }
@@ -64,11 +64,11 @@ const (
 func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
-	var request api.OutdatePeerRequest
+	var request escache.OutdatePeerRequest
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestLimit))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
-		answer(w, http.StatusBadRequest, api.CodeInvalidRequest, "the body is not an OutdatePeerRequest: "+err.Error())
+		answer(w, http.StatusBadRequest, escache.CodeInvalidRequest, "the body is not an OutdatePeerRequest: "+err.Error())
 		return
 	}
 	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer, "epoch", request.Epoch)
@@ -81,18 +81,18 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &refusal):
 		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
 		answer(w, http.StatusConflict, refusal.Code, err.Error())
-	case errors.Is(err, cluster.ErrNotFound):
+	case errors.Is(err, kube.ErrNotFound):
 		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
-		answer(w, http.StatusNotFound, api.CodeNotFound, err.Error())
+		answer(w, http.StatusNotFound, escache.CodeNotFound, err.Error())
 	default:
 		log.WarnContext(ctx, "could not decide about going on without the peer", "error", err)
-		answer(w, http.StatusServiceUnavailable, api.CodePeerUnavailable, err.Error())
+		answer(w, http.StatusServiceUnavailable, escache.CodePeerUnavailable, err.Error())
 	}
 }
 
 // RefusedError says why the one who asks may not go on alone.
 type RefusedError struct {
-	Code   api.Code
+	Code   escache.Code
 	Reason string
 }
 
@@ -101,7 +101,7 @@ func (e *RefusedError) Error() string { return e.Reason }
 
 // Decide returns nil only when the peer is on record as outdated, and was put there while the one who asks was the attached
 // node in the epoch it names. Every try reads the record anew: a change by anybody else meanwhile is judged, not overwritten.
-func (a *Arbiter) Decide(ctx context.Context, r api.OutdatePeerRequest) error {
+func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
 	for range tries {
 		v, err := a.cluster.VolumeOf(ctx, r.VolumeRef)
 		if err != nil {
@@ -111,19 +111,19 @@ func (a *Arbiter) Decide(ctx context.Context, r api.OutdatePeerRequest) error {
 			return err
 		}
 		changed, err := a.cluster.PatchStatus(ctx, v, a.entry(v, r.Peer))
-		if errors.Is(err, cluster.ErrConflict) {
+		if errors.Is(err, kube.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("put %s on record as outdated: %w", r.Peer, err)
 		}
 		if !changed.Status.IsOutdated(r.Peer) {
-			return fmt.Errorf("put %s on record as outdated: the record does not show it: %w", r.Peer, cluster.ErrUnavailable)
+			return fmt.Errorf("put %s on record as outdated: the record does not show it: %w", r.Peer, kube.ErrUnavailable)
 		}
 		a.recorded(changed)
 		return nil
 	}
-	return fmt.Errorf("put %s on record as outdated: %w", r.Peer, cluster.ErrConflict)
+	return fmt.Errorf("put %s on record as outdated: %w", r.Peer, kube.ErrConflict)
 }
 
 // entry is what goes on record. It changes the object also where the peer is on record already: the cache watch may be about to
@@ -143,36 +143,36 @@ func (a *Arbiter) entry(v *v1alpha1.CacheVolume, peer string) map[string]any {
 }
 
 // judge is the rule.
-func (a *Arbiter) judge(v *v1alpha1.CacheVolume, r api.OutdatePeerRequest) error {
+func (a *Arbiter) judge(v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) error {
 	s := &v.Status
-	refuse := func(code api.Code, format string, args ...any) error {
+	refuse := func(code escache.Code, format string, args ...any) error {
 		return &RefusedError{code, fmt.Sprintf("volume %s: %s", v.Name, fmt.Sprintf(format, args...))}
 	}
 	switch {
 	case r.Node != a.node:
-		return refuse(api.CodeFencingRefused, "this is the arbiter of %s, and %q asks", a.node, r.Node)
+		return refuse(escache.CodeFencingRefused, "this is the arbiter of %s, and %q asks", a.node, r.Node)
 	case r.Peer == "" || r.Peer == r.Node:
-		return refuse(api.CodeFencingRefused, "%q is no peer of %s", r.Peer, r.Node)
+		return refuse(escache.CodeFencingRefused, "%q is no peer of %s", r.Peer, r.Node)
 	case s.AttachedNode != r.Node:
-		return refuse(api.CodeStaleEpoch, "it is attached to %q in epoch %d, not to %s", s.AttachedNode, s.Epoch, r.Node)
+		return refuse(escache.CodeStaleEpoch, "it is attached to %q in epoch %d, not to %s", s.AttachedNode, s.Epoch, r.Node)
 	case s.Epoch != r.Epoch:
-		return refuse(api.CodeStaleEpoch, "%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
+		return refuse(escache.CodeStaleEpoch, "%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
 	case s.IsOutdated(r.Node):
-		return refuse(api.CodeOutdated, "%s itself is on record as outdated", r.Node)
+		return refuse(escache.CodeOutdated, "%s itself is on record as outdated", r.Node)
 	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer):
-		return refuse(api.CodeFencingRefused, "its replicas are on %v", v.Spec.Replicas)
+		return refuse(escache.CodeFencingRefused, "its replicas are on %v", v.Spec.Replicas)
 	case r.ImageID != "" && s.ImageID != "" && r.ImageID != s.ImageID:
-		return refuse(api.CodeIdentityMismatch, "it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
+		return refuse(escache.CodeIdentityMismatch, "it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
 	default:
 		return nil
 	}
 }
 
-func answer(w http.ResponseWriter, status int, code api.Code, detail string) {
-	w.Header().Set("Content-Type", api.ProblemContentType)
+func answer(w http.ResponseWriter, status int, code escache.Code, detail string) {
+	w.Header().Set("Content-Type", escache.ProblemContentType)
 	w.WriteHeader(status)
 	// The one who asks takes anything but a complete 204 as a refusal.
-	_ = json.NewEncoder(w).Encode(api.Problem{ //nolint:errchkjson // see above
+	_ = json.NewEncoder(w).Encode(escache.Problem{ //nolint:errchkjson // see above
 		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
 	})
 }

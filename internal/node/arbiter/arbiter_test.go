@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
@@ -30,14 +30,14 @@ type record struct {
 	writes    int
 }
 
-func (r *record) VolumeOf(_ context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error) {
+func (r *record) VolumeOf(_ context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.readErr != nil {
 		return nil, r.readErr
 	}
 	if ref.Image != r.v.Spec.Image || ref.Pool != r.v.Spec.Pool {
-		return nil, cluster.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return r.v.DeepCopy(), nil
 }
@@ -50,7 +50,7 @@ func (r *record) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status 
 		r.meanwhile = nil
 	}
 	if v.ResourceVersion != r.v.ResourceVersion {
-		return nil, cluster.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	before := r.v.Status.DeepCopy()
 	r.v.Status.Outdated = status["outdated"].([]string)
@@ -71,40 +71,42 @@ func newRecord() *record {
 	return r
 }
 
-func question() api.OutdatePeerRequest {
-	return api.OutdatePeerRequest{VolumeRef: api.VolumeRef{Pool: "p", Image: "i"}, ImageID: "id", Node: "n1", Peer: "n2", Epoch: 7}
+func question() escache.OutdatePeerRequest {
+	return escache.OutdatePeerRequest{VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, ImageID: "id", Node: "n1", Peer: "n2", Epoch: 7}
 }
 
 func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 	rows := []struct {
 		name    string
-		change  func(r *record, q *api.OutdatePeerRequest)
+		change  func(r *record, q *escache.OutdatePeerRequest)
 		granted bool
 	}{
-		{"the attached node in its epoch", func(*record, *api.OutdatePeerRequest) {}, true},
-		{"asked again", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n2"} }, true},
-		{"attached elsewhere", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.AttachedNode = "n2" }, false},
-		{"attached nowhere", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.AttachedNode = "" }, false},
-		{"an older epoch", func(_ *record, q *api.OutdatePeerRequest) { q.Epoch = 6 }, false},
-		{"a newer epoch than on record", func(_ *record, q *api.OutdatePeerRequest) { q.Epoch = 8 }, false},
-		{"itself outdated", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1"} }, false},
-		{"both outdated", func(r *record, _ *api.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1", "n2"} }, false},
-		{"another node asks here", func(r *record, q *api.OutdatePeerRequest) { r.v.Status.AttachedNode, q.Node, q.Peer = "n2", "n2", "n1" }, false},
-		{"its own peer", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "n1" }, false},
-		{"no peer", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "" }, false},
-		{"a peer without a replica", func(_ *record, q *api.OutdatePeerRequest) { q.Peer = "n3" }, false},
-		{"another image", func(_ *record, q *api.OutdatePeerRequest) { q.ImageID = "other" }, false},
-		{"unknown volume", func(_ *record, q *api.OutdatePeerRequest) { q.Image = "other" }, false},
-		{"no API", func(r *record, _ *api.OutdatePeerRequest) { r.readErr = cluster.ErrUnavailable }, false},
-		{"somebody else writes meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+		{"the attached node in its epoch", func(*record, *escache.OutdatePeerRequest) {}, true},
+		{"asked again", func(r *record, _ *escache.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n2"} }, true},
+		{"attached elsewhere", func(r *record, _ *escache.OutdatePeerRequest) { r.v.Status.AttachedNode = "n2" }, false},
+		{"attached nowhere", func(r *record, _ *escache.OutdatePeerRequest) { r.v.Status.AttachedNode = "" }, false},
+		{"an older epoch", func(_ *record, q *escache.OutdatePeerRequest) { q.Epoch = 6 }, false},
+		{"a newer epoch than on record", func(_ *record, q *escache.OutdatePeerRequest) { q.Epoch = 8 }, false},
+		{"itself outdated", func(r *record, _ *escache.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1"} }, false},
+		{"both outdated", func(r *record, _ *escache.OutdatePeerRequest) { r.v.Status.Outdated = []string{"n1", "n2"} }, false},
+		{"another node asks here", func(r *record, q *escache.OutdatePeerRequest) {
+			r.v.Status.AttachedNode, q.Node, q.Peer = "n2", "n2", "n1"
+		}, false},
+		{"its own peer", func(_ *record, q *escache.OutdatePeerRequest) { q.Peer = "n1" }, false},
+		{"no peer", func(_ *record, q *escache.OutdatePeerRequest) { q.Peer = "" }, false},
+		{"a peer without a replica", func(_ *record, q *escache.OutdatePeerRequest) { q.Peer = "n3" }, false},
+		{"another image", func(_ *record, q *escache.OutdatePeerRequest) { q.ImageID = "other" }, false},
+		{"unknown volume", func(_ *record, q *escache.OutdatePeerRequest) { q.Image = "other" }, false},
+		{"no API", func(r *record, _ *escache.OutdatePeerRequest) { r.readErr = kube.ErrUnavailable }, false},
+		{"somebody else writes meanwhile", func(r *record, _ *escache.OutdatePeerRequest) {
 			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion = "second"; v.Status.DirtyBytes = 5 }
 		}, true},
-		{"the peer takes over meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+		{"the peer takes over meanwhile", func(r *record, _ *escache.OutdatePeerRequest) {
 			r.meanwhile = func(v *v1alpha1.CacheVolume) {
 				v.ResourceVersion, v.Status.AttachedNode, v.Status.Epoch = "second", "n2", 8
 			}
 		}, false},
-		{"it is put on record meanwhile", func(r *record, _ *api.OutdatePeerRequest) {
+		{"it is put on record meanwhile", func(r *record, _ *escache.OutdatePeerRequest) {
 			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion, v.Status.Outdated = "second", []string{"n1"} }
 		}, false},
 	}
@@ -131,7 +133,7 @@ func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
 	r := newRecord()
 	r.v.Status.Outdated = []string{"n2"}
-	read, err := r.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "i"})
+	read, err := r.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "i"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,10 +141,10 @@ func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
 		if err := New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), question()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.PatchStatus(t.Context(), read, map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}); !errors.Is(err, cluster.ErrConflict) {
+		if _, err := r.PatchStatus(t.Context(), read, map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}); !errors.Is(err, kube.ErrConflict) {
 			t.Fatalf("the removal went through: %v, outdated %v", err, r.v.Status.Outdated)
 		}
-		read, _ = r.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "i"})
+		read, _ = r.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "i"})
 	}
 }
 
@@ -169,22 +171,22 @@ func TestHTTPAnswers(t *testing.T) {
 		name, body string
 		readErr    error
 		status     int
-		code       api.Code
+		code       escache.Code
 	}{
 		{"granted", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, nil, http.StatusNoContent, ""},
-		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, api.CodeStaleEpoch},
-		{"unknown volume", `{"pool":"p","image":"x","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusNotFound, api.CodeNotFound},
-		{"no API", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, errors.Join(cluster.ErrUnavailable),
-			http.StatusServiceUnavailable, api.CodePeerUnavailable},
-		{"unknown field", `{"pool":"p","force":true}`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
-		{"no JSON", `x`, nil, http.StatusBadRequest, api.CodeInvalidRequest},
+		{"refused", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusConflict, escache.CodeStaleEpoch},
+		{"unknown volume", `{"pool":"p","image":"x","imageID":"id","node":"n1","peer":"n2","epoch":6}`, nil, http.StatusNotFound, escache.CodeNotFound},
+		{"no API", `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2","epoch":7}`, errors.Join(kube.ErrUnavailable),
+			http.StatusServiceUnavailable, escache.CodePeerUnavailable},
+		{"unknown field", `{"pool":"p","force":true}`, nil, http.StatusBadRequest, escache.CodeInvalidRequest},
+		{"no JSON", `x`, nil, http.StatusBadRequest, escache.CodeInvalidRequest},
 	}
 	for _, row := range rows {
 		r := newRecord()
 		r.readErr = row.readErr
 		w := httptest.NewRecorder()
 		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
-			httptest.NewRequest(http.MethodPost, api.PathOutdatePeer, strings.NewReader(row.body)))
+			httptest.NewRequest(http.MethodPost, escache.PathOutdatePeer, strings.NewReader(row.body)))
 		if w.Code != row.status || (row.code != "" && !strings.Contains(w.Body.String(), string(row.code))) {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
 		}
@@ -200,16 +202,16 @@ func TestTheRecordIsToldAsItIsNow(t *testing.T) {
 	}{
 		{"as it is", "?pool=p&image=i", nil, http.StatusOK, `{"pool":"p","image":"i","imageID":"id","attachedNode":"n1","epoch":7,` +
 			`"replicas":["n1","n2"],"outdated":["n2"]}`},
-		{"unknown volume", "?pool=p&image=x", nil, http.StatusNotFound, string(api.CodeNotFound)},
-		{"no API", "?pool=p&image=i", errors.Join(cluster.ErrUnavailable), http.StatusServiceUnavailable, string(api.CodePeerUnavailable)},
-		{"no image", "?pool=p", nil, http.StatusBadRequest, string(api.CodeInvalidRequest)},
+		{"unknown volume", "?pool=p&image=x", nil, http.StatusNotFound, string(escache.CodeNotFound)},
+		{"no API", "?pool=p&image=i", errors.Join(kube.ErrUnavailable), http.StatusServiceUnavailable, string(escache.CodePeerUnavailable)},
+		{"no image", "?pool=p", nil, http.StatusBadRequest, string(escache.CodeInvalidRequest)},
 	}
 	for _, row := range rows {
 		r := newRecord()
 		r.readErr, r.v.Status.Outdated = row.readErr, []string{"n2"}
 		w := httptest.NewRecorder()
 		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
-			httptest.NewRequest(http.MethodGet, api.PathRecord+row.query, nil))
+			httptest.NewRequest(http.MethodGet, escache.PathRecord+row.query, nil))
 		if w.Code != row.status || !strings.Contains(w.Body.String(), row.want) || r.writes > 0 {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
 		}

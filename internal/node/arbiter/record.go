@@ -6,7 +6,7 @@ import (
 	"errors"
 	"net/http"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -14,23 +14,23 @@ import (
 func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
-	ref := api.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
+	ref := escache.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
 	if ref.Pool == "" || ref.Image == "" {
-		answer(w, http.StatusBadRequest, api.CodeInvalidRequest, "the parameters pool and image are needed")
+		answer(w, http.StatusBadRequest, escache.CodeInvalidRequest, "the parameters pool and image are needed")
 		return
 	}
 	v, err := a.cluster.VolumeOf(ctx, ref)
 	switch {
-	case errors.Is(err, cluster.ErrNotFound):
-		answer(w, http.StatusNotFound, api.CodeNotFound, err.Error())
+	case errors.Is(err, kube.ErrNotFound):
+		answer(w, http.StatusNotFound, escache.CodeNotFound, err.Error())
 		return
 	case err != nil:
-		answer(w, http.StatusServiceUnavailable, api.CodePeerUnavailable, err.Error())
+		answer(w, http.StatusServiceUnavailable, escache.CodePeerUnavailable, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	// The one who asks takes anything but a complete record as none.
-	_ = json.NewEncoder(w).Encode(api.VolumeRecord{ //nolint:errchkjson // see above
+	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
 		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
 	})

@@ -1,6 +1,6 @@
-// Package cluster is the little of the Kubernetes API that a node needs: its volumes by name, the groups, its own Node's labels
+// Package kube is the little of the Kubernetes API that a node needs: its volumes by name, the groups, its own Node's labels
 // and Events. It keeps no cache and watches nothing: an idle node costs the API server nothing, and every read is current.
-package cluster
+package kube
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package cluster
+package kube
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -89,22 +89,22 @@ func TestAVolumeIsFoundByItsImage(t *testing.T) {
 		}
 		return http.StatusNotFound, "{}"
 	}
-	v, err := c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "same"})
+	v, err := c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "same"})
 	if err != nil || v.Name != "same" || len(s.asked) != 1 {
 		t.Errorf("%v %v %q", v, err, s.asked)
 	}
 	s.asked = nil
-	v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "escache-pvc-1"})
+	v, err = c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "escache-pvc-1"})
 	if err != nil || v.Name != "pvc-1" || len(s.asked) != 1 {
 		t.Errorf("%v %v %q", v, err, s.asked)
 	}
-	if v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "other", Image: "escache-pvc-1"}); !errors.Is(err, ErrNotFound) {
+	if v, err = c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "other", Image: "escache-pvc-1"}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the name fits and the pool does not: %v %v", v, err)
 	}
-	if v, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "img"}); err != nil || v.Name != "c" {
+	if v, err = c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "img"}); err != nil || v.Name != "c" {
 		t.Errorf("%v %v", v, err)
 	}
-	if _, err = c.VolumeOf(t.Context(), api.VolumeRef{Pool: "p", Image: "nowhere"}); !errors.Is(err, ErrNotFound) {
+	if _, err = c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "nowhere"}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 }

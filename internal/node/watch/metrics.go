@@ -3,7 +3,7 @@ package watch
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
@@ -70,7 +70,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.synced, s.SyncedPercent, labels...)
 		gauge(m.redundant, number(health.IsRedundant(s)), labels...)
 		gauge(m.frozen, number(s.IOSuspended), labels...)
-		gauge(m.draining, number(s.Mode == api.ModeWritethrough), labels...)
+		gauge(m.draining, number(s.Mode == escache.ModeWritethrough), labels...)
 		if s.Error != nil {
 			gauge(m.failed, 1, append(labels, string(s.Error.Code))...)
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -14,8 +14,8 @@ import (
 // record keeps the list of outdated nodes as it is seen to be: a copy whose disk has failed goes onto it, for with the link up DRBD asks
 // nobody before it goes on without that copy; and the peer leaves it once it holds a current copy again. Both happen at once where this
 // node's disk has failed before the peer was taken off: DRBD links nothing but a current copy with a Primary that has no disk.
-func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
-	if s.Role != api.RolePrimary {
+func (w *Watch) record(ctx context.Context, v *volume, s escache.VolumeStatus) {
+	if s.Role != escache.RolePrimary {
 		return
 	}
 	outdated := v.object.Status.IsOutdated
@@ -29,7 +29,7 @@ func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
 		case !outdated(w.Node) && health.LivesOnPeer(s, peer.Name):
 			err = w.rewrite(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
 		}
-		if err != nil && !errors.Is(err, cluster.ErrConflict) {
+		if err != nil && !errors.Is(err, kube.ErrConflict) {
 			w.Logger.WarnContext(ctx, "cannot keep the list of outdated nodes", "volume", v.object.Name, "peer", peer.Name, "error", err)
 		}
 	}
@@ -38,7 +38,7 @@ func (w *Watch) record(ctx context.Context, v *volume, s api.VolumeStatus) {
 // change of the list: a node that goes onto it, one that leaves it, and what has to be seen of the peer for that.
 type change struct {
 	on, off string
-	holds   func(s api.VolumeStatus, peer string) bool
+	holds   func(s escache.VolumeStatus, peer string) bool
 	peer    string
 }
 
@@ -72,7 +72,7 @@ func (w *Watch) rewrite(ctx context.Context, v *volume, c change) error {
 	if err != nil {
 		return err
 	}
-	if status.Role != api.RolePrimary || status.Epoch != object.Status.Epoch || !c.holds(*status, c.peer) {
+	if status.Role != escache.RolePrimary || status.Epoch != object.Status.Epoch || !c.holds(*status, c.peer) {
 		return nil
 	}
 	changed, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"outdated": list})

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -21,7 +21,7 @@ import (
 
 // report makes Events of what began and what is over, and brings the CacheVolume's status up to date where it is not.
 // status is nil where escached does not answer.
-func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding, status *api.VolumeStatus, now time.Time) {
+func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding, status *escache.VolumeStatus, now time.Time) {
 	if v.object == nil {
 		return
 	}
@@ -33,11 +33,11 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 	begun, over := v.change(findings, now)
 	for _, p := range begun {
 		if p.quiet = !v.maySpeak(p.finding.Reason, now); !p.quiet {
-			w.tell(ctx, v, cluster.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
+			w.tell(ctx, v, kube.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
 		}
 	}
 	if told := slices.DeleteFunc(over, func(p *problem) bool { return p.quiet }); len(told) > 0 {
-		w.tell(ctx, v, cluster.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
+		w.tell(ctx, v, kube.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
 	}
 	w.keep(ctx, v, status, now)
 }
@@ -51,7 +51,7 @@ func recovery(over []*problem, now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-func (w *Watch) tell(ctx context.Context, v *volume, e cluster.Event) {
+func (w *Watch) tell(ctx context.Context, v *volume, e kube.Event) {
 	w.Logger.InfoContext(ctx, "volume", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
 	if err := w.Cluster.Emit(ctx, w.Node, v.object, e); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write an Event", "error", err)
@@ -66,7 +66,7 @@ const (
 
 // keep writes the status if it is not what it should be. It decides by the object as last seen, so nothing is read or written
 // while nothing changes.
-func (w *Watch) keep(ctx context.Context, v *volume, status *api.VolumeStatus, now time.Time) {
+func (w *Watch) keep(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
 	numbers := v.numbers(status, now)
 	for range writeTries {
 		wanted := w.wanted(v, status, numbers)
@@ -81,7 +81,7 @@ func (w *Watch) keep(ctx context.Context, v *volume, status *api.VolumeStatus, n
 			}
 			return
 		}
-		if !errors.Is(err, cluster.ErrConflict) {
+		if !errors.Is(err, kube.ErrConflict) {
 			w.Logger.WarnContext(ctx, "cannot write a volume's status; the next look tries again", "volume", v.object.Name, "error", err)
 			return
 		}
@@ -94,7 +94,7 @@ func (w *Watch) keep(ctx context.Context, v *volume, status *api.VolumeStatus, n
 }
 
 // wanted returns the fields of the status that have to change, or nil. Only the attached node speaks for a volume.
-func (w *Watch) wanted(v *volume, status *api.VolumeStatus, numbers map[string]any) map[string]any {
+func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[string]any) map[string]any {
 	if v.object.Status.AttachedNode != w.Node {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (w *Watch) wanted(v *volume, status *api.VolumeStatus, numbers map[string]a
 }
 
 // numbers returns what is written at most once in dirtyPause, or nil.
-func (v *volume) numbers(status *api.VolumeStatus, now time.Time) map[string]any {
+func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string]any {
 	if status == nil || status.DirtyBytes == nil {
 		return nil
 	}

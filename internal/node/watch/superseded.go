@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -14,14 +14,14 @@ const recordPause = 6 * time.Second
 
 // giveUp has escached give up a device whose volume another node has taken over while this host was cut off. Its I/O is frozen and would
 // stay so: then the containers that wait for it do not end, and as long as they do not, the kubelet does not ask to unstage it.
-func (w *Watch) giveUp(ctx context.Context, v *volume, s api.VolumeStatus, now time.Time) {
+func (w *Watch) giveUp(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if !s.IOSuspended || now.Before(v.recordAfter) {
 		return
 	}
 	v.recordAfter = now.Add(recordPause)
 	object, err := w.Cluster.Volume(ctx, v.object.Name)
 	if err != nil {
-		if !errors.Is(err, cluster.ErrUnavailable) {
+		if !errors.Is(err, kube.ErrUnavailable) {
 			w.Logger.WarnContext(ctx, "cannot read the record of a volume whose I/O is frozen", "volume", v.object.Name, "error", err)
 		}
 		return
@@ -33,11 +33,11 @@ func (w *Watch) giveUp(ctx context.Context, v *volume, s api.VolumeStatus, now t
 	log := w.Logger.With("volume", object.Name, "epoch", s.Epoch, "takenOverBy", object.Status.AttachedNode,
 		"takenOverIn", object.Status.Epoch)
 	err = w.Cache.Abandon(ctx, v.ref, object.Status.Epoch)
-	problem := new(api.Problem)
+	problem := new(escache.Problem)
 	switch {
 	case err == nil:
 		log.WarnContext(ctx, "gave up the device of a volume that was taken over")
-	case errors.As(err, &problem) && problem.Code == api.CodeDeviceOpen:
+	case errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen:
 		log.WarnContext(ctx, "the I/O of a volume that was taken over fails from now on; its device goes when the kubelet unstages it")
 	default:
 		log.WarnContext(ctx, "cannot give up the device of a volume that was taken over; the next look tries again", "error", err)

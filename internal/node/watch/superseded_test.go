@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
 func TestGivingUpIsTriedAgainWhenItFails(t *testing.T) {
 	w := settled(t)
 	w.takeOver("n2")
-	w.abandonError = &api.Problem{Code: api.CodeBusy}
+	w.abandonError = &escache.Problem{Code: escache.CodeBusy}
 	w.looks(10)
 	if n := len(w.abandoned); n < 3 || n > 4 {
 		t.Errorf("tried %d times in ten looks", n)

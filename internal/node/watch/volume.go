@@ -7,14 +7,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
 // volume is what is remembered of a connected volume. Losing it costs nothing: what was reported is on the CacheVolume.
 type volume struct {
-	ref   api.VolumeRef
+	ref   escache.VolumeRef
 	since time.Time
 	// object is the CacheVolume as last read or written; nil until it was found. Only the watch's goroutine uses it.
 	object      *v1alpha1.CacheVolume
@@ -23,7 +23,7 @@ type volume struct {
 	// are made of.
 	news   *v1alpha1.CacheVolume
 	name   string
-	status api.VolumeStatus
+	status escache.VolumeStatus
 
 	problems map[health.Reason]*problem
 	// candidates are findings of a fresh volume that were seen once.
@@ -50,7 +50,7 @@ type problem struct {
 	quiet  bool
 }
 
-func newVolume(ref api.VolumeRef, now time.Time) *volume {
+func newVolume(ref escache.VolumeRef, now time.Time) *volume {
 	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, spoken: map[health.Reason][]time.Time{}}
 }
 

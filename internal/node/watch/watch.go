@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -18,17 +18,17 @@ import (
 
 // Cache is the local escached.
 type Cache interface {
-	Status(ctx context.Context) (*api.Status, error)
-	VolumeStatus(ctx context.Context, ref api.VolumeRef) (*api.VolumeStatus, error)
-	Abandon(ctx context.Context, ref api.VolumeRef, epoch int64) error
+	Status(ctx context.Context) (*escache.Status, error)
+	VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error)
+	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 }
 
 // Cluster is the Kubernetes API. Its reads are current.
 type Cluster interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
-	VolumeOf(ctx context.Context, ref api.VolumeRef) (*v1alpha1.CacheVolume, error)
+	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
-	Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e cluster.Event) error
+	Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e kube.Event) error
 }
 
 // Progress is how far the I/O of a volume's Ceph image has come.
@@ -53,7 +53,7 @@ type Watch struct {
 	Options
 
 	mu      sync.Mutex
-	volumes map[api.VolumeRef]*volume
+	volumes map[escache.VolumeRef]*volume
 	// silentSince is when escached stopped to answer; zero while it answers.
 	silentSince time.Time
 	answeredAt  time.Time
@@ -62,7 +62,7 @@ type Watch struct {
 
 // New returns a Watch.
 func New(o Options) *Watch {
-	return &Watch{Options: o, volumes: map[api.VolumeRef]*volume{}, woken: make(chan struct{}, 1)}
+	return &Watch{Options: o, volumes: map[escache.VolumeRef]*volume{}, woken: make(chan struct{}, 1)}
 }
 
 const (
@@ -140,9 +140,9 @@ func (w *Watch) look(ctx context.Context) {
 	w.mu.Lock()
 	w.silentSince, w.answeredAt = time.Time{}, now
 	w.mu.Unlock()
-	seen := map[api.VolumeRef]bool{}
+	seen := map[escache.VolumeRef]bool{}
 	for _, s := range status.Volumes {
-		if s.Device == "" && s.Role != api.RolePrimary {
+		if s.Device == "" && s.Role != escache.RolePrimary {
 			continue
 		}
 		seen[s.VolumeRef] = true
@@ -158,7 +158,7 @@ func (w *Watch) look(ctx context.Context) {
 	}
 }
 
-func (w *Watch) known(ref api.VolumeRef, now time.Time) *volume {
+func (w *Watch) known(ref escache.VolumeRef, now time.Time) *volume {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v, ok := w.volumes[ref]
@@ -169,10 +169,10 @@ func (w *Watch) known(ref api.VolumeRef, now time.Time) *volume {
 	return v
 }
 
-func (w *Watch) snapshot() map[api.VolumeRef]*volume {
+func (w *Watch) snapshot() map[escache.VolumeRef]*volume {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make(map[api.VolumeRef]*volume, len(w.volumes))
+	all := make(map[escache.VolumeRef]*volume, len(w.volumes))
 	maps.Copy(all, w.volumes)
 	return all
 }
@@ -198,7 +198,7 @@ func (w *Watch) silent(ctx context.Context, now time.Time, err error) {
 }
 
 // observe takes one status of one connected volume.
-func (w *Watch) observe(ctx context.Context, v *volume, s api.VolumeStatus, now time.Time) {
+func (w *Watch) observe(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if err := w.identify(ctx, v, s, now); err != nil {
 		if !errors.Is(err, errWait) {
 			w.Logger.WarnContext(ctx, "cannot find the CacheVolume of a connected image", "pool", s.Pool, "image", s.Image, "error", err)
@@ -216,7 +216,7 @@ func (w *Watch) observe(ctx context.Context, v *volume, s api.VolumeStatus, now 
 	w.giveUp(ctx, v, s, now)
 }
 
-func (w *Watch) remember(v *volume, s api.VolumeStatus) {
+func (w *Watch) remember(v *volume, s escache.VolumeStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v.status = s
@@ -232,7 +232,7 @@ var errWait = errors.New("looked for a short while ago")
 const lookupPause = 30 * time.Second
 
 // identify finds the CacheVolume of an image, once for each attachment.
-func (w *Watch) identify(ctx context.Context, v *volume, s api.VolumeStatus, now time.Time) error {
+func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) error {
 	if v.object != nil && v.object.Status.Epoch >= s.Epoch {
 		return nil
 	}
@@ -242,7 +242,7 @@ func (w *Watch) identify(ctx context.Context, v *volume, s api.VolumeStatus, now
 	object, err := w.Cluster.VolumeOf(ctx, v.ref)
 	if err != nil {
 		v.lookupAfter = now.Add(lookupPause)
-		if errors.Is(err, cluster.ErrUnavailable) {
+		if errors.Is(err, kube.ErrUnavailable) {
 			v.lookupAfter = now.Add(Interval)
 		}
 		return err
@@ -252,7 +252,7 @@ func (w *Watch) identify(ctx context.Context, v *volume, s api.VolumeStatus, now
 }
 
 // stalled reports whether I/O to Ceph is under way and nothing of it has ended since the last look but one.
-func (w *Watch) stalled(v *volume, s api.VolumeStatus, now time.Time) bool {
+func (w *Watch) stalled(v *volume, s escache.VolumeStatus, now time.Time) bool {
 	p, ok := w.Progress(s.Device)
 	if !ok || p.InFlight == 0 || v.progress == nil || p.Completed != v.progress.Completed {
 		v.progress, v.progressAt = &p, now
@@ -265,7 +265,7 @@ func (w *Watch) stalled(v *volume, s api.VolumeStatus, now time.Time) bool {
 func (w *Watch) Recorded(object *v1alpha1.CacheVolume) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if v, ok := w.volumes[api.VolumeRef{Pool: object.Spec.Pool, Image: object.Spec.Image}]; ok {
+	if v, ok := w.volumes[escache.VolumeRef{Pool: object.Spec.Pool, Image: object.Spec.Image}]; ok {
 		v.news = object
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -37,7 +37,7 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 		{"peer lost", (*world).lose, (*world).find, v1alpha1.ConditionRedundant, "PeerLost", 1},
 		{"frozen", func(w *world) { w.status.IOSuspended = true }, func(w *world) { w.status.IOSuspended = false },
 			v1alpha1.ConditionHealthy, "IOFrozen", 1},
-		{"error", func(w *world) { w.status.Error = &api.Fault{Code: api.CodeCacheError, Detail: "origin EIO"} },
+		{"error", func(w *world) { w.status.Error = &escache.Fault{Code: escache.CodeCacheError, Detail: "origin EIO"} },
 			func(w *world) { w.status.Error = nil }, v1alpha1.ConditionHealthy, "CacheError", 1},
 		{"full", func(w *world) { dirty := int64(1 << 30); w.status.DirtyBytes = &dirty }, func(w *world) { w.status.DirtyBytes = new(int64) },
 			v1alpha1.ConditionHealthy, "CacheNearlyFull", 1},

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -22,7 +22,7 @@ type world struct {
 	t      *testing.T
 	watch  *Watch
 	now    time.Time
-	status api.VolumeStatus
+	status escache.VolumeStatus
 	gone   bool
 	silent bool
 	// beforeStatus is called once before a single volume's status is answered.
@@ -42,10 +42,10 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	dirty := int64(0)
 	w := &world{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	w.status = api.VolumeStatus{
-		VolumeRef: api.VolumeRef{Pool: "p", Image: "v"}, State: api.StateConnected, Role: api.RolePrimary, Epoch: 3, Mode: api.ModeWriteback,
+	w.status = escache.VolumeStatus{
+		VolumeRef: escache.VolumeRef{Pool: "p", Image: "v"}, State: escache.StateConnected, Role: escache.RolePrimary, Epoch: 3, Mode: escache.ModeWriteback,
 		Device: "/dev/escache/p/v", CacheBytes: 1 << 30, DirtyBytes: &dirty, DiskState: "UpToDate", SyncedPercent: 100, ClientAddress: "10.0.0.1:0/7",
-		Peers: []api.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}},
+		Peers: []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}},
 	}
 	w.object.Name, w.object.ResourceVersion = "v", "0"
 	w.object.Spec = v1alpha1.CacheVolumeSpec{Pool: "p", Image: "v", Replicas: []string{"n1", "n2"}}
@@ -92,19 +92,19 @@ func (w *world) condition(kind string) string {
 	return string(c.Status) + " " + c.Reason
 }
 
-func (w *world) Status(context.Context) (*api.Status, error) {
+func (w *world) Status(context.Context) (*escache.Status, error) {
 	if w.silent {
-		return nil, escache.ErrUnreachable
+		return nil, escacheclient.ErrUnreachable
 	}
 	if w.gone {
-		return &api.Status{}, nil
+		return &escache.Status{}, nil
 	}
 	s := w.status
 	s.Peers = slices.Clone(s.Peers)
-	return &api.Status{Volumes: []api.VolumeStatus{s}}, nil
+	return &escache.Status{Volumes: []escache.VolumeStatus{s}}, nil
 }
 
-func (w *world) VolumeStatus(context.Context, api.VolumeRef) (*api.VolumeStatus, error) {
+func (w *world) VolumeStatus(context.Context, escache.VolumeRef) (*escache.VolumeStatus, error) {
 	if w.beforeStatus != nil {
 		hook := w.beforeStatus
 		w.beforeStatus = nil
@@ -123,11 +123,11 @@ func (w *world) takeOver(node string) {
 	w.status.IOSuspended = true
 }
 
-func (w *world) Abandon(_ context.Context, _ api.VolumeRef, epoch int64) error {
+func (w *world) Abandon(_ context.Context, _ escache.VolumeRef, epoch int64) error {
 	w.abandoned = append(w.abandoned, epoch)
 	if w.abandonError == nil {
 		w.status.IOSuspended = false
-		return &api.Problem{Code: api.CodeDeviceOpen}
+		return &escache.Problem{Code: escache.CodeDeviceOpen}
 	}
 	return w.abandonError
 }
@@ -135,22 +135,22 @@ func (w *world) Abandon(_ context.Context, _ api.VolumeRef, epoch int64) error {
 func (w *world) Volume(context.Context, string) (*v1alpha1.CacheVolume, error) {
 	w.reads++
 	if w.apiDown {
-		return nil, cluster.ErrUnavailable
+		return nil, kube.ErrUnavailable
 	}
 	return w.object.DeepCopy(), nil
 }
 
-func (w *world) VolumeOf(ctx context.Context, _ api.VolumeRef) (*v1alpha1.CacheVolume, error) {
+func (w *world) VolumeOf(ctx context.Context, _ escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
 	return w.Volume(ctx, "")
 }
 
 func (w *world) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
 	w.writes++
 	if w.apiDown {
-		return nil, cluster.ErrUnavailable
+		return nil, kube.ErrUnavailable
 	}
 	if v.ResourceVersion != w.object.ResourceVersion {
-		return nil, cluster.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	// Through JSON, so that each field's name has to be right. A list replaces the list, as in a merge patch.
 	data, err := json.Marshal(status)
@@ -175,9 +175,9 @@ func (w *world) touch() {
 	w.object.ResourceVersion = strconv.Itoa(w.version)
 }
 
-func (w *world) Emit(_ context.Context, _ string, _ *v1alpha1.CacheVolume, e cluster.Event) error {
+func (w *world) Emit(_ context.Context, _ string, _ *v1alpha1.CacheVolume, e kube.Event) error {
 	if w.apiDown {
-		return cluster.ErrUnavailable
+		return kube.ErrUnavailable
 	}
 	w.events, w.message = append(w.events, e.Reason), e.Message
 	return nil

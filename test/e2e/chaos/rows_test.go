@@ -5,7 +5,7 @@ package chaos
 import (
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
 
@@ -50,7 +50,7 @@ var (
 		}}
 	cutAndBack = fault{what: "primary cut off from everything, and back", pauses: true, hit: func(s *scene) {
 		s.lab.Cut(s, s.n1)
-		s.v.WaitForStatus(s, s.n1, "is frozen", noticeLimit, func(st api.VolumeStatus) bool { return st.IOSuspended })
+		s.v.WaitForStatus(s, s.n1, "is frozen", noticeLimit, func(st escache.VolumeStatus) bool { return st.IOSuspended })
 	}, mend: func(s *scene) { s.lab.Heal(s) }}
 	cephStalled = fault{what: "Ceph stalled", hit: func(s *scene) { s.lab.StallCeph(s) }}
 	cephPaused  = fault{what: "Ceph refuses to work (paused)", hit: func(s *scene) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -174,7 +174,7 @@ func (s *scene) flushing() (wait func()) {
 	s.Helper()
 	h := s.holder
 	return s.while(h, "flush", func(ctx context.Context) error {
-		answer, err := h.API.Flush(ctx, api.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 20})
+		answer, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 20})
 		if err == nil {
 			err = fmt.Errorf("%+v", *answer) //nolint:err113 // what is logged
 		}
@@ -200,11 +200,11 @@ func (s *scene) resyncing() {
 	// More than an emulated host copies in a moment; beside the region that is checked.
 	s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 12*mib))
 	s.powerOn()
-	s.v.WaitForStatus(s, s.n1, "resynchronises its peer", noticeLimit, func(st api.VolumeStatus) bool {
+	s.v.WaitForStatus(s, s.n1, "resynchronises its peer", noticeLimit, func(st escache.VolumeStatus) bool {
 		return len(st.Peers) == 1 && st.Peers[0].DiskState != "Outdated" && st.Peers[0].DiskState != "DUnknown"
 	})
 }
 
-func alone(st api.VolumeStatus) bool {
+func alone(st escache.VolumeStatus) bool {
 	return !st.IOSuspended && len(st.Peers) == 1 && st.Peers[0].DiskState == "Outdated"
 }

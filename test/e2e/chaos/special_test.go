@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -67,7 +67,7 @@ func powerOfBoth(writing bool) func(*scene) {
 func deadDisk(s *scene) {
 	s.write()
 	diskDead.hit(s)
-	s.v.WaitForStatus(s, s.n1, "runs without its disk", noticeLimit, func(st api.VolumeStatus) bool { return st.DiskState == "Diskless" })
+	s.v.WaitForStatus(s, s.n1, "runs without its disk", noticeLimit, func(st escache.VolumeStatus) bool { return st.DiskState == "Diskless" })
 	s.goesOn()
 	s.rest()
 	s.check.Verify(s, s.n1, s.device)
@@ -86,7 +86,7 @@ func deadDisk(s *scene) {
 func deadDiskOfSecond(s *scene) {
 	s.write()
 	s.lab.FailDisk(s, s.n2)
-	s.v.WaitForStatus(s, s.n1, "says that its peer has no disk", noticeLimit, func(st api.VolumeStatus) bool { return !labtest.Redundant(st) })
+	s.v.WaitForStatus(s, s.n1, "says that its peer has no disk", noticeLimit, func(st escache.VolumeStatus) bool { return !labtest.Redundant(st) })
 	s.goesOn()
 	s.rest()
 	s.powerOff(s.n2)
@@ -159,18 +159,18 @@ func refused(then func(*scene)) func(*scene) {
 		s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 8*mib))
 		s.n1.Shell(s, "dmesg -c >/dev/null")
 		s.lab.RefuseWrites(s)
-		answer, err := s.n1.API.Flush(s.Context(), api.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 60})
-		if labtest.CodeOf(err) != api.CodeCacheError {
-			s.Errorf("flush: %+v, %v; want %s", answer, err, api.CodeCacheError)
+		answer, err := s.n1.API.Flush(s.Context(), escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 60})
+		if labtest.CodeOf(err) != escache.CodeCacheError {
+			s.Errorf("flush: %+v, %v; want %s", answer, err, escache.CodeCacheError)
 		}
 		s.n1.Shell(s, "dmesg | grep 'rbd: .*write at objno .* result -27'") // EFBIG, and no error of the test's own making
-		s.v.WaitForStatus(s, s.n1, "says what is wrong", noticeLimit, func(st api.VolumeStatus) bool {
-			return st.State == api.StateError && st.Error != nil && st.Error.Code == api.CodeCacheError && st.DirtyBytes != nil && *st.DirtyBytes > 0
+		s.v.WaitForStatus(s, s.n1, "says what is wrong", noticeLimit, func(st escache.VolumeStatus) bool {
+			return st.State == escache.StateError && st.Error != nil && st.Error.Code == escache.CodeCacheError && st.DirtyBytes != nil && *st.DirtyBytes > 0
 		})
 		s.writer.Broken(s)
 		s.writer = nil
-		if err := s.n1.API.Stop(s.Context(), s.v.VolumeRef); labtest.CodeOf(err) != api.CodeCacheError {
-			s.Errorf("stop: %v; want %s", err, api.CodeCacheError)
+		if err := s.n1.API.Stop(s.Context(), s.v.VolumeRef); labtest.CodeOf(err) != escache.CodeCacheError {
+			s.Errorf("stop: %v; want %s", err, escache.CodeCacheError)
 		}
 		then(s)
 		s.goesOn()

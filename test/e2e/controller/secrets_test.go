@@ -179,7 +179,7 @@ func (w *world) supportBundle(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	var out bytes.Buffer
 	args := []string{"support-bundle", "-f", path, "--kubeconfig", w.kube.Kubeconfig(), "--driver-namespace", w.account.Namespace}
-	if exit := kubectl.Run("test", args, strings.NewReader(""), &out, &out); exit != 0 {
+	if exit := plugin.Run("test", args, strings.NewReader(""), &out, &out); exit != 0 {
 		t.Fatalf("support-bundle: exit %d: %s", exit, out.String())
 	}
 	file, err := os.Open(path)

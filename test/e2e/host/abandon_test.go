@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -44,7 +44,7 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	begin := time.Now()
 	labtest.WaitFor(t, "n1 gives the device up", 2*time.Minute, func(context.Context) error {
 		err := n1.API.Abandon(ctx, v.VolumeRef, v.Epoch())
-		if code := labtest.CodeOf(err); err != nil && code != api.CodeDeviceOpen && code != api.CodeBusy {
+		if code := labtest.CodeOf(err); err != nil && code != escache.CodeDeviceOpen && code != escache.CodeBusy {
 			t.Fatalf("abandon: %v", err)
 		}
 		return err
@@ -57,7 +57,7 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 		}
 	}
 	status := v.Status(t, n1)
-	if status.Role == api.RolePrimary || status.Device != "" || status.ClientAddress != "" || status.State == api.StateConnected {
+	if status.Role == escache.RolePrimary || status.Device != "" || status.ClientAddress != "" || status.State == escache.StateConnected {
 		t.Errorf("what is left on n1: %+v", status)
 	}
 
@@ -77,7 +77,7 @@ func refusedAbandon(t *testing.T, v *labtest.Volume, h *labtest.Host, epoch int6
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := h.API.Abandon(ctx, v.VolumeRef, epoch); labtest.CodeOf(err) != api.CodeNotSuperseded {
+	if err := h.API.Abandon(ctx, v.VolumeRef, epoch); labtest.CodeOf(err) != escache.CodeNotSuperseded {
 		t.Fatalf("abandon %s: %v", when, err)
 	}
 	if s := v.Status(t, h); s.Device == "" || !s.IOSuspended {

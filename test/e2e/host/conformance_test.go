@@ -6,7 +6,7 @@ import (
 	"context"
 	"testing"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/conformance"
 	"github.com/escache/escache-csi/test/labtest"
 )
@@ -17,7 +17,7 @@ func escachedConforms(t *testing.T, lab *labtest.Lab) {
 		Pool: lab.Pools[0], Storage: labtest.Storage{Lab: lab, Stranger: lab.Hosts[2]},
 		// The upper ends of what the lab's hosts give away.
 		FirstPort: 7900, FirstMinor: 200,
-		Record: func(ctx context.Context, ref api.VolumeRef, imageID, host string, epoch int64) error {
+		Record: func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error {
 			return lab.Attach(ctx, labtest.Record{VolumeRef: ref, ImageID: imageID, AttachedNode: host, Epoch: epoch})
 		},
 	}

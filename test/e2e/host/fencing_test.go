@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
 // noticeLimit is how long DRBD takes to notice a silent peer (its own limits are 2 s), on a machine that may be busy.
 const noticeLimit = time.Minute
 
-func frozen(s api.VolumeStatus) bool { return s.IOSuspended }
+func frozen(s escache.VolumeStatus) bool { return s.IOSuspended }
 
 // marked says that the replica's own disk knows that it is not current.
-func marked(s api.VolumeStatus) bool { return s.DiskState == "Outdated" }
+func marked(s escache.VolumeStatus) bool { return s.DiskState == "Outdated" }
 
 func cutOffPrimaryFreezes(t *testing.T, lab *labtest.Lab) {
 	n1 := lab.Hosts[0]
@@ -53,19 +53,19 @@ func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	writer.WaitForMore(t, 20, time.Minute)
 
 	lab.CutFrom(t, n1, n2)
-	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s api.VolumeStatus) bool {
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s escache.VolumeStatus) bool {
 		return !s.IOSuspended && !labtest.Redundant(s) && len(s.Peers) == 1 && s.Peers[0].DiskState == "Outdated"
 	})
 	writer.WaitForMore(t, 20, time.Minute)
 	v.MustBeOutdated(t, n2)
 	// The one that was left behind must not be taken, whoever asks.
-	refused(t, v, n2, v.Epoch()+1, api.CodeOutdated, api.CodeFencingRefused, api.CodeImageInUse)
+	refused(t, v, n2, v.Epoch()+1, escache.CodeOutdated, escache.CodeFencingRefused, escache.CodeImageInUse)
 
 	acks := writer.Stop(t)
 	v.Flush(t, n1)
 	v.Stop(t, n1)
-	v.WaitForStatus(t, n1, "says without its peer that nothing is dirty", noticeLimit, func(s api.VolumeStatus) bool {
-		return s.State == api.StateStandby && s.DirtyBytes != nil && *s.DirtyBytes == 0
+	v.WaitForStatus(t, n1, "says without its peer that nothing is dirty", noticeLimit, func(s escache.VolumeStatus) bool {
+		return s.State == escache.StateStandby && s.DirtyBytes != nil && *s.DirtyBytes == 0
 	})
 
 	lab.Heal(t)
@@ -85,7 +85,7 @@ func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	connected := v.Connect(t, n1)
 	acks := n1.Fill(t, connected.Device, 0, mib)
 	lab.PowerOff(t, n2)
-	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s api.VolumeStatus) bool {
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s escache.VolumeStatus) bool {
 		return !s.IOSuspended && len(s.Peers) == 1 && s.Peers[0].DiskState == "Outdated"
 	})
 	acks = append(acks, n1.Fill(t, connected.Device, 0, mib)...)
@@ -97,7 +97,7 @@ func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	v.MustBeOutdated(t, n2)
 	v.WaitForStatus(t, n2, "is marked by the record", noticeLimit, marked)
 	// Even when it is put on record as the one that may write, by somebody who did not look.
-	refused(t, v, n2, v.NextEpoch(t, n2), api.CodeOutdated, api.CodeFencingRefused)
+	refused(t, v, n2, v.NextEpoch(t, n2), escache.CodeOutdated, escache.CodeFencingRefused)
 	mustNotBeAssembled(t, v, n2)
 
 	// Once more, with nobody to ask when it boots: it comes up, and is marked as soon as there is an answer.
@@ -105,7 +105,7 @@ func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	lab.Cut(t, n2)
 	lab.PowerOn(t, n2)
 	n2.WaitForService(t, rebootLimit)
-	v.WaitForStatus(t, n2, "is up", noticeLimit, func(s api.VolumeStatus) bool { return s.DiskState != "" })
+	v.WaitForStatus(t, n2, "is up", noticeLimit, func(s escache.VolumeStatus) bool { return s.DiskState != "" })
 	lab.Heal(t)
 	took := v.WaitForStatus(t, n2, "is marked by the record", noticeLimit, marked)
 	t.Logf("marked %s after the arbiter could be reached", took)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -97,8 +97,8 @@ func (l *life) connectedSteps() []step {
 			_, err := n1.API.DevConnect(ctx, v.ConnectRequest(epoch))
 			return err
 		}, write(0)},
-		{writethrough, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, api.ModeWritethrough) }, write(1)},
-		{writeback, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, api.ModeWriteback) }, write(2)},
+		{writethrough, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWritethrough) }, write(1)},
+		{writeback, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWriteback) }, write(2)},
 		{hold, func(ctx context.Context) error {
 			_, err := n1.API.Hold(ctx, ref, time.Minute)
 			return err
@@ -109,7 +109,7 @@ func (l *life) connectedSteps() []step {
 			return n1.API.Resize(ctx, ref, v.SizeBytes+growth)
 		}, write(v.SizeBytes / mib)},
 		{flush, func(ctx context.Context) error {
-			answer, err := n1.API.Flush(ctx, api.FlushRequest{VolumeRef: ref, TimeoutSeconds: 60})
+			answer, err := n1.API.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 60})
 			if err == nil && !answer.Clean {
 				t.Errorf("flush: %+v", *answer)
 			}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -19,17 +19,17 @@ func olderEpochIsRefused(t *testing.T, lab *labtest.Lab) {
 	v.Stop(t, n1)
 	v.Connect(t, n1)
 
-	refused(t, v, n1, first+1, api.CodeStaleEpoch)
-	if status := v.Status(t, n1); status.State != api.StateConnected || status.Epoch != v.Epoch() {
+	refused(t, v, n1, first+1, escache.CodeStaleEpoch)
+	if status := v.Status(t, n1); status.State != escache.StateConnected || status.Epoch != v.Epoch() {
 		t.Errorf("the refused call changed something: %+v", status)
 	}
 	v.Stop(t, n1)
-	refused(t, v, n1, first+1, api.CodeStaleEpoch)
+	refused(t, v, n1, first+1, escache.CodeStaleEpoch)
 	v.Remove(t, nil)
 }
 
 // refused connects with an epoch and demands that it is refused for one of these reasons.
-func refused(t *testing.T, v *labtest.Volume, h *labtest.Host, epoch int64, codes ...api.Code) {
+func refused(t *testing.T, v *labtest.Volume, h *labtest.Host, epoch int64, codes ...escache.Code) {
 	t.Helper()
 	answer, err := h.API.DevConnect(t.Context(), v.ConnectRequest(epoch))
 	if err == nil {
@@ -49,7 +49,7 @@ func secondHostIsRefused(t *testing.T, lab *labtest.Lab) {
 	epoch := v.Epoch()
 
 	// Even a caller with a newer epoch, which a confused controller might be.
-	refused(t, v, n2, epoch+1, api.CodeConnected)
+	refused(t, v, n2, epoch+1, escache.CodeConnected)
 	if watchers, err := v.Watchers(t.Context()); err != nil || len(watchers) != 1 {
 		t.Errorf("watchers %v, %v; want n1 alone", watchers, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -24,7 +24,7 @@ func redundancyComesBackOnTheThirdHost(t *testing.T, lab *labtest.Lab) {
 	line.Mark("writer runs on n1, copy on n2")
 
 	lab.PowerOff(t, n2)
-	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s api.VolumeStatus) bool {
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s escache.VolumeStatus) bool {
 		return !s.IOSuspended && len(s.Peers) == 1 && s.Peers[0].DiskState == "Outdated"
 	})
 	line.Mark("n2 is without power, n1 goes on alone")
@@ -53,7 +53,7 @@ func redundancyComesBackOnTheThirdHost(t *testing.T, lab *labtest.Lab) {
 	n3.Verify(t, after.Device, acks)
 	line.Mark("every acknowledged write is on n3")
 	// n2 has the old epoch of a partner it is no more, and is not on record any more as anything.
-	refused(t, v, n2, v.Epoch(), api.CodeOutdated, api.CodeFencingRefused, api.CodeImageInUse)
+	refused(t, v, n2, v.Epoch(), escache.CodeOutdated, escache.CodeFencingRefused, escache.CodeImageInUse)
 
 	lab.PowerOn(t, n1)
 	n1.WaitForService(t, rebootLimit)

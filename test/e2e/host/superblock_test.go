@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -37,7 +37,7 @@ func zeroedSuperblockIsRefused(t *testing.T, lab *labtest.Lab) {
 	onBoth(t, v, saveSuperblock)
 	onBoth(t, v, zeroSuperblock)
 	for _, h := range []*labtest.Host{n1, n2} {
-		refused(t, v, h, v.NextEpoch(t, h), api.CodeCacheCorrupt)
+		refused(t, v, h, v.NextEpoch(t, h), escache.CodeCacheCorrupt)
 		if bytes := h.Shell(t, fmt.Sprintf(superblockIsZero, v.LogicalVolume())); bytes != "0" {
 			t.Errorf("%s: %s bytes were written over the zeroed superblock", h.Name, bytes)
 		}
@@ -51,7 +51,7 @@ func zeroedSuperblockIsRefused(t *testing.T, lab *labtest.Lab) {
 func mustNotBeAssembled(t *testing.T, v *labtest.Volume, h *labtest.Host) {
 	t.Helper()
 	status := v.Status(t, h)
-	if status.Device != "" || status.Role != api.RoleSecondary || status.ClientAddress != "" {
+	if status.Device != "" || status.Role != escache.RoleSecondary || status.ClientAddress != "" {
 		t.Errorf("%s: half of a device is left after the refusal: %+v", h.Name, status)
 	}
 }
@@ -71,7 +71,7 @@ func foreignCacheIsRefused(t *testing.T, lab *labtest.Lab) {
 	for _, h := range mine.Hosts {
 		h.Shell(t, fmt.Sprintf(copyWhole, foreign.LogicalVolume(), mine.LogicalVolume()))
 	}
-	refused(t, mine, n1, mine.NextEpoch(t, n1), api.CodeIdentityMismatch)
+	refused(t, mine, n1, mine.NextEpoch(t, n1), escache.CodeIdentityMismatch)
 	mustNotBeAssembled(t, mine, n1)
 	for _, h := range mine.Hosts {
 		h.Shell(t, fmt.Sprintf("cmp -n 4194304 %s %s", foreign.LogicalVolume(), mine.LogicalVolume()))

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -21,20 +21,20 @@ func flushSurvivesStalledCeph(t *testing.T, lab *labtest.Lab) {
 	lab.StallCeph(t)
 	const timeout = 5
 	type answer struct {
-		flush *api.FlushResponse
+		flush *escache.FlushResponse
 		err   error
 		took  time.Duration
 	}
 	answers := make(chan answer, 1)
 	go func() {
 		begin := time.Now()
-		flush, err := n1.API.Flush(t.Context(), api.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: timeout})
+		flush, err := n1.API.Flush(t.Context(), escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: timeout})
 		answers <- answer{flush, err, time.Since(begin)}
 	}()
-	v.WaitForStatus(t, n1, "is flushing", timeout*time.Second, func(s api.VolumeStatus) bool { return s.State == api.StateFlushing })
+	v.WaitForStatus(t, n1, "is flushing", timeout*time.Second, func(s escache.VolumeStatus) bool { return s.State == escache.StateFlushing })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if code := labtest.CodeOf(n1.API.Stop(ctx, v.VolumeRef)); code != api.CodeBusy {
+	if code := labtest.CodeOf(n1.API.Stop(ctx, v.VolumeRef)); code != escache.CodeBusy {
 		t.Errorf("stop during the flush: %q, want busy", code)
 	}
 	got := <-answers
@@ -69,7 +69,7 @@ func failedDiskIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	writer.WaitForMore(t, 20, time.Minute)
 
 	lab.FailDisk(t, n1)
-	v.WaitForStatus(t, n1, "runs without its disk", noticeLimit, func(s api.VolumeStatus) bool { return s.DiskState == "Diskless" })
+	v.WaitForStatus(t, n1, "runs without its disk", noticeLimit, func(s escache.VolumeStatus) bool { return s.DiskState == "Diskless" })
 	writer.WaitForMore(t, 20, time.Minute)
 	acks := writer.Stop(t)
 	n1.Verify(t, device, acks)

@@ -34,7 +34,7 @@ const (
 // world is the lab and what is in its Kubernetes.
 type world struct {
 	lab   *labclient.Client
-	api   *cluster.Client
+	api   *kube.Client
 	nodes []string
 	fsid  string
 }
@@ -47,7 +47,7 @@ func open(t *testing.T) *world {
 	check(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	check(t, err)
-	api, err := cluster.New(config)
+	api, err := kube.New(config)
 	check(t, err)
 	w := &world{lab: client, api: api, fsid: os.Getenv("LAB_CEPH_FSID")}
 	for _, n := range status.Nodes {

@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	api "github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/arbiter"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -35,7 +35,7 @@ const checkout = "../../.."
 type world struct {
 	kube    *kubetest.Cluster
 	account kubetest.Account // that the chart gives csi-node
-	client  *cluster.Client
+	client  *kube.Client
 }
 
 func TestNodeAPI(t *testing.T) {
@@ -43,7 +43,7 @@ func TestNodeAPI(t *testing.T) {
 	w.account = w.kube.ChartAccount(t, checkout, "node")
 	config, err := clientcmd.BuildConfigFromFlags("", w.account.Kubeconfig)
 	check(t, err)
-	w.client, err = cluster.New(config)
+	w.client, err = kube.New(config)
 	check(t, err)
 	if groups, err := w.client.Groups(t.Context()); err != nil || len(groups) != 0 {
 		t.Errorf("groups before the CRDs are there: %v %v", groups, err)
@@ -106,10 +106,10 @@ func records(t *testing.T, w *world) {
 	if annotated.Status.AttachedNode != "n1" || annotated.Annotations[v1alpha1.AnnotationClaim] != "default/data" {
 		t.Errorf("the record took something else along: %+v", annotated)
 	}
-	if _, err := w.client.Annotate(t.Context(), v, "k", "old"); !errors.Is(err, cluster.ErrConflict) {
+	if _, err := w.client.Annotate(t.Context(), v, "k", "old"); !errors.Is(err, kube.ErrConflict) {
 		t.Errorf("an annotation decided on an older object: %v", err)
 	}
-	if _, err := w.client.PatchStatus(t.Context(), v, map[string]any{"dirtyBytes": 1}); !errors.Is(err, cluster.ErrConflict) {
+	if _, err := w.client.PatchStatus(t.Context(), v, map[string]any{"dirtyBytes": 1}); !errors.Is(err, kube.ErrConflict) {
 		t.Errorf("a status decided on an older object: %v", err)
 	}
 	conditions := []metav1.Condition{{Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: "PeerLost", Message: "m", LastTransitionTime: metav1.Now()}}
@@ -128,11 +128,11 @@ func records(t *testing.T, w *world) {
 	if len(cleared.Status.Outdated) != 0 {
 		t.Errorf("outdated %q", cleared.Status.Outdated)
 	}
-	found, err := w.client.VolumeOf(t.Context(), api.VolumeRef{Pool: "rbd", Image: "escache-records"})
+	found, err := w.client.VolumeOf(t.Context(), escache.VolumeRef{Pool: "rbd", Image: "escache-records"})
 	if err != nil || found.Name != "records" {
 		t.Errorf("by image: %v %v", found, err)
 	}
-	if _, err := w.client.Volume(t.Context(), "nowhere"); !errors.Is(err, cluster.ErrNotFound) {
+	if _, err := w.client.Volume(t.Context(), "nowhere"); !errors.Is(err, kube.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 }
@@ -154,8 +154,8 @@ func judge(w *world, node string) *arbiter.Arbiter {
 	return arbiter.New(node, w.client, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler))
 }
 
-func question(image, node, peer string) api.OutdatePeerRequest {
-	return api.OutdatePeerRequest{VolumeRef: api.VolumeRef{Pool: "rbd", Image: "escache-" + image}, Node: node, Peer: peer, Epoch: 3}
+func question(image, node, peer string) escache.OutdatePeerRequest {
+	return escache.OutdatePeerRequest{VolumeRef: escache.VolumeRef{Pool: "rbd", Image: "escache-" + image}, Node: node, Peer: peer, Epoch: 3}
 }
 
 func repeatedGrant(t *testing.T, w *world) {
@@ -165,7 +165,7 @@ func repeatedGrant(t *testing.T, w *world) {
 		check(t, err)
 		check(t, judge(w, "n1").Decide(t.Context(), question("repeated", "n1", "n2")))
 		// What the cache watch had decided before the grant must not go through after it.
-		if _, err := w.client.PatchStatus(t.Context(), before, map[string]any{"outdated": []string{}}); !errors.Is(err, cluster.ErrConflict) {
+		if _, err := w.client.PatchStatus(t.Context(), before, map[string]any{"outdated": []string{}}); !errors.Is(err, kube.ErrConflict) {
 			t.Fatalf("the removal went through: %v", err)
 		}
 	}
@@ -197,13 +197,13 @@ func event(t *testing.T, w *world) {
 	w.kubectl(t, `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data","namespace":"default"},"spec":{"accessModes":["ReadWriteOnce"],`+
 		`"storageClassName":"none","resources":{"requests":{"storage":"1Gi"}}}}`, "apply", "-f", "-")
 	v := w.volume(t, "event")
-	check(t, w.client.Emit(t.Context(), "n1", v, cluster.Event{Warning: true, Reason: "PeerLost", Message: "the replica on n2 does not answer", Time: time.Now()}))
+	check(t, w.client.Emit(t.Context(), "n1", v, kube.Event{Warning: true, Reason: "PeerLost", Message: "the replica on n2 does not answer", Time: time.Now()}))
 	out := w.kubectl(t, "", "describe", "pvc", "data")
 	if !strings.Contains(out, "PeerLost") || !strings.Contains(out, "the replica on n2 does not answer") || !strings.Contains(out, "csi-node") {
 		t.Errorf("kubectl describe shows:\n%s", out)
 	}
 	delete(v.Annotations, v1alpha1.AnnotationClaim)
-	check(t, w.client.Emit(t.Context(), "n1", v, cluster.Event{Reason: "Recovered", Message: "over", Time: time.Now()}))
+	check(t, w.client.Emit(t.Context(), "n1", v, kube.Event{Reason: "Recovered", Message: "over", Time: time.Now()}))
 	if out := w.kubectl(t, "", "describe", "cachevolume", "event"); !strings.Contains(out, "Recovered") {
 		t.Errorf("kubectl describe shows:\n%s", out)
 	}
@@ -238,7 +238,7 @@ func idle(t *testing.T, w *world) {
 	check(t, err)
 	mux := http.NewServeMux()
 	for path, body := range map[string]string{
-		api.PathNode: `{"name":"n9","healthy":true,"maxVolumes":64}`, api.PathStatus: `{"volumes":[]}`,
+		escache.PathNode: `{"name":"n9","healthy":true,"maxVolumes":64}`, escache.PathStatus: `{"volumes":[]}`,
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -282,7 +282,7 @@ func use(t *testing.T, pid int) (ticks, kib int64) {
 }
 
 func otherName(t *testing.T, w *world) {
-	if v, err := w.client.VolumeOf(t.Context(), api.VolumeRef{Pool: "nowhere", Image: "escache-nobody"}); !errors.Is(err, cluster.ErrNotFound) {
+	if v, err := w.client.VolumeOf(t.Context(), escache.VolumeRef{Pool: "nowhere", Image: "escache-nobody"}); !errors.Is(err, kube.ErrNotFound) {
 		t.Errorf("an image without a record: %v %v", v, err)
 	}
 }

@@ -223,7 +223,7 @@ func (w *world) escache(t *testing.T, exit int, args ...string) string {
 func (w *world) as(t *testing.T, kubeconfig, typed string, exit int, args ...string) string {
 	t.Helper()
 	var out, complaints bytes.Buffer
-	got := kubectl.Run("test", append(args, "--kubeconfig", kubeconfig), strings.NewReader(typed), &out, &complaints)
+	got := plugin.Run("test", append(args, "--kubeconfig", kubeconfig), strings.NewReader(typed), &out, &complaints)
 	if got != exit {
 		t.Fatalf("kubectl escache %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, exit, out.String(), complaints.String())
 	}

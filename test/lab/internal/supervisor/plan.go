@@ -1,6 +1,6 @@
-// Package lab is a laboratory of real parts on one machine: Ceph, hosts with a stock kernel, a network between them that can be cut. All
+// Package supervisor is a laboratory of real parts on one machine: Ceph, hosts with a stock kernel, a network between them that can be cut. All
 // of it lives in namespaces of its own below one supervisor process, whose end is the end of everything.
-package lab
+package supervisor
 
 import (
 	"fmt"
