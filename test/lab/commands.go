@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/escache/escache-csi/test/lab/internal/supervisor"
+	"github.com/escache/escache-csi/test/lab/supervisor"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
 

@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/escache/escache-csi/test/lab/internal/supervisor"
+	"github.com/escache/escache-csi/test/lab/supervisor"
 )
 
 func main() {
