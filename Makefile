@@ -66,6 +66,10 @@ chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count what
 lint: setup ## golangci-lint and shellcheck
 	hack/lint.sh
 
+.PHONY: graph
+graph: ## print which folders import which, and fail if an import goes the wrong way
+	go run ./test/graph
+
 .PHONY: vulncheck
 vulncheck: setup ## look for known vulnerabilities in what the programs call (VULNDB=file:///DIR: a copy of the database)
 	"$$(go run ./test/tool govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
