@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/escache/escache-csi/test/lab/supervisor"
 	"github.com/escache/escache-csi/test/lab/labclient"
+	"github.com/escache/escache-csi/test/lab/supervisor"
 )
 
 // verbTime bounds what a verb may take, on a machine with much else to do.
