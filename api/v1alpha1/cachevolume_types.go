@@ -321,6 +321,10 @@ const (
 	ConditionHealthy = "Healthy"
 )
 
+// ReasonPeerLost is the reason of ConditionRedundant False: the other replica does not answer, and
+// the holder goes on without it.
+const ReasonPeerLost = "PeerLost"
+
 // CacheVolumeList is a list of CacheVolumes.
 //
 // +kubebuilder:object:root=true

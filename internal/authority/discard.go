@@ -10,18 +10,20 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Loss is what is given up when a cache is discarded.
+// Loss describes what is given up when a cache is discarded.
 type Loss struct {
-	// Nodes have the only current copies. There may be none left.
+	// Nodes lists the hosts with the only current copies. It may be empty.
 	Nodes []string
-	// BytesAtStake were dirty when that was last reported.
+	// BytesAtStake is the number of dirty bytes in the last report.
 	BytesAtStake int64
-	// Reason is why the clients of the volume are fenced.
+	// Reason says why the volume's clients are fenced.
 	Reason string
 }
 
-// Discard decides whether what only the cache has may be given up: the decision was made by this epoch's record, there is
-// something to give up, and no current copy can be had. The reports are of all replicas; the death is the attached node's.
+// Discard decides whether the dirty data may be given up. The operator must have decided by the
+// record of this epoch, there must be something to give up, and no current copy may be within
+// reach. The reports are of all replicas, by node; the death is the attached node's. Errors wrap
+// ErrRefused or ErrUnreachable.
 func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, death Death) (Loss, error) {
 	s := &v.Status
 	switch {
@@ -49,12 +51,8 @@ func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, de
 	return loss, nil
 }
 
-// Current returns the replica nodes that are not on record as outdated.
-func Current(v *v1alpha1.CacheVolume) []string {
-	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), v.Status.IsOutdated)
-}
-
-// usable reports whether the host's copy can be had: also one whose device has an error that is not of the cache itself.
+// usable reports whether the host's copy is within reach. It is also if the device has an error that
+// does not come from the cache itself.
 func (r Report) usable() bool {
 	s := r.Status
 	if r.Err != nil || s.State == escache.StateAbsent {
@@ -70,8 +68,8 @@ func beyondRepair() []escache.Code {
 	return []escache.Code{escache.CodeCacheCorrupt, escache.CodeIdentityMismatch}
 }
 
-// AtStake tells, for the refusal of an attach, which of the nodes with a current copy cannot be reached and since when. It is
-// empty where one of them can.
+// AtStake returns a sentence for a refused attach: which nodes with a current copy cannot be reached,
+// since when, and what helps. It is empty if one of them can be reached, or if nothing is dirty.
 func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(node string) time.Time) string {
 	if InCeph(v) {
 		return ""
@@ -93,6 +91,6 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 		gone = []string{"no current copy is left"}
 	}
 	bytes := v.Status.DirtyBytes
-	return fmt.Sprintf("%s, and %d bytes (%s) that Ceph has not are at stake. Bring that host back; or, if it is lost for good, "+
+	return fmt.Sprintf("%s, and %d bytes (%s) of dirty data are at stake. Bring that host back; or, if it is lost for good, "+
 		"accept the loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), bytes, v1alpha1.HumanBytes(bytes), v.Name)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Claims returns who wants the attached volume to write through. Those of an earlier attachment have ended with it.
+// Claims returns the owners who want the attached volume to write through. A claim ends with its
+// attachment, so those of earlier epochs are left out.
 func Claims(v *v1alpha1.CacheVolume) []string {
 	var owners []string
 	for _, c := range v.Status.WriteThrough {
@@ -18,8 +19,9 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 	return owners
 }
 
-// Drained decides whether an attached volume's truth is in Ceph and stays there: somebody has it on record that it writes
-// through, its holder says in one answer that it does, and that nothing is dirty.
+// Drained decides whether the truth of an attached volume is in Ceph and stays there: somebody has
+// claimed write-through on record, and the holder reports, in one answer, that it writes through and
+// that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
 	s := holder.Status
 	connected := []escache.State{escache.StateConnected, escache.StateFlushing, escache.StateDraining}

@@ -8,12 +8,13 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// FenceSeconds is how long a fenced client stays on Ceph's blocklist: years. An entry that ended by itself would revive the
-// old map, which then writes into an image that another node owns.
+// FenceSeconds is how long a fenced client stays on Ceph's blocklist: ten years. If an entry expired,
+// the old map would come back to life and write into an image that another node owns.
 const FenceSeconds = 315360000
 
-// Clients returns the Ceph clients that have to be fenced so that the holder cannot write any more: the one on record, and
-// those that have the image open now. Clients fenced earlier stay fenced and are left out.
+// Clients returns the addresses of the Ceph clients to fence so that the holder cannot write any
+// more: the one on record, and those that have the image open now. Clients that were fenced earlier
+// stay fenced and are left out.
 func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 	candidates := slices.Clone(open)
 	if v.Status.ClientAddress != "" {
@@ -25,8 +26,8 @@ func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 	})
 }
 
-// ClientOf returns the node if it is known to have that client, and nothing if not: somebody else may have had the image open. known
-// are addresses of the node, those of its other clients among them.
+// ClientOf returns the node if the client is known to be the node's, and "" if not: somebody else may
+// have had the image open. The known addresses are the node's own and those of its other clients.
 func ClientOf(node, client string, known ...string) string {
 	for _, address := range known {
 		if address != "" && hostOf(address) == hostOf(client) {
@@ -36,7 +37,8 @@ func ClientOf(node, client string, known ...string) string {
 	return ""
 }
 
-// hostOf is the host of "IP", "IP:PORT" or "IP:PORT/NONCE"; of an IPv6 address with its brackets taken off.
+// hostOf returns the host of "IP", "IP:PORT" or "IP:PORT/NONCE", of an IPv6 address without its
+// brackets.
 func hostOf(address string) string {
 	address, _, _ = strings.Cut(address, "/")
 	if rest, bracketed := strings.CutPrefix(address, "["); bracketed {
@@ -49,7 +51,8 @@ func hostOf(address string) string {
 	return address
 }
 
-// TakenFrom returns who lost the volume by force in its last attachment, if nobody has it now.
+// TakenFrom returns the node that lost the volume by force in the last attachment, if no node has it
+// now. The node is "" if nobody knows whose the fenced clients are.
 func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	if v.Status.AttachedNode != "" {
 		return "", false
@@ -65,9 +68,11 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	return node, forced
 }
 
-// Late returns the clients that have the image open although their host lost the volume by force in an earlier attachment: a dev_connect
-// that was under way there maps the image even now, and keeps the holder out. Once the holder's client is on record it has the exclusive
-// lock, and none can come late any more. A client is known by the address of one that its host had before.
+// Late returns clients to fence that have the image open although their host lost the volume by force
+// in an earlier attachment: a dev_connect that was under way there has mapped the image since, and
+// keeps the new holder out. Once the holder's client is on record it has the exclusive lock, and no
+// client can come late any more. A late client is recognised by its host's address, which an earlier
+// fenced client had.
 func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 	if v.Status.AttachedNode == "" || v.Status.ClientAddress != "" {
 		return nil
@@ -92,12 +97,14 @@ func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 	return late
 }
 
-// connectTime is longer than a dev_connect can take. Within it a host may have mapped the image already, and report no device yet.
+// connectTime is longer than a dev_connect can take. Within it a host may have mapped the image
+// already and not report a device yet.
 const connectTime = 5 * time.Minute
 
-// MapGone decides whether a fenced client's map cannot exist any more, so that its entry can leave the blocklist: its host says that
-// it has no device of the volume, or one that was made in a later attachment, which unmaps all before it. A host that does not
-// answer proves nothing, nor does one for a client that nobody knows to be its own.
+// MapGone decides whether a fenced client's map is certainly gone, so that its entry can leave the
+// blocklist. The proof is its host's answer that it has no device of the volume, or one of a later
+// attachment (connecting unmaps everything before it). A host that does not answer proves nothing,
+// and neither does any host for a client whose owner is not known.
 func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report, now time.Time) bool {
 	s := host.Status
 	if client.Node == "" || host.Err != nil || s.State == "" || s.ClientAddress == client.Address {

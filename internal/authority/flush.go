@@ -10,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Flushers returns those of the nodes with a current copy that can write it back now, the best one first. Where there is none
-// the error says of each why not.
+// Flushers returns the nodes that can write their current copy back now, the best one first. The
+// current nodes are those with a current copy; reports are by node. If none can, the error says for
+// each node why not; it wraps ErrUnreachable if a host has to answer first, else ErrRefused.
 func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Report) ([]string, error) {
 	var able, reasons []string
 	because := ErrRefused
@@ -25,7 +26,7 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 		case r.Status.State == escache.StateAbsent:
 			reasons = append(reasons, node+" has no replica any more")
 		case r.connected():
-			// What is connected and attached nowhere was fenced: its map cannot write any more.
+			// Connected and yet not attached: it was fenced, and its map cannot write any more.
 			reasons = append(reasons, fmt.Sprintf("%s still has the device of an earlier attachment (%s) and has to be rebooted",
 				node, r.Status.State))
 		default:
@@ -50,9 +51,10 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 	return able, nil
 }
 
-// EndFlush decides how the volume is taken from the node that csi-controller gave it to be written back. Its truth is in Ceph
-// only if this very attachment was connected, flushed and stopped: a replica that looks clean may have a peer that still writes. One
-// that was promoted has none: its peer was linked and no Primary, or is on record as outdated.
+// EndFlush decides how to take the volume from the node that csi-controller gave it to for writing
+// back. The truth is in Ceph only if this very attachment was connected, flushed and stopped: a
+// replica that merely looks clean may have a peer that still writes. A replica that was promoted has
+// no such peer: the peer was linked and not Primary, or is on record as outdated.
 func EndFlush(v *v1alpha1.CacheVolume, flushed bool, holder Report, death Death) (Detachment, error) {
 	if !v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil

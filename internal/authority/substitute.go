@@ -7,9 +7,10 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Substitutable decides whether the replica of a lost node may be replaced in this attachment: the attached node has a current
-// copy to make another from, and the lost one is on record as outdated, so that the holder goes on without it and nobody will
-// ever take it for current. It returns the holder.
+// Substitutable decides whether the replica of a lost node may be replaced in this attachment, and
+// returns the holder. The holder must have a current copy to make another from. The lost replica
+// must be on record as outdated: then the holder goes on without it, and nobody will ever take it
+// for current. Errors wrap ErrRefused.
 func Substitutable(v *v1alpha1.CacheVolume, epoch int64, lost string) (holder string, err error) {
 	s := &v.Status
 	refuse := func(format string, args ...any) (string, error) {
@@ -28,7 +29,7 @@ func Substitutable(v *v1alpha1.CacheVolume, epoch int64, lost string) (holder st
 	return s.AttachedNode, nil
 }
 
-// Partner returns the replica node that is not the given one.
+// Partner returns the first replica node other than the given one, or "".
 func Partner(v *v1alpha1.CacheVolume, node string) string {
 	for _, other := range v.Spec.Replicas {
 		if other != node {
@@ -38,9 +39,10 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 	return ""
 }
 
-// Resynced reports whether the holder's answer proves that the peer's copy is current: connected, idle and up to date at both
-// ends, in this very attachment. The record has to be read before the holder is asked, and written by compare-and-swap: a peer
-// that is lost in between is put on record first, and the write fails.
+// Resynced reports whether the holder's answer proves that the peer's copy is current: connected, idle
+// and up to date at both ends, in this very attachment. Read the record before asking the holder, and
+// write it by compare-and-swap: if the peer is lost in between, the arbiter records that first, and
+// the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	s := holder.Status
 	holds := holder.Err == nil && s.Role == "Primary" && s.Epoch == v.Status.Epoch

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/filesystem"
@@ -60,7 +61,7 @@ func Code(err error) codes.Code {
 		{codes.NotFound, []error{ErrNotHere, kube.ErrNotFound}},
 		{codes.AlreadyExists, []error{ErrIncompatible}},
 		{codes.OutOfRange, []error{ErrTooLarge}},
-		{codes.FailedPrecondition, []error{ErrRefused, mounts.ErrBusy, filesystem.ErrForeign, filesystem.ErrVanished}},
+		{codes.FailedPrecondition, []error{ErrRefused, authority.ErrRefused, mounts.ErrBusy, filesystem.ErrForeign, filesystem.ErrVanished}},
 	} {
 		for _, known := range rule.errs {
 			if errors.Is(err, known) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -54,16 +55,11 @@ func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case v.Status.AttachedNode == "":
-		return nil, fmt.Errorf("%w: volume %s is attached to no node; ControllerPublishVolume comes first", ErrRefused, volume)
-	case v.Status.AttachedNode != s.Node:
-		return nil, fmt.Errorf("%w: volume %s is attached to node %s, and this is %s", ErrRefused, volume, v.Status.AttachedNode, s.Node)
-	case v.Status.Epoch != epoch:
-		return nil, fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it was attached anew since",
-			ErrRefused, epoch, volume, v.Status.Epoch)
-	case v.Status.IsOutdated(s.Node):
+	switch err := authority.MayStage(v, s.Node, epoch); {
+	case errors.Is(err, authority.ErrOutdated):
 		return s.caughtUp(ctx, v)
+	case err != nil:
+		return nil, err
 	}
 	return v, nil
 }

@@ -118,7 +118,7 @@ func holders(v *v1alpha1.CacheVolume) []string {
 // remedy is what to do about a condition's reason; see internal/node/health.
 func remedy(reason string) string {
 	switch reason {
-	case "PeerLost":
+	case v1alpha1.ReasonPeerLost:
 		return "bring the other host back; until then this host must not be taken down, or flush the volume first"
 	case "PeerOutdated", "Resyncing":
 		return "nothing: it is catching up"

@@ -4,7 +4,7 @@
 // is tried, up to a depth, and the promises of the design are checked after each step.
 //
 // Who may attach, when a node is fenced, when the truth is in Ceph and who may go on without its peer is not modelled: the model calls
-// the very functions of internal/authority and internal/node/arbiter. What the kernels do (DRBD 8.4, dm-writecache, krbd) is
+// the very functions of internal/authority. What the kernels do (DRBD 8.4, dm-writecache, krbd) is
 // modelled as it was measured: a copy that is alone promotes whatever it holds unless its handler refuses, a Primary that loses its peer
 // freezes, generation identifiers pick the direction of a resync, a lock whose holder is silent is broken after 30 s with a blocklist
 // entry that ends by itself, and an entry that is gone revives the old map.

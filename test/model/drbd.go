@@ -142,7 +142,7 @@ func (m *Model) granted(s *state, h uint8) bool {
 	if !m.on(OutdatedRefused) {
 		seen.outdated = seen.outdated.without(h)
 	}
-	if !m.real.decide(seen, h, n.peer, n.tag) {
+	if !m.real.mayGoOnAlone(seen, h, n.peer, n.tag) {
 		return false
 	}
 	if m.on(GrantAlwaysWrites) || !s.rec.outdated.has(n.peer) {

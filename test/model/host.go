@@ -59,12 +59,16 @@ func (s *state) letGo(h uint8) {
 	n.stopDevice()
 }
 
-// mayStage is what csi-node looks for in the record.
+// mayStage is the question that csi-node asks of the record.
 func (m *Model) mayStage(s *state, h, epoch uint8) bool {
-	if m.on(EpochCompared) && (s.rec.attached != h || s.rec.epoch != epoch) {
-		return false
+	seen := s.rec
+	if !m.on(EpochCompared) {
+		seen.attached, seen.epoch = h, epoch
 	}
-	return !m.on(OutdatedRefused) || !s.rec.outdated.has(h)
+	if !m.on(OutdatedRefused) {
+		seen.outdated = seen.outdated.without(h)
+	}
+	return m.real.mayStage(seen, h, epoch)
 }
 
 // stageConnect is escached's first half: the epoch goes to the disk, the copy is looked at, the image is mapped.

@@ -1,17 +1,16 @@
 package model
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/node/arbiter"
 )
 
 // rules calls the functions that decide in production. They are pure, so an answer is remembered.
@@ -19,14 +18,16 @@ type rules struct {
 	attaches map[attachQuestion]attachAnswer
 	detaches map[detachQuestion]detachAnswer
 	settled  map[settledQuestion]bool
-	decided  map[decideQuestion]bool
+	staged   map[stageQuestion]bool
+	granted  map[aloneQuestion]bool
 	lifted   map[goneQuestion]bool
 }
 
 func newRules() rules {
 	return rules{
 		attaches: map[attachQuestion]attachAnswer{}, detaches: map[detachQuestion]detachAnswer{},
-		settled: map[settledQuestion]bool{}, decided: map[decideQuestion]bool{}, lifted: map[goneQuestion]bool{},
+		settled: map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
+		lifted: map[goneQuestion]bool{},
 	}
 }
 
@@ -61,7 +62,11 @@ type (
 		client uint8
 		of     report
 	}
-	decideQuestion struct {
+	stageQuestion struct {
+		rec         record
+		node, epoch uint8
+	}
+	aloneQuestion struct {
 		rec               record
 		node, peer, epoch uint8
 	}
@@ -253,41 +258,43 @@ func (r *rules) clients(rec record, open set) set {
 	return found
 }
 
-func (r *rules) decide(rec record, node, peer, epoch uint8) bool {
-	q := decideQuestion{rec, node, peer, epoch}
-	answer, known := r.decided[q]
+// mayStage asks whether csi-node may stage.
+func (r *rules) mayStage(rec record, node, epoch uint8) bool {
+	q := stageQuestion{rec, node, epoch}
+	answer, known := r.staged[q]
 	if !known {
-		api := &oneRecord{volume: rec.volume()}
-		err := arbiter.New(names[node], api, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(context.Background(),
-			escache.OutdatePeerRequest{
-				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer], Epoch: int64(epoch),
-			})
-		answer = err == nil
-		if answer != api.patched {
-			panic(fmt.Sprintf("the arbiter answered %v, and wrote: %v", err, api.patched))
-		}
-		r.decided[q] = answer
+		answer = authority.MayStage(rec.volume(), names[node], int64(epoch)) == nil
+		r.staged[q] = answer
 	}
 	return answer
 }
 
-// oneRecord is the Kubernetes API with one CacheVolume.
-type oneRecord struct {
-	volume  *v1alpha1.CacheVolume
-	patched bool
+// mayGoOnAlone asks the arbiter's question.
+func (r *rules) mayGoOnAlone(rec record, node, peer, epoch uint8) bool {
+	q := aloneQuestion{rec, node, peer, epoch}
+	answer, known := r.granted[q]
+	if !known {
+		answer = grant(rec.volume(), escache.OutdatePeerRequest{
+			VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer], Epoch: int64(epoch),
+		})
+		r.granted[q] = answer
+	}
+	return answer
 }
 
-// VolumeOf returns the one.
-func (o *oneRecord) VolumeOf(context.Context, escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
-	return o.volume, nil
-}
-
-// PatchStatus changes its list of outdated nodes.
-func (o *oneRecord) PatchStatus(
-	_ context.Context, v *v1alpha1.CacheVolume, status map[string]any,
-) (*v1alpha1.CacheVolume, error) {
-	changed := v.DeepCopy()
-	changed.Status.Outdated, _ = status["outdated"].([]string)
-	o.patched = true
-	return changed, nil
+// grant panics where the model's idea of a grant is not the real one: it puts the peer on record, and each grant changes the
+// record, also one that is repeated.
+func grant(v *v1alpha1.CacheVolume, request escache.OutdatePeerRequest) bool {
+	for i := range time.Duration(2) {
+		g, err := authority.MayGoOnAlone(v, request, time.Unix(0, 0).Add(i))
+		if err != nil {
+			return false
+		}
+		before := v.Status.DeepCopy()
+		v.Status.Outdated, v.Status.Conditions = g.Outdated, g.Conditions
+		if !v.Status.IsOutdated(request.Peer) || equality.Semantic.DeepEqual(before, &v.Status) {
+			panic(fmt.Sprintf("a grant for %+v makes %+v of %+v", request, v.Status, *before))
+		}
+	}
+	return true
 }

@@ -1,5 +1,6 @@
-// Package arbiter answers escached's question whether a replica that has lost its peer may go on alone. The peer is put on record as
-// outdated first, and the Kubernetes API is the only judge: no record, no grant.
+// Package arbiter answers escached's question whether a host that has lost its DRBD peer may go on
+// alone. Before it says yes it records the peer as outdated in the CacheVolume; if it cannot write
+// the record, the answer is no. The rule itself is authority.MayGoOnAlone.
 package arbiter
 
 import (
@@ -9,19 +10,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// Cluster is the Kubernetes API. Its reads are current.
+// Cluster is the Kubernetes API. Its reads bypass any cache. PatchStatus fails with
+// kube.ErrConflict if the object has changed since it was read.
 type Cluster interface {
 	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
@@ -32,12 +30,12 @@ type Arbiter struct {
 	node    string
 	cluster Cluster
 	logger  *slog.Logger
-	// recorded is told of the CacheVolume after a peer was put on record.
+	// recorded is called with the CacheVolume after a peer was recorded as outdated.
 	recorded func(v *v1alpha1.CacheVolume)
 	now      func() time.Time
 }
 
-// New returns the arbiter of a node.
+// New returns the arbiter of a node. It calls recorded with the CacheVolume after each grant.
 func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
 	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger, now: time.Now}
 }
@@ -54,10 +52,10 @@ func (a *Arbiter) Handler() http.Handler {
 }
 
 const (
-	// decideTime is below the time that escached's handler waits.
+	// decideTime is shorter than escached's handler waits for the answer.
 	decideTime   = 15 * time.Second
 	requestLimit = 64 << 10
-	// tries bounds how often the record is written against other writers of the object.
+	// tries bounds how often a conflicting write is repeated.
 	tries = 8
 )
 
@@ -73,7 +71,7 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer, "epoch", request.Epoch)
 	err := a.Decide(ctx, request)
-	var refusal *RefusedError
+	var refusal *authority.RefusedError
 	switch {
 	case err == nil:
 		log.WarnContext(ctx, "granted going on without the peer: it is on record as outdated")
@@ -90,27 +88,26 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// RefusedError says why the one who asks may not go on alone.
-type RefusedError struct {
-	Code   escache.Code
-	Reason string
-}
-
-// Error is the reason.
-func (e *RefusedError) Error() string { return e.Reason }
-
-// Decide returns nil only when the peer is on record as outdated, and was put there while the one who asks was the attached
-// node in the epoch it names. Every try reads the record anew: a change by anybody else meanwhile is judged, not overwritten.
+// Decide returns nil only if the peer is on record as outdated, and was recorded while the host that
+// asks was the attached node in the epoch that it names. Every try reads the record anew and decides
+// anew, so a change by somebody else in between is never overwritten. A refusal is an
+// *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
+	if r.Node != a.node {
+		return &authority.RefusedError{
+			Code: escache.CodeFencingRefused, Reason: fmt.Sprintf("this is the arbiter of %s, and %q asks", a.node, r.Node),
+		}
+	}
 	for range tries {
 		v, err := a.cluster.VolumeOf(ctx, r.VolumeRef)
 		if err != nil {
 			return err
 		}
-		if err := a.judge(v, r); err != nil {
+		grant, err := authority.MayGoOnAlone(v, r, a.now())
+		if err != nil {
 			return err
 		}
-		changed, err := a.cluster.PatchStatus(ctx, v, a.entry(v, r.Peer))
+		changed, err := a.cluster.PatchStatus(ctx, v, map[string]any{"outdated": grant.Outdated, "conditions": grant.Conditions})
 		if errors.Is(err, kube.ErrConflict) {
 			continue
 		}
@@ -126,52 +123,10 @@ func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) erro
 	return fmt.Errorf("put %s on record as outdated: %w", r.Peer, kube.ErrConflict)
 }
 
-// entry is what goes on record. It changes the object also where the peer is on record already: the cache watch may be about to
-// take it off after a resync that it saw, and that compare-and-swap has to fail once a new grant was given.
-func (a *Arbiter) entry(v *v1alpha1.CacheVolume, peer string) map[string]any {
-	outdated := slices.Clone(v.Status.Outdated)
-	if !slices.Contains(outdated, peer) {
-		outdated = append(outdated, peer)
-	}
-	conditions := slices.Clone(v.Status.Conditions)
-	meta.SetStatusCondition(&conditions, metav1.Condition{
-		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: string(health.PeerLost),
-		Message: fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s", a.node, peer,
-			a.now().UTC().Format(time.RFC3339Nano)),
-	})
-	return map[string]any{"outdated": outdated, "conditions": conditions}
-}
-
-// judge is the rule.
-func (a *Arbiter) judge(v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) error {
-	s := &v.Status
-	refuse := func(code escache.Code, format string, args ...any) error {
-		return &RefusedError{code, fmt.Sprintf("volume %s: %s", v.Name, fmt.Sprintf(format, args...))}
-	}
-	switch {
-	case r.Node != a.node:
-		return refuse(escache.CodeFencingRefused, "this is the arbiter of %s, and %q asks", a.node, r.Node)
-	case r.Peer == "" || r.Peer == r.Node:
-		return refuse(escache.CodeFencingRefused, "%q is no peer of %s", r.Peer, r.Node)
-	case s.AttachedNode != r.Node:
-		return refuse(escache.CodeStaleEpoch, "it is attached to %q in epoch %d, not to %s", s.AttachedNode, s.Epoch, r.Node)
-	case s.Epoch != r.Epoch:
-		return refuse(escache.CodeStaleEpoch, "%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
-	case s.IsOutdated(r.Node):
-		return refuse(escache.CodeOutdated, "%s itself is on record as outdated", r.Node)
-	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer):
-		return refuse(escache.CodeFencingRefused, "its replicas are on %v", v.Spec.Replicas)
-	case r.ImageID != "" && s.ImageID != "" && r.ImageID != s.ImageID:
-		return refuse(escache.CodeIdentityMismatch, "it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)
-	default:
-		return nil
-	}
-}
-
 func answer(w http.ResponseWriter, status int, code escache.Code, detail string) {
 	w.Header().Set("Content-Type", escache.ProblemContentType)
 	w.WriteHeader(status)
-	// The one who asks takes anything but a complete 204 as a refusal.
+	// escached takes anything but a complete 204 as a refusal.
 	_ = json.NewEncoder(w).Encode(escache.Problem{ //nolint:errchkjson // see above
 		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
 	})

@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// record answers with what is on record now: escached marks a replica, or gives up a device, by it.
+// record answers with the current record. escached uses it to mark its replica outdated, or to
+// abandon a device.
 func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
@@ -29,7 +30,7 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// The one who asks takes anything but a complete record as none.
+	// escached takes anything but a complete record as no answer.
 	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
 		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),

@@ -25,7 +25,7 @@ type Reason string
 
 // Reasons.
 const (
-	PeerLost           Reason = "PeerLost"
+	PeerLost           Reason = v1alpha1.ReasonPeerLost
 	PeerOutdated       Reason = "PeerOutdated"
 	LocalDiskLost      Reason = "LocalDiskLost"
 	Resyncing          Reason = "Resyncing"

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
 )
 
 var volume = escache.VolumeRef{Pool: "rbd", Image: "v"} //nolint:gochecknoglobals // a constant
@@ -120,7 +121,7 @@ func TestOneThatIsItselfOutdatedIsNeverGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	attach(t, s, "n2", 2)
-	if err := outdate("n2", "n1", 2); !errors.Is(err, ErrRefused) {
+	if err := outdate("n2", "n1", 2); !errors.Is(err, authority.ErrRefused) {
 		t.Errorf("granted to an outdated node: %v", err)
 	}
 	if _, err := s.Resynced(volume, "n2"); err != nil {
@@ -174,7 +175,7 @@ func TestOverHTTP(t *testing.T) {
 		{"no epoch", "PUT", "/v1/record", `{"pool":"rbd","image":"v","attachedNode":"n1"}`, 400, escache.CodeInvalidRequest},
 		{"unknown key", "PUT", "/v1/record", `{"pool":"rbd","image":"v","node":"n1","epoch":2}`, 400, escache.CodeInvalidRequest},
 		{"not attached", "POST", "/v1/outdate-peer", `{"pool":"rbd","image":"v","imageID":"","node":"n2","peer":"n1","epoch":1}`,
-			409, escache.CodeFencingRefused},
+			409, escache.CodeStaleEpoch},
 		{"itself", "POST", "/v1/outdate-peer", `{"pool":"rbd","image":"v","imageID":"","node":"n1","peer":"n1","epoch":1}`, 400, escache.CodeInvalidRequest},
 		{"granted", "POST", "/v1/outdate-peer", `{"pool":"rbd","image":"v","imageID":"","node":"n1","peer":"n2","epoch":1}`, 204, ""},
 		{"there it is", "GET", "/v1/record?pool=rbd&image=v", "", 200, ""},

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
 )
 
 // Paths beside escache.PathOutdatePeer.
@@ -36,7 +37,8 @@ type ResyncedRequest struct {
 	Node string `json:"node"`
 }
 
-// Handler serves a store: PUT, GET and DELETE of the record, resynced, and the question of the fence-peer handler.
+// Handler serves a store: PUT, GET and DELETE of records, POST of a resynced node, and the fence-peer
+// handler's question.
 func Handler(s *Store) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathRecord, func(w http.ResponseWriter, r *http.Request) {
@@ -137,6 +139,7 @@ func answer(w http.ResponseWriter, content any, err error) {
 func problemOf(err error) escache.Problem {
 	problem := escache.Problem{Type: "about:blank", Detail: err.Error(), Status: http.StatusConflict}
 	var invalid invalidError
+	var refused *authority.RefusedError
 	switch {
 	case errors.As(err, &invalid):
 		problem.Code, problem.Status = escache.CodeInvalidRequest, http.StatusBadRequest
@@ -144,8 +147,8 @@ func problemOf(err error) escache.Problem {
 		problem.Code, problem.Status = escache.CodeNotFound, http.StatusNotFound
 	case errors.Is(err, ErrStale):
 		problem.Code = escache.CodeStaleEpoch
-	case errors.Is(err, ErrRefused):
-		problem.Code = escache.CodeFencingRefused
+	case errors.As(err, &refused):
+		problem.Code = refused.Code
 	default:
 		problem.Code, problem.Status = escache.CodeInternal, http.StatusInternalServerError
 	}

@@ -1,5 +1,6 @@
-// Package arbiter keeps, for each volume, who may write: the record that DRBD's fence-peer handler asks before a replica goes on without
-// its peer. In the lab it stands in for the Kubernetes API, where that record is the CacheVolume.
+// Package arbiter records, for each volume, who may write. DRBD's fence-peer handler asks it before a
+// host goes on without its peer. In the lab it stands in for csi-node and the Kubernetes API, where
+// the record is the CacheVolume; it decides by the same rule.
 package arbiter
 
 import (
@@ -11,15 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 )
 
 // Record says who may write a volume.
 type Record struct {
 	escache.VolumeRef
 
-	// ImageID, once known, must be named by whoever asks: an image made anew under an old name is another volume.
+	// ImageID tells a new image under an old name from the volume on record. It is empty until known.
 	ImageID      string `json:"imageID,omitempty"`
 	AttachedNode string `json:"attachedNode"`
 	Epoch        int64  `json:"epoch"`
@@ -31,10 +35,10 @@ type Record struct {
 var (
 	ErrNotFound = errors.New("no record of this volume")
 	ErrStale    = errors.New("stale epoch")
-	ErrRefused  = errors.New("refused")
 )
 
-// Store keeps records in a file; what a method has answered is on disk. Its methods may be called from several goroutines.
+// Store keeps records in a file. A change is on disk before its method returns. The methods may be
+// called from several goroutines.
 type Store struct {
 	path string
 
@@ -62,7 +66,8 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
-// Attach makes a node the one that may write, from an epoch on that must be newer than the record's. The same once more is no error.
+// Attach lets a node write from an epoch on, which must be newer than the record's (else ErrStale).
+// The same node and epoch once more is no error.
 func (s *Store) Attach(volume escache.VolumeRef, imageID, node string, epoch int64) (Record, error) {
 	return s.change(volume, func(r *Record, known bool) error {
 		same := known && r.AttachedNode == node && r.Epoch == epoch
@@ -77,31 +82,34 @@ func (s *Store) Attach(volume escache.VolumeRef, imageID, node string, epoch int
 	})
 }
 
-// OutdatePeer records that a node's peer is outdated. It is granted exactly to the attached node, in its epoch, with a current replica of
-// its own.
+// OutdatePeer records a node's peer as outdated, if authority.MayGoOnAlone allows it. Errors are
+// ErrNotFound and *authority.RefusedError.
 func (s *Store) OutdatePeer(request escache.OutdatePeerRequest) error {
 	_, err := s.change(request.VolumeRef, func(r *Record, known bool) error {
-		switch {
-		case !known:
+		if !known {
 			return ErrNotFound
-		case r.ImageID != "" && request.ImageID != r.ImageID:
-			return fmt.Errorf("%w: the record is of image %s, asked for was %q", ErrRefused, r.ImageID, request.ImageID)
-		case request.Node != r.AttachedNode:
-			return fmt.Errorf("%w: attached is %s, not %s", ErrRefused, r.AttachedNode, request.Node)
-		case request.Epoch != r.Epoch:
-			return fmt.Errorf("%w: the epoch is %d, not %d", ErrRefused, r.Epoch, request.Epoch)
-		case slices.Contains(r.Outdated, request.Node):
-			return fmt.Errorf("%w: %s is itself outdated", ErrRefused, request.Node)
 		}
-		if !slices.Contains(r.Outdated, request.Peer) {
-			r.Outdated = append(r.Outdated, request.Peer)
+		grant, err := authority.MayGoOnAlone(r.volume(request.Node, request.Peer), request, time.Now())
+		if err == nil {
+			r.Outdated = grant.Outdated
 		}
-		return nil
+		return err
 	})
 	return err
 }
 
-// Resynced takes a node off the outdated ones: its replica has everything again.
+// volume returns the record as the product has it. The lab does not record where the replicas are:
+// the one who asks knows.
+func (r *Record) volume(replicas ...string) *v1alpha1.CacheVolume {
+	v := &v1alpha1.CacheVolume{}
+	v.Name = r.Pool + "/" + r.Image
+	v.Spec.Replicas = replicas
+	v.Status.AttachedNode, v.Status.Epoch, v.Status.ImageID = r.AttachedNode, r.Epoch, r.ImageID
+	v.Status.Outdated = r.Outdated
+	return v
+}
+
+// Resynced takes a node off the outdated list: its replica has all writes again.
 func (s *Store) Resynced(volume escache.VolumeRef, node string) (Record, error) {
 	return s.change(volume, func(r *Record, known bool) error {
 		if !known {
@@ -123,7 +131,7 @@ func (s *Store) Get(volume escache.VolumeRef) (Record, error) {
 	return clone(r), nil
 }
 
-// Delete forgets a volume; one that is not known is forgotten already.
+// Delete removes a volume's record. An unknown volume is no error.
 func (s *Store) Delete(volume escache.VolumeRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

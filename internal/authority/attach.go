@@ -1,0 +1,82 @@
+package authority
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Attachment is the plan for giving a volume to a node.
+type Attachment struct {
+	// Held means that the node has the volume already; the steps are repeated.
+	Held bool
+	// Epoch is the number of the attachment.
+	Epoch int64
+	// Relay means that the node has no replica: drop both and lay them anew around this node.
+	// Nothing is lost, because the truth is in Ceph.
+	Relay bool
+	// Renew lists replicas that are not current: drop them and lay them anew on the same hosts.
+	// Nothing is lost, because the truth is in Ceph.
+	Renew []string
+	// Drained means that the node has the volume and writes through: do nothing, the truth stays in
+	// Ceph.
+	Drained bool
+	// TakeOver means that data may be dirty: go on without a partner that does not answer.
+	TakeOver bool
+	// FlushFirst lists the nodes with a current copy. One of them has to write back before the node
+	// may have the volume. The other fields mean nothing then.
+	FlushFirst []string
+}
+
+// Attach decides whether the node may have the volume now, and how. The group lists the nodes of the
+// volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
+func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {
+	s := &v.Status
+	if !slices.Contains(group, node) {
+		return Attachment{}, fmt.Errorf("volume %s lives in group %s (%s), node %s is %w",
+			v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
+	}
+	flushing := s.FlushAttached()
+	if s.AttachedNode != "" && s.AttachedNode != node && !flushing {
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s since epoch %d and has to be detached there first: %w",
+			v.Name, s.AttachedNode, s.Epoch, ErrRefused)
+	}
+	// While csi-controller has the volume written back, only the node that does so may have it right
+	// away: it has the device already.
+	if flushing && (s.AttachedNode != node || s.IsOutdated(node)) {
+		return Attachment{FlushFirst: []string{s.AttachedNode}}, nil
+	}
+	a := Attachment{Held: s.AttachedNode == node && !flushing, Epoch: s.Epoch}
+	if !a.Held {
+		a.Epoch++
+	}
+	if a.Held && InCeph(v) && len(Claims(v)) > 0 {
+		a.Drained = true
+		return a, nil
+	}
+	if InCeph(v) {
+		a.Relay = !v.Spec.HasReplica(node)
+		for _, replica := range v.Spec.Replicas {
+			if s.IsOutdated(replica) {
+				a.Renew = append(a.Renew, replica)
+			}
+		}
+		return a, nil
+	}
+	a.TakeOver = true
+	current := Current(v)
+	switch {
+	case slices.Contains(current, node):
+		return a, nil
+	case len(current) == 0:
+		return Attachment{}, fmt.Errorf("volume %s has no current replica left, only %s, which lack acknowledged writes; "+
+			"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
+	case a.Held:
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data (%d bytes); "+
+			"detach it there, and attach it again: %w", v.Name, node, s.DirtyBytes, ErrRefused)
+	default:
+		return Attachment{FlushFirst: current}, nil
+	}
+}

@@ -1,0 +1,131 @@
+package authority
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Report is the answer of one host's escached about a volume.
+type Report struct {
+	// Err says why there is no answer. Status means nothing then.
+	Err    error
+	Status escache.VolumeStatus
+}
+
+// connected reports whether the host may still write to the image: it has the device, or it is not
+// certain that it has none.
+func (r Report) connected() bool {
+	switch r.Status.State { //nolint:exhaustive // every other state, also one of a later API, may write
+	case escache.StateAbsent, escache.StateStandby:
+		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != ""
+	case escache.StateError:
+		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != "" || r.Status.Device != ""
+	default:
+		return true
+	}
+}
+
+// clean reports whether the host's own replica is current and has nothing dirty.
+func (r Report) clean() bool {
+	return r.current() && r.Status.DirtyBytes != nil && *r.Status.DirtyBytes == 0
+}
+
+// current reports whether the host's replica is a standby that has all acknowledged writes.
+func (r Report) current() bool {
+	return r.Status.State == escache.StateStandby && r.Status.DiskState == "UpToDate"
+}
+
+// Death says why Kubernetes has given a node up. An empty Reason means that the node lives.
+type Death struct{ Reason string }
+
+// Detachment is the plan for taking a volume from a node.
+type Detachment struct {
+	// Gone means that the node does not have the volume: do nothing.
+	Gone bool
+	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can wait
+	// for the node.
+	Fence bool
+	// Clean means that the truth is in Ceph from now on.
+	Clean bool
+	// Reason says why the node is fenced.
+	Reason string
+}
+
+// Detach decides how to take the volume from a node. The holder is the node's own report. A node
+// that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
+// given up is fenced, whether it is dead or only cut off; nobody waits for it. An attachment of
+// csi-controller itself, made to write the cache back, is none of a pod's: only EndFlush ends it.
+// Errors wrap ErrRefused or ErrUnreachable.
+func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
+	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
+		return Detachment{Gone: true}, nil
+	}
+	d, err := takeFrom(v, node, holder, death)
+	d.Clean = d.Clean && (InCeph(v) || !mayBeElsewhere(v, node))
+	return d, err
+}
+
+func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
+	if holder.Err != nil {
+		if death.Reason != "" {
+			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, holder.Err)}, nil
+		}
+		return Detachment{}, fmt.Errorf("volume %s: escached on node %s does not answer (%w), so nobody knows whether it still writes; "+
+			"Kubernetes says that the node lives: start escached there, or taint the node node.kubernetes.io/out-of-service: %w",
+			v.Name, node, holder.Err, ErrUnreachable)
+	}
+	if holder.connected() {
+		if death.Reason != "" {
+			return Detachment{Fence: true, Reason: death.Reason + ", and its escached still has the device"}, nil
+		}
+		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
+			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
+	}
+	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
+}
+
+// mayBeElsewhere reports whether an earlier holder that was fenced may still have its device. Until
+// its peer is promoted such a holder acknowledges writes, on both disks, and so makes a standby
+// dirty that was clean when it was asked. Settled asks that host too.
+func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
+	return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool {
+		return f.Node != node && slices.ContainsFunc(v.Spec.Replicas, func(other string) bool {
+			return other != node && (f.Node == other || f.Node == "") && !v.Status.IsOutdated(other)
+		})
+	})
+}
+
+// Settled decides whether the truth of a detached volume is in Ceph by now. For that, every replica
+// must have answered that it has no device, or be on record as outdated, so that no host can have
+// newer writes; and a current one must be clean. The reports are by node.
+func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
+	if v.Status.AttachedNode != "" {
+		return false
+	}
+	if InCeph(v) {
+		return true
+	}
+	clean := false
+	for _, node := range v.Spec.Replicas {
+		r, asked := reports[node]
+		answered := asked && r.Err == nil
+		if v.Status.IsOutdated(node) && (!answered || !r.connected()) {
+			continue
+		}
+		if !answered || r.connected() {
+			return false
+		}
+		clean = clean || r.clean()
+	}
+	return clean
+}
+
+func dirty(s escache.VolumeStatus) string {
+	if s.DirtyBytes == nil {
+		return "how much is dirty is not known"
+	}
+	return fmt.Sprintf("%d bytes dirty", *s.DirtyBytes)
+}

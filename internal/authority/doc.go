@@ -1,0 +1,79 @@
+// Package authority holds the one rule of who may write to a volume.
+//
+// # The problem
+//
+// A volume's data is in up to three places: the RBD image in Ceph, and two copies of the cache in
+// front of it. An acknowledged write is on both copies at once, and reaches Ceph later. So at any
+// moment the image may be old, and after the loss of a host or of a link one copy may be old too.
+// Starting from an old place loses acknowledged writes, and two hosts that both start destroy the
+// image.
+//
+// # The record
+//
+// No host can know by itself which place is current: the other one may be dead, or only cut off.
+// So it is written down once, in the status of the CacheVolume (the record):
+//
+//   - authority says where the truth is. Ceph: the cache is clean and stays so; any node of the
+//     group may have the volume, and replicas may be dropped and laid at will. Cache: there may be
+//     dirty data; only a node whose replica is current may have the volume.
+//   - attachedNode says who has the volume; epoch counts its attachments.
+//   - outdated lists the replicas that lack acknowledged writes. Only a completed resync, or a
+//     replica that is laid anew, takes a node off the list.
+//   - fenced lists the Ceph clients that were put on the blocklist so that they cannot write.
+//
+// # The order
+//
+// Authority moves from Ceph to Cache before write-back begins, and from Cache to Ceph only after
+// escached has reported zero dirty bytes and that nothing can become dirty any more. A holder that
+// nobody can wait for is fenced before the record says that it is detached.
+//
+// # The questions
+//
+//   - csi-controller: may this node have the volume ([Attach])? May it be taken from this node
+//     ([Detach])? Has the truth moved to Ceph by now ([Settled], [Drained], [EndFlush])? Which host
+//     writes back first ([Flushers]), whom to fence ([Clients], [Late]), which entry may leave the
+//     blocklist ([MapGone]), may a lost replica be replaced ([Substitutable], [Resynced]), and may
+//     dirty data be given up ([Discard])?
+//   - csi-node, just before it connects the device: may this node write, in this epoch ([MayStage])?
+//   - The arbiter, asked by a host that has lost its peer and whose I/O is frozen until the answer:
+//     may it go on alone ([MayGoOnAlone])?
+//
+// # How the answers are used
+//
+// The functions are pure: they look at the CacheVolume and at what hosts reported, and do nothing.
+// The caller acts, and writes the record with the resourceVersion that it had read (compare and
+// swap). If two callers act on one record, one write fails, and that caller starts again.
+//
+// Package test/model runs these functions against every order of crashes, cuts and delays that it
+// can reach. It also drops one precaution at a time and shows which promise then breaks.
+package authority
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Reasons why something may not be done.
+var (
+	// ErrRefused means that the state of the volume forbids it. The text says what has to happen
+	// first.
+	ErrRefused = errors.New("refused")
+	// ErrUnreachable means that a host has to answer before this can be decided.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrForeignNode means that the node is not in the volume's group.
+	ErrForeignNode = fmt.Errorf("not in the volume's group: %w", ErrRefused)
+	// ErrOutdated means that the node's own replica is on record as outdated.
+	ErrOutdated = fmt.Errorf("on record as outdated: %w", ErrRefused)
+)
+
+// InCeph reports whether the truth is in Ceph. That includes a volume that was never attached: its
+// authority is empty.
+func InCeph(v *v1alpha1.CacheVolume) bool { return v.Status.Authority != v1alpha1.AuthorityCache }
+
+// Current returns the replica nodes that are not on record as outdated.
+func Current(v *v1alpha1.CacheVolume) []string {
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), v.Status.IsOutdated)
+}

@@ -1,0 +1,27 @@
+package authority
+
+import (
+	"fmt"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// MayStage returns nil if the node may connect and use the volume in this attachment. The caller
+// reads the record uncached just before it connects. The error wraps ErrOutdated if the only
+// obstacle is that the node's own replica is on record as outdated, and ErrRefused in any case.
+func MayStage(v *v1alpha1.CacheVolume, node string, epoch int64) error {
+	s := &v.Status
+	switch {
+	case s.AttachedNode == "":
+		return fmt.Errorf("%w: volume %s is attached to no node; ControllerPublishVolume comes first", ErrRefused, v.Name)
+	case s.AttachedNode != node:
+		return fmt.Errorf("%w: volume %s is attached to node %s, and this is %s", ErrRefused, v.Name, s.AttachedNode, node)
+	case s.Epoch != epoch:
+		return fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it was attached anew since",
+			ErrRefused, epoch, v.Name, s.Epoch)
+	case s.IsOutdated(node):
+		return fmt.Errorf("the replica of volume %s on node %s is %w", v.Name, node, ErrOutdated)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,44 @@
+package authority
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestMayStage(t *testing.T) {
+	attached := func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }
+	for _, tc := range []struct {
+		name    string
+		status  func(*v1alpha1.CacheVolumeStatus)
+		node    string
+		epoch   int64
+		refusal string // what the error says; empty: none
+	}{
+		{"attached here, in this epoch", attached, "n1", 7, ""},
+		{"attached nowhere", func(*v1alpha1.CacheVolumeStatus) {}, "n1", 7, "attached to no node"},
+		{"attached elsewhere", attached, "n2", 7, "attached to node n1"},
+		{"an earlier attachment", attached, "n1", 6, "is in epoch 7"},
+		{"an attachment to come", attached, "n1", 8, "is in epoch 7"},
+		{"the peer is outdated", func(s *v1alpha1.CacheVolumeStatus) { attached(s); s.Outdated = []string{"n2"} }, "n1", 7, ""},
+		{"outdated itself", func(s *v1alpha1.CacheVolumeStatus) { attached(s); s.Outdated = []string{"n1"} }, "n1", 7, "on record as outdated"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := MayStage(volume(tc.status), tc.node, tc.epoch)
+			if tc.refusal == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal) {
+				t.Fatalf("got %v, want a refusal that says %q", err, tc.refusal)
+			}
+			if outdated := tc.name == "outdated itself"; errors.Is(err, ErrOutdated) != outdated {
+				t.Errorf("%v is ErrOutdated: %v", err, !outdated)
+			}
+		})
+	}
+}
