@@ -1,81 +1,9 @@
 // Command escached is the service on each NVMe host that turns RBD images into devices with a replicated write-back cache.
 package main
 
-import (
-	"context"
-	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
+import "github.com/escache/escache-csi/cmd/escached/app"
 
-	"github.com/spf13/cobra"
-
-	"github.com/escache/escache-csi/internal/escached"
-	"github.com/escache/escache-csi/internal/escached/child"
-)
-
-// version is set when the binary is built.
+// version is set by the linker.
 var version = "unknown"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := root().ExecuteContext(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "escached:", err)
-		os.Exit(1)
-	}
-}
-
-func root() *cobra.Command {
-	f := &flags{}
-	cmd := &cobra.Command{
-		Use:   "escached",
-		Short: "Replicated write-back caches over RBD images, for the escache HTTP API",
-		Long: "escached serves the escache HTTP API on an NVMe host. Its state is on the disks: it may be restarted at any time,\n" +
-			"and devices go on meanwhile. Configuration: a YAML file, over which flags win.",
-		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) },
-	}
-	f.register(cmd)
-	cmd.AddCommand(
-		&cobra.Command{
-			Use: "serve", Short: "Serve the API (what escached does without a command)", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) },
-		},
-		&cobra.Command{
-			Use: "fence-peer", Args: cobra.NoArgs,
-			Short: "DRBD's handler: ask the arbiter whether to go on without the peer (exit 7) or not (exit 1)",
-			Run: func(cmd *cobra.Command, _ []string) {
-				os.Exit(fencePeer(cmd.Context(), f))
-			},
-		},
-		&cobra.Command{
-			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-			Run: func(*cobra.Command, []string) { fmt.Println(version) },
-		},
-		&cobra.Command{
-			Use: child.Verb, Hidden: true, DisableFlagParsing: true,
-			RunE: func(_ *cobra.Command, args []string) error { return child.Main(args, os.Stdin, os.Stdout) },
-		},
-	)
-	return cmd
-}
-
-func serve(ctx context.Context, f *flags) error {
-	cfg, err := f.config()
-	if err != nil {
-		return err
-	}
-	level := slog.LevelInfo
-	if f.debug {
-		level = slog.LevelDebug
-	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	engine, err := escached.NewHostEngine(cfg, version, f.path, log)
-	if err != nil {
-		return err
-	}
-	return escached.NewService(cfg, engine, log).Run(ctx)
-}
+func main() { app.Main(version) }

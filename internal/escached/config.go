@@ -127,11 +127,14 @@ var (
 	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
 )
 
+// IsNodeName reports whether a host can be named so in a replica request.
+func IsNodeName(name string) bool { return nodeName.MatchString(name) }
+
 // Validate reports everything that is wrong at once, each with the key to change.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !nodeName.MatchString(c.Node) {
+	if !IsNodeName(c.Node) {
 		bad("node: %q is not a host name; set it to this host's name in replica requests", c.Node)
 	}
 	if net.ParseIP(c.Address) == nil {

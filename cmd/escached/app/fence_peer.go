@@ -1,0 +1,61 @@
+package app
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/escached/engine"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+)
+
+// fenceTimeout bounds the handler: the kernel waits for it with I/O frozen.
+const fenceTimeout = 30 * time.Second
+
+// fencePeer is run by the kernel through drbdadm, which names the resource in the environment.
+func fencePeer(ctx context.Context, f *flags) int {
+	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
+	cfg, err := f.config()
+	log := slog.New(slog.NewTextHandler(fenceLog(cfg.RunDir), nil))
+	if err != nil {
+		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
+		return engine.RefusedExit
+	}
+	files := escacheclient.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
+	arbiter, err := escacheclient.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
+	if err != nil {
+		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
+		return engine.RefusedExit
+	}
+	store := lvm.New(cfg.VolumeGroup, command.NewExec())
+	return engine.FencePeer(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
+}
+
+// fenceLog is where somebody will look: the kernel's log, beside DRBD's own lines, and a file that keeps them together. The
+// handler has no other output.
+func fenceLog(dir string) io.Writer {
+	var out []io.Writer
+	if kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0); err == nil {
+		out = append(out, kmsg)
+	}
+	if file, err := os.OpenFile(filepath.Join(dir, "fence-peer.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+		out = append(out, file)
+	}
+	return everyone(out)
+}
+
+// everyone writes to all, whatever one of them thinks of it.
+type everyone []io.Writer
+
+func (e everyone) Write(p []byte) (int, error) {
+	for _, w := range e {
+		_, _ = w.Write(p)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,70 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/child"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/engine"
+	"github.com/escache/escache-csi/internal/escached/kernel"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/loop"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// newEngine wires an engine to the real layers of this host. configPath is what the fence-peer handler will read.
+func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger) (*engine.Engine, error) {
+	uname, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("this host's name: %w", err)
+	}
+	fencePeer, err := fencePeerLine(configPath)
+	if err != nil {
+		return nil, err
+	}
+	files := escacheclient.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
+	records, err := escacheclient.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
+	if err != nil {
+		return nil, err
+	}
+	run := command.NewExec()
+	children := child.NewClient(run)
+	states := drbd.Proc{Path: "/proc/drbd"}
+	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
+	caches := writecache.NewMapper(run, loop.New(run))
+	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
+	return engine.New(cfg, version, uname, fencePeer, engine.Layers{
+		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
+		States: states, Records: records, Images: images, Caches: caches, Disks: children,
+		Kernel: kernel.New(run, states, images, caches), Stuck: run.Stuck,
+	}, log), nil
+}
+
+// fencePeerLine is the command line in the resource files. drbdadm gives it to a shell, so nothing in it may mean
+// something there.
+func fencePeerLine(configPath string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("path of this program: %w", err)
+	}
+	config, err := filepath.Abs(configPath)
+	if err != nil {
+		return "", fmt.Errorf("path of the configuration: %w", err)
+	}
+	for _, path := range []string{self, config} {
+		if strings.ContainsFunc(path, func(r rune) bool {
+			return !strings.ContainsRune("/._-+", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		}) {
+			return "", fmt.Errorf("%q: DRBD runs this path through a shell; use one of letters, digits and /._-+", path)
+		}
+	}
+	return self + " fence-peer --config " + config, nil
+}

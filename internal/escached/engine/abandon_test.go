@@ -1,0 +1,180 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+)
+
+// cutOff is a host with the device of epoch 2, frozen because its peer is lost, and the record of a take-over in epoch 3.
+func cutOff(t *testing.T) (*world, *Engine) {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectWith(e, 2); err != nil {
+		t.Fatal(err)
+	}
+	w.freeze(nameOf(ref))
+	w.takenOver(3)
+	return w, e
+}
+
+func abandon(e *Engine, epoch int64) error {
+	return e.Abandon(context.Background(), escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
+}
+
+func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world)
+		epoch  int64
+		want   escache.Code
+	}{
+		"taken over, and on record as outdated": {func(*world) {}, 3, ""},
+		"taken over and stopped since":          {func(w *world) { w.record.AttachedNode = "" }, 3, ""},
+		"taken over twice":                      {func(w *world) { w.record.Epoch = 5 }, 3, ""},
+		"its replica was replaced": {func(w *world) {
+			w.record.Outdated, w.record.Replicas = nil, []string{"n2", "n3"}
+		}, 3, ""},
+		"the arbiter is away":          {func(w *world) { w.recordErr = errors.New("connection refused") }, 3, escache.CodeNotSuperseded},
+		"the arbiter does not know it": {func(w *world) { w.recordErr = errNoRecord }, 3, escache.CodeNotSuperseded},
+		"the same epoch":               {func(*world) {}, 2, escache.CodeNotSuperseded},
+		"an older epoch":               {func(*world) {}, 1, escache.CodeNotSuperseded},
+		"newer than the record":        {func(*world) {}, 4, escache.CodeNotSuperseded},
+		"attached here again":          {func(w *world) { w.record.AttachedNode = "n1" }, 3, escache.CodeNotSuperseded},
+		"attached elsewhere, but not promoted yet: this may be the only copy": {func(w *world) { w.record.Outdated = nil },
+			3, escache.CodeNotSuperseded},
+		"attached nowhere, and not outdated": {func(w *world) { w.record.Outdated, w.record.AttachedNode = nil, "" },
+			3, escache.CodeNotSuperseded},
+		"no replicas on record": {func(w *world) { w.record.Outdated, w.record.Replicas = nil, nil }, 3, escache.CodeNotSuperseded},
+		"another image":         {func(w *world) { w.record.ImageID = "20cd" }, 3, escache.CodeNotSuperseded},
+		"its peer is connected": {func(w *world) {
+			st := linked(drbd.Connected, drbd.UpToDate)
+			st.Role = drbd.Primary
+			w.minors[100] = st
+		}, 3, escache.CodeNotSuperseded},
+	} {
+		w, e := cutOff(t)
+		c.change(w)
+		steps := len(w.steps)
+		err := abandon(e, c.epoch)
+		if code(err) != c.want {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+		if c.want != "" && len(w.steps) != steps {
+			t.Errorf("%s: a refusal changes nothing, but there was %q", name, w.steps[steps:])
+		}
+		if c.want == "" && (len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated || w.minors[100].Role != drbd.Secondary) {
+			t.Errorf("%s: left: %q, %+v", name, w.left(), w.minors[100])
+		}
+		if c.want != "" {
+			continue
+		}
+		steps = len(w.steps)
+		w.recordErr = errors.New("away") // what is done needs no proof
+		if err := abandon(e, c.epoch); err != nil || len(w.steps) != steps {
+			t.Errorf("%s, repeated: %v, %q", name, err, w.steps[steps:])
+		}
+		if _, err := connectWith(e, 2); code(err) != escache.CodeStaleEpoch {
+			t.Errorf("%s: the old epoch is taken again: %v", name, err)
+		}
+	}
+}
+
+func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
+	w, e := cutOff(t)
+	set := func(open int) {
+		dev := w.dm[nameOf(ref)]
+		dev.Open = open
+		w.dm[nameOf(ref)] = dev
+	}
+	set(1)
+	if err := abandon(e, 3); code(err) != escache.CodeDeviceOpen {
+		t.Fatalf("while it is mounted: %v", err)
+	}
+	if st := w.minors[100]; st.Suspended || st.Disk != drbd.Diskless {
+		t.Fatalf("its I/O does not fail: %+v", st)
+	}
+	if _, err := connectWith(e, 9); code(err) != escache.CodeNotFound {
+		t.Errorf("connect meanwhile: %v", err)
+	}
+	e = w.restarted()
+	e.finishAbandoned(t.Context())
+	if len(w.dm) == 0 {
+		t.Fatal("removed under whoever has it open")
+	}
+	set(0)
+	w.recordErr = errors.New("away") // the decision stands
+	e.finishAbandoned(t.Context())
+	if len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated {
+		t.Errorf("left: %q, %+v", w.left(), w.minors[100])
+	}
+}
+
+// TestAFlushThatIsStuckInFrozenIOIsFreed: the flush has the volume, and only the end of the frozen I/O ends it.
+func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
+	w, e := cutOff(t)
+	release, err := e.lock(ref, "flush")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ioFailed = release
+	if err := abandon(e, 3); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated {
+		t.Errorf("left: %q", w.left())
+	}
+}
+
+func TestABusyVolumeIsNotTouchedWithoutProofOrWithoutNeed(t *testing.T) {
+	for name, change := range map[string]func(*world){
+		"no proof":   func(w *world) { w.record.Outdated = nil },
+		"not frozen": func(w *world) { st := w.minors[100]; st.Suspended = false; w.minors[100] = st },
+	} {
+		w, e := cutOff(t)
+		change(w)
+		if _, err := e.lock(ref, "flush"); err != nil {
+			t.Fatal(err)
+		}
+		steps := len(w.steps)
+		refusals := []escache.Code{escache.CodeBusy, escache.CodeNotSuperseded}
+		if err := abandon(e, 3); !slices.Contains(refusals, code(err)) || len(w.steps) != steps {
+			t.Errorf("%s: %v, %q", name, err, w.steps[steps:])
+		}
+	}
+}
+
+func TestADeleteOrAPutOfWhatIsBeingGivenUpFinishesThatFirst(t *testing.T) {
+	for name, do := range map[string]func(e *Engine) error{
+		"delete": func(e *Engine) error { return e.DeleteReplica(t.Context(), ref, false) },
+		"put":    func(e *Engine) error { return e.PutReplica(t.Context(), putReq) },
+	} {
+		w, e := cutOff(t)
+		w.killAt = len(w.steps) + 2 // right after the decision
+		if died, err := dieAt(func() error { return abandon(e, 3) }); !died {
+			t.Fatal(name, err)
+		}
+		w.dm, w.maps = nil, nil // the host was switched off and on again
+		w.minors[100] = cut(drbd.Consistent)
+		w.failAt, w.killAt = 0, 0
+		e = w.engine()
+		v, err := parseVolume(w.lvs[nameOf(ref)])
+		if err != nil || v.Phase != phaseAbandoning {
+			t.Fatalf("%s: %+v, %v", name, v, err)
+		}
+		e.reg.put(v)
+		if err := do(e); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !w.outdated[nameOf(ref)] {
+			t.Errorf("%s: the copy was not marked", name)
+		}
+	}
+}

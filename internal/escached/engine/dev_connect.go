@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// DevConnect makes the device here. The order matters: the image's lock is held before the replica may become Primary; the epoch is on the
+// disk before that too, so that the fence-peer handler asks with it, but after all that may be refused without asking; identity is checked
+// before the kernel sees the cache; the link is made last, because whoever finds it may use the device.
+func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	if err != nil {
+		return none, err
+	}
+	defer done()
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	switch {
+	case req.Epoch < v.Epoch:
+		return none, v.fail(escache.CodeStaleEpoch,
+			"epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
+			req.Epoch, v.Epoch)
+	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
+		return none, v.fail(escache.CodeIdentityMismatch,
+			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			v.ImageID, req.ImageID)
+	}
+	crashpoint.Reach("dev_connect/begin")
+	dev, connected, err := e.device(ctx, v.name())
+	switch {
+	case err != nil:
+		return none, err
+	case connected:
+		return e.reconnect(ctx, v, dev, req.Epoch)
+	}
+	resp, err := e.connect(ctx, v, req)
+	if err != nil {
+		// Nothing of an attempt that failed stays: the next one starts from the same place, here or on the peer.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		defer cancel()
+		if left := e.letGo(undo, v); left != nil {
+			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
+		}
+		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
+	}
+	return resp, nil
+}
+
+// takeBackEpoch undoes the recording of an epoch whose connect was refused: a refusal changes nothing. After any other failure the epoch
+// stays, because the arbiter may have been asked with it.
+func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error) error {
+	if escache.StatusOf(ProblemOf(refusal).Code) >= http.StatusInternalServerError {
+		return nil
+	}
+	now, ok := e.reg.get(before.name())
+	if !ok {
+		return nil
+	}
+	next := now
+	next.Epoch = before.Epoch
+	return e.retag(ctx, now, next)
+}
+
+// reconnect answers for a volume that is connected here already, and takes over a newer epoch.
+func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device, epoch int64) (escache.ConnectResponse, error) {
+	image, ok, err := e.imageOf(v, dev)
+	if err != nil {
+		return escache.ConnectResponse{}, err
+	}
+	if !ok {
+		return escache.ConnectResponse{}, v.fail(escache.CodeCacheError,
+			"the device's origin %s is no map of the image; stop it and connect again",
+			dev.Origin)
+	}
+	if dev.Error && e.holds.until(v.name()) == nil {
+		if err := e.reload(ctx, v.name(), dev.Table, dev.Table); err != nil {
+			return escache.ConnectResponse{}, err
+		}
+	}
+	link, err := e.expose(ctx, v, dev.Bytes)
+	if err != nil {
+		return escache.ConnectResponse{}, err
+	}
+	next := v
+	next.Epoch = epoch
+	err = e.retag(ctx, v, next)
+	crashpoint.Reach("dev_connect/newer_epoch_stored")
+	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
+}
+
+// imageOf finds the map below a device.
+func (e *Engine) imageOf(v volume, dev writecache.Device) (krbd.Device, bool, error) {
+	maps, err := e.Images.Find(v.Pool, v.Image)
+	if err != nil {
+		return krbd.Device{}, false, err
+	}
+	for _, m := range maps {
+		if m.Number == dev.Origin {
+			return m, true, nil
+		}
+	}
+	return krbd.Device{}, false, nil
+}
+
+func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	if err := e.ensureUp(ctx, v); err != nil {
+		return none, err
+	}
+	if err := e.mayPromote(ctx, v); err != nil {
+		return none, err
+	}
+	// Maps that an attempt left, which was killed half way.
+	if err := e.letGo(ctx, v); err != nil {
+		return none, err
+	}
+	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
+	if err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/mapped")
+	next, err := v.identify(req, image)
+	if err != nil {
+		return none, err
+	}
+	if err := e.retag(ctx, v, next); err != nil {
+		return none, err
+	}
+	v = next
+	crashpoint.Reach("dev_connect/epoch_stored")
+	if err := e.promote(ctx, v); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/promoted")
+	table := tableOf(v, image, req.Options)
+	if err := e.prepareCache(ctx, v, image, table); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/prepared")
+	if !v.Formatted {
+		next := v
+		next.Formatted = true
+		if err := e.retag(ctx, v, next); err != nil {
+			return none, err
+		}
+		v = next
+	}
+	crashpoint.Reach("dev_connect/formatted_tagged")
+	if err := e.Caches.Create(ctx, v.name(), table); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/assembled")
+	if err := e.assembledRight(ctx, v); err != nil {
+		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	link, err := e.expose(ctx, v, table.Bytes)
+	if err != nil {
+		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	crashpoint.Reach("dev_connect/linked")
+	e.dirt.drop(v.name())
+	e.faults.Delete(v.name())
+	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
+}
+
+// assembledRight looks at the new device once before anybody else does.
+func (e *Engine) assembledRight(ctx context.Context, v volume) error {
+	dev, ok, err := e.device(ctx, v.name())
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return v.fail(escache.CodeInternal, "the device vanished while it was made")
+	case dev.Error:
+		return v.fail(escache.CodeCacheError, "dm-writecache reports an error on the new device; see the kernel's log")
+	}
+	return nil
+}
+
+// identify checks that the mapped image is the one meant. It returns what is to be on record then: the epoch, and what the map taught.
+func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume, error) {
+	for _, want := range []string{req.ImageID, v.ImageID} {
+		if want != "" && want != image.ImageID {
+			return v, v.fail(escache.CodeIdentityMismatch,
+				"Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
+				image.ImageID, want)
+		}
+	}
+	if image.Bytes < v.SizeBytes {
+		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, less than the %d it had; grow it back before connecting",
+			image.Bytes, v.SizeBytes)
+	}
+	v.ImageID, v.SizeBytes, v.Epoch = image.ImageID, image.Bytes, req.Epoch
+	return v, nil
+}
+
+func tableOf(v volume, image krbd.Device, opts escache.ConnectOptions) writecache.Table {
+	return writecache.Table{
+		Bytes: image.Bytes / writecache.BlockBytes * writecache.BlockBytes, Origin: image.Path(), Cache: drbdDevice(v),
+		HighWatermark: opts.HighWatermark, LowWatermark: opts.LowWatermark, MaxAgeSeconds: opts.MaxDirtyAgeSeconds,
+		Cleaner: opts.Mode == escache.ModeWritethrough,
+	}
+}

@@ -1,0 +1,308 @@
+// Package engine does the verbs of the escache API on this host, each in a file of its own, over layers that it takes as interfaces: LVM,
+// DRBD, krbd, dm-writecache and the kernel.
+//
+// Its state is on the disks: LVM tags, DRBD metadata, the header at the start of each cache, and the kernel's tables.
+// Nothing is kept in memory that a restart could lose, and a restart never touches I/O.
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/operation"
+)
+
+// The layers below, each as narrow as what the engine needs of it.
+type (
+	// Store keeps logical volumes and their tags.
+	Store interface {
+		Space(ctx context.Context) (lvm.Space, error)
+		Volumes(ctx context.Context, readOnly bool) ([]lvm.Volume, error)
+		Create(ctx context.Context, name string, size int64, tags map[string]string) error
+		Remove(ctx context.Context, name string) error
+		Activate(ctx context.Context, name string) error
+		Retag(ctx context.Context, name string, from, to map[string]string) error
+		Path(name string) string
+	}
+	// Replicator changes DRBD devices.
+	Replicator interface {
+		CreateMetadata(ctx context.Context, name string) error
+		Up(ctx context.Context, name string) error
+		Adjust(ctx context.Context, name string) error
+		Down(ctx context.Context, name string) error
+		Disconnect(ctx context.Context, name string) error
+		Connect(ctx context.Context, name string) error
+		SkipFirstSync(ctx context.Context, name string) error
+		Promote(ctx context.Context, name string) error
+		Demote(ctx context.Context, name string) error
+		Leave(ctx context.Context, name string) error
+		Detach(ctx context.Context, name string) error
+		ResumeIO(ctx context.Context, name string) error
+		Outdate(ctx context.Context, name string) error
+	}
+	// Records tells what the arbiter has on record of a volume. An error is no answer.
+	Records interface {
+		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
+	}
+	// Resources keeps DRBD's resource files.
+	Resources interface {
+		Write(r drbd.Resource) (changed bool, err error)
+		Forget(name string) error
+		List(prefix string) ([]string, error)
+	}
+	// ReplicaStates tells what DRBD has.
+	ReplicaStates interface{ Read() (drbd.Table, error) }
+	// Images maps RBD images.
+	Images interface {
+		Map(ctx context.Context, volume, pool, image string) (krbd.Device, error)
+		Unmap(ctx context.Context, volume string, id int) error
+		Find(pool, image string) ([]krbd.Device, error)
+		Available() bool
+	}
+	// Caches drives dm-writecache.
+	Caches interface {
+		Path(name string) string
+		Devices(ctx context.Context, prefix string) (map[string]writecache.Device, error)
+		Create(ctx context.Context, name string, t writecache.Table) error
+		Expose(ctx context.Context, name string, size int64) error
+		Remove(ctx context.Context, name string) error
+		Reload(ctx context.Context, name string, t writecache.Table) error
+		LoadAndResume(ctx context.Context, name string, t writecache.Table) error
+		FlushOnce(ctx context.Context, name string, timeout time.Duration) error
+		Quiesce(ctx context.Context, name string) error
+	}
+	// Disks reads and writes blocks past the page cache.
+	Disks interface {
+		Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error)
+		Write(ctx context.Context, volume, device string, offset int64, data []byte) error
+		CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error)
+	}
+	// Kernel tells what the running kernel has, and loads its modules.
+	Kernel interface {
+		Load(ctx context.Context) error
+		Describe(ctx context.Context) escache.Kernel
+	}
+)
+
+// Layers is everything the engine stands on.
+type Layers struct {
+	Store      Store
+	Replicator Replicator
+	Resources  Resources
+	States     ReplicaStates
+	Records    Records
+	Images     Images
+	Caches     Caches
+	Disks      Disks
+	Kernel     Kernel
+	// Stuck lists the volumes with a child stuck in the kernel.
+	Stuck func() map[string]*command.StuckError
+}
+
+// Engine does the API's verbs on this host.
+type Engine struct {
+	Layers
+
+	cfg     escached.Config
+	version string
+	// uname is this host's name as drbdadm sees it.
+	uname     string
+	fencePeer string
+
+	log     *slog.Logger
+	now     func() time.Time
+	reg     *registry
+	locks   *operation.Locks
+	holds   *holds
+	flushes *flushes
+	dirt    *standbyDirt
+	metrics *measures
+	unasked *unasked
+
+	// turns are for verbs that start many programs and that nobody's I/O waits for.
+	turns  *semaphore.Weighted
+	room   *room
+	faults sync.Map // name of an LV → why its tags or its recovery failed
+}
+
+// New wires an engine. fencePeer is the command line that the kernel runs before a replica goes on without its peer.
+func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
+	return &Engine{
+		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
+		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
+		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), room: newRoom(layers.Store, time.Now),
+		unasked: newUnasked(), turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+	}
+}
+
+// limits of the verbs, generous: every step below has a tighter one.
+const (
+	changeTimeout  = 2 * time.Minute
+	connectTimeout = 3 * time.Minute
+	turnTimeout    = 10 * time.Minute
+)
+
+// begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
+// half way helps nobody.
+func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	context.Context, func(), error,
+) {
+	release, err := e.lock(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	return ctx, func() { cancel(); release() }, nil
+}
+
+// beginInTurn is begin for laying and removing replicas. Dozens at once, when many pods start, would run until the time of all of them is
+// over; a few at a time, in the order in which they came, each take their own time only, which begins with their turn.
+func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
+	waiting, done, err := e.begin(ctx, ref, verb, turnTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := e.turns.Acquire(waiting, 1); err != nil {
+		done()
+		return nil, nil, failOn(ref, escache.CodeBusy,
+			"other replicas are laid or removed, and after %s it was not the turn of %s; repeat it", turnTimeout, verb)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	return ctx, func() { cancel(); e.turns.Release(1); done() }, nil
+}
+
+// lock takes the volume for a verb, or answers CodeBusy, which names the verb that has it.
+func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
+	release, err = e.locks.Begin(nameOf(ref), verb)
+	if err != nil {
+		return nil, failOn(ref, escache.CodeBusy, "%s", err)
+	}
+	return release, nil
+}
+
+// known returns the record of a finished replica.
+func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
+	v, ok := e.reg.get(nameOf(ref))
+	switch {
+	case !ok:
+		return volume{}, failOn(ref, escache.CodeNotFound, "no replica of it is on %s; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+	case v.Phase == phaseAbandoning:
+		return volume{}, failOn(ref, escache.CodeNotFound,
+			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
+			v.Epoch, e.cfg.Node, escache.PathAbandon)
+	case v.Phase != phaseReady:
+		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s is half made or half removed; repeat that call", e.cfg.Node)
+	}
+	return v, nil
+}
+
+// connected returns the record and the device of a volume connected here.
+func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, writecache.Device, error) {
+	v, err := e.known(ref)
+	if err != nil {
+		return v, writecache.Device{}, err
+	}
+	dev, ok, err := e.device(ctx, v.name())
+	if err == nil && !ok {
+		err = failOn(ref, escache.CodeNotConnected, "it is not connected on %s", e.cfg.Node)
+	}
+	return v, dev, err
+}
+
+func (e *Engine) device(ctx context.Context, name string) (writecache.Device, bool, error) {
+	devices, err := e.Caches.Devices(ctx, name)
+	if err != nil {
+		return writecache.Device{}, false, err
+	}
+	dev, ok := devices[name]
+	return dev, ok, nil
+}
+
+// replica returns DRBD's state of a volume. ok is false while DRBD does not know it.
+func (e *Engine) replica(minor int) (drbd.Status, bool, error) {
+	table, err := e.States.Read()
+	if err != nil {
+		return drbd.Status{}, false, err
+	}
+	st, ok := table.Devices[minor]
+	return st, ok, nil
+}
+
+// retag writes a changed record to the disk, then to memory.
+func (e *Engine) retag(ctx context.Context, from, to volume) error {
+	if from == to {
+		return nil
+	}
+	if err := e.Store.Retag(ctx, from.name(), from.tags(), to.tags()); err != nil {
+		return err
+	}
+	e.reg.put(to)
+	return nil
+}
+
+func (e *Engine) resource(v volume) drbd.Resource {
+	return drbd.Resource{
+		Name: v.name(), Minor: v.Minor, Port: v.Port, Disk: e.Store.Path(v.name()),
+		LocalHost: e.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
+		ResyncRate: e.cfg.DRBD.ResyncRate, FencePeer: e.fencePeer,
+	}
+}
+
+// expose makes the device that users get, with POOL/IMAGE pointing at it.
+func (e *Engine) expose(ctx context.Context, v volume, size int64) (string, error) {
+	if e.holds.until(v.name()) == nil { // what is held was complete, and stays suspended
+		if err := e.Caches.Expose(ctx, v.name(), size); err != nil {
+			return "", err
+		}
+	}
+	return e.link(v)
+}
+
+// link makes POOL/IMAGE point at the device.
+func (e *Engine) link(v volume) (string, error) {
+	path := devicePath(e.cfg.DeviceDir, v)
+	target := e.Caches.Path(v.name())
+	if got, err := os.Readlink(path); err == nil && got == target {
+		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	tmp := filepath.Join(e.cfg.DeviceDir, "."+v.name())
+	_ = os.Remove(tmp)
+	if err := os.Symlink(target, tmp); err != nil {
+		return "", err
+	}
+	return path, os.Rename(tmp, path)
+}
+
+func (e *Engine) unlink(v volume) error {
+	path := devicePath(e.cfg.DeviceDir, v)
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(path)) // the pool's directory, if that was the last of it
+	return nil
+}
+
+func devicePath(dir string, v volume) string { return filepath.Join(dir, v.Pool, v.Image) }
+
+func sameIP(a, b string) bool {
+	x, y := net.ParseIP(a), net.ParseIP(b)
+	return x != nil && x.Equal(y)
+}

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached"
+)
+
+// Exit codes of the fence-peer handler, as DRBD understands them: 7 says that the peer was fenced, and I/O goes on. With
+// any of 0, 1 or 126 it stays frozen.
+const (
+	FencedExit  = 7
+	RefusedExit = 1
+)
+
+// Arbiter is asked whether a replica may go on without its peer. nil means yes, and that the peer is on record as outdated.
+type Arbiter interface {
+	OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error
+}
+
+// FencePeer is DRBD's handler: the kernel runs it when a Primary loses its peer, or before a promotion without the peer. It
+// works while the service is dead: what it must know is in the tags, read without LVM's locks. It returns the exit code.
+func FencePeer(ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter, resource string, log *slog.Logger) int {
+	log = log.With("resource", resource)
+	req, err := questionFor(ctx, cfg, store, resource)
+	if err != nil {
+		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
+		return RefusedExit
+	}
+	log = log.With("pool", req.Pool, "image", req.Image, "peer", req.Peer, "epoch", req.Epoch)
+	ctx, cancel := context.WithTimeout(ctx, cfg.ArbiterTimeout)
+	defer cancel()
+	if err := arbiter.OutdatePeer(ctx, req); err != nil {
+		log.Warn("fence-peer: not granted, I/O stays frozen", "error", err)
+		return RefusedExit
+	}
+	log.Info("fence-peer: granted, the peer is on record as outdated")
+	return FencedExit
+}
+
+func questionFor(ctx context.Context, cfg escached.Config, store Store, resource string) (escache.OutdatePeerRequest, error) {
+	lvs, err := store.Volumes(ctx, true)
+	if err != nil {
+		return escache.OutdatePeerRequest{}, err
+	}
+	for _, lv := range lvs {
+		if lv.Name != resource {
+			continue
+		}
+		v, err := parseVolume(lv)
+		if err != nil {
+			return escache.OutdatePeerRequest{}, err
+		}
+		return escache.OutdatePeerRequest{
+			VolumeRef: v.VolumeRef, ImageID: v.ImageID, Node: cfg.Node, Peer: v.Peer.Name, Epoch: v.Epoch,
+		}, nil
+	}
+	return escache.OutdatePeerRequest{}, fmt.Errorf("no logical volume %s in %s", resource, cfg.VolumeGroup)
+}

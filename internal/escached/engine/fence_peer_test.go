@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+type fakeArbiter struct {
+	asked escache.OutdatePeerRequest
+	err   error
+}
+
+func (f *fakeArbiter) OutdatePeer(_ context.Context, req escache.OutdatePeerRequest) error {
+	f.asked = req
+	return f.err
+}
+
+func TestFencePeerGoesOnOnlyWhenGranted(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectWith(e, 4); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	a := &fakeArbiter{}
+	if got := FencePeer(t.Context(), e.cfg, e.Store, a, nameOf(ref), log); got != FencedExit {
+		t.Errorf("granted: exit %d", got)
+	}
+	if want := (escache.OutdatePeerRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2", Epoch: 4}); a.asked != want {
+		t.Errorf("asked %+v", a.asked)
+	}
+	a.err = errors.New("no")
+	if got := FencePeer(t.Context(), e.cfg, e.Store, a, nameOf(ref), log); got != RefusedExit {
+		t.Errorf("refused: exit %d", got)
+	}
+	a = &fakeArbiter{}
+	if got := FencePeer(t.Context(), e.cfg, e.Store, a, "escache-unknown", log); got != RefusedExit || a.asked.Peer != "" {
+		t.Errorf("a resource nobody knows: exit %d, asked %+v", got, a.asked)
+	}
+}

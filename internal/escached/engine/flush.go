@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// A flush message cannot be called back: the kernel answers it when all is written, however long Ceph takes. So it runs in
+// a job that holds the volume until then; a caller whose time is up leaves it running, and the next one joins it.
+type flushJob struct {
+	// attended is true while a caller waits for it.
+	attended bool
+	// wanted ends when nobody waits any more: the job then stops after the running message.
+	wanted context.CancelFunc
+	done   chan struct{}
+	err    error // valid once done is closed
+	// dirty is what there was to write when the job began, in bytes.
+	dirty atomic.Int64
+}
+
+type flushes struct {
+	mu   sync.Mutex
+	jobs map[string]*flushJob
+}
+
+func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
+
+// messageTimeout is when a flush message's child is given up, which the kernel does not notice.
+const messageTimeout = 24 * time.Hour
+
+// Flush writes back until nothing is dirty, or until its time is up.
+func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
+	none := escache.FlushResponse{}
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	start := e.now()
+	timer := time.NewTimer(time.Duration(req.TimeoutSeconds) * time.Second)
+	defer timer.Stop()
+	for {
+		answer, goOn, err := e.flushOnce(ctx, v, timer.C)
+		if err != nil || !goOn {
+			e.metrics.flushed(v, e.now().Sub(start), answer.flushed, answer.Clean)
+			return answer.FlushResponse, err
+		}
+	}
+}
+
+// flushAnswer is what one job led to, with what it wrote, in bytes.
+type flushAnswer struct {
+	escache.FlushResponse
+
+	flushed int64
+}
+
+// flushOnce waits for a job or for the end of time, and looks what there is then. goOn says that something was written
+// between the job's zero and the look, and that there is time left for another job.
+func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
+	job, err := e.joinFlush(v)
+	if err != nil {
+		return answer, false, err
+	}
+	done := false
+	select {
+	case <-job.done:
+		done = true
+	case <-timeUp:
+	}
+	e.leaveFlush(job)
+	if done && job.err != nil {
+		return answer, false, job.err
+	}
+	// Looking takes its own time, on top of what the caller gave.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), command.DefaultTimeout)
+	defer cancel()
+	_, dev, err := e.connected(ctx, v.VolumeRef)
+	if err != nil {
+		return answer, false, err
+	}
+	answer.DirtyBytes = dev.DirtyBytes()
+	answer.Clean = done && answer.DirtyBytes == 0 && dev.Blocks > 0 && !dev.Error
+	answer.flushed = job.dirty.Load() - answer.DirtyBytes
+	return answer, done && !answer.Clean, nil
+}
+
+// mayTouch is what a verb that has the volume calls first: it refuses what would only get stuck.
+func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
+	if e.holds.until(v.name()) != nil {
+		return v.fail(escache.CodeHeld, "it is held; release it first")
+	}
+	if err := e.notFrozen(ctx, v); err != nil {
+		return err
+	}
+	if dev.Suspended { // not by a hold: a reload that did not get to its end
+		return e.Caches.LoadAndResume(ctx, v.name(), dev.Table)
+	}
+	return nil
+}
+
+// thaw is how long a verb waits for frozen I/O: the arbiter usually answers in a moment, and a peer that was only slow is
+// back as soon.
+const thaw = 10 * time.Second
+
+func (e *Engine) notFrozen(ctx context.Context, v volume) error {
+	for start := e.now(); ; {
+		st, up, err := e.replica(v.Minor)
+		switch {
+		case err != nil:
+			return err
+		case up && st.Disk == drbd.Diskless && !st.Linked():
+			return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
+		case !up || !st.Suspended:
+			return nil
+		case e.now().Sub(start) > thaw:
+			return v.fail(escache.CodeStuck,
+				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing changes meanwhile",
+				e.cfg.Node, v.Peer.Name, v.Peer.Name)
+		}
+		if err := pause.For(ctx, poll); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Engine) joinFlush(v volume) (*flushJob, error) {
+	e.flushes.mu.Lock()
+	defer e.flushes.mu.Unlock()
+	name := v.name()
+	if job := e.flushes.jobs[name]; job != nil && !job.attended {
+		job.attended = true
+		return job, nil
+	}
+	release, err := e.lock(v.VolumeRef, "flush")
+	if err != nil {
+		return nil, err
+	}
+	wanted, cancel := context.WithCancel(context.Background())
+	job := &flushJob{attended: true, wanted: cancel, done: make(chan struct{})}
+	e.flushes.jobs[name] = job
+	go func() {
+		job.err = e.flushLoop(wanted, v, job)
+		e.flushes.mu.Lock()
+		delete(e.flushes.jobs, name)
+		e.flushes.mu.Unlock()
+		release()
+		cancel()
+		close(job.done)
+	}()
+	return job, nil
+}
+
+func (e *Engine) leaveFlush(job *flushJob) {
+	e.flushes.mu.Lock()
+	defer e.flushes.mu.Unlock()
+	job.attended = false
+	job.wanted()
+}
+
+// flushLoop repeats the message: its success says that what was dirty when it began is written, not that nothing is now.
+// It ends without an error when nobody waits any more.
+func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), messageTimeout+time.Minute)
+	defer cancel()
+	repaired := false
+	for first := true; first || wanted.Err() == nil; first = false {
+		_, dev, err := e.connected(ctx, v.VolumeRef)
+		if err != nil {
+			return err
+		}
+		if err := e.mayTouch(ctx, v, dev); err != nil {
+			return err
+		}
+		if first {
+			job.dirty.Store(dev.DirtyBytes())
+		}
+		switch {
+		case dev.Error && repaired:
+			return notTaken(v, dev)
+		case dev.Error:
+			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
+			err = e.reload(ctx, v.name(), dev.Table, dev.Table)
+			repaired = true
+			crashpoint.Reach("flush/reloaded")
+		case dev.DirtyBytes() == 0 && dev.Writeback == 0:
+			return nil
+		default:
+			crashpoint.Reach("flush/begin")
+			if err = e.Caches.FlushOnce(ctx, v.name(), messageTimeout); err != nil {
+				err = e.whyNotFlushed(ctx, v, err)
+			}
+			crashpoint.Reach("flush/flushed")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whyNotFlushed says more than the kernel, which answers a flush that Ceph did not take with nothing but an I/O error.
+func (e *Engine) whyNotFlushed(ctx context.Context, v volume, err error) error {
+	dev, connected, look := e.device(ctx, v.name())
+	if look != nil || !connected || !dev.Error {
+		return err
+	}
+	return notTaken(v, dev)
+}
+
+func notTaken(v volume, dev writecache.Device) error {
+	return v.fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
+		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.DirtyBytes())
+}

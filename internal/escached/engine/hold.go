@@ -1,0 +1,237 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// holds records which volumes are held and until when, one file each under /run: a hold must outlive this process, so that
+// the next one releases it, and must not outlive the kernel's suspension, which ends with a reboot.
+type holds struct {
+	dir string
+	mu  sync.Mutex
+	// none is true while it is known that nothing is held, which is nearly always: then nobody needs to look at the disk.
+	none bool
+}
+
+func newHolds(dir string) *holds { return &holds{dir: dir} }
+
+type holdRecord struct {
+	escache.VolumeRef
+
+	Until time.Time `json:"until"`
+}
+
+func (h *holds) path(name string) string { return filepath.Join(h.dir, name) }
+
+// until returns when a volume's hold ends, or nil.
+func (h *holds) until(name string) *time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.none {
+		return nil
+	}
+	r, err := h.read(name)
+	if err != nil {
+		return nil
+	}
+	return &r.Until
+}
+
+func (h *holds) read(name string) (holdRecord, error) {
+	var r holdRecord
+	data, err := os.ReadFile(h.path(name)) //nolint:gosec // the directory is ours, and so are the names in it
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	return r, err
+}
+
+func (h *holds) put(r holdRecord) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.none = false
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = os.MkdirAll(h.dir, 0o700)
+	}
+	tmp := h.path("." + nameOf(r.VolumeRef))
+	if err == nil {
+		err = os.WriteFile(tmp, data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(tmp, h.path(nameOf(r.VolumeRef)))
+	}
+	if err != nil {
+		return fmt.Errorf("record the hold: %w", err)
+	}
+	return nil
+}
+
+func (h *holds) drop(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) { //nolint:gosec // as above
+		return fmt.Errorf("forget the hold: %w", err)
+	}
+	return nil
+}
+
+// list returns all holds.
+func (h *holds) list() []holdRecord {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.none {
+		return nil
+	}
+	entries, err := os.ReadDir(h.dir)
+	var out []holdRecord
+	for _, entry := range entries {
+		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), namePrefix) {
+			out = append(out, r)
+		}
+	}
+	h.none = len(out) == 0 && (err == nil || os.IsNotExist(err))
+	return out
+}
+
+// cleanTries bounds how often a volume under writes is flushed before it is suspended.
+const cleanTries = 3
+
+// Hold suspends I/O with a clean cache: the image then holds everything that was acknowledged.
+func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
+	none := escache.HoldResponse{}
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "hold", changeTimeout)
+	if err != nil {
+		return none, err
+	}
+	defer done()
+	v, dev, err := e.connected(ctx, req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	until := e.now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
+	if old := e.holds.until(v.name()); old != nil && dev.Suspended {
+		if old.After(until) {
+			until = *old
+		}
+		return escache.HoldResponse{HeldUntil: until}, e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until})
+	}
+	if err := e.notFrozen(ctx, v); err != nil {
+		return none, err
+	}
+	if dev.Error {
+		return none, v.fail(escache.CodeCacheError, "dm-writecache reports an error; flush clears it if Ceph is back")
+	}
+	// The suspension must be short: what is dirty now is written while I/O still goes on.
+	for range cleanTries {
+		if err := e.Caches.FlushOnce(ctx, v.name(), changeTimeout/2); err != nil {
+			return none, err
+		}
+		if dev, _, err = e.device(ctx, v.name()); err != nil || dev.DirtyBytes() == 0 {
+			break
+		}
+	}
+	if err != nil {
+		return none, err
+	}
+	crashpoint.Reach("hold/begin")
+	// First the record, then the suspension: whoever starts after a crash in between finds it and resumes.
+	if err := e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until}); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("hold/recorded")
+	err = e.Caches.Quiesce(ctx, v.name())
+	crashpoint.Reach("hold/suspended")
+	if err == nil {
+		err = e.heldClean(ctx, v)
+	}
+	if err != nil {
+		return none, errors.Join(err, e.resume(ctx, v))
+	}
+	return escache.HoldResponse{HeldUntil: until}, nil
+}
+
+// heldClean looks at the suspended device: a suspension over a failing origin succeeds all the same.
+func (e *Engine) heldClean(ctx context.Context, v volume) error {
+	dev, ok, err := e.device(ctx, v.name())
+	switch {
+	case err != nil:
+		return err
+	case !ok || !dev.Suspended:
+		return v.fail(escache.CodeInternal, "the device is not suspended after suspending it")
+	case dev.Error:
+		return v.fail(escache.CodeCacheError, "writing back failed while suspending; I/O goes on, flush clears the error if Ceph is back")
+	case dev.DirtyBytes() > 0 || dev.Blocks == 0:
+		return v.fail(escache.CodeDirty, "%d bytes were still dirty when suspended; I/O goes on", dev.DirtyBytes())
+	}
+	return nil
+}
+
+// Release ends a hold.
+func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error {
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "release", changeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return err
+	}
+	return e.resume(ctx, v)
+}
+
+// resume lets I/O go on if the device is suspended, and forgets the hold. The table is loaded first, always: resuming
+// without that makes a cache with an error look empty.
+func (e *Engine) resume(ctx context.Context, v volume) error {
+	dev, ok, err := e.device(ctx, v.name())
+	if err != nil {
+		return err
+	}
+	if ok && dev.Suspended {
+		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("release/resumed")
+	return e.holds.drop(v.name())
+}
+
+func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
+	err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
+	if err == nil {
+		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
+		return
+	}
+	switch ProblemOf(err).Code { //nolint:exhaustive // all others are troubles
+	case escache.CodeBusy: // the next round does it
+	case escache.CodeNotFound:
+		_ = e.holds.drop(nameOf(r.VolumeRef))
+	default:
+		e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
+	}
+}
+
+// watchHolds releases what is held for too long, until ctx ends.
+func (e *Engine) watchHolds(ctx context.Context) {
+	for pause.For(ctx, time.Second) == nil {
+		for _, r := range e.holds.list() {
+			if e.now().Before(r.Until) {
+				continue
+			}
+			e.releaseOverdue(ctx, r)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+)
+
+// Node reports what this host has and whether it is healthy. It answers whatever is wrong, and starts no child: it is polled, and a
+// host must not look dead because it is busy.
+func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
+	n := escache.Node{
+		Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size(), Kernel: e.Kernel.Describe(ctx),
+	}
+	if e.cfg.MaxVolumes > 0 {
+		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
+	}
+	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
+	space, age, err := e.room.space()
+	if err != nil {
+		bad("the caches' volume group cannot be read: %v", err)
+	}
+	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
+	n.CacheReadSecondsAgo = int64(age / time.Second)
+
+	volumes := e.reg.list()
+	n.Volumes, n.CacheAllocatedBytes = len(volumes), allocated(volumes, space)
+	e.count(ctx, &n, volumes, bad)
+	e.kernelReasons(n.Kernel, bad)
+	for name, stuck := range e.Stuck() {
+		bad("a command of %s is stuck: %v", e.title(name), stuck)
+	}
+	e.faults.Range(func(name, why any) bool {
+		bad("%s: %v", e.title(name.(string)), why) //nolint:forcetypeassert // only strings are stored
+		return true
+	})
+	slices.Sort(n.Reasons)
+	n.Healthy = len(n.Reasons) == 0
+	return n, nil
+}
+
+// allocated is what the replicas take of the volume group. What else is in the group is neither that nor free.
+func allocated(volumes []volume, space lvm.Space) int64 {
+	var sum int64
+	for _, v := range volumes {
+		extent := max(space.Extent, 1)
+		sum += (v.CacheBytes + extent - 1) / extent * extent
+	}
+	return min(sum, space.Capacity-space.Free) // one that is just being laid takes nothing yet
+}
+
+func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, bad func(string, ...any)) {
+	table, err := e.States.Read()
+	if err != nil {
+		bad("DRBD's state cannot be read: %v", err)
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		bad("device-mapper's state cannot be read: %v", err)
+	}
+	for _, v := range volumes {
+		if table.Devices[v.Minor].Role == drbd.Primary {
+			n.Primaries++
+		}
+		if dev, ok := devices[v.name()]; ok {
+			n.DirtyBytes += max(0, dev.DirtyBytes())
+		}
+	}
+}
+
+func (e *Engine) kernelReasons(k escache.Kernel, bad func(string, ...any)) {
+	if k.DRBD == "" {
+		bad("the kernel has no DRBD: load the module drbd (package linux-modules of this kernel)")
+	} else if k.DRBD[0] != '8' {
+		bad("the kernel has DRBD %s; only 8.4, which comes with the kernel, is supported", k.DRBD)
+	}
+	if k.Writecache == "" {
+		bad("the kernel has no dm-writecache: load the module dm-writecache")
+	}
+	if !k.RBD {
+		bad("the kernel has no rbd: load the module rbd")
+	}
+}
+
+// title names a volume for people by its kernel name.
+func (e *Engine) title(name string) string {
+	if v, ok := e.reg.get(name); ok {
+		return v.Pool + "/" + v.Image
+	}
+	return name
+}

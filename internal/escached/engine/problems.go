@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// fail makes an error that the API answers with this code. The text tells the operator what to do.
+func fail(code escache.Code, format string, args ...any) error {
+	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// failOn is fail about one volume, which the text then starts with.
+func failOn(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
+	return fail(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
+}
+
+// fail makes an error about this volume.
+func (v volume) fail(code escache.Code, format string, args ...any) error {
+	return failOn(v.VolumeRef, code, format, args...)
+}
+
+// codeOf maps the layers' sentinels to the API's codes: the only place where that is decided.
+func codeOf(err error) escache.Code {
+	if _, stuck := errors.AsType[*command.StuckError](err); stuck {
+		return escache.CodeStuck
+	}
+	for _, m := range []struct {
+		err  error
+		code escache.Code
+	}{
+		{krbd.ErrInUse, escache.CodeImageInUse},
+		{krbd.ErrNotFound, escache.CodeImageNotFound},
+		{krbd.ErrUnavailable, escache.CodeCephUnavailable},
+		{krbd.ErrRefused, escache.CodeCephUnavailable},
+		{krbd.ErrConfig, escache.CodeCephUnavailable},
+		{krbd.ErrBusy, escache.CodeDeviceOpen},
+		{lvm.ErrNoRoom, escache.CodeNoRoom},
+		{drbd.ErrPeerNotFenced, escache.CodeFencingRefused},
+		{drbd.ErrPeerPrimary, escache.CodeConnected},
+		{drbd.ErrNoCurrentData, escache.CodeOutdated},
+		{drbd.ErrOpen, escache.CodeDeviceOpen},
+		{writecache.ErrOpen, escache.CodeDeviceOpen},
+		{writecache.ErrHeaderCorrupt, escache.CodeCacheCorrupt},
+		{writecache.ErrSuperblock, escache.CodeCacheCorrupt},
+		{context.DeadlineExceeded, escache.CodeTimeout},
+	} {
+		if errors.Is(err, m.err) {
+			return m.code
+		}
+	}
+	return escache.CodeInternal
+}
+
+// ProblemOf makes the answer's body for any error.
+func ProblemOf(err error) *escache.Problem {
+	var p *escache.Problem
+	if errors.As(err, &p) {
+		// The text around the problem says where it happened.
+		p = &escache.Problem{Code: p.Code, Detail: p.Detail}
+	} else {
+		p = &escache.Problem{Code: codeOf(err), Detail: err.Error()}
+	}
+	p.Status = escache.StatusOf(p.Code)
+	p.Title = http.StatusText(p.Status)
+	p.Type = "urn:escache:problem:" + string(p.Code)
+	return p
+}

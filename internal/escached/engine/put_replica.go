@@ -1,0 +1,249 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// PutReplica lays this host's replica, or finishes, confirms or re-peers the one that is here.
+func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
+	ctx, done, err := e.beginInTurn(ctx, req.VolumeRef, "put_replica")
+	if err != nil {
+		return err
+	}
+	defer done()
+	want, err := e.fromRequest(req)
+	if err != nil {
+		return err
+	}
+	if err := e.putReplica(ctx, want); err != nil {
+		return err
+	}
+	e.faults.Delete(want.name())
+	return nil
+}
+
+func (e *Engine) putReplica(ctx context.Context, want volume) error {
+	have, ok := e.reg.get(want.name())
+	if ok && have.Phase == phaseDeleting {
+		if err := e.finishDelete(ctx, have); err != nil {
+			return err
+		}
+		ok = false
+	}
+	if !ok {
+		return e.newReplica(ctx, want)
+	}
+	if have.Phase == phaseAbandoning {
+		if err := e.finishAbandon(ctx, have); err != nil {
+			return err
+		}
+		have.Phase = phaseReady
+	}
+	if err := sameReplica(have, want); err != nil {
+		return err
+	}
+	if have.Phase == phaseCreating {
+		// Nothing was ever written through it, so whatever the request says counts.
+		want.ImageID = cmpOr(want.ImageID, have.ImageID)
+		want.Joined = want.Joined || have.Joined
+		if err := e.retag(ctx, have, want); err != nil {
+			return err
+		}
+		return e.layReplica(ctx, want)
+	}
+	return e.confirmReplica(ctx, have, want)
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// fromRequest checks what only this host can know about a request.
+func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
+	v := volume{
+		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
+		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: phaseCreating,
+	}
+	switch e.cfg.Node {
+	case req.Nodes[0].Name:
+		v.Self, v.Peer = req.Nodes[0], req.Nodes[1]
+	case req.Nodes[1].Name:
+		v.Self, v.Peer = req.Nodes[1], req.Nodes[0]
+	default:
+		return v, fail(escache.CodeInvalidRequest, "nodes: neither %q nor %q is this host, %q; send the request to one of them",
+			req.Nodes[0].Name, req.Nodes[1].Name, e.cfg.Node)
+	}
+	if !sameIP(v.Self.Address, e.cfg.Address) {
+		return v, fail(escache.CodeInvalidRequest, "nodes: %s has address %s on the replication network, not %s",
+			e.cfg.Node, e.cfg.Address, v.Self.Address)
+	}
+	if !e.cfg.DRBD.Ports.Contains(req.Port) {
+		return v, fail(escache.CodeInvalidRequest, "port: %d is outside %d-%d, which this host is configured for",
+			req.Port, e.cfg.DRBD.Ports.First, e.cfg.DRBD.Ports.Last)
+	}
+	if !e.cfg.DRBD.Minors.Contains(req.Minor) {
+		return v, fail(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
+			req.Minor, e.cfg.DRBD.Minors.First, e.cfg.DRBD.Minors.Last)
+	}
+	return v, nil
+}
+
+// sameReplica says why a replica that is here cannot be the one asked for.
+func sameReplica(have, want volume) error {
+	mismatch := func(what string, is, asked any) error {
+		return want.fail(escache.CodeReplicaMismatch, "the replica here has %s %v, not %v; delete it first if it must change",
+			what, is, asked)
+	}
+	switch {
+	case have.ImageID != "" && want.ImageID != "" && have.ImageID != want.ImageID:
+		return want.fail(escache.CodeIdentityMismatch,
+			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			have.ImageID, want.ImageID)
+	case have.CacheBytes != want.CacheBytes:
+		return mismatch("cacheBytes", have.CacheBytes, want.CacheBytes)
+	case have.SizeBytes > want.SizeBytes:
+		return mismatch("sizeBytes", have.SizeBytes, want.SizeBytes)
+	case have.Port != want.Port:
+		return mismatch("port", have.Port, want.Port)
+	case have.Minor != want.Minor:
+		return mismatch("minor", have.Minor, want.Minor)
+	}
+	return nil
+}
+
+func (e *Engine) newReplica(ctx context.Context, v volume) error {
+	limit := e.cfg.DRBD.Minors.Size()
+	if e.cfg.MaxVolumes > 0 {
+		limit = min(limit, e.cfg.MaxVolumes)
+	}
+	if _, used, err := e.replica(v.Minor); err != nil {
+		return err
+	} else if used {
+		return fail(escache.CodePortInUse, "minor %d is in use by a DRBD resource that is not escached's; choose another", v.Minor)
+	}
+	if err := e.reg.reserve(v, limit); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/begin")
+	if err := e.Store.Create(ctx, v.name(), v.CacheBytes, v.tags()); err != nil {
+		return errors.Join(err, e.forgetUnless(ctx, v))
+	}
+	crashpoint.Reach("put_replica/lv_created")
+	e.room.changed(ctx, v.CacheBytes)
+	err := e.layReplica(ctx, v)
+	if err == nil {
+		return nil
+	}
+	// A replica that could not be laid leaves nothing behind.
+	if v, ok := e.reg.get(v.name()); ok {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		defer cancel()
+		if undo := e.finishDelete(ctx, v); undo != nil {
+			err = errors.Join(err, fmt.Errorf("and removing what was made of it: %w", undo))
+		}
+	}
+	return err
+}
+
+// forgetUnless drops the record of a volume whose LV could not be made, unless it is there after all: a child that ran out
+// of time may have made it.
+func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	lvs, err := e.Store.Volumes(ctx, true)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.name() }) {
+		e.reg.drop(v.name())
+	}
+	return nil
+}
+
+// layReplica makes a replica of an LV whose record says creating. Every step can be repeated: nothing was ever written
+// through it.
+func (e *Engine) layReplica(ctx context.Context, v volume) error {
+	name := v.name()
+	if err := e.Store.Activate(ctx, name); err != nil {
+		return err
+	}
+	// The LV may hold an old cache: header and superblock must be blank, on both hosts alike.
+	blank := make([]byte, writecache.HeaderBytes+writecache.BlockBytes)
+	if err := e.Disks.Write(ctx, name, e.Store.Path(name), 0, blank); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/wiped")
+	if _, err := e.Resources.Write(e.resource(v)); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/resource_written")
+	if err := e.Replicator.CreateMetadata(ctx, name); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/metadata_created")
+	ready := v
+	ready.Phase = phaseReady
+	if err := e.retag(ctx, v, ready); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/ready")
+	if err := e.Replicator.Up(ctx, name); err != nil {
+		return err
+	}
+	crashpoint.Reach("put_replica/up")
+	return nil
+}
+
+// confirmReplica brings a finished replica to what is asked: up, with this peer, and with what became known of the image.
+func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
+	next := have
+	next.SizeBytes = want.SizeBytes
+	next.ImageID = cmpOr(have.ImageID, want.ImageID)
+	if want.Joined && !have.Joined {
+		// Laid before, and the caller knows now that it has to be filled. To a copy that was used it means nothing.
+		unused, err := e.unused(ctx, have)
+		if err != nil {
+			return err
+		}
+		next.Joined = unused
+	}
+	if have.Peer != want.Peer || have.Self != want.Self {
+		return e.repeer(ctx, have, next, want)
+	}
+	if err := e.retag(ctx, have, next); err != nil {
+		return err
+	}
+	return e.ensureUp(ctx, next)
+}
+
+// ensureUp brings a finished replica's DRBD device up if it is not, or only half. One that works is left alone, whatever
+// its file says: a link that carries I/O is not touched.
+func (e *Engine) ensureUp(ctx context.Context, v volume) error {
+	changed, err := e.Resources.Write(e.resource(v))
+	if err != nil {
+		return err
+	}
+	st, up, err := e.replica(v.Minor)
+	switch {
+	case err != nil:
+		return err
+	case !up:
+		return e.Replicator.Up(ctx, v.name())
+	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone,
+		st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
+		return e.Replicator.Adjust(ctx, v.name())
+	}
+	return nil
+}

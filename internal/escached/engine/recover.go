@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// recoverAtOnce bounds how many volumes are recovered at the same time.
+const recoverAtOnce = 4
+
+// Recover finds everything again after a start of the service or of the host: records from the tags, DRBD devices, maps and
+// caches from the kernel. What carries I/O is adopted as it is; what a killed verb left half done is finished or undone.
+// It fails only if the volume group or device-mapper cannot be read; then nothing is known and it must be repeated.
+func (e *Engine) Recover(ctx context.Context) error {
+	if err := e.Kernel.Load(ctx); err != nil {
+		e.log.Error("kernel modules are missing", "error", err)
+	}
+	if err := e.room.refresh(ctx); err != nil {
+		return err
+	}
+	lvs, err := e.Store.Volumes(ctx, false)
+	if err != nil {
+		return err
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		return err
+	}
+	e.unasked.setSilent(false)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, recoverAtOnce)
+	for _, lv := range lvs {
+		if !strings.HasPrefix(lv.Name, namePrefix) {
+			continue
+		}
+		v, err := parseVolume(lv)
+		if err != nil {
+			e.fault(lv.Name, err)
+			continue
+		}
+		e.reg.put(v)
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			dev, connected := devices[v.name()]
+			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
+				e.fault(lv.Name, err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := e.dropOrphans(lvs); err != nil {
+		return err
+	}
+	e.log.Info("recovered", "volumes", len(e.reg.list()))
+	return nil
+}
+
+func (e *Engine) fault(name string, err error) {
+	e.log.Error("a volume could not be recovered", "name", name, "error", err)
+	e.faults.Store(name, err)
+}
+
+func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev writecache.Device, connected bool) error {
+	release, err := e.lock(v.VolumeRef, "recover")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	crashpoint.Reach("start/begin")
+	switch {
+	case connected && v.Phase == phaseAbandoning:
+		return nil // watched: something may still have it open
+	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
+		// Killed between suspending and loading. The running table is the one from before.
+		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
+			return err
+		}
+		fallthrough
+	case connected:
+		_, err := e.expose(ctx, v, dev.Bytes)
+		return err
+	case v.Phase == phaseDeleting:
+		return e.finishDelete(ctx, v)
+	case v.Phase == phaseCreating:
+		return nil // PUT finishes it, DELETE removes it
+	}
+	_ = e.holds.drop(v.name())
+	if !active {
+		if err := e.Store.Activate(ctx, v.name()); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("start/activated")
+	if v.Phase == phaseAbandoning {
+		return e.finishAbandon(ctx, v)
+	}
+	if e.unasked.isSilent() {
+		e.unasked.set(v.name(), true)
+	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
+		// It comes up all the same, and is tried again: the question at its promotion is what keeps a stale copy from being used.
+		e.log.Warn("a replica that the record has as outdated could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
+	}
+	crashpoint.Reach("start/asked")
+	if err := e.ensureUp(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("start/up")
+	return e.letGo(ctx, v)
+}
+
+// dropOrphans removes resource files whose volume is gone: two files with one port make drbdadm refuse all of them.
+func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
+	names, err := e.Resources.List(namePrefix)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == name }) {
+			errs = append(errs, e.Resources.Forget(name))
+		}
+	}
+	return errors.Join(errs...)
+}

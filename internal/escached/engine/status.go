@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// Status reports the volumes here. It takes no lock and runs nothing that waits for I/O. Without a ref it starts no child either, for it is
+// polled. With one it reports exactly that volume, which may be absent; whoever asks about one volume wants to decide something, so a
+// standby's disk is looked at if it must be.
+func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
+	out := escache.Status{Volumes: []escache.VolumeStatus{}}
+	volumes := e.reg.list()
+	if ref != nil {
+		v, ok := e.reg.get(nameOf(*ref))
+		if !ok {
+			out.Volumes = append(out.Volumes, escache.VolumeStatus{
+				VolumeRef: *ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
+			})
+			return out, nil
+		}
+		volumes = []volume{v}
+	}
+	if len(volumes) == 0 {
+		return out, nil
+	}
+	table, err := e.States.Read()
+	if err != nil {
+		return out, err
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		return out, err
+	}
+	clients := e.clients()
+	for _, v := range volumes {
+		st, up := table.Devices[v.Minor]
+		dev, connected := devices[v.name()]
+		s := e.describe(v, st, up)
+		switch {
+		case connected:
+			e.describeDevice(&s, v, dev)
+			s.ClientAddress = clients[dev.Origin]
+		case up && ref != nil:
+			s.DirtyBytes = e.standbyDirty(ctx, v, st)
+		case up:
+			s.DirtyBytes = e.dirt.known(v.name(), st)
+		}
+		e.describeFault(&s, v, st, up, connected)
+		out.Volumes = append(out.Volumes, s)
+	}
+	return out, nil
+}
+
+// clients are the Ceph clients of all maps, by the number of the mapped device.
+func (e *Engine) clients() map[string]string {
+	out := map[string]string{}
+	maps, err := e.Images.Find("", "")
+	if err != nil {
+		return out
+	}
+	for _, m := range maps {
+		out[m.Number] = m.ClientAddress
+	}
+	return out
+}
+
+func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatus {
+	s := escache.VolumeStatus{
+		VolumeRef: v.VolumeRef, ImageID: v.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: v.Epoch,
+		CacheBytes: v.CacheBytes, SizeBytes: v.SizeBytes, Port: v.Port, Minor: v.Minor, SyncedPercent: 100,
+		Peers: []escache.Peer{{Name: v.Peer.Name, Address: v.Peer.Address, ConnectionState: "Unconfigured", DiskState: "DUnknown"}},
+	}
+	if up {
+		s.Role, s.DiskState = escache.Role(st.Role), st.Disk
+		s.SyncedPercent, s.IOSuspended = st.SyncedPercent, st.Suspended
+		s.Peers[0].ConnectionState, s.Peers[0].DiskState = st.Connection, st.PeerDisk
+	}
+	return s
+}
+
+func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecache.Device) {
+	s.State, s.Mode = escache.StateConnected, escache.ModeWriteback
+	if dev.Cleaner {
+		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
+	}
+	if e.locks.Running(v.name()) == "flush" {
+		s.State = escache.StateFlushing
+	}
+	if dirty := dev.DirtyBytes(); dev.Blocks > 0 {
+		s.DirtyBytes = &dirty
+	}
+	s.SizeBytes = dev.Bytes
+	s.Device = devicePath(e.cfg.DeviceDir, v)
+	s.HeldUntil = e.holds.until(v.name())
+	if dev.Error {
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeCacheError,
+			"dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
+	}
+}
+
+// describeFault names the most serious thing that is wrong.
+func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status, up, connected bool) {
+	stuck := e.Stuck()[v.name()]
+	switch {
+	case stuck != nil:
+		s.Error = fault(escache.CodeStuck, stuck.Error())
+	case s.Error != nil:
+	case v.Phase == phaseAbandoning:
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeStaleEpoch, fmt.Sprintf(
+			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s",
+			v.Epoch, escache.PathAbandon))
+	case v.Phase != phaseReady:
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeInternal, "the replica is half made or half removed; repeat that call")
+	case !up:
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
+	case st.Disk == drbd.Diskless || st.Disk == "Failed":
+		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
+		if !connected {
+			s.State = escache.StateError
+		}
+	case st.Suspended:
+		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
+			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", v.Peer.Name))
+	}
+	if failed, ok := e.faults.Load(v.name()); ok && s.Error == nil {
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
+	}
+}
+
+func fault(code escache.Code, detail string) *escache.Fault {
+	return &escache.Fault{Code: code, Detail: detail}
+}

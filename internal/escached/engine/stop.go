@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// Stop removes the device, unmaps the image and demotes the replica. It does not flush: only a cache that is positively
+// clean is let go.
+func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
+	ctx, done, err := e.begin(ctx, req.VolumeRef, "stop", changeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := e.known(req.VolumeRef)
+	if err != nil {
+		return err
+	}
+	dev, connected, err := e.device(ctx, v.name())
+	if err != nil {
+		return err
+	}
+	if !connected {
+		return e.letGo(ctx, v)
+	}
+	if err := e.mayStop(v, dev); err != nil {
+		return err
+	}
+	if err := e.notFrozen(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("stop/begin")
+	if err := e.Caches.Remove(ctx, v.name()); err != nil {
+		return err
+	}
+	crashpoint.Reach("stop/removed")
+	before, _, err := e.replica(v.Minor)
+	if err != nil {
+		return err
+	}
+	if err := e.stayedClean(ctx, v, dev); err != nil {
+		return err
+	}
+	if err := e.letGo(ctx, v); err != nil {
+		return err
+	}
+	e.standsClean(v, before)
+	return nil
+}
+
+func (e *Engine) mayStop(v volume, dev writecache.Device) error {
+	switch {
+	case e.holds.until(v.name()) != nil, dev.Suspended:
+		return v.fail(escache.CodeHeld, "it is held; release it first")
+	case dev.Open > 0:
+		return v.fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
+	case dev.Error:
+		return v.fail(escache.CodeCacheError,
+			"dm-writecache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
+	case dev.Blocks == 0:
+		return v.fail(escache.CodeDirtyUnknown, "dm-writecache reports no blocks at all")
+	case dev.DirtyBytes() > 0:
+		return v.fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.DirtyBytes())
+	}
+	return nil
+}
+
+// stayedClean looks again when nobody can write any more: between the look before and the removal somebody could.
+func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Device) error {
+	dirty, err := e.Disks.CountDirty(ctx, v.name(), drbdDevice(v), writecache.HeaderBytes)
+	if err == nil && dirty == 0 {
+		return nil
+	}
+	if err == nil {
+		err = v.fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
+	}
+	if back := e.Caches.Create(ctx, v.name(), dev.Table); back != nil {
+		return errors.Join(err, back)
+	}
+	return errors.Join(err, e.Caches.Expose(ctx, v.name(), dev.Bytes))
+}
+
+// standsClean spares the standby that the replica is now the look at its disk that stayedClean has had, of which before is the state.
+func (e *Engine) standsClean(v volume, before drbd.Status) {
+	after, up, err := e.replica(v.Minor)
+	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {
+		e.dirt.put(v.name(), dirtReading{written: after.DiskWrittenKiB, bytes: new(int64)})
+	}
+}

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+)
+
+type worldDRBD world
+
+func (d *worldDRBD) Read() (drbd.Table, error) {
+	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
+}
+
+func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
+	if err := (*world)(d).step("create-md"); err != nil {
+		return err
+	}
+	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
+		d.t.Errorf("create-md on a device that is up")
+	}
+	d.md[name] = true
+	return nil
+}
+
+func (d *worldDRBD) Up(_ context.Context, name string) error {
+	if err := (*world)(d).step("up"); err != nil {
+		return err
+	}
+	if !d.md[name] {
+		d.t.Errorf("up without metadata")
+	}
+	d.minors[(*world)(d).minorOf(name)] = drbd.Status{
+		Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, SyncedPercent: 100,
+		Disk: drbd.Inconsistent, PeerDisk: drbd.Inconsistent,
+	}
+	if d.outdated[name] {
+		d.minors[(*world)(d).minorOf(name)] = cut(drbd.Outdated)
+	}
+	return nil
+}
+
+func (d *worldDRBD) Adjust(_ context.Context, name string) error {
+	if err := (*world)(d).step("adjust"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) {
+		if st.Connection == drbd.StandAlone {
+			st.Connection = "WFConnection"
+		}
+	})
+	return nil
+}
+
+func (d *worldDRBD) Down(_ context.Context, name string) error {
+	if err := (*world)(d).step("down"); err != nil {
+		return err
+	}
+	minor := (*world)(d).minorOf(name)
+	if d.minors[minor].Role == drbd.Primary {
+		return errors.New("down while Primary")
+	}
+	delete(d.minors, minor)
+	return nil
+}
+
+func (d *worldDRBD) set(name string, change func(*drbd.Status)) {
+	minor := (*world)(d).minorOf(name)
+	st := d.minors[minor]
+	change(&st)
+	d.minors[minor] = st
+}
+
+func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
+	if err := (*world)(d).step("disconnect"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) {
+		st.Connection = drbd.StandAlone
+		if d.lostOnLeaving && st.Role == drbd.Primary {
+			st.Suspended, st.PeerDisk = true, "DUnknown"
+		}
+	})
+	return nil
+}
+
+func (d *worldDRBD) Connect(_ context.Context, name string) error {
+	if err := (*world)(d).step("connect"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Connection = "WFConnection" })
+	return nil
+}
+
+func (d *worldDRBD) SkipFirstSync(_ context.Context, name string) error {
+	if err := (*world)(d).step("skip first sync"); err != nil {
+		return err
+	}
+	if d.linkLost {
+		d.linkLost = false // it is back at the next look
+		return drbd.ErrLinkLost
+	}
+	d.set(name, func(st *drbd.Status) { st.Disk, st.PeerDisk = drbd.UpToDate, drbd.UpToDate })
+	return nil
+}
+
+func (d *worldDRBD) Promote(_ context.Context, name string) error {
+	if err := (*world)(d).step("promote"); err != nil {
+		return err
+	}
+	if d.promote != nil {
+		return d.promote
+	}
+	d.set(name, func(st *drbd.Status) { st.Role = drbd.Primary })
+	return nil
+}
+
+func (d *worldDRBD) Demote(_ context.Context, name string) error {
+	if err := (*world)(d).step("demote"); err != nil {
+		return err
+	}
+	if st := d.minors[(*world)(d).minorOf(name)]; len(d.dm) > 0 || st.Suspended {
+		return drbd.ErrOpen
+	}
+	d.set(name, func(st *drbd.Status) { st.Role = drbd.Secondary })
+	return nil
+}
+
+func (d *worldDRBD) Leave(_ context.Context, name string) error {
+	if err := (*world)(d).step("leave"); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Connection = drbd.StandAlone })
+	return nil
+}
+
+func (d *worldDRBD) Detach(_ context.Context, name string) error {
+	if err := (*world)(d).step("detach"); err != nil {
+		return err
+	}
+	if d.minors[(*world)(d).minorOf(name)].Connection != drbd.StandAlone {
+		d.t.Errorf("detached while the peer may come back")
+	}
+	d.set(name, func(st *drbd.Status) { st.Disk = drbd.Diskless })
+	return nil
+}
+
+func (d *worldDRBD) ResumeIO(_ context.Context, name string) error {
+	if err := (*world)(d).step("resume-io"); err != nil {
+		return err
+	}
+	if st := d.minors[(*world)(d).minorOf(name)]; st.Disk != drbd.Diskless || st.Connection != drbd.StandAlone {
+		d.t.Errorf("I/O goes on without a verdict: %+v", st)
+	}
+	d.set(name, func(st *drbd.Status) { st.Suspended = false })
+	d.ioFailed()
+	return nil
+}
+
+func (d *worldDRBD) Outdate(_ context.Context, name string) error {
+	if err := (*world)(d).step("outdate"); err != nil {
+		return err
+	}
+	minor := (*world)(d).minorOf(name)
+	st, up := d.minors[minor]
+	switch {
+	case st.Role == drbd.Primary:
+		return errors.New("outdate while Primary")
+	case up && st.Linked():
+		return nil
+	case up:
+		st.Disk = drbd.Outdated
+		d.minors[minor] = st
+	}
+	d.outdated[name] = true
+	return nil
+}
+
+// takenOver is what is on record once n2 was promoted in an epoch.
+func (w *world) takenOver(epoch int64) {
+	w.recordErr = nil
+	w.record = escache.VolumeRecord{
+		ImageID: "10ab", AttachedNode: "n2", Epoch: epoch, Replicas: []string{"n1", "n2"}, Outdated: []string{"n1"},
+	}
+}
+
+// freeze is what DRBD does when the peer of a Primary is lost and the arbiter does not grant going on.
+func (w *world) freeze(name string) {
+	st := w.minors[w.minorOf(name)]
+	st.Connection, st.PeerRole, st.PeerDisk, st.Suspended = "WFConnection", "Unknown", "DUnknown", true
+	w.minors[w.minorOf(name)] = st
+}

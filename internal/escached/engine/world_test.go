@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// world is one host as the engine sees it through its layers, with a peer that is there and answers. Every change goes
+// through step, which a test can make fail or kill the engine.
+type world struct {
+	t      *testing.T
+	dir    string
+	free   int64
+	lvs    map[string]lvm.Volume
+	md     map[string]bool // DRBD metadata was created
+	files  map[string]drbd.Resource
+	minors map[int]drbd.Status
+	maps   []krbd.Device
+	image  krbd.Device
+	mapErr error
+	dm     map[string]writecache.Device
+	// exposed is how large what users get is, by the name of its cache.
+	exposed map[string]int64
+	disk    map[string][]byte // by path; /dev/drbdN and its LV share one
+	dirty   int64
+	// cephRefuses what is written back.
+	cephRefuses bool
+	// lost is set once the host was cut off in a life with a loss.
+	lost bool
+	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.
+	lostOnLeaving bool
+	// ioFailed is told when frozen I/O was made to fail.
+	ioFailed func()
+	// looks counts what a poll must not do: reports of LVM and looks at disks.
+	looks    int
+	lookErr  error
+	spaceErr error
+	// outdated are the replicas marked so on their disks.
+	outdated map[string]bool
+	// record is what the arbiter answers; recordErr is why it does not.
+	record    escache.VolumeRecord
+	recordErr error
+	// promote is what a promotion answers beside what the state says.
+	promote error
+	// linkLost: the link breaks just when two new replicas are declared equal, once.
+	linkLost bool
+
+	steps []string
+	// failAt and killAt are numbers of steps, from 1.
+	failAt, killAt int
+}
+
+type killed struct{ at string }
+
+var (
+	errInjected = errors.New("injected")
+	errNoRecord = &escache.Problem{Code: escache.CodeNotFound, Detail: "no such volume on record"}
+)
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
+		ioFailed: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
+		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, exposed: map[string]int64{}, disk: map[string][]byte{},
+		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
+	}
+}
+
+func (w *world) step(format string, args ...any) error {
+	name := fmt.Sprintf(format, args...)
+	w.steps = append(w.steps, name)
+	switch len(w.steps) {
+	case w.killAt:
+		panic(killed{name})
+	case w.failAt:
+		return fmt.Errorf("%s: %w", name, errInjected)
+	}
+	return nil
+}
+
+func (w *world) engine() *Engine {
+	cfg := escached.DefaultConfig()
+	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
+	return New(cfg, "test", "n1", "fence", Layers{
+		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
+		Records: (*worldRecords)(w), Images: (*worldImages)(w),
+		Caches: (*worldCaches)(w), Disks: (*worldDisks)(w), Kernel: worldKernel{},
+		Stuck: func() map[string]*command.StuckError { return nil },
+	}, slog.New(slog.DiscardHandler))
+}
+
+// restarted is the engine after a start: everything it knows it found.
+func (w *world) restarted() *Engine {
+	w.t.Helper()
+	w.failAt, w.killAt = 0, 0
+	e := w.engine()
+	if err := e.Recover(context.Background()); err != nil {
+		w.t.Fatalf("recover: %v", err)
+	}
+	e.faults.Range(func(name, why any) bool { w.t.Fatalf("recover %v: %v", name, why); return false })
+	return e
+}
+
+// left lists what is on the host.
+func (w *world) left() []string {
+	var out []string
+	for name := range w.lvs {
+		out = append(out, "lv "+name)
+	}
+	for name := range w.files {
+		out = append(out, "file "+name)
+	}
+	for minor, st := range w.minors {
+		out = append(out, fmt.Sprintf("minor %d %s", minor, st.Role))
+	}
+	for _, m := range w.maps {
+		out = append(out, "map "+m.Image)
+	}
+	for name := range w.dm {
+		out = append(out, "dm "+name)
+	}
+	return out
+}
+
+func (w *world) minorOf(name string) int { return w.files[name].Minor }
+
+type worldStore world
+
+func (s *worldStore) Space(context.Context) (lvm.Space, error) {
+	s.looks++
+	return lvm.Space{Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, s.spaceErr
+}
+
+func (s *worldStore) Volumes(context.Context, bool) ([]lvm.Volume, error) {
+	var out []lvm.Volume
+	for _, lv := range s.lvs {
+		out = append(out, lv)
+	}
+	return out, nil
+}
+
+func (s *worldStore) Create(_ context.Context, name string, size int64, tags map[string]string) error {
+	if err := (*world)(s).step("lvcreate"); err != nil {
+		return err
+	}
+	if size > s.free {
+		return lvm.ErrNoRoom
+	}
+	s.free -= size
+	s.lvs[name] = lvm.Volume{Name: name, Bytes: size, Active: true, Tags: tags}
+	s.disk[s.Path(name)] = []byte("old data of another volume")
+	return nil
+}
+
+func (s *worldStore) Remove(_ context.Context, name string) error {
+	if err := (*world)(s).step("lvremove"); err != nil {
+		return err
+	}
+	if _, used := s.files[name]; used {
+		s.t.Errorf("the LV goes before the resource file")
+	}
+	s.free += s.lvs[name].Bytes
+	delete(s.lvs, name)
+	delete(s.md, name)
+	return nil
+}
+
+func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }
+
+func (s *worldStore) Retag(_ context.Context, name string, from, to map[string]string) error {
+	if err := (*world)(s).step("retag"); err != nil {
+		return err
+	}
+	lv := s.lvs[name]
+	if !maps.Equal(lv.Tags, from) {
+		s.t.Errorf("retag from %v, but there is %v", from, lv.Tags)
+	}
+	lv.Tags = to
+	s.lvs[name] = lv
+	return nil
+}
+
+func (s *worldStore) Path(name string) string { return "/dev/vg/" + name }
+
+type worldFiles world
+
+func (f *worldFiles) Write(r drbd.Resource) (bool, error) {
+	if f.files[r.Name] == r {
+		return false, nil
+	}
+	f.files[r.Name] = r
+	return true, nil
+}
+
+func (f *worldFiles) Forget(name string) error {
+	delete(f.files, name)
+	return nil
+}
+
+func (f *worldFiles) List(prefix string) ([]string, error) {
+	var out []string
+	for name := range f.files {
+		if strings.HasPrefix(name, prefix) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+type worldRecords world
+
+func (r *worldRecords) Record(_ context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
+	if r.recordErr != nil {
+		return escache.VolumeRecord{}, r.recordErr
+	}
+	record := r.record
+	record.VolumeRef = ref
+	return record, nil
+}

@@ -1,0 +1,237 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/engine"
+)
+
+// Engine does the API's verbs on this host.
+type Engine interface {
+	Node(ctx context.Context) (escache.Node, error)
+	Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error)
+	PutReplica(ctx context.Context, req escache.ReplicaRequest) error
+	DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error
+	DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error)
+	Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error)
+	Stop(ctx context.Context, req escache.StopRequest) error
+	SetMode(ctx context.Context, req escache.ModeRequest) error
+	Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error)
+	Release(ctx context.Context, req escache.ReleaseRequest) error
+	Resize(ctx context.Context, req escache.ResizeRequest) error
+	Abandon(ctx context.Context, req escache.AbandonRequest) error
+
+	// Recover finds out what is on this host. It is called until it succeeds; only then are verbs that change something called.
+	Recover(ctx context.Context) error
+	// Watch does what nobody asks for, until ctx ends.
+	Watch(ctx context.Context)
+	// Collectors are the engine's metrics.
+	Collectors() []prometheus.Collector
+}
+
+// call is one operation of the API: it parses the request, does it and returns the answer's body, nil for 204.
+type call func(r *http.Request) (any, error)
+
+// api routes requests to verbs.
+type api struct {
+	engine  Engine
+	log     *slog.Logger
+	metrics *measures
+	// ready returns nil as soon as changes can be made, or why they cannot.
+	ready func(ctx context.Context) error
+	// paths and methods to calls.
+	routes map[string]map[string]call
+}
+
+func newAPI(v Engine, m *measures, ready func(ctx context.Context) error, log *slog.Logger) *api {
+	a := &api{engine: v, log: log, metrics: m, ready: ready}
+	a.routes = map[string]map[string]call{
+		escache.PathNode:   {http.MethodGet: a.node},
+		escache.PathStatus: {http.MethodGet: a.status},
+		escache.PathReplica: {
+			http.MethodPut: body(checkReplica, func(ctx context.Context, req escache.ReplicaRequest) (any, error) {
+				return nil, v.PutReplica(ctx, req)
+			}),
+			http.MethodDelete: a.deleteReplica,
+		},
+		escache.PathDevConnect: {http.MethodPost: body(checkConnect, func(ctx context.Context, req escache.ConnectRequest) (any, error) {
+			return v.DevConnect(ctx, req)
+		})},
+		escache.PathFlush: {http.MethodPost: body(func(req escache.FlushRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkSeconds("timeoutSeconds", req.TimeoutSeconds, 86400)})
+		}, func(ctx context.Context, req escache.FlushRequest) (any, error) { return v.Flush(ctx, req) })},
+		escache.PathStop: {http.MethodPost: body(func(req escache.StopRequest) error { return checkRef(req.VolumeRef) },
+			func(ctx context.Context, req escache.StopRequest) (any, error) { return nil, v.Stop(ctx, req) })},
+		escache.PathMode: {http.MethodPost: body(func(req escache.ModeRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkMode(req.Mode)})
+		}, func(ctx context.Context, req escache.ModeRequest) (any, error) { return nil, v.SetMode(ctx, req) })},
+		escache.PathHold: {http.MethodPost: body(func(req escache.HoldRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkSeconds("maxSeconds", req.MaxSeconds, 3600)})
+		}, func(ctx context.Context, req escache.HoldRequest) (any, error) { return v.Hold(ctx, req) })},
+		escache.PathRelease: {http.MethodPost: body(func(req escache.ReleaseRequest) error { return checkRef(req.VolumeRef) },
+			func(ctx context.Context, req escache.ReleaseRequest) (any, error) { return nil, v.Release(ctx, req) })},
+		escache.PathResize: {http.MethodPost: body(func(req escache.ResizeRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkBytes("sizeBytes", req.SizeBytes)})
+		}, func(ctx context.Context, req escache.ResizeRequest) (any, error) { return nil, v.Resize(ctx, req) })},
+		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
+			return firstOf([]error{checkRef(req.VolumeRef), checkEpoch(req.Epoch)})
+		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},
+	}
+	return a
+}
+
+// body makes a call of a verb whose request is a JSON body.
+func body[T any](check func(T) error, do func(context.Context, T) (any, error)) call {
+	return func(r *http.Request) (any, error) {
+		if _, err := query(r); err != nil {
+			return nil, err
+		}
+		var req T
+		if err := decode(r, &req); err != nil {
+			return nil, err
+		}
+		if err := check(req); err != nil {
+			return nil, err
+		}
+		return do(r.Context(), req)
+	}
+}
+
+func (a *api) node(r *http.Request) (any, error) {
+	if _, err := query(r); err != nil {
+		return nil, err
+	}
+	return a.engine.Node(r.Context())
+}
+
+func (a *api) status(r *http.Request) (any, error) {
+	q, err := query(r, "pool", "image")
+	if err != nil {
+		return nil, err
+	}
+	if len(q) == 0 {
+		return a.engine.Status(r.Context(), nil)
+	}
+	ref := escache.VolumeRef{Pool: q["pool"], Image: q["image"]}
+	if err := checkRef(ref); err != nil {
+		return nil, err
+	}
+	return a.engine.Status(r.Context(), &ref)
+}
+
+func (a *api) deleteReplica(r *http.Request) (any, error) {
+	q, err := query(r, "pool", "image", "discard")
+	if err != nil {
+		return nil, err
+	}
+	ref := escache.VolumeRef{Pool: q["pool"], Image: q["image"]}
+	if err := checkRef(ref); err != nil {
+		return nil, err
+	}
+	text, given := q["discard"]
+	discard, err := discardOf(text, given)
+	if err != nil {
+		return nil, err
+	}
+	return nil, a.engine.DeleteReplica(r.Context(), ref, discard)
+}
+
+// ServeHTTP answers one request and logs it in one line.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	answer, err := a.serve(w, r)
+	operation := r.Method + " " + r.URL.Path
+	took := time.Since(start)
+	attrs := []any{"took", took.Round(time.Millisecond)}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		attrs = append(attrs, "client", r.TLS.PeerCertificates[0].Subject.CommonName)
+	}
+	if err == nil {
+		a.metrics.done(operation, took, "")
+		level := slog.LevelInfo
+		if r.Method == http.MethodGet {
+			level = slog.LevelDebug // polled all the time
+		}
+		a.log.Log(r.Context(), level, operation, attrs...)
+		write(w, http.StatusOK, "application/json", answer)
+		return
+	}
+	p := engine.ProblemOf(err)
+	if p.Code == escache.CodeUnknownPath || p.Code == escache.CodeMethodNotAllowed {
+		operation = "unknown" // a metric's labels must not grow with what strangers send
+	}
+	a.metrics.done(operation, took, string(p.Code))
+	level := slog.LevelWarn
+	if p.Status >= http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	a.log.Log(r.Context(), level, operation, append(attrs, "code", p.Code, "detail", err)...)
+	write(w, p.Status, escache.ProblemContentType, p)
+}
+
+func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
+	methods, ok := a.routes[r.URL.Path]
+	if !ok {
+		return nil, fail(escache.CodeUnknownPath, "%s: the escache API v1 has no such path", r.URL.Path)
+	}
+	do, ok := methods[r.Method]
+	if !ok {
+		var allow []string
+		for m := range methods {
+			allow = append(allow, m)
+		}
+		slices.Sort(allow)
+		w.Header().Set("Allow", strings.Join(allow, ", "))
+		return nil, fail(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
+	}
+	if r.Method != http.MethodGet {
+		if err := a.ready(r.Context()); err != nil {
+			return nil, err
+		}
+	}
+	return do(r)
+}
+
+func write(w http.ResponseWriter, status int, contentType string, answer any) {
+	if answer == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	data, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n'))
+}
+
+// Handler is the whole HTTP surface: the API and the metrics. ready returns nil as soon as changes can be made, or why they cannot.
+func Handler(engine Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
+	m := newMeasures()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(engine.Collectors()...)
+	reg.MustRegister(m.seconds, m.failures,
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
+	api := newAPI(engine, m, ready, log)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" && r.Method == http.MethodGet {
+			metrics.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
+}

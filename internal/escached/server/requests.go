@@ -1,0 +1,202 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached"
+)
+
+// maxBody bounds a request's body, in bytes.
+const maxBody = 64 << 10
+
+// minCache is the least a cache can work with: header, dm-writecache's and DRBD's metadata and some data.
+const minCache = 8 << 20
+
+var (
+	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	imageID    = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
+)
+
+func invalid(format string, args ...any) error {
+	return fail(escache.CodeInvalidRequest, format, args...)
+}
+
+// decode reads a body into a request: JSON in UTF-8, of known fields, with nothing behind it.
+func decode(r *http.Request, into any) error {
+	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	switch {
+	case err != nil:
+		return invalid("body: cannot be read: %v", err)
+	case len(data) > maxBody:
+		return invalid("body: longer than %d bytes", maxBody)
+	case !utf8.Valid(data):
+		return invalid("body: not valid UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return invalid("body: %v", errors.Join(err))
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return invalid("body: more than one JSON value")
+	}
+	return nil
+}
+
+// query reads the parameters, each at most once and none but those allowed.
+func query(r *http.Request, allowed ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, invalid("query: %v", err)
+	}
+	out := map[string]string{}
+	for key, list := range values {
+		known := false
+		for _, a := range allowed {
+			known = known || a == key
+		}
+		if !known {
+			return nil, invalid("query: unknown parameter %q; allowed are: %s", key, strings.Join(allowed, ", "))
+		}
+		if len(list) != 1 {
+			return nil, invalid("query: parameter %q is given %d times", key, len(list))
+		}
+		out[key] = list[0]
+	}
+	return out, nil
+}
+
+func checkRef(ref escache.VolumeRef) error {
+	for key, name := range map[string]string{"pool": ref.Pool, "image": ref.Image} {
+		if !volumeName.MatchString(name) {
+			return invalid("%s: %q is not a name of 1 to 128 of A-Z a-z 0-9 _ . - that begins with a letter, a digit or _", key, name)
+		}
+	}
+	return nil
+}
+
+func checkImageID(id string) error {
+	if id != "" && !imageID.MatchString(id) {
+		return invalid("imageID: %q is not an image id, as `rbd info` shows it", id)
+	}
+	return nil
+}
+
+func checkBytes(key string, n int64) error {
+	switch {
+	case n <= 0:
+		return invalid("%s: %d is not a size", key, n)
+	case n%4096 != 0:
+		return invalid("%s: %d is not a multiple of 4096; round the size up", key, n)
+	}
+	return nil
+}
+
+func checkReplica(r escache.ReplicaRequest) error {
+	errs := []error{
+		checkRef(r.VolumeRef), checkImageID(r.ImageID), checkBytes("sizeBytes", r.SizeBytes), checkBytes("cacheBytes", r.CacheBytes),
+	}
+	if r.CacheBytes < minCache {
+		errs = append(errs, invalid("cacheBytes: %d is less than %d, the smallest cache", r.CacheBytes, minCache))
+	}
+	if len(r.Nodes) != 2 {
+		errs = append(errs, invalid("nodes: %d given, a replica has exactly two", len(r.Nodes)))
+		return firstOf(errs)
+	}
+	for _, n := range r.Nodes {
+		if !escached.IsNodeName(n.Name) {
+			errs = append(errs, invalid("nodes: %q is not a host name", n.Name))
+		}
+		if net.ParseIP(n.Address) == nil {
+			errs = append(errs, invalid("nodes: %q is not an IP address", n.Address))
+		}
+	}
+	if r.Nodes[0].Name == r.Nodes[1].Name || net.ParseIP(r.Nodes[0].Address).Equal(net.ParseIP(r.Nodes[1].Address)) {
+		errs = append(errs, invalid("nodes: both replicas are on one host; name two"))
+	}
+	if r.Port < 1 || r.Port > 65535 {
+		errs = append(errs, invalid("port: %d is not a port", r.Port))
+	}
+	if r.Minor < 0 || r.Minor >= 1<<20 {
+		errs = append(errs, invalid("minor: %d is not a minor number", r.Minor))
+	}
+	return firstOf(errs)
+}
+
+func checkConnect(r escache.ConnectRequest) error {
+	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID), checkEpoch(r.Epoch)}
+	o := r.Options
+	if o.Mode != "" {
+		errs = append(errs, checkMode(o.Mode))
+	}
+	for key, percent := range map[string]int{"highWatermark": o.HighWatermark, "lowWatermark": o.LowWatermark} {
+		if percent < 0 || percent > 100 {
+			errs = append(errs, invalid("options.%s: %d is not between 1 and 100 percent", key, percent))
+		}
+	}
+	if high, low := orDefault(o.HighWatermark, 50), orDefault(o.LowWatermark, 45); low > high {
+		errs = append(errs, invalid("options: lowWatermark %d is above highWatermark %d", low, high))
+	}
+	if o.MaxDirtyAgeSeconds < 0 || o.MaxDirtyAgeSeconds > 86400 {
+		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and 86400", o.MaxDirtyAgeSeconds))
+	}
+	return firstOf(errs)
+}
+
+func checkEpoch(epoch int64) error {
+	if epoch < 1 {
+		return invalid("epoch: %d is not positive", epoch)
+	}
+	return nil
+}
+
+func orDefault(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+func checkMode(m escache.Mode) error {
+	if m != escache.ModeWriteback && m != escache.ModeWritethrough {
+		return invalid("mode: %q is neither %s nor %s", m, escache.ModeWriteback, escache.ModeWritethrough)
+	}
+	return nil
+}
+
+func checkSeconds(key string, n, most int) error {
+	if n < 1 || n > most {
+		return invalid("%s: %d is not between 1 and %d", key, n, most)
+	}
+	return nil
+}
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discardOf reads the parameter that drops data; what is left out is no, and nothing else is either.
+func discardOf(text string, given bool) (bool, error) {
+	switch {
+	case !given, text == "false":
+		return false, nil
+	case text == "true":
+		return true, nil
+	}
+	return false, invalid("discard: %q is neither true nor false", text)
+}
