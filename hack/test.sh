@@ -28,8 +28,8 @@ step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/host ./test/e2e/chaos ./test/e2e/node
-step "build tools" go run ./test/tool --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
-gotestsum=$(go run ./test/tool gotestsum)
+step "build tools" go run ./test/buildtools --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
+gotestsum=$(go run ./test/buildtools gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 

@@ -40,7 +40,7 @@ func cases(t *testing.T) map[string]string {
 	return out
 }
 
-// The versions of Helm that install the chart, by the names of test/tool.
+// The versions of Helm that install the chart, by the names that test/buildtools knows.
 const (
 	helm4 = "helm"
 	helm3 = "helm3"

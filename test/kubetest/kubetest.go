@@ -1,5 +1,5 @@
 // Package kubetest gives tests a real Kubernetes control plane on loopback: etcd, API server, controller manager and scheduler, without
-// nodes. It starts in 4 s (minutes when they have to be built first, see test/tool) and ends with the test process, however that ends.
+// nodes. It starts in 4 s (minutes when they have to be built first, see test/buildtools) and ends with the test process, however that ends.
 package kubetest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/escache/escache-csi/test/internal/buildcache"
 	"github.com/escache/escache-csi/test/internal/kubernetes"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
 // buildTimeout is for a cold cache on two cores; startTimeout for a loaded machine.
@@ -60,7 +60,7 @@ func start(dir string, audited bool) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	builder, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		return nil, err
 	}

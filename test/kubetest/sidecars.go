@@ -8,10 +8,10 @@ import (
 	"github.com/escache/escache-csi/test/internal/buildcache"
 	"github.com/escache/escache-csi/test/internal/kubernetes"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
-// Tools are the paths of tools by name (see test/tool), built first if they have to be.
+// Tools are the paths of tools by name (see test/buildtools), built first if they have to be.
 func Tools(t testing.TB, names ...string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
@@ -23,13 +23,13 @@ func Tools(t testing.TB, names ...string) map[string]string {
 	return paths
 }
 
-func builder(t testing.TB) *tools.Builder {
+func builder(t testing.TB) *toolbuilder.Builder {
 	t.Helper()
 	cache, err := buildcache.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := tools.New(".", cache, progress.New(os.Stderr))
+	b, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		t.Fatal(err)
 	}

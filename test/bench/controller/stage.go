@@ -20,7 +20,7 @@ import (
 	"github.com/escache/escache-csi/test/internal/kubernetes"
 	"github.com/escache/escache-csi/test/internal/microceph"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
 const (
@@ -105,7 +105,7 @@ func (s *stage) startKubernetes(ctx context.Context, steps *progress.Printer) er
 	if err != nil {
 		return err
 	}
-	builder, err := tools.New(".", cache, steps)
+	builder, err := toolbuilder.New(".", cache, steps)
 	if err != nil {
 		return err
 	}

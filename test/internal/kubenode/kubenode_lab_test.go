@@ -14,7 +14,7 @@ import (
 	"github.com/escache/escache-csi/test/internal/buildcache"
 	"github.com/escache/escache-csi/test/internal/hostimage"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
 func TestRootImageHoldsNodeProgramsAndUnpackedImages(t *testing.T) {
@@ -24,7 +24,7 @@ func TestRootImageHoldsNodeProgramsAndUnpackedImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	builder, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		t.Fatal(err)
 	}

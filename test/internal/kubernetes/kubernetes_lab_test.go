@@ -15,7 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/test/internal/buildcache"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
 func builtTools(t *testing.T, names ...string) map[string]string {
@@ -24,7 +24,7 @@ func builtTools(t *testing.T, names ...string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	builder, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/test/internal/kubenode"
 	"github.com/escache/escache-csi/test/internal/kubernetes"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
 
@@ -37,7 +37,7 @@ func centralTools() []string {
 
 // kubernetesFlavour builds all tools, those of the nodes into their image.
 func (p *Plan) kubernetesFlavour(ctx context.Context, cache *buildcache.Cache, steps *progress.Printer) (hostimage.Flavour, error) {
-	builder, err := tools.New(p.Location.Checkout, cache, steps)
+	builder, err := toolbuilder.New(p.Location.Checkout, cache, steps)
 	if err != nil {
 		return hostimage.Flavour{}, err
 	}

@@ -1,7 +1,7 @@
-// Command microceph runs a real one-machine Ceph on loopback in the foreground, in a directory that goes when it ends: with Ctrl-C, or the
+// Command startceph runs a real one-machine Ceph on loopback in the foreground, in a directory that goes when it ends: with Ctrl-C, or the
 // terminal.
 //
-//	go run ./test/microceph
+//	go run ./test/startceph
 //	CEPH_CONF=… rbd create --size 1G rbd/try
 package main
 
@@ -27,7 +27,7 @@ func main() {
 	err := run(ctx, *port, *propose)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "microceph:", err)
+		fmt.Fprintln(os.Stderr, "startceph:", err)
 		os.Exit(1)
 	}
 }

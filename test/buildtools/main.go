@@ -1,7 +1,7 @@
-// Command tool prints the path of a tool that is built from a pinned Go module, and builds it first if it has to:
+// Command buildtools prints the path of a tool that is built from a pinned Go module, and builds it first if it has to:
 //
-//	$(go run ./test/tool golangci-lint) run ./...
-//	go run ./test/tool --build-all
+//	$(go run ./test/buildtools golangci-lint) run ./...
+//	go run ./test/buildtools --build-all
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/test/internal/buildcache"
 	"github.com/escache/escache-csi/test/internal/progress"
-	"github.com/escache/escache-csi/test/internal/tools"
+	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
 func main() {
@@ -25,7 +25,7 @@ func main() {
 	err := run(ctx, *everything, flag.Args())
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "tool:", err)
+		fmt.Fprintln(os.Stderr, "buildtools:", err)
 		os.Exit(1)
 	}
 }
@@ -36,7 +36,7 @@ func run(ctx context.Context, everything bool, names []string) error {
 		return err
 	}
 	// Standard output is for the path alone, so that a script can use it.
-	builder, err := tools.New(".", cache, progress.New(os.Stderr))
+	builder, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
-// Package tools builds the programs that development and the lab need from Go modules: linters, code generators, Kubernetes, etcd,
+// Package toolbuilder builds the programs that development and the lab need from Go modules: linters, code generators, Kubernetes, etcd,
 // containerd, CSI sidecars. Versions are pinned by the modules under hack/tools; what is built goes to the shared cache, keyed by all it
 // depends on.
-package tools
+package toolbuilder
 
 import (
 	"bytes"
