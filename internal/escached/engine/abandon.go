@@ -214,7 +214,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 	}
 	_ = e.holds.drop(v.name())
 	crashpoint.Reach("abandon/removed")
-	if err := e.letGo(ctx, v); err != nil {
+	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return err
 	}
 	if _, err := e.Resources.Write(e.resource(v)); err != nil {

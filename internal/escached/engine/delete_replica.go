@@ -2,13 +2,9 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // DeleteReplica removes this host's replica. Without discard only when it positively holds nothing that Ceph has not.
@@ -60,38 +56,6 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 	return nil
 }
 
-// dirtyHere returns what this replica holds that Ceph has not. An error means that nobody can say.
-//
-// The local copy decides, even if the peer knows better: what is only on the peer is not lost with this copy.
-func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
-	unknown := func(why string) error {
-		return v.fail(escache.CodeDirtyUnknown, "nobody can say whether the replica on %s is clean: %s; discard=true drops it for good",
-			e.cfg.Node, why)
-	}
-	st, up, err := e.replica(v.Minor)
-	if err != nil {
-		return 0, err
-	}
-	if !up {
-		return 0, unknown("DRBD does not run it")
-	}
-	path := e.Store.Path(v.name())
-	if st.Disk == drbd.Inconsistent && !v.Formatted && st.PeerDisk != drbd.UpToDate {
-		block, err := e.Disks.Read(ctx, v.name(), path, 0, writecache.BlockBytes)
-		if err == nil && slices.Max(block) == 0 {
-			return 0, nil // never used
-		}
-	}
-	if !slices.Contains([]string{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
-		return 0, unknown("its disk is " + st.Disk)
-	}
-	dirty, err := e.Disks.CountDirty(ctx, v.name(), path, writecache.HeaderBytes)
-	if err != nil {
-		return 0, unknown(err.Error())
-	}
-	return dirty, nil
-}
-
 // finishDelete removes whatever there is of a replica. It is repeated until it succeeds, also after a restart.
 func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	gone := v
@@ -100,7 +64,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("delete_replica/decided")
-	if err := e.letGo(ctx, v); err != nil {
+	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return err
 	}
 	if _, up, err := e.replica(v.Minor); err != nil {
@@ -128,24 +92,4 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	e.dirt.drop(v.name())
 	e.faults.Delete(v.name())
 	return nil
-}
-
-// letGo gives back what a volume without a device still holds: link, maps, the Primary role. It is the tail of stop, and
-// what undoes a connect that did not get to its end.
-func (e *Engine) letGo(ctx context.Context, v volume) error {
-	var errs []error
-	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, formatting(v.name())))
-	maps, err := e.Images.Find(v.Pool, v.Image)
-	errs = append(errs, err)
-	for _, m := range maps {
-		errs = append(errs, e.Images.Unmap(ctx, v.name(), m.ID))
-	}
-	crashpoint.Reach("let_go/unmapped")
-	st, up, err := e.replica(v.Minor)
-	errs = append(errs, err)
-	if up && st.Role == drbd.Primary {
-		errs = append(errs, e.demote(ctx, v.name()))
-	}
-	crashpoint.Reach("let_go/demoted")
-	return errors.Join(errs...)
 }

@@ -49,7 +49,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		// Nothing of an attempt that failed stays: the next one starts from the same place, here or on the peer.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
-		if left := e.letGo(undo, v); left != nil {
+		if left := e.unmapAndDemote(undo, v); left != nil {
 			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
 		}
 		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
@@ -122,7 +122,7 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	// Maps that an attempt left, which was killed half way.
-	if err := e.letGo(ctx, v); err != nil {
+	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return none, err
 	}
 	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)

@@ -9,7 +9,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -157,6 +156,9 @@ const (
 	turnTimeout    = 10 * time.Minute
 )
 
+// poll is how often the kernel's state is read while a verb waits for it to change.
+const poll = 200 * time.Millisecond
+
 // begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
 // half way helps nobody.
 func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
@@ -224,25 +226,6 @@ func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, 
 	return v, dev, err
 }
 
-func (e *Engine) device(ctx context.Context, name string) (writecache.Device, bool, error) {
-	devices, err := e.Caches.Devices(ctx, name)
-	if err != nil {
-		return writecache.Device{}, false, err
-	}
-	dev, ok := devices[name]
-	return dev, ok, nil
-}
-
-// replica returns DRBD's state of a volume. ok is false while DRBD does not know it.
-func (e *Engine) replica(minor int) (drbd.Status, bool, error) {
-	table, err := e.States.Read()
-	if err != nil {
-		return drbd.Status{}, false, err
-	}
-	st, ok := table.Devices[minor]
-	return st, ok, nil
-}
-
 // retag writes a changed record to the disk, then to memory.
 func (e *Engine) retag(ctx context.Context, from, to volume) error {
 	if from == to {
@@ -254,53 +237,6 @@ func (e *Engine) retag(ctx context.Context, from, to volume) error {
 	e.reg.put(to)
 	return nil
 }
-
-func (e *Engine) resource(v volume) drbd.Resource {
-	return drbd.Resource{
-		Name: v.name(), Minor: v.Minor, Port: v.Port, Disk: e.Store.Path(v.name()),
-		LocalHost: e.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
-		ResyncRate: e.cfg.DRBD.ResyncRate, FencePeer: e.fencePeer,
-	}
-}
-
-// expose makes the device that users get, with POOL/IMAGE pointing at it.
-func (e *Engine) expose(ctx context.Context, v volume, size int64) (string, error) {
-	if e.holds.until(v.name()) == nil { // what is held was complete, and stays suspended
-		if err := e.Caches.Expose(ctx, v.name(), size); err != nil {
-			return "", err
-		}
-	}
-	return e.link(v)
-}
-
-// link makes POOL/IMAGE point at the device.
-func (e *Engine) link(v volume) (string, error) {
-	path := devicePath(e.cfg.DeviceDir, v)
-	target := e.Caches.Path(v.name())
-	if got, err := os.Readlink(path); err == nil && got == target {
-		return path, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
-	}
-	tmp := filepath.Join(e.cfg.DeviceDir, "."+v.name())
-	_ = os.Remove(tmp)
-	if err := os.Symlink(target, tmp); err != nil {
-		return "", err
-	}
-	return path, os.Rename(tmp, path)
-}
-
-func (e *Engine) unlink(v volume) error {
-	path := devicePath(e.cfg.DeviceDir, v)
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	_ = os.Remove(filepath.Dir(path)) // the pool's directory, if that was the last of it
-	return nil
-}
-
-func devicePath(dir string, v volume) string { return filepath.Join(dir, v.Pool, v.Image) }
 
 func sameIP(a, b string) bool {
 	x, y := net.ParseIP(a), net.ParseIP(b)

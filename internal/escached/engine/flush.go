@@ -9,9 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/writecache"
-	"github.com/escache/escache-csi/internal/pause"
 )
 
 // A flush message cannot be called back: the kernel answers it when all is written, however long Ceph takes. So it runs in
@@ -91,45 +89,6 @@ func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Tim
 	answer.Clean = done && answer.DirtyBytes == 0 && dev.Blocks > 0 && !dev.Error
 	answer.flushed = job.dirty.Load() - answer.DirtyBytes
 	return answer, done && !answer.Clean, nil
-}
-
-// mayTouch is what a verb that has the volume calls first: it refuses what would only get stuck.
-func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
-	if e.holds.until(v.name()) != nil {
-		return v.fail(escache.CodeHeld, "it is held; release it first")
-	}
-	if err := e.notFrozen(ctx, v); err != nil {
-		return err
-	}
-	if dev.Suspended { // not by a hold: a reload that did not get to its end
-		return e.Caches.LoadAndResume(ctx, v.name(), dev.Table)
-	}
-	return nil
-}
-
-// thaw is how long a verb waits for frozen I/O: the arbiter usually answers in a moment, and a peer that was only slow is
-// back as soon.
-const thaw = 10 * time.Second
-
-func (e *Engine) notFrozen(ctx context.Context, v volume) error {
-	for start := e.now(); ; {
-		st, up, err := e.replica(v.Minor)
-		switch {
-		case err != nil:
-			return err
-		case up && st.Disk == drbd.Diskless && !st.Linked():
-			return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
-		case !up || !st.Suspended:
-			return nil
-		case e.now().Sub(start) > thaw:
-			return v.fail(escache.CodeStuck,
-				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing changes meanwhile",
-				e.cfg.Node, v.Peer.Name, v.Peer.Name)
-		}
-		if err := pause.For(ctx, poll); err != nil {
-			return err
-		}
-	}
 }
 
 func (e *Engine) joinFlush(v volume) (*flushJob, error) {

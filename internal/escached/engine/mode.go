@@ -2,12 +2,9 @@ package engine
 
 import (
 	"context"
-	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/writecache"
-	"github.com/escache/escache-csi/internal/pause"
 )
 
 // SetMode turns draining on and off by reloading the table, so that the kernel itself is the record of the mode.
@@ -34,83 +31,4 @@ func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	err = e.reload(ctx, v.name(), dev.Table, table)
 	crashpoint.Reach("mode/reloaded")
 	return err
-}
-
-// reload puts a table in place of the running one under open files. If that fails, I/O must not stay suspended: the old
-// table is loaded again.
-func (e *Engine) reload(ctx context.Context, name string, old, table writecache.Table) error {
-	err := e.Caches.Reload(ctx, name, table)
-	if err == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancel()
-	dev, ok, look := e.device(ctx, name)
-	if look != nil || !ok || !dev.Suspended {
-		return errors.Join(err, look)
-	}
-	return errors.Join(err, e.Caches.LoadAndResume(ctx, name, old))
-}
-
-// Resize makes the device as large as the image has become, under running I/O.
-func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "resize", changeTimeout)
-	if err != nil {
-		return err
-	}
-	defer done()
-	v, dev, err := e.connected(ctx, req.VolumeRef)
-	if err != nil {
-		return err
-	}
-	if err := e.mayTouch(ctx, v, dev); err != nil {
-		return err
-	}
-	if req.SizeBytes < dev.Bytes {
-		return fail(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
-	}
-	if req.SizeBytes > dev.Bytes {
-		if err := e.waitForSize(ctx, v, req.SizeBytes); err != nil {
-			return err
-		}
-		table := dev.Table
-		table.Bytes = req.SizeBytes
-		crashpoint.Reach("resize/begin")
-		if err := e.reload(ctx, v.name(), dev.Table, table); err != nil {
-			return err
-		}
-	}
-	crashpoint.Reach("resize/reloaded")
-	if err := e.Caches.Expose(ctx, v.name(), max(req.SizeBytes, dev.Bytes)); err != nil {
-		return err
-	}
-	crashpoint.Reach("resize/exposed")
-	next := v
-	next.SizeBytes = max(v.SizeBytes, req.SizeBytes)
-	err = e.retag(ctx, v, next)
-	crashpoint.Reach("resize/tagged")
-	return err
-}
-
-// sizePolls bounds how long Ceph's notice of the new size may take: 10 s.
-const sizePolls = 50
-
-// waitForSize waits for krbd to hear that the image grew.
-func (e *Engine) waitForSize(ctx context.Context, v volume, want int64) error {
-	var have int64
-	for range sizePolls {
-		maps, err := e.Images.Find(v.Pool, v.Image)
-		if err != nil {
-			return err
-		}
-		for _, m := range maps {
-			if have = m.Bytes; have >= want {
-				return nil
-			}
-		}
-		if err := pause.For(ctx, poll); err != nil {
-			return err
-		}
-	}
-	return v.fail(escache.CodeInvalidRequest, "sizeBytes: the image has %d bytes, less than %d; grow it in Ceph first", have, want)
 }

@@ -11,19 +11,15 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-func drbdDevice(v volume) string { return drbd.Device(v.Minor) }
-
 const (
 	// lossNotice is how long DRBD may take to see that a silent peer is gone (timeout 2 s, ping 1.5 s), with room for a
 	// loaded host.
 	lossNotice = 6 * time.Second
 	// handshake is how long a peer that is there may take to connect after a start.
 	handshake = 10 * time.Second
-	poll      = 200 * time.Millisecond
 	// promoteTries: while the loss of the peer is not noticed yet, the first try always fails. Within one try the kernel asks
 	// the arbiter up to four times.
 	promoteTries = 4
-	demoteTries  = 25
 )
 
 // mayPromote waits until DRBD's state says that this replica is current, or that it is not. It changes nothing but the
@@ -136,20 +132,6 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 	if errors.Is(err, drbd.ErrPeerNotFenced) {
 		return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
 			v.Peer.Name, err)
-	}
-	return err
-}
-
-// demote makes the replica Secondary. Others that look at every new device (udev) may have it open for a moment.
-func (e *Engine) demote(ctx context.Context, name string) error {
-	var err error
-	for range demoteTries {
-		if err = e.Replicator.Demote(ctx, name); !errors.Is(err, drbd.ErrOpen) {
-			return err
-		}
-		if stop := pause.For(ctx, poll); stop != nil {
-			return stop
-		}
 	}
 	return err
 }

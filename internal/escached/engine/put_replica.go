@@ -8,7 +8,6 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
@@ -226,24 +225,4 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 		return err
 	}
 	return e.ensureUp(ctx, next)
-}
-
-// ensureUp brings a finished replica's DRBD device up if it is not, or only half. One that works is left alone, whatever
-// its file says: a link that carries I/O is not touched.
-func (e *Engine) ensureUp(ctx context.Context, v volume) error {
-	changed, err := e.Resources.Write(e.resource(v))
-	if err != nil {
-		return err
-	}
-	st, up, err := e.replica(v.Minor)
-	switch {
-	case err != nil:
-		return err
-	case !up:
-		return e.Replicator.Up(ctx, v.name())
-	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone,
-		st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
-		return e.Replicator.Adjust(ctx, v.name())
-	}
-	return nil
 }

@@ -115,7 +115,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 		return err
 	}
 	crashpoint.Reach("start/up")
-	return e.letGo(ctx, v)
+	return e.unmapAndDemote(ctx, v)
 }
 
 // dropOrphans removes resource files whose volume is gone: two files with one port make drbdadm refuse all of them.

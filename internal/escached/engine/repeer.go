@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // repeer gives a replica another partner, if this one's data is good to copy from: to DRBD the new partner's metadata is fresh, so it is
@@ -71,23 +69,4 @@ func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Statu
 		err = mismatch()
 	}
 	return err
-}
-
-// unused reports a copy to which nothing was ever written, neither by this host nor by a resync: half a resync leaves a disk that DRBD
-// calls as inconsistent as a new one. What lies first on a cache, the header, is there as soon as anything is.
-func (e *Engine) unused(ctx context.Context, v volume) (bool, error) {
-	st, up, err := e.replica(v.Minor)
-	if err != nil || v.Formatted || up && st.Disk != drbd.Inconsistent {
-		return false, err
-	}
-	for _, offset := range []int64{0, writecache.HeaderBytes} {
-		block, err := e.Disks.Read(ctx, v.name(), e.Store.Path(v.name()), offset, writecache.BlockBytes)
-		if err != nil {
-			return false, err
-		}
-		if bytes.Count(block, []byte{0}) != len(block) {
-			return false, nil
-		}
-	}
-	return true, nil
 }

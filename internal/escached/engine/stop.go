@@ -27,7 +27,7 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 		return err
 	}
 	if !connected {
-		return e.letGo(ctx, v)
+		return e.unmapAndDemote(ctx, v)
 	}
 	if err := e.mayStop(v, dev); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	if err := e.stayedClean(ctx, v, dev); err != nil {
 		return err
 	}
-	if err := e.letGo(ctx, v); err != nil {
+	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return err
 	}
 	e.standsClean(v, before)

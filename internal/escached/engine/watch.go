@@ -202,7 +202,7 @@ func (e *Engine) dropLeftover(ctx context.Context, v volume) {
 	if _, connected, err := e.device(ctx, v.name()); err != nil || connected {
 		return
 	}
-	if err := e.letGo(ctx, v); err != nil {
+	if err := e.unmapAndDemote(ctx, v); err != nil {
 		e.log.Warn("what is left of a connect cannot be given back yet", "pool", v.Pool, "image", v.Image, "error", err)
 		return
 	}

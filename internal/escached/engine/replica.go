@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// replica returns DRBD's state of a volume. ok is false while DRBD does not know it.
+func (e *Engine) replica(minor int) (drbd.Status, bool, error) {
+	table, err := e.States.Read()
+	if err != nil {
+		return drbd.Status{}, false, err
+	}
+	st, ok := table.Devices[minor]
+	return st, ok, nil
+}
+
+func (e *Engine) resource(v volume) drbd.Resource {
+	return drbd.Resource{
+		Name: v.name(), Minor: v.Minor, Port: v.Port, Disk: e.Store.Path(v.name()),
+		LocalHost: e.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
+		ResyncRate: e.cfg.DRBD.ResyncRate, FencePeer: e.fencePeer,
+	}
+}
+
+func drbdDevice(v volume) string { return drbd.Device(v.Minor) }
+
+// ensureUp brings a finished replica's DRBD device up if it is not, or only half. One that works is left alone, whatever
+// its file says: a link that carries I/O is not touched.
+func (e *Engine) ensureUp(ctx context.Context, v volume) error {
+	changed, err := e.Resources.Write(e.resource(v))
+	if err != nil {
+		return err
+	}
+	st, up, err := e.replica(v.Minor)
+	switch {
+	case err != nil:
+		return err
+	case !up:
+		return e.Replicator.Up(ctx, v.name())
+	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone,
+		st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
+		return e.Replicator.Adjust(ctx, v.name())
+	}
+	return nil
+}
+
+// unused reports a copy to which nothing was ever written, neither by this host nor by a resync: half a resync leaves a disk that DRBD
+// calls as inconsistent as a new one. What lies first on a cache, the header, is there as soon as anything is.
+func (e *Engine) unused(ctx context.Context, v volume) (bool, error) {
+	st, up, err := e.replica(v.Minor)
+	if err != nil || v.Formatted || up && st.Disk != drbd.Inconsistent {
+		return false, err
+	}
+	for _, offset := range []int64{0, writecache.HeaderBytes} {
+		block, err := e.Disks.Read(ctx, v.name(), e.Store.Path(v.name()), offset, writecache.BlockBytes)
+		if err != nil {
+			return false, err
+		}
+		if bytes.Count(block, []byte{0}) != len(block) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// dirtyHere returns what this replica holds that Ceph has not. An error means that nobody can say.
+//
+// The local copy decides, even if the peer knows better: what is only on the peer is not lost with this copy.
+func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
+	unknown := func(why string) error {
+		return v.fail(escache.CodeDirtyUnknown, "nobody can say whether the replica on %s is clean: %s; discard=true drops it for good",
+			e.cfg.Node, why)
+	}
+	st, up, err := e.replica(v.Minor)
+	if err != nil {
+		return 0, err
+	}
+	if !up {
+		return 0, unknown("DRBD does not run it")
+	}
+	path := e.Store.Path(v.name())
+	if st.Disk == drbd.Inconsistent && !v.Formatted && st.PeerDisk != drbd.UpToDate {
+		block, err := e.Disks.Read(ctx, v.name(), path, 0, writecache.BlockBytes)
+		if err == nil && slices.Max(block) == 0 {
+			return 0, nil // never used
+		}
+	}
+	if !slices.Contains([]string{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
+		return 0, unknown("its disk is " + st.Disk)
+	}
+	dirty, err := e.Disks.CountDirty(ctx, v.name(), path, writecache.HeaderBytes)
+	if err != nil {
+		return 0, unknown(err.Error())
+	}
+	return dirty, nil
+}
+
+// unmapAndDemote gives back what a volume without a device still holds: link, maps, the Primary role. It is the tail of stop, and
+// what undoes a connect that did not get to its end.
+func (e *Engine) unmapAndDemote(ctx context.Context, v volume) error {
+	var errs []error
+	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, formatting(v.name())))
+	maps, err := e.Images.Find(v.Pool, v.Image)
+	errs = append(errs, err)
+	for _, m := range maps {
+		errs = append(errs, e.Images.Unmap(ctx, v.name(), m.ID))
+	}
+	crashpoint.Reach("unmap_and_demote/unmapped")
+	st, up, err := e.replica(v.Minor)
+	errs = append(errs, err)
+	if up && st.Role == drbd.Primary {
+		errs = append(errs, e.demote(ctx, v.name()))
+	}
+	crashpoint.Reach("unmap_and_demote/demoted")
+	return errors.Join(errs...)
+}
+
+// demoteTries bounds how often a demotion is tried, once each poll.
+const demoteTries = 25
+
+// demote makes the replica Secondary. Others that look at every new device (udev) may have it open for a moment.
+func (e *Engine) demote(ctx context.Context, name string) error {
+	var err error
+	for range demoteTries {
+		if err = e.Replicator.Demote(ctx, name); !errors.Is(err, drbd.ErrOpen) {
+			return err
+		}
+		if stop := pause.For(ctx, poll); stop != nil {
+			return stop
+		}
+	}
+	return err
+}
