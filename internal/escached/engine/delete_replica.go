@@ -87,7 +87,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
-	e.room.changed(ctx, -v.CacheBytes)
+	e.space.changed(ctx, -v.CacheBytes)
 	e.reg.drop(v.name())
 	e.dirt.drop(v.name())
 	e.faults.Delete(v.name())

@@ -135,7 +135,7 @@ type Engine struct {
 
 	// turns are for verbs that start many programs and that nobody's I/O waits for.
 	turns  *semaphore.Weighted
-	room   *room
+	space  *space
 	faults sync.Map // name of an LV → why its tags or its recovery failed
 }
 
@@ -144,7 +144,7 @@ func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, l
 	return &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
 		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
-		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), room: newRoom(layers.Store, time.Now),
+		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), space: newSpace(layers.Store, time.Now),
 		unasked: newUnasked(), turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }

@@ -21,7 +21,7 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
 	}
 	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
-	space, age, err := e.room.space()
+	space, age, err := e.space.latest()
 	if err != nil {
 		bad("the caches' volume group cannot be read: %v", err)
 	}

@@ -74,13 +74,13 @@ func TestAHostThatCannotReadItsGroupForLongIsNotHealthy(t *testing.T) {
 	e = w.restarted()
 	begin := time.Now()
 	w.spaceErr = errors.New("no answer")
-	_ = e.room.refresh(t.Context())
+	_ = e.space.refresh(t.Context())
 	if n, _ := e.Node(t.Context()); !n.Healthy {
 		t.Errorf("one reading that failed is no trouble: %q", n.Reasons)
 	}
-	e.room.now = func() time.Time { return begin.Add(roomTooOld + time.Minute) }
+	e.space.now = func() time.Time { return begin.Add(spaceTooOld + time.Minute) }
 	n, _ := e.Node(t.Context())
-	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "no answer") || n.CacheReadSecondsAgo < int64(roomTooOld/time.Second) {
+	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "no answer") || n.CacheReadSecondsAgo < int64(spaceTooOld/time.Second) {
 		t.Errorf("a group that cannot be read for long: %+v", n)
 	}
 }

@@ -140,7 +140,7 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 		return errors.Join(err, e.forgetUnless(ctx, v))
 	}
 	crashpoint.Reach("put_replica/lv_created")
-	e.room.changed(ctx, v.CacheBytes)
+	e.space.changed(ctx, v.CacheBytes)
 	err := e.layReplica(ctx, v)
 	if err == nil {
 		return nil

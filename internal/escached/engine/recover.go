@@ -22,7 +22,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
 	}
-	if err := e.room.refresh(ctx); err != nil {
+	if err := e.space.refresh(ctx); err != nil {
 		return err
 	}
 	lvs, err := e.Store.Volumes(ctx, false)

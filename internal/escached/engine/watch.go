@@ -19,7 +19,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.watchStandbys(ctx)
 	go e.watchUnasked(ctx)
 	go e.watchAlone(ctx)
-	go e.room.watch(ctx)
+	go e.space.watch(ctx)
 	e.watchHolds(ctx)
 }
 
