@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 	}
 	if have.Phase == phaseCreating {
 		// Nothing was ever written through it, so whatever the request says counts.
-		want.ImageID = cmpOr(want.ImageID, have.ImageID)
+		want.ImageID = cmp.Or(want.ImageID, have.ImageID)
 		want.Joined = want.Joined || have.Joined
 		if err := e.retag(ctx, have, want); err != nil {
 			return err
@@ -60,13 +61,6 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 		return e.layReplica(ctx, want)
 	}
 	return e.confirmReplica(ctx, have, want)
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // fromRequest checks what only this host can know about a request.
@@ -209,7 +203,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 	next := have
 	next.SizeBytes = want.SizeBytes
-	next.ImageID = cmpOr(have.ImageID, want.ImageID)
+	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
 	if want.Joined && !have.Joined {
 		// Laid before, and the caller knows now that it has to be filled. To a copy that was used it means nothing.
 		unused, err := e.unused(ctx, have)

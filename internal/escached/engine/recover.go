@@ -5,11 +5,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/writecache"
+	"golang.org/x/sync/errgroup"
 )
 
 // recoverAtOnce bounds how many volumes are recovered at the same time.
@@ -34,8 +34,8 @@ func (e *Engine) Recover(ctx context.Context) error {
 		return err
 	}
 	e.unasked.setSilent(false)
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, recoverAtOnce)
+	var recovering errgroup.Group
+	recovering.SetLimit(recoverAtOnce)
 	for _, lv := range lvs {
 		if !strings.HasPrefix(lv.Name, namePrefix) {
 			continue
@@ -46,16 +46,15 @@ func (e *Engine) Recover(ctx context.Context) error {
 			continue
 		}
 		e.reg.put(v)
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		recovering.Go(func() error {
 			dev, connected := devices[v.name()]
 			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
 				e.fault(lv.Name, err)
 			}
+			return nil // the others are recovered all the same
 		})
 	}
-	wg.Wait()
+	_ = recovering.Wait()
 	if err := e.dropOrphans(lvs); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -69,23 +70,23 @@ func newAPI(v Engine, m *measures, ready func(ctx context.Context) error, log *s
 			return v.DevConnect(ctx, req)
 		})},
 		escache.PathFlush: {http.MethodPost: body(func(req escache.FlushRequest) error {
-			return firstOf([]error{checkRef(req.VolumeRef), checkSeconds("timeoutSeconds", req.TimeoutSeconds, 86400)})
+			return cmp.Or(checkRef(req.VolumeRef), checkSeconds("timeoutSeconds", req.TimeoutSeconds, 86400))
 		}, func(ctx context.Context, req escache.FlushRequest) (any, error) { return v.Flush(ctx, req) })},
 		escache.PathStop: {http.MethodPost: body(func(req escache.StopRequest) error { return checkRef(req.VolumeRef) },
 			func(ctx context.Context, req escache.StopRequest) (any, error) { return nil, v.Stop(ctx, req) })},
 		escache.PathMode: {http.MethodPost: body(func(req escache.ModeRequest) error {
-			return firstOf([]error{checkRef(req.VolumeRef), checkMode(req.Mode)})
+			return cmp.Or(checkRef(req.VolumeRef), checkMode(req.Mode))
 		}, func(ctx context.Context, req escache.ModeRequest) (any, error) { return nil, v.SetMode(ctx, req) })},
 		escache.PathHold: {http.MethodPost: body(func(req escache.HoldRequest) error {
-			return firstOf([]error{checkRef(req.VolumeRef), checkSeconds("maxSeconds", req.MaxSeconds, 3600)})
+			return cmp.Or(checkRef(req.VolumeRef), checkSeconds("maxSeconds", req.MaxSeconds, 3600))
 		}, func(ctx context.Context, req escache.HoldRequest) (any, error) { return v.Hold(ctx, req) })},
 		escache.PathRelease: {http.MethodPost: body(func(req escache.ReleaseRequest) error { return checkRef(req.VolumeRef) },
 			func(ctx context.Context, req escache.ReleaseRequest) (any, error) { return nil, v.Release(ctx, req) })},
 		escache.PathResize: {http.MethodPost: body(func(req escache.ResizeRequest) error {
-			return firstOf([]error{checkRef(req.VolumeRef), checkBytes("sizeBytes", req.SizeBytes)})
+			return cmp.Or(checkRef(req.VolumeRef), checkBytes("sizeBytes", req.SizeBytes))
 		}, func(ctx context.Context, req escache.ResizeRequest) (any, error) { return nil, v.Resize(ctx, req) })},
 		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
-			return firstOf([]error{checkRef(req.VolumeRef), checkEpoch(req.Epoch)})
+			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch))
 		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},
 	}
 	return a

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -111,7 +112,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 	}
 	if len(r.Nodes) != 2 {
 		errs = append(errs, invalid("nodes: %d given, a replica has exactly two", len(r.Nodes)))
-		return firstOf(errs)
+		return cmp.Or(errs...)
 	}
 	for _, n := range r.Nodes {
 		if !escached.IsNodeName(n.Name) {
@@ -130,7 +131,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 	if r.Minor < 0 || r.Minor >= 1<<20 {
 		errs = append(errs, invalid("minor: %d is not a minor number", r.Minor))
 	}
-	return firstOf(errs)
+	return cmp.Or(errs...)
 }
 
 func checkConnect(r escache.ConnectRequest) error {
@@ -144,13 +145,13 @@ func checkConnect(r escache.ConnectRequest) error {
 			errs = append(errs, invalid("options.%s: %d is not between 1 and 100 percent", key, percent))
 		}
 	}
-	if high, low := orDefault(o.HighWatermark, 50), orDefault(o.LowWatermark, 45); low > high {
+	if high, low := cmp.Or(o.HighWatermark, 50), cmp.Or(o.LowWatermark, 45); low > high {
 		errs = append(errs, invalid("options: lowWatermark %d is above highWatermark %d", low, high))
 	}
 	if o.MaxDirtyAgeSeconds < 0 || o.MaxDirtyAgeSeconds > 86400 {
 		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and 86400", o.MaxDirtyAgeSeconds))
 	}
-	return firstOf(errs)
+	return cmp.Or(errs...)
 }
 
 func checkEpoch(epoch int64) error {
@@ -158,13 +159,6 @@ func checkEpoch(epoch int64) error {
 		return invalid("epoch: %d is not positive", epoch)
 	}
 	return nil
-}
-
-func orDefault(n, otherwise int) int {
-	if n == 0 {
-		return otherwise
-	}
-	return n
 }
 
 func checkMode(m escache.Mode) error {
@@ -177,15 +171,6 @@ func checkMode(m escache.Mode) error {
 func checkSeconds(key string, n, most int) error {
 	if n < 1 || n > most {
 		return invalid("%s: %d is not between 1 and %d", key, n, most)
-	}
-	return nil
-}
-
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }
