@@ -13,6 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/writecache"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -111,56 +112,60 @@ const cleanTries = 3
 
 // Hold suspends I/O with a clean cache: the image then holds everything that was acknowledged.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
-	none := escache.HoldResponse{}
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "hold", changeTimeout)
-	if err != nil {
-		return none, err
-	}
-	defer done()
-	v, dev, err := e.connected(ctx, req.VolumeRef)
-	if err != nil {
-		return none, err
-	}
-	until := e.now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
+	var resp escache.HoldResponse
+	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume, dev writecache.Device) (err error) {
+		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
+		return err
+	})
+	return resp, err
+}
+
+// hold suspends the device for longest at most, and returns when the hold ends. A hold that is already there is only extended.
+func (e *Engine) hold(ctx context.Context, v volume, dev writecache.Device, longest time.Duration) (time.Time, error) {
+	until := e.now().Add(longest).UTC()
 	if old := e.holds.until(v.name()); old != nil && dev.Suspended {
 		if old.After(until) {
 			until = *old
 		}
-		return escache.HoldResponse{HeldUntil: until}, e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until})
+		return until, e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until})
 	}
 	if err := e.notFrozen(ctx, v); err != nil {
-		return none, err
+		return time.Time{}, err
 	}
 	if dev.Error {
-		return none, v.fail(escache.CodeCacheError, "dm-writecache reports an error; flush clears it if Ceph is back")
+		return time.Time{}, v.fail(escache.CodeCacheError, "dm-writecache reports an error; flush clears it if Ceph is back")
 	}
-	// The suspension must be short: what is dirty now is written while I/O still goes on.
-	for range cleanTries {
-		if err := e.Caches.FlushOnce(ctx, v.name(), changeTimeout/2); err != nil {
-			return none, err
-		}
-		if dev, _, err = e.device(ctx, v.name()); err != nil || dev.DirtyBytes() == 0 {
-			break
-		}
-	}
-	if err != nil {
-		return none, err
+	if err := e.flushBeforeHold(ctx, v); err != nil {
+		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/begin")
-	// First the record, then the suspension: whoever starts after a crash in between finds it and resumes.
+	// First the record, then the suspension: after a crash in between, the next start finds the record and resumes.
 	if err := e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until}); err != nil {
-		return none, err
+		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
-	err = e.Caches.Quiesce(ctx, v.name())
+	err := e.Caches.Quiesce(ctx, v.name())
 	crashpoint.Reach("hold/suspended")
 	if err == nil {
 		err = e.heldClean(ctx, v)
 	}
 	if err != nil {
-		return none, errors.Join(err, e.resume(ctx, v))
+		return time.Time{}, errors.Join(err, e.resume(ctx, v))
 	}
-	return escache.HoldResponse{HeldUntil: until}, nil
+	return until, nil
+}
+
+// flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is short.
+func (e *Engine) flushBeforeHold(ctx context.Context, v volume) error {
+	for range cleanTries {
+		if err := e.Caches.FlushOnce(ctx, v.name(), changeTimeout/2); err != nil {
+			return err
+		}
+		if dev, _, err := e.device(ctx, v.name()); err != nil || dev.DirtyBytes() == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // heldClean looks at the suspended device: a suspension over a failing origin succeeds all the same.
@@ -181,16 +186,7 @@ func (e *Engine) heldClean(ctx context.Context, v volume) error {
 
 // Release ends a hold.
 func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error {
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "release", changeTimeout)
-	if err != nil {
-		return err
-	}
-	defer done()
-	v, err := e.known(req.VolumeRef)
-	if err != nil {
-		return err
-	}
-	return e.resume(ctx, v)
+	return e.withReplica(ctx, req.VolumeRef, "release", e.resume)
 }
 
 // resume lets I/O go on if the device is suspended, and forgets the hold. The table is loaded first, always: resuming

@@ -5,45 +5,40 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/writecache"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
 // Resize makes the device as large as the image has become, under running I/O.
 func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "resize", changeTimeout)
-	if err != nil {
-		return err
-	}
-	defer done()
-	v, dev, err := e.connected(ctx, req.VolumeRef)
-	if err != nil {
-		return err
-	}
-	if err := e.mayTouch(ctx, v, dev); err != nil {
-		return err
-	}
-	if req.SizeBytes < dev.Bytes {
+	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume, dev writecache.Device) error {
+		return e.resize(ctx, v, dev, req.SizeBytes)
+	})
+}
+
+func (e *Engine) resize(ctx context.Context, v volume, dev writecache.Device, bytes int64) error {
+	if bytes < dev.Bytes {
 		return fail(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
 	}
-	if req.SizeBytes > dev.Bytes {
-		if err := e.waitForSize(ctx, v, req.SizeBytes); err != nil {
+	if bytes > dev.Bytes {
+		if err := e.waitForSize(ctx, v, bytes); err != nil {
 			return err
 		}
 		table := dev.Table
-		table.Bytes = req.SizeBytes
+		table.Bytes = bytes
 		crashpoint.Reach("resize/begin")
 		if err := e.reload(ctx, v.name(), dev.Table, table); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("resize/reloaded")
-	if err := e.Caches.Expose(ctx, v.name(), max(req.SizeBytes, dev.Bytes)); err != nil {
+	if err := e.Caches.Expose(ctx, v.name(), max(bytes, dev.Bytes)); err != nil {
 		return err
 	}
 	crashpoint.Reach("resize/exposed")
 	next := v
-	next.SizeBytes = max(v.SizeBytes, req.SizeBytes)
-	err = e.retag(ctx, v, next)
+	next.SizeBytes = max(v.SizeBytes, bytes)
+	err := e.retag(ctx, v, next)
 	crashpoint.Reach("resize/tagged")
 	return err
 }

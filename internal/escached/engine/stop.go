@@ -13,15 +13,10 @@ import (
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush: only a cache that is positively
 // clean is let go.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "stop", changeTimeout)
-	if err != nil {
-		return err
-	}
-	defer done()
-	v, err := e.known(req.VolumeRef)
-	if err != nil {
-		return err
-	}
+	return e.withReplica(ctx, req.VolumeRef, "stop", e.stop)
+}
+
+func (e *Engine) stop(ctx context.Context, v volume) error {
 	dev, connected, err := e.device(ctx, v.name())
 	if err != nil {
 		return err

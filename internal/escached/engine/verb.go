@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// limits of the verbs, generous: every step below has a tighter one.
+const (
+	changeTimeout  = 2 * time.Minute
+	connectTimeout = 3 * time.Minute
+	turnTimeout    = 10 * time.Minute
+)
+
+// poll is how often the kernel's state is read while a verb waits for it to change.
+const poll = 200 * time.Millisecond
+
+// begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
+// half way helps nobody.
+func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	context.Context, func(), error,
+) {
+	release, err := e.lock(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	return ctx, func() { cancel(); release() }, nil
+}
+
+// beginInTurn is begin for laying and removing replicas. Dozens at once, when many pods start, would run until the time of all of them is
+// over; a few at a time, in the order in which they came, each take their own time only, which begins with their turn.
+func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
+	waiting, done, err := e.begin(ctx, ref, verb, turnTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := e.turns.Acquire(waiting, 1); err != nil {
+		done()
+		return nil, nil, failOn(ref, escache.CodeBusy,
+			"other replicas are laid or removed, and after %s it was not the turn of %s; repeat it", turnTimeout, verb)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	return ctx, func() { cancel(); e.turns.Release(1); done() }, nil
+}
+
+// lock takes the volume for a verb, or answers CodeBusy, which names the verb that has it.
+func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
+	release, err = e.locks.Begin(nameOf(ref), verb)
+	if err != nil {
+		return nil, failOn(ref, escache.CodeBusy, "%s", err)
+	}
+	return release, nil
+}
+
+// known returns the record of a finished replica.
+func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
+	v, ok := e.reg.get(nameOf(ref))
+	switch {
+	case !ok:
+		return volume{}, failOn(ref, escache.CodeNotFound, "no replica of it is on %s; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+	case v.Phase == phaseAbandoning:
+		return volume{}, failOn(ref, escache.CodeNotFound,
+			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
+			v.Epoch, e.cfg.Node, escache.PathAbandon)
+	case v.Phase != phaseReady:
+		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s is half made or half removed; repeat that call", e.cfg.Node)
+	}
+	return v, nil
+}
+
+// connected returns the record and the device of a volume connected here.
+func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, writecache.Device, error) {
+	v, err := e.known(ref)
+	if err != nil {
+		return v, writecache.Device{}, err
+	}
+	dev, ok, err := e.device(ctx, v.name())
+	if err == nil && !ok {
+		err = failOn(ref, escache.CodeNotConnected, "it is not connected on %s", e.cfg.Node)
+	}
+	return v, dev, err
+}
+
+// withReplica runs do with the volume taken and the record of its finished replica.
+func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume) error) error {
+	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := e.known(ref)
+	if err != nil {
+		return err
+	}
+	return do(ctx, v)
+}
+
+// withDevice runs do with the volume taken, its record and its device. It fails if the volume is not connected here.
+func (e *Engine) withDevice(
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, writecache.Device) error,
+) error {
+	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, dev, err := e.connected(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return do(ctx, v, dev)
+}
+
+// change is withDevice for verbs that change the running device. It refuses while the volume is held or its I/O is frozen.
+func (e *Engine) change(
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, writecache.Device) error,
+) error {
+	return e.withDevice(ctx, ref, verb, func(ctx context.Context, v volume, dev writecache.Device) error {
+		if err := e.mayTouch(ctx, v, dev); err != nil {
+			return err
+		}
+		return do(ctx, v, dev)
+	})
+}
