@@ -72,12 +72,12 @@ graph: ## print which folders import which, and fail if an import goes the wrong
 
 .PHONY: vulncheck
 vulncheck: setup ## look for known vulnerabilities in what the programs call (VULNDB=file:///DIR: a copy of the database)
-	"$$(go run ./test/buildtools govulncheck)" $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
+	go tool -modfile=hack/tools/govulncheck/go.mod govulncheck $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
 generate: ## deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values
 	go generate ./api/...
-	"$$(go run ./test/buildtools helm-docs)" --chart-search-root charts --sort-values-order file --log-level warning
+	go tool -modfile=hack/tools/helm-docs/go.mod helm-docs --chart-search-root charts --sort-values-order file --log-level warning
 
 .PHONY: images-test
 images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)

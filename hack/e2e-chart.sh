@@ -32,6 +32,6 @@ fi
 step "build the images" env IMAGES_OUT="$images" hack/images.sh
 for tar in "$images"/*.tar; do loaded+=(--image "$tar"); done
 step "lab up: Ceph, Kubernetes, three bare hosts with the images" lab up --bare --memory 1024 "${loaded[@]}"
-PROMTOOL=$(go run ./test/buildtools promtool)
+PROMTOOL=$(go tool -modfile=hack/tools/promtool/go.mod -n promtool)
 export PROMTOOL
 step "install, lose a host, upgrade, uninstall" lab run -- bin/chart.test -test.v -test.failfast -test.timeout 100m

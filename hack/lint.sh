@@ -5,5 +5,5 @@ cd "$(dirname "$0")/.."
 
 hack/setup.sh build lint
 tags=$(hack/ceph-tags.sh)
-"$(go run ./test/buildtools golangci-lint)" run --build-tags "e2e,lab,$tags" ./...
+go tool -modfile=hack/tools/golangci-lint/go.mod golangci-lint run --build-tags "e2e,lab,$tags" ./...
 git ls-files '*.sh' .ci/run | xargs shellcheck -x

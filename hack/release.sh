@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 build() { go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$version" -o "$out/" "$@"; }
 
 mkdir -p "$out"
-lister=$(go run ./test/buildtools cyclonedx-gomod)
+lister=$(go tool -modfile=hack/tools/cyclonedx-gomod/go.mod -n cyclonedx-gomod)
 for name in "$@"; do
   case $name in
     csi-controller) build -tags "$(hack/ceph-tags.sh)" ./cmd/csi-controller ;; # librbd is C

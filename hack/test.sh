@@ -24,12 +24,19 @@ in_lab() { # SUITE [FLAG]…: a package of test/e2e, run inside the lab's namesp
     bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.timeout 40m "${@:2}"
 }
 
+# A step of its own: a cold build of Kubernetes takes minutes, which must not count against a test's time limit.
+build_tools() {
+  go run ./test/buildtools --build-all
+  local name
+  for name in gotestsum helm-docs promtool; do go tool -modfile="hack/tools/$name/go.mod" -n "$name"; done
+}
+
 step "install packages" hack/setup.sh build lab kubernetes screens
 tags=$(hack/ceph-tags.sh)
 step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/host ./test/e2e/chaos ./test/e2e/node
-step "build tools" go run ./test/buildtools --build-all # not in the tests' time: a cold build of Kubernetes takes minutes
-gotestsum=$(go run ./test/buildtools gotestsum)
+step "build tools" build_tools
+gotestsum=$(go tool -modfile=hack/tools/gotestsum/go.mod -n gotestsum)
 # internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 

@@ -1,6 +1,7 @@
-// Command buildtools prints the path of a tool that is built from a pinned Go module, and builds it first if it has to:
+// Command buildtools prints the path of a third-party program that labs and tests run, and builds it
+// first if the cache lacks it:
 //
-//	$(go run ./test/buildtools golangci-lint) run ./...
+//	$(go run ./test/buildtools kubectl) --kubeconfig=… get pods
 //	go run ./test/buildtools --build-all
 package main
 
@@ -19,7 +20,7 @@ import (
 )
 
 func main() {
-	everything := flag.Bool("build-all", false, "build every tool there is")
+	everything := flag.Bool("build-all", false, "build all of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *everything, flag.Args())

@@ -60,6 +60,18 @@ func helm(t *testing.T, version string, args ...string) (string, error) {
 	return run(t, nil, kubetest.Tools(t, version)[version], args...)
 }
 
+// goTool returns the path of a tool in the version that hack/tools pins. The go command builds the tool if its cache lacks it.
+func goTool(t *testing.T, name string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+checkout+"/hack/tools/"+name+"/go.mod", "-n", name)
+	command.Stderr = os.Stderr
+	path, err := command.Output()
+	if err != nil {
+		t.Fatalf("build %s: %v", name, err)
+	}
+	return strings.TrimSpace(string(path))
+}
+
 func run(t *testing.T, in io.Reader, program string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

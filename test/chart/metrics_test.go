@@ -23,7 +23,6 @@ import (
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
-	"github.com/escache/escache-csi/test/kubetest"
 )
 
 // metric is a row of docs/metrics.md.
@@ -209,7 +208,7 @@ func TestQueriesAskForWhatIsExported(t *testing.T) {
 }
 
 func TestRulesAndQueriesByPromtool(t *testing.T) {
-	promtool := kubetest.Tools(t, "promtool")["promtool"]
+	promtool := goTool(t, "promtool")
 	type rule struct {
 		Record string `yaml:"record"`
 		Expr   string `yaml:"expr"`

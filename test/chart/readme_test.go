@@ -4,13 +4,11 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/escache/escache-csi/test/kubetest"
 )
 
 // TestReadmeIsMadeOfTheValues wants what `make generate` would write, and a word on every value.
 func TestReadmeIsMadeOfTheValues(t *testing.T) {
-	want, err := run(t, nil, kubetest.Tools(t, "helm-docs")["helm-docs"],
+	want, err := run(t, nil, goTool(t, "helm-docs"),
 		"--chart-search-root", chartDir, "--sort-values-order", "file", "--log-level", "warning", "--dry-run")
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func helm3Version(version string) map[string]string {
 	}
 }
 
-// all is what can be built, cheap and often needed first.
+// all returns every set, in the order in which All builds them.
 func all() []set {
 	kubernetes := set{
 		module: "kubernetes", pkg: ".", requires: "k8s.io/kubernetes",
@@ -58,14 +58,6 @@ func all() []set {
 		names: []string{"kubelet"}, variables: kubernetesVersion,
 	}
 	sets := []set{
-		{
-			module: "controller-gen", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen", requires: "sigs.k8s.io/controller-tools",
-			variables: versionIn("sigs.k8s.io/controller-tools/pkg/version.version"), names: []string{"controller-gen"},
-		},
-		{
-			module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
-			requires: "github.com/golangci/golangci-lint/v2", variables: versionIn("main.version"), names: []string{"golangci-lint"},
-		},
 		kubernetes,
 		kubelet,
 		{module: "etcd", pkg: "go.etcd.io/etcd/server/v3", requires: "go.etcd.io/etcd/server/v3", names: []string{"etcd"}},
@@ -92,31 +84,12 @@ func all() []set {
 	}
 	return append(sets,
 		set{
-			module: "gotestsum", pkg: "gotest.tools/gotestsum", requires: "gotest.tools/gotestsum",
-			variables: versionIn("gotest.tools/gotestsum/cmd.version"), names: []string{"gotestsum"},
-		},
-		set{
 			module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", requires: "helm.sh/helm/v4",
 			variables: versionIn("helm.sh/helm/v4/internal/version.version"), names: []string{"helm"},
 		},
 		set{
 			module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", requires: "helm.sh/helm/v3",
 			variables: helm3Version, names: []string{"helm3"},
-		},
-		set{
-			module: "helm-docs", pkg: "github.com/norwoodj/helm-docs/cmd/helm-docs", requires: "github.com/norwoodj/helm-docs",
-			names: []string{"helm-docs"},
-		},
-		set{
-			module: "cyclonedx-gomod", pkg: "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod",
-			requires: "github.com/CycloneDX/cyclonedx-gomod", names: []string{"cyclonedx-gomod"},
-		},
-		set{
-			module: "govulncheck", pkg: "golang.org/x/vuln/cmd/govulncheck", requires: "golang.org/x/vuln", names: []string{"govulncheck"},
-		},
-		set{
-			module: "promtool", pkg: "github.com/prometheus/prometheus/cmd/promtool", requires: "github.com/prometheus/prometheus",
-			variables: versionIn("github.com/prometheus/common/version.Version"), names: []string{"promtool"},
 		},
 	)
 }
