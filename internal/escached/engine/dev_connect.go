@@ -113,6 +113,7 @@ func (e *Engine) imageOf(v volume, dev writecache.Device) (krbd.Device, bool, er
 	return krbd.Device{}, false, nil
 }
 
+// connect makes the device, from a replica that is laid to a link that users find.
 func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if err := e.ensureUp(ctx, v); err != nil {
@@ -121,57 +122,72 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 	if err := e.mayPromote(ctx, v); err != nil {
 		return none, err
 	}
-	// Maps that an attempt left, which was killed half way.
+	// An attempt that was killed half way may have left maps.
 	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return none, err
 	}
-	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
+	v, image, err := e.mapImage(ctx, v, req)
 	if err != nil {
 		return none, err
 	}
-	crashpoint.Reach("dev_connect/mapped")
-	next, err := v.identify(req, image)
-	if err != nil {
-		return none, err
-	}
-	if err := e.retag(ctx, v, next); err != nil {
-		return none, err
-	}
-	v = next
-	crashpoint.Reach("dev_connect/epoch_stored")
 	if err := e.promote(ctx, v); err != nil {
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/promoted")
-	table := tableOf(v, image, req.Options)
-	if err := e.prepareCache(ctx, v, image, table); err != nil {
-		return none, err
-	}
-	crashpoint.Reach("dev_connect/prepared")
-	if !v.Formatted {
-		next := v
-		next.Formatted = true
-		if err := e.retag(ctx, v, next); err != nil {
-			return none, err
-		}
-		v = next
-	}
-	crashpoint.Reach("dev_connect/formatted_tagged")
-	if err := e.Caches.Create(ctx, v.name(), table); err != nil {
-		return none, err
-	}
-	crashpoint.Reach("dev_connect/assembled")
-	if err := e.assembledRight(ctx, v); err != nil {
-		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
-	}
-	link, err := e.expose(ctx, v, table.Bytes)
+	link, err := e.assemble(ctx, v, tableOf(v, image, req.Options), image)
 	if err != nil {
-		return none, errors.Join(err, e.Caches.Remove(ctx, v.name()))
+		return none, err
 	}
 	crashpoint.Reach("dev_connect/linked")
 	e.dirt.drop(v.name())
 	e.faults.Delete(v.name())
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
+}
+
+// mapImage maps the image, checks that it is the one meant, and records the epoch and what the map says of the image. It returns the new
+// record.
+func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequest) (volume, krbd.Device, error) {
+	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
+	if err != nil {
+		return v, image, err
+	}
+	crashpoint.Reach("dev_connect/mapped")
+	next, err := v.identify(req, image)
+	if err != nil {
+		return v, image, err
+	}
+	if err := e.retag(ctx, v, next); err != nil {
+		return v, image, err
+	}
+	crashpoint.Reach("dev_connect/epoch_stored")
+	return next, image, nil
+}
+
+// assemble makes the device of a promoted replica and returns the link to it.
+func (e *Engine) assemble(ctx context.Context, v volume, table writecache.Table, image krbd.Device) (string, error) {
+	if err := e.prepareCache(ctx, v, image, table); err != nil {
+		return "", err
+	}
+	crashpoint.Reach("dev_connect/prepared")
+	formatted := v
+	formatted.Formatted = true
+	if err := e.retag(ctx, v, formatted); err != nil {
+		return "", err
+	}
+	v = formatted
+	crashpoint.Reach("dev_connect/formatted_tagged")
+	if err := e.Caches.Create(ctx, v.name(), table); err != nil {
+		return "", err
+	}
+	crashpoint.Reach("dev_connect/assembled")
+	if err := e.assembledRight(ctx, v); err != nil {
+		return "", errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	link, err := e.expose(ctx, v, table.Bytes)
+	if err != nil {
+		return "", errors.Join(err, e.Caches.Remove(ctx, v.name()))
+	}
+	return link, nil
 }
 
 // assembledRight looks at the new device once before anybody else does.

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/writecache"
+)
+
+// The layers below, each as narrow as what the engine needs of it.
+type (
+	// Store keeps logical volumes and their tags.
+	Store interface {
+		Space(ctx context.Context) (lvm.Space, error)
+		Volumes(ctx context.Context, readOnly bool) ([]lvm.Volume, error)
+		Create(ctx context.Context, name string, size int64, tags map[string]string) error
+		Remove(ctx context.Context, name string) error
+		Activate(ctx context.Context, name string) error
+		Retag(ctx context.Context, name string, from, to map[string]string) error
+		Path(name string) string
+	}
+	// Replicator changes DRBD devices.
+	Replicator interface {
+		CreateMetadata(ctx context.Context, name string) error
+		Up(ctx context.Context, name string) error
+		Adjust(ctx context.Context, name string) error
+		Down(ctx context.Context, name string) error
+		Disconnect(ctx context.Context, name string) error
+		Connect(ctx context.Context, name string) error
+		SkipFirstSync(ctx context.Context, name string) error
+		Promote(ctx context.Context, name string) error
+		Demote(ctx context.Context, name string) error
+		Leave(ctx context.Context, name string) error
+		Detach(ctx context.Context, name string) error
+		ResumeIO(ctx context.Context, name string) error
+		Outdate(ctx context.Context, name string) error
+	}
+	// Records tells what the arbiter has on record of a volume. An error is no answer.
+	Records interface {
+		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
+	}
+	// Resources keeps DRBD's resource files.
+	Resources interface {
+		Write(r drbd.Resource) (changed bool, err error)
+		Forget(name string) error
+		List(prefix string) ([]string, error)
+	}
+	// ReplicaStates tells what DRBD has.
+	ReplicaStates interface{ Read() (drbd.Table, error) }
+	// Images maps RBD images.
+	Images interface {
+		Map(ctx context.Context, volume, pool, image string) (krbd.Device, error)
+		Unmap(ctx context.Context, volume string, id int) error
+		Find(pool, image string) ([]krbd.Device, error)
+		Available() bool
+	}
+	// Caches drives dm-writecache.
+	Caches interface {
+		Path(name string) string
+		Devices(ctx context.Context, prefix string) (map[string]writecache.Device, error)
+		Create(ctx context.Context, name string, t writecache.Table) error
+		Expose(ctx context.Context, name string, size int64) error
+		Remove(ctx context.Context, name string) error
+		Reload(ctx context.Context, name string, t writecache.Table) error
+		LoadAndResume(ctx context.Context, name string, t writecache.Table) error
+		FlushOnce(ctx context.Context, name string, timeout time.Duration) error
+		Quiesce(ctx context.Context, name string) error
+	}
+	// Disks reads and writes blocks past the page cache.
+	Disks interface {
+		Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error)
+		Write(ctx context.Context, volume, device string, offset int64, data []byte) error
+		CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error)
+	}
+	// Kernel tells what the running kernel has, and loads its modules.
+	Kernel interface {
+		Load(ctx context.Context) error
+		Describe(ctx context.Context) escache.Kernel
+	}
+)
+
+// Layers is everything the engine stands on.
+type Layers struct {
+	Store      Store
+	Replicator Replicator
+	Resources  Resources
+	States     ReplicaStates
+	Records    Records
+	Images     Images
+	Caches     Caches
+	Disks      Disks
+	Kernel     Kernel
+	// Stuck lists the volumes with a child stuck in the kernel.
+	Stuck func() map[string]*command.StuckError
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
+const askAgainEvery = 10 * time.Second
+
+// frozenLook is how often frozen I/O is looked for: rarely enough to cost nothing on an idle host.
+const frozenLook = 3 * time.Second
+
+// watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
+// have been away. DRBD asks once by itself; disconnecting makes it ask again.
+func (e *Engine) watchFrozen(ctx context.Context) {
+	since := map[string]time.Time{}
+	for pause.For(ctx, frozenLook) == nil {
+		if len(e.reg.list()) == 0 {
+			continue
+		}
+		e.finishAbandoned(ctx)
+		table, err := e.States.Read()
+		if err != nil {
+			continue
+		}
+		for _, v := range e.reg.list() {
+			st := table.Devices[v.Minor]
+			if !st.Suspended || st.Linked() || v.Phase == phaseAbandoning {
+				delete(since, v.name())
+				continue
+			}
+			if since[v.name()].IsZero() {
+				since[v.name()] = e.now()
+			}
+			if e.now().Sub(since[v.name()]) < askAgainEvery {
+				continue
+			}
+			since[v.name()] = e.now()
+			if err := e.askAgain(ctx, v); err != nil {
+				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
+			}
+		}
+	}
+}
+
+func (e *Engine) askAgain(ctx context.Context, v volume) error {
+	ctx, done, err := e.begin(ctx, v.VolumeRef, verbAskArbiter, changeTimeout)
+	if err != nil {
+		return nil // a verb is at it; the next round asks
+	}
+	defer done()
+	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	return e.Replicator.Connect(ctx, v.name())
+}

@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// leftoverEvery is how often leftovers are looked for. What is found twice, without a verb that is at it, is one.
+const leftoverEvery = time.Minute
+
+// watchLeftovers gives back what a verb could not because the kernel did not let go in time, until ctx ends: an image that
+// stays mapped here cannot be mapped on the peer.
+func (e *Engine) watchLeftovers(ctx context.Context) {
+	before := map[string]bool{}
+	for pause.For(ctx, leftoverEvery) == nil {
+		now := map[string]bool{}
+		for _, v := range e.leftovers(ctx) {
+			now[v.name()] = true
+			if before[v.name()] {
+				e.dropLeftover(ctx, v)
+			}
+		}
+		before = now
+	}
+}
+
+// leftovers are the volumes with a map or the Primary role, but without a device and without a verb.
+func (e *Engine) leftovers(ctx context.Context) []volume {
+	table, err := e.States.Read()
+	if err != nil {
+		return nil
+	}
+	all, err := e.Images.Find("", "")
+	if err != nil {
+		return nil
+	}
+	mapped := map[string]bool{}
+	for _, m := range all {
+		mapped[nameOf(escache.VolumeRef{Pool: m.Pool, Image: m.Image})] = true
+	}
+	var held []volume
+	for _, v := range e.reg.list() {
+		if (mapped[v.name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.name()) == "" {
+			held = append(held, v)
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	devices, err := e.Caches.Devices(ctx, namePrefix)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(held, func(v volume) bool {
+		_, connected := devices[v.name()]
+		return connected
+	})
+}
+
+func (e *Engine) dropLeftover(ctx context.Context, v volume) {
+	ctx, done, err := e.begin(ctx, v.VolumeRef, "clean_up", changeTimeout)
+	if err != nil {
+		return // a verb is at it by now
+	}
+	defer done()
+	if _, connected, err := e.device(ctx, v.name()); err != nil || connected {
+		return
+	}
+	if err := e.unmapAndDemote(ctx, v); err != nil {
+		e.log.Warn("what is left of a connect cannot be given back yet", "pool", v.Pool, "image", v.Image, "error", err)
+		return
+	}
+	e.log.Warn("gave back what was left of a connect", "pool", v.Pool, "image", v.Image)
+}
