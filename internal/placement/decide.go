@@ -1,6 +1,9 @@
 package placement
 
-import "slices"
+import (
+	"hash/fnv"
+	"slices"
+)
 
 // Decide says where a volume goes, and changes nothing: SetVolume records it. A volume that is already placed is decided
 // anew as if it were not there. The error is a *NoFitError, which is ErrNoFit.
@@ -148,13 +151,11 @@ func (n *node) ahead(m *node, seed uint64) bool {
 // share is exact enough: equal allocations on equal capacities give equal shares. Without capacity it is +Inf.
 func share(allocated, capacity int64) float64 { return float64(allocated) / float64(capacity) }
 
-// hash is FNV-1a: the same in every process, unlike hash/maphash.
+// hash is the same in every process and every version, unlike hash/maphash.
 func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s)) // never fails, says hash.Hash
+	return h.Sum64()
 }
 
 // mix is the finalizer of splitmix64: it spreads what the two xored hashes have in common over all bits.
