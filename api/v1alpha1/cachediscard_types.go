@@ -2,9 +2,10 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CacheDiscard accepts the loss of what only the cache of a volume has, when every current copy is lost. The volume is then
-// what Ceph has of it. It is a kind of its own so that the right to make one is given by itself, and so that it stays as the
-// record of who lost what, when: it is never removed by the driver.
+// CacheDiscard gives up the dirty data of a volume whose current copies are all lost. The volume
+// then has the data that Ceph has. It is a kind of its own so that the right to create one can be
+// granted separately. It stays as a record of who gave up what and when: the driver never deletes
+// it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,14 +22,14 @@ type CacheDiscard struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheDiscard cannot be changed: make another"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheDiscard cannot be changed: create another"
 	Spec   CacheDiscardSpec   `json:"spec"`
 	Status CacheDiscardStatus `json:"status,omitempty"`
 }
 
-// CacheDiscardSpec is the decision.
+// CacheDiscardSpec says which volume's dirty data to give up, and who decided that.
 //
-// +kubebuilder:validation:XValidation:rule="self.confirm == self.volume",message="confirm is the volume's name, typed once more"
+// +kubebuilder:validation:XValidation:rule="self.confirm == self.volume",message="confirm must repeat the volume's name"
 type CacheDiscardSpec struct {
 	// Volume is the name of the CacheVolume.
 	//
@@ -37,53 +38,55 @@ type CacheDiscardSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Volume string `json:"volume"`
 
-	// Confirm is the volume's name as a person has typed it.
+	// Confirm is the volume's name once more, typed by a person.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Confirm string `json:"confirm"`
 
-	// Epoch is the CacheVolume's status.epoch that the decision was made by. With another one the discard is refused: the
-	// volume has been attached since.
+	// Epoch is the CacheVolume's status.epoch when the decision was made. The discard is refused if
+	// it differs now: the volume was attached in between.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
 
-	// RequestedBy is the Kubernetes user who makes this object. The chart's ValidatingAdmissionPolicy holds it to the truth.
+	// RequestedBy is the Kubernetes user who creates this object. The chart's
+	// ValidatingAdmissionPolicy refuses any other name.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	RequestedBy string `json:"requestedBy"`
 
-	// Reason is for those who read this later.
+	// Reason is a note for people who read this object later.
 	//
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 }
 
-// DiscardPhase is what became of a CacheDiscard.
+// DiscardPhase is how far a CacheDiscard is.
 type DiscardPhase string
 
 // Phases of a CacheDiscard. An empty phase is Pending.
 const (
-	DiscardPending   DiscardPhase = "Pending"   // not decided, or something does not answer: it is tried again
-	DiscardDone      DiscardPhase = "Discarded" // the truth is in Ceph now
-	DiscardRefused   DiscardPhase = "Refused"   // nothing was changed, and nothing will be; the message says why
+	DiscardPending   DiscardPhase = "Pending"   // not decided yet, or something does not answer: csi-controller tries again
+	DiscardDone      DiscardPhase = "Discarded" // authority is Ceph now
+	DiscardRefused   DiscardPhase = "Refused"   // nothing was changed and nothing will be; the message says why
 	DiscardCondition              = "Complete"  // true once the phase is final
 )
 
-// CacheDiscardStatus is what became of it.
+// CacheDiscardStatus is the result of a CacheDiscard.
 type CacheDiscardStatus struct {
 	Phase   DiscardPhase `json:"phase,omitempty"`
 	Message string       `json:"message,omitempty"`
 
-	// Nodes had the only current copies. They are wiped when their hosts are back.
+	// Nodes held the only current copies. These copies are wiped when their hosts return.
 	//
 	// +listType=atomic
 	Nodes []string `json:"nodes,omitempty"`
-	// BytesAtStake were dirty when that was last reported; more may have been written after that.
+	// BytesAtStake is the dirty data in bytes when it was last reported. More may have been written
+	// afterwards.
 	BytesAtStake int64 `json:"bytesAtStake,omitempty"`
 
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
@@ -95,7 +98,7 @@ type CacheDiscardStatus struct {
 	Summary CacheDiscardSummary `json:"summary,omitempty"`
 }
 
-// CacheDiscardSummary is for people who read `kubectl get`; nothing decides by it.
+// CacheDiscardSummary is shown by `kubectl get`. No program reads it.
 type CacheDiscardSummary struct {
 	AtStake string `json:"atStake,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CacheFlush asks for caches to be written back to Ceph.
+// CacheFlush writes the dirty data of one or more volumes back to Ceph.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -25,7 +25,7 @@ type CacheFlush struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheFlush cannot be changed: delete it and make another"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheFlush cannot be changed: delete it and create another"
 	Spec   CacheFlushSpec   `json:"spec"`
 	Status CacheFlushStatus `json:"status,omitempty"`
 }
@@ -37,9 +37,10 @@ type FlushMode string
 
 // Modes of a CacheFlush.
 const (
-	// FlushModeFlush writes back what is dirty now.
+	// FlushModeFlush writes back the data that is dirty now.
 	FlushModeFlush FlushMode = "Flush"
-	// FlushModeDrain also turns new writes through to Ceph, until the volume moves or the CacheFlush is deleted.
+	// FlushModeDrain also sends new writes straight to Ceph, until the volume moves or the
+	// CacheFlush is deleted.
 	FlushModeDrain FlushMode = "Drain"
 )
 
@@ -55,13 +56,13 @@ type CacheFlushSpec struct {
 
 	PersistentVolumeClaim *ClaimReference `json:"persistentVolumeClaim,omitempty"`
 
-	// Node stands for every volume attached there.
+	// Node selects every volume attached to this node.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 
-	// NodeGroup stands for every attached volume of that group.
+	// NodeGroup selects every attached volume of this group.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -77,20 +78,22 @@ type CacheFlushSpec struct {
 	// +kubebuilder:validation:Maximum=16
 	Parallel int32 `json:"parallel,omitempty"`
 
-	// BytesPerSecond bounds how fast each node's volumes are written back, on average: the next volume waits until what was
-	// written is no more than this allows. One volume's own write-back, once begun, is as fast as Ceph takes it. 0: no bound.
+	// BytesPerSecond limits the average write-back rate of each node. The next volume starts only
+	// when the average is below the limit; a volume that has started is written back as fast as
+	// Ceph allows. 0 means no limit.
 	//
 	// +kubebuilder:validation:Minimum=0
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
 
-	// TimeoutSeconds is when a Flush gives up volumes that are not clean by then, such as one that is written to all the time.
-	// A Drain goes on until it is deleted.
+	// TimeoutSeconds is how long a Flush tries. Volumes that are not clean by then, for example
+	// because a pod keeps writing, count as failed. A Drain goes on until it is deleted.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=1
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
 
-	// TTLSecondsAfterFinished is when a finished Flush is removed. A Drain stays until it is deleted.
+	// TTLSecondsAfterFinished is how long a finished Flush is kept. A Drain stays until it is
+	// deleted.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=0
@@ -116,22 +119,24 @@ type FlushPhase string
 const (
 	FlushPending  FlushPhase = "Pending"
 	FlushRunning  FlushPhase = "Running"
-	FlushDrained  FlushPhase = "Drained"  // clean, and kept so
+	FlushDrained  FlushPhase = "Drained"  // clean, and new writes go to Ceph
 	FlushComplete FlushPhase = "Complete" // everything that was dirty is in Ceph
-	FlushFailed   FlushPhase = "Failed"   // some volumes could not be flushed; they are named
+	FlushFailed   FlushPhase = "Failed"   // some volumes could not be flushed; the message names them
 )
 
-// FlushConditionComplete is true once everything named is clean; until then its message says what is waited for.
+// FlushConditionComplete is true once every selected volume is clean. Until then its message says
+// what the CacheFlush waits for.
 const FlushConditionComplete = "Complete"
 
 // CacheFlushStatus is the progress of a CacheFlush.
 type CacheFlushStatus struct {
 	Phase FlushPhase `json:"phase,omitempty"`
-	// TotalBytes were dirty at the start, LeftBytes still are.
+	// TotalBytes were dirty at the start, LeftBytes are dirty now.
 	TotalBytes int64 `json:"totalBytes,omitempty"`
 	LeftBytes  int64 `json:"leftBytes,omitempty"`
 	Percent    int32 `json:"percent,omitempty"`
-	// BytesPerSecond is how fast Ceph takes what is written back; RemainingSeconds is how long that takes at this rate.
+	// BytesPerSecond is the current write-back rate; RemainingSeconds is the time left at this
+	// rate.
 	BytesPerSecond   int64 `json:"bytesPerSecond,omitempty"`
 	RemainingSeconds int64 `json:"remainingSeconds,omitempty"`
 
@@ -153,7 +158,7 @@ type CacheFlushStatus struct {
 type FlushedVolume struct {
 	// +required
 	Name string `json:"name"`
-	// Claim is the "namespace/name" of the volume's PersistentVolumeClaim. For people only.
+	// Claim is the "namespace/name" of the volume's PersistentVolumeClaim, for people only.
 	Claim      string     `json:"claim,omitempty"`
 	Node       string     `json:"node,omitempty"`
 	Phase      FlushPhase `json:"phase,omitempty"`
@@ -163,22 +168,23 @@ type FlushedVolume struct {
 	Message string `json:"message,omitempty"`
 }
 
-// CacheFlushSummary is for people who read `kubectl get`; nothing decides by it.
+// CacheFlushSummary is shown by `kubectl get`. No program reads it.
 type CacheFlushSummary struct {
 	Left      string `json:"left,omitempty"`
 	Rate      string `json:"rate,omitempty"`
 	Remaining string `json:"remaining,omitempty"`
-	// Volumes is how many of all are done.
+	// Volumes is how many volumes are done, of how many.
 	Volumes string `json:"volumes,omitempty"`
 }
 
 // FlushFinalizer keeps a CacheFlush until write-back is restored on the volumes that it drained.
 const FlushFinalizer = "escache.io/flush"
 
-// FlushOwner is a CacheFlush's name among a CacheVolume's claims for write-through.
+// FlushOwner returns the owner that a CacheFlush uses for its write-through claim on a CacheVolume.
 func FlushOwner(name string) string { return flushOwnerPrefix + name }
 
-// FlushOfOwner is the name of the CacheFlush that made a claim; false where something else did.
+// FlushOfOwner returns the name of the CacheFlush that made a write-through claim. ok is false if
+// something else made it.
 func FlushOfOwner(owner string) (name string, ok bool) {
 	return strings.CutPrefix(owner, flushOwnerPrefix)
 }

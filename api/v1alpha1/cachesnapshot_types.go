@@ -2,8 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CacheSnapshot is the record of intent of one snapshot of a volume, which Ceph has in the volume's image: it is written before the first
-// side effect. Its name is the CSI snapshot id.
+// CacheSnapshot is the record of one snapshot of a volume. The snapshot itself is in Ceph, of the
+// volume's image. The record is written before the first side effect. Its name is the CSI snapshot
+// id.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,12 +21,12 @@ type CacheSnapshot struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheSnapshot cannot be changed: make another"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a CacheSnapshot cannot be changed: create another"
 	Spec   CacheSnapshotSpec   `json:"spec"`
 	Status CacheSnapshotStatus `json:"status,omitempty"`
 }
 
-// CacheSnapshotSpec is what it is a snapshot of, and where.
+// CacheSnapshotSpec names the volume and the place of the snapshot in Ceph.
 type CacheSnapshotSpec struct {
 	// Volume is the name of the CacheVolume.
 	//
@@ -63,17 +64,18 @@ type CacheSnapshotSpec struct {
 	Snapshot string `json:"snapshot"`
 }
 
-// CacheSnapshotStatus is what has been taken.
+// CacheSnapshotStatus describes the snapshot once it is taken.
 type CacheSnapshotStatus struct {
-	// Taken is when. Without it there is no snapshot yet, or one that an interrupted call has left and that nothing may be made of.
+	// Taken is the time of the snapshot. If it is not set, there is no snapshot yet, or an
+	// interrupted call left one that must not be used.
 	Taken *metav1.Time `json:"taken,omitempty"`
-	// SizeBytes had the image then.
+	// SizeBytes is the size of the image at that time.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
 
 	Summary CacheSnapshotSummary `json:"summary,omitempty"`
 }
 
-// CacheSnapshotSummary is for people who read `kubectl get`; nothing decides by it.
+// CacheSnapshotSummary is shown by `kubectl get`. No program reads it.
 type CacheSnapshotSummary struct {
 	Size string `json:"size,omitempty"`
 }

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CacheVolume is the record of intent of one volume: it is written before the first side effect, and every change of who
-// may write is a compare-and-swap on it. Its name is the CSI volume id.
+// CacheVolume is the record of one volume. It is written before the first side effect, and every
+// change of who may write is a compare-and-swap on it. Its name is the CSI volume id.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -38,13 +38,14 @@ type CacheVolume struct {
 // +kubebuilder:validation:Enum=writeback;writethrough
 type CacheMode string
 
-// Modes of a cache; they are those of the escache HTTP API.
+// Modes of a cache, the same as in the escache HTTP API.
 const (
 	CacheModeWriteback    CacheMode = "writeback"
 	CacheModeWritethrough CacheMode = "writethrough"
 )
 
-// CacheVolumeSpec is what was asked for and where it was placed.
+// CacheVolumeSpec is what the StorageClass and the claim asked for, and where the volume was
+// placed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.dataPool) == has(oldSelf.dataPool)",message="dataPool is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
@@ -58,7 +59,7 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="clusterID is immutable"
 	ClusterID string `json:"clusterID"`
 
-	// Pool holds the image, or its header where DataPool has the data.
+	// Pool holds the image, or only its header if DataPool is set.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -66,7 +67,7 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="pool is immutable"
 	Pool string `json:"pool"`
 
-	// DataPool holds the image's data where that is not Pool, for example an erasure-coded one.
+	// DataPool holds the image's data if that is not Pool, for example an erasure-coded pool.
 	//
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="dataPool is immutable"
@@ -80,7 +81,7 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="image is immutable"
 	Image string `json:"image"`
 
-	// SizeBytes of the image. It can grow.
+	// SizeBytes is the size of the image. It can grow.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1048576
@@ -89,7 +90,7 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="a volume cannot shrink"
 	SizeBytes int64 `json:"sizeBytes"`
 
-	// CacheBytes is the cache's size on each of the two replicas.
+	// CacheBytes is the size of the cache on each of the two replicas.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=16777216
@@ -104,18 +105,20 @@ type CacheVolumeSpec struct {
 
 	CacheOptions CacheOptions `json:"cacheOptions,omitempty"`
 
-	// Layout of the image in Ceph; absent fields are the driver's defaults at the time of creation.
+	// Layout of the image in Ceph. Fields that are not set had the driver's default when the image
+	// was created.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="layout is immutable"
 	Layout *ImageLayout `json:"layout,omitempty"`
 
-	// FromSnapshot is the name of the CacheSnapshot that the image was made of; empty for an image that was empty.
+	// FromSnapshot is the name of the CacheSnapshot that the image was created from. Not set: the
+	// image began empty.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
 	FromSnapshot string `json:"fromSnapshot,omitempty"`
 
-	// Group is the NodeGroup the volume lives in.
+	// Group is the NodeGroup of the volume.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -123,7 +126,8 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="group is immutable"
 	Group string `json:"group"`
 
-	// Replicas are the two nodes that hold the cache; placement's choice of primary comes first.
+	// Replicas are the two nodes that hold the cache. Placement's choice for the primary comes
+	// first.
 	//
 	// +required
 	// +listType=atomic
@@ -151,9 +155,10 @@ type CacheVolumeSpec struct {
 	Minor int32 `json:"minor"`
 }
 
-// CacheOptions tune the cache; zero means escached's default.
+// CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {
-	// HighWatermark and LowWatermark are percent of the cache: write-back starts above the one and stops below the other.
+	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
+	// HighWatermark is dirty and stops below LowWatermark.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -161,7 +166,7 @@ type CacheOptions struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	LowWatermark int32 `json:"lowWatermark,omitempty"`
-	// MaxDirtyAgeSeconds bounds how long a written block stays only in the cache.
+	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only.
 	//
 	// +kubebuilder:validation:Minimum=0
 	MaxDirtyAgeSeconds int32 `json:"maxDirtyAgeSeconds,omitempty"`
@@ -181,67 +186,75 @@ type ImageLayout struct {
 	StripeCount     int64 `json:"stripeCount,omitempty"`
 }
 
-// VolumePhase is where in its life a volume is.
+// VolumePhase is the stage of a volume's life.
 type VolumePhase string
 
 // Phases of a volume. An empty phase is Pending.
 const (
-	VolumePending  VolumePhase = "Pending"  // placed; the image may not be there yet
-	VolumeReady    VolumePhase = "Ready"    // the image is there
-	VolumeDeleting VolumePhase = "Deleting" // nothing may attach it any more
+	VolumePending  VolumePhase = "Pending"  // placed; the image may not exist yet
+	VolumeReady    VolumePhase = "Ready"    // the image exists
+	VolumeDeleting VolumePhase = "Deleting" // it cannot be attached any more
 )
 
-// Authority says where the truth about a volume's data is.
+// Authority says where the truth about a volume's data is: in Ceph alone, or in the cache.
 type Authority string
 
-// Places of the truth. An empty authority is Ceph: nothing was ever written.
+// Values of Authority. Empty means Ceph: nothing was ever written.
 const (
-	// AuthorityCeph: the cache is clean and stays so. Any node may have the volume; replicas can be laid or dropped at will.
+	// AuthorityCeph: the cache is clean and stays clean. The volume can be attached to any node,
+	// and replicas can be laid and dropped freely.
 	AuthorityCeph Authority = "Ceph"
-	// AuthorityCache: there may be dirty data. Only a node whose replica is current may have the volume.
+	// AuthorityCache: the cache may hold dirty data. The volume can only be attached to a node
+	// whose replica is current.
 	AuthorityCache Authority = "Cache"
 )
 
-// CacheVolumeStatus is who may write, and what was seen of the volume.
+// CacheVolumeStatus says who may write to the volume, and in what state it was last seen.
 type CacheVolumeStatus struct {
 	Phase VolumePhase `json:"phase,omitempty"`
-	// ImageID is Ceph's own id of the image, read at the first attach.
+	// ImageID is Ceph's internal id of the image, read at the first attach.
 	ImageID string `json:"imageID,omitempty"`
 
 	Authority Authority `json:"authority,omitempty"`
-	// AttachedNode is the only node that may write; empty while nobody may.
+	// AttachedNode is the only node that may write. Empty: no node may.
 	AttachedNode string `json:"attachedNode,omitempty"`
-	// Epoch grows by one with every attach. escached refuses an older one.
+	// Epoch is the number of the current or latest attachment: every attach adds one. escached
+	// refuses an older epoch.
 	Epoch int64 `json:"epoch,omitempty"`
-	// FlushEpoch marks an attachment of csi-controller itself: while it equals Epoch, no pod has the volume, and AttachedNode
-	// has it only to write its cache back, so that a node without a current copy can have it.
+	// FlushEpoch marks an attachment that csi-controller made itself. While it equals Epoch, no pod
+	// uses the volume: AttachedNode only writes the cache back, so that afterwards a node without a
+	// current copy can attach the volume.
 	FlushEpoch int64 `json:"flushEpoch,omitempty"`
-	// Outdated are replica nodes whose copy is not current. Only a completed resync, or a replica laid anew, takes one off.
+	// Outdated lists the nodes whose replica is not current. A node leaves the list only after a
+	// complete resync, or when its replica is laid anew.
 	//
 	// +listType=set
 	Outdated []string `json:"outdated,omitempty"`
-	// ClientAddress is the Ceph client of the attached node's map, "IP:0/NONCE": what to blocklist to fence it.
+	// ClientAddress is the address of the Ceph client that the attached node maps the image with,
+	// "IP:0/NONCE". Blocklisting it fences the node.
 	ClientAddress string `json:"clientAddress,omitempty"`
-	// Fenced are Ceph clients of earlier holders, on Ceph's blocklist or about to be. An entry leaves only when that
-	// client's map is known to be gone: removing it earlier would revive the old writer.
+	// Fenced lists Ceph clients of earlier holders that are on Ceph's blocklist or are about to be.
+	// An entry is removed only when that client's map is known to be gone: removing it earlier
+	// would let the old writer write again.
 	//
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
 
-	// Repair is there while the replica of a lost host is being replaced.
+	// Repair is set while the replica of a lost host is being replaced.
 	Repair *ReplicaRepair `json:"repair,omitempty"`
-	// Discarded is the last loss that was accepted; see CacheDiscard.
+	// Discarded describes the latest data loss that was accepted; see CacheDiscard.
 	Discarded *DiscardedCache `json:"discarded,omitempty"`
 
-	// WriteThrough lists who wants new writes to pass through to Ceph, each for one attachment. Write-back is restored when the
-	// last of them has gone; a move of the volume ends them all. While somebody is on it, authority may be Ceph on an attached
-	// volume. See internal/controller/drain, which alone changes it.
+	// WriteThrough lists the requests to send new writes straight to Ceph, each for one attachment.
+	// Write-back returns when the last one is gone; a move of the volume ends them all. While there
+	// is one, authority may be Ceph on an attached volume. Only internal/controller/drain changes
+	// the list.
 	//
 	// +listType=map
 	// +listMapKey=owner
 	WriteThrough []WriteThroughClaim `json:"writeThrough,omitempty"`
 
-	// DirtyBytes is written at most once in 10 s; the metrics have it live.
+	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes    int64        `json:"dirtyBytes,omitempty"`
 	LastFlushTime *metav1.Time `json:"lastFlushTime,omitempty"`
 
@@ -252,32 +265,35 @@ type CacheVolumeStatus struct {
 	Summary CacheVolumeSummary `json:"summary,omitempty"`
 }
 
-// FencedClient is a Ceph client that was shut out by a forced hand-over.
+// FencedClient is a Ceph client that was blocklisted when its volume was taken over.
 type FencedClient struct {
-	// Node is the host of that client's map; empty where it is not known to be its own.
+	// Node is the host that maps the image with this client. Empty if that is not certain.
 	Node    string      `json:"node"`
 	Address string      `json:"address"`
 	Epoch   int64       `json:"epoch"`
 	Time    metav1.Time `json:"time"`
 }
 
-// ReplicaRepair is how a volume gets its second replica back without stopping I/O.
+// ReplicaRepair describes the replacement of a lost replica while I/O goes on.
 type ReplicaRepair struct {
-	// Epoch is the attachment in which the repair runs. It ends with it: the next attach lays replicas anew where it can.
+	// Epoch is the attachment during which the repair runs. The repair ends with that attachment:
+	// the next attach lays replicas anew if the cache is clean.
 	Epoch int64 `json:"epoch"`
-	// Lost is the node whose replica is replaced, Substitute the one that gets it; empty while that is not chosen.
+	// Lost is the node whose replica is being replaced. Substitute is the node that gets the new
+	// one; empty until it is chosen.
 	Lost       string `json:"lost"`
 	Substitute string `json:"substitute,omitempty"`
 	// Since is when the repair began.
 	Since metav1.Time `json:"since"`
 }
 
-// DiscardedCache is a loss of acknowledged writes that somebody has accepted.
+// DiscardedCache is a loss of acknowledged writes that was accepted by a CacheDiscard.
 type DiscardedCache struct {
-	// Request is the UID of the CacheDiscard, RequestedBy who made it.
+	// Request is the UID of the CacheDiscard, RequestedBy the user who created it.
 	Request     string `json:"request"`
 	RequestedBy string `json:"requestedBy"`
-	// Nodes had the only current copies; BytesAtStake were dirty when that was last reported.
+	// Nodes held the only current copies. BytesAtStake is their dirty data in bytes when it was
+	// last reported.
 	//
 	// +listType=atomic
 	Nodes        []string    `json:"nodes,omitempty"`
@@ -288,19 +304,19 @@ type DiscardedCache struct {
 
 // WriteThroughClaim is one reason for a volume to write through.
 type WriteThroughClaim struct {
-	// Owner is who asked, such as "cacheflush/NAME".
+	// Owner is what asked for it, such as "cacheflush/NAME".
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=300
 	Owner string `json:"owner"`
-	// Epoch is the attachment it is for; in another one the claim counts for nothing.
+	// Epoch is the attachment it is for. It has no effect in another one.
 	Epoch int64 `json:"epoch"`
-	// Since is when it was made.
+	// Since is the time of the request.
 	Since metav1.Time `json:"since"`
 }
 
-// CacheVolumeSummary is for people who read `kubectl get`; nothing decides by it.
+// CacheVolumeSummary is shown by `kubectl get`. No program reads it.
 type CacheVolumeSummary struct {
 	Size  string `json:"size,omitempty"`
 	Cache string `json:"cache,omitempty"`
@@ -309,20 +325,21 @@ type CacheVolumeSummary struct {
 
 // Condition types of a CacheVolume.
 const (
-	// ConditionReady is true once the image is there.
+	// ConditionReady is true once the image exists.
 	ConditionReady = "Ready"
 	// ConditionRedundant is true while every acknowledged write is on two hosts or in Ceph.
 	ConditionRedundant = "Redundant"
-	// ConditionSynced is false while a replica is catching up.
+	// ConditionSynced is false while a replica is being resynchronised.
 	ConditionSynced = "Synced"
-	// ConditionRepairing is true while the replica of a lost host is being replaced, or waits for that; the message says how far.
+	// ConditionRepairing is true while the replica of a lost host is being replaced, or waits to
+	// be. The message says how far it is.
 	ConditionRepairing = "Repairing"
-	// ConditionHealthy is false while the cache reports an error; the message says which.
+	// ConditionHealthy is false while the cache reports an error. The message has the error.
 	ConditionHealthy = "Healthy"
 )
 
-// ReasonPeerLost is the reason of ConditionRedundant False: the other replica does not answer, and
-// the holder goes on without it.
+// ReasonPeerLost is a reason of ConditionRedundant False: the other replica does not answer, and
+// the attached node goes on without it.
 const ReasonPeerLost = "PeerLost"
 
 // CacheVolumeList is a list of CacheVolumes.

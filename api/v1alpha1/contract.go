@@ -1,9 +1,11 @@
 package v1alpha1
 
-// What csi-controller and csi-node tell each other through the container orchestrator and through a CacheVolume.
+// Keys through which csi-controller and csi-node pass data to each other, in CSI contexts and on a
+// CacheVolume.
 const (
-	// PublishContextEpoch is the key in ControllerPublish's publish_context that holds the attachment's epoch, in decimal.
-	// NodeStage refuses when the CacheVolume has another one by then.
+	// PublishContextEpoch is the key in ControllerPublish's publish_context that holds the epoch of
+	// the attachment, in decimal. NodeStage refuses to stage if the CacheVolume has another epoch
+	// by then.
 	PublishContextEpoch = "escache.io/epoch"
 
 	// What dev_connect needs of the volume, in the same place. Numbers are decimal; "0" means escached's default, an empty
@@ -16,12 +18,13 @@ const (
 	PublishContextLowWatermark  = "escache.io/low-watermark"
 	PublishContextMaxDirtyAge   = "escache.io/max-dirty-age-seconds"
 
-	// VolumeContextMkfsOptions is the key in a volume's volume_context that holds more options for mkfs, separated by blanks.
-	// It is the StorageClass parameter of the same name.
+	// VolumeContextMkfsOptions is the key in the volume_context that holds additional options for
+	// mkfs, separated by blanks. It is the StorageClass parameter of the same name.
 	VolumeContextMkfsOptions = "mkfsOptions"
 
-	// AnnotationFilesystem on a CacheVolume is csi-node's record of the filesystem it makes, as JSON. It is written before mkfs
-	// begins and again after mkfs has ended: so a half-written filesystem is known to be the driver's own, and a volume that
-	// was formatted once and reads blank now is never formatted again.
+	// AnnotationFilesystem on a CacheVolume is csi-node's record of the filesystem it creates, as
+	// JSON. csi-node writes it before mkfs begins and again after mkfs has ended. So it recognises
+	// a half-written filesystem as its own, and never formats a volume again that was formatted
+	// once and now reads blank.
 	AnnotationFilesystem = "escache.io/filesystem"
 )

@@ -1,7 +1,8 @@
-// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheSnapshot, CacheFlush and CacheDiscard, all
-// cluster-scoped.
+// Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheSnapshot,
+// CacheFlush and CacheDiscard. All are cluster-scoped.
 //
-// Sizes are bytes. The deepcopy functions and the CRDs in charts/escache-csi/crds are generated from here: `go generate ./api/v1alpha1`.
+// Sizes are in bytes. `make generate` writes the deepcopy functions and the CRDs in
+// charts/escache-csi/crds from these types.
 //
 // +kubebuilder:object:generate=true
 // +groupName=escache.io
@@ -18,30 +19,32 @@ import (
 // GroupName is the API group of every type here.
 const GroupName = "escache.io"
 
-// DriverName is the CSI driver's name, as StorageClasses and CSINode objects carry it.
+// DriverName is the name of the CSI driver in StorageClasses and CSINode objects.
 const DriverName = "csi.escache.io"
 
-// TopologyKey is the CSI topology key; its value is the name of the node's group.
+// TopologyKey is the CSI topology key. Its value is the name of the node's NodeGroup.
 const TopologyKey = "topology.escache.io/group"
 
-// AnnotationReplicationAddress on a Node is the IP address of its replication link, where that is not its InternalIP.
+// AnnotationReplicationAddress on a Node is the IP address of its replication link, if that is not
+// the node's InternalIP.
 const AnnotationReplicationAddress = "escache.io/replication-address"
 
-// AnnotationClaim on a CacheVolume is the "namespace/name" of the PersistentVolumeClaim it was made for. For people only.
+// AnnotationClaim on a CacheVolume is the "namespace/name" of the PersistentVolumeClaim it was
+// created for, for people only.
 const AnnotationClaim = "escache.io/claim"
 
-// Finalizer keeps a CacheVolume until its image and replicas are gone.
+// Finalizer keeps a CacheVolume until its image and its replicas are gone.
 const Finalizer = "escache.io/volume"
 
-// SnapshotFinalizer keeps a CacheSnapshot until Ceph's snapshot is gone.
+// SnapshotFinalizer keeps a CacheSnapshot until the snapshot in Ceph is gone.
 const SnapshotFinalizer = "escache.io/snapshot"
 
-// GroupVersion returns the group and version of the types here.
+// GroupVersion returns the API group and version of these types.
 func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 }
 
-// AddToScheme makes the types here known to a scheme.
+// AddToScheme registers these types with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(),
 		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{},

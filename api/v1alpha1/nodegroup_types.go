@@ -2,7 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeGroup is three NVMe hosts among which volumes have their two replicas.
+// NodeGroup is a set of three NVMe hosts. A volume of the group has its two replicas on two of
+// them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,8 +28,8 @@ type NodeGroup struct {
 
 // NodeGroupSpec says which nodes belong together.
 type NodeGroupSpec struct {
-	// Nodes are the Kubernetes names of exactly three different nodes. A node belongs to the oldest group that names it.
-	// To replace a host, change one name at a time.
+	// Nodes are the names of exactly three different Kubernetes nodes. If several groups name a
+	// node, it belongs to the oldest. To replace a host, change one name at a time.
 	//
 	// +required
 	// +listType=atomic
@@ -40,10 +41,11 @@ type NodeGroupSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.filter(x, x in oldSelf).size() >= 2",message="replace one node at a time"
 	Nodes []string `json:"nodes"`
 
-	// Cordoned keeps new volumes off this group. Volumes that are there stay and work.
+	// Cordoned keeps new volumes off this group. Existing volumes stay and work.
 	Cordoned bool `json:"cordoned,omitempty"`
 
-	// CordonedNodes keep new replicas off these members, as while a host is evacuated. Replicas that are there stay and work.
+	// CordonedNodes keeps new replicas off these members, for example while a host is evacuated.
+	// Existing replicas stay and work.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=3
@@ -52,7 +54,7 @@ type NodeGroupSpec struct {
 	CordonedNodes []string `json:"cordonedNodes,omitempty"`
 }
 
-// NodeGroupStatus is what the controller last saw of the group.
+// NodeGroupStatus is the group as csi-controller last saw it.
 type NodeGroupStatus struct {
 	// +listType=map
 	// +listMapKey=type
@@ -62,13 +64,14 @@ type NodeGroupStatus struct {
 	// +listMapKey=name
 	Members []NodeGroupMember `json:"members,omitempty"`
 
-	// StaleReplicas are replicas that belong to no volume any more, on nodes that could not be reached when they were
-	// given up. They are removed when the node is back; until then their port, minor and space stay taken.
+	// StaleReplicas are replicas that no volume needs any more, on nodes that could not be reached
+	// at that time. They are removed when the node returns. Until then their port, minor number and
+	// space stay reserved.
 	//
 	// +listType=atomic
 	StaleReplicas []StaleReplica `json:"staleReplicas,omitempty"`
 
-	// Volumes is how many CacheVolumes are placed in this group.
+	// Volumes is the number of CacheVolumes in this group.
 	Volumes int32 `json:"volumes,omitempty"`
 
 	Summary NodeGroupSummary `json:"summary,omitempty"`
@@ -82,16 +85,18 @@ type NodeGroupMember struct {
 	Ready bool `json:"ready"`
 	// Message says why the member is not ready.
 	Message string `json:"message,omitempty"`
-	// Version of escached.
+	// Version is the version of escached on the node.
 	Version             string `json:"version,omitempty"`
 	CacheCapacityBytes  int64  `json:"cacheCapacityBytes,omitempty"`
 	CacheAllocatedBytes int64  `json:"cacheAllocatedBytes,omitempty"`
-	// DirtyBytes is written at most once in 10 s; the metrics have it live.
+	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes int64 `json:"dirtyBytes,omitempty"`
-	// Volumes is the number of replicas on the node, Primaries how many of them are connected there.
+	// Volumes is the number of replicas on the node. Primaries is how many of them are connected
+	// there.
 	Volumes   int32 `json:"volumes,omitempty"`
 	Primaries int32 `json:"primaries,omitempty"`
-	// LastSeen is when escached last answered. It is written when something else changes, also when it ceases to answer, and every minute.
+	// LastSeen is when escached last answered. It is updated every minute, and whenever another
+	// field changes, also when escached stops answering.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
@@ -110,7 +115,7 @@ type StaleReplica struct {
 	Since metav1.Time `json:"since"`
 }
 
-// NodeGroupSummary is for people who read `kubectl get`; nothing decides by it.
+// NodeGroupSummary is shown by `kubectl get`. No program reads it.
 type NodeGroupSummary struct {
 	Ready string `json:"ready,omitempty"`
 	Cache string `json:"cache,omitempty"`
@@ -119,12 +124,13 @@ type NodeGroupSummary struct {
 
 // Condition types of a NodeGroup.
 const (
-	// GroupReady is true while volumes can be placed: at least two members are ready and the group is not cordoned.
+	// GroupReady is true while new volumes can be placed: at least two members are ready and the
+	// group is not cordoned.
 	GroupReady = "Ready"
-	// GroupDegraded is true while any member is not ready; its message names each and why.
+	// GroupDegraded is true while any member is not ready. The message says which ones and why.
 	GroupDegraded = "Degraded"
-	// GroupRedundant is false while volumes lack a second replica because a member has been gone for long; its message says
-	// which, and how far the repair is.
+	// GroupRedundant is false while volumes lack their second replica because a member has been
+	// gone for long. The message says which member, and how far the repair is.
 	GroupRedundant = "Redundant"
 )
 

@@ -9,23 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SetDirtyBytes records how much of the volume Ceph has not yet, for code and for people.
+// SetDirtyBytes sets the dirty bytes, both the number and the text that `kubectl get` shows.
 func (s *CacheVolumeStatus) SetDirtyBytes(n int64) {
 	s.DirtyBytes = n
 	s.Summary.Dirty = HumanBytes(n)
 }
 
-// IsOutdated reports whether the node's replica is on record as not current.
+// IsOutdated reports whether the record says that the node's replica is not current.
 func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 	return slices.Contains(s.Outdated, node)
 }
 
-// FlushAttached reports whether the attached node has the volume only to write its cache back, and no pod has it.
+// FlushAttached reports whether the volume is attached only so that its cache is written back, and
+// not for a pod.
 func (s *CacheVolumeStatus) FlushAttached() bool {
 	return s.AttachedNode != "" && s.FlushEpoch == s.Epoch
 }
 
-// Faults are the conditions that say what is wrong with an attached volume, the worst first. Those of a detached one are of earlier days.
+// Faults returns the conditions that say what is wrong with an attached volume, the worst first. It
+// returns none for a detached volume, whose conditions may be old.
 func (s *CacheVolumeStatus) Faults() []metav1.Condition {
 	var faults []metav1.Condition
 	for _, kind := range []string{ConditionHealthy, ConditionRedundant, ConditionSynced} {
@@ -37,22 +39,23 @@ func (s *CacheVolumeStatus) Faults() []metav1.Condition {
 	return faults
 }
 
-// LeftDirty reports whether nobody has the volume, and its cache may hold data that Ceph has not.
+// LeftDirty reports whether the volume is attached nowhere and its cache may hold dirty data.
 func (s *CacheVolumeStatus) LeftDirty() bool {
 	return s.AttachedNode == "" && s.Authority == AuthorityCache
 }
 
-// OutdatedWithout is the list of outdated nodes without that one, and never nil, which a patch would write as null.
+// OutdatedWithout returns the outdated nodes except one. It never returns nil, which a patch would
+// write as null.
 func (s *CacheVolumeStatus) OutdatedWithout(node string) []string {
 	return slices.DeleteFunc(append([]string{}, s.Outdated...), func(other string) bool { return other == node })
 }
 
-// HasReplica reports whether the node is one of the volume's two.
+// HasReplica reports whether the node has one of the volume's two replicas.
 func (s *CacheVolumeSpec) HasReplica(node string) bool {
 	return slices.Contains(s.Replicas, node)
 }
 
-// HumanBytes is n bytes rounded for people: 1536 MiB is "1.5Gi".
+// HumanBytes formats n bytes for people: 1536 MiB is "1.5Gi".
 func HumanBytes(n int64) string {
 	const unit = 1024
 	value, name := float64(n), ""
