@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/ceph"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 )
@@ -97,7 +97,7 @@ func removeImages(ctx context.Context, out io.Writer, images *ceph.Images, found
 			return fmt.Errorf("image %s is not an orphan; run without flags to see which are", name)
 		}
 		i := found.Images[at]
-		err := images.Delete(ctx, controller.ImageRef{ClusterID: i.ClusterID, Pool: i.Pool.Pool, Image: i.Image})
+		err := images.Delete(ctx, volumes.ImageRef{ClusterID: i.ClusterID, Pool: i.Pool.Pool, Image: i.Image})
 		if err != nil {
 			return fmt.Errorf("remove image %s: %w", name, err)
 		}

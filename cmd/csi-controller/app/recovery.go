@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/unfence"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // RecoveryOptions are the flags of what brings volumes back after the loss of hosts.
@@ -66,13 +66,13 @@ func (o *RecoveryOptions) validate() error {
 }
 
 // recovery is what brings volumes back after the loss of hosts.
-func (p parts) recovery(service *controller.Service, guarded client.Client, drainer *drain.Drainer) error {
+func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *drain.Drainer) error {
 	live, events := p.manager.GetAPIReader(), p.manager.GetEventRecorder("escache-csi-controller")
 	lift := unfence.New(unfence.Config{
-		Volumes: service, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
+		Volumes: locked, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
 	})
 	errs := []error{lift.SetupWithManager(p.manager), discard.New(discard.Config{
-		Client: guarded, Live: live, Volumes: service, Events: events,
+		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "discard"), Now: time.Now, Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager)}
 	if o := p.options.Recovery; o.TaintDeadNodes {
@@ -84,7 +84,7 @@ func (p parts) recovery(service *controller.Service, guarded client.Client, drai
 	if o := p.options.Recovery; o.RepairAfter > 0 {
 		errs = append(errs, p.manager.Add(repair.New(repair.Config{
 			Policy: repair.Policy{After: o.RepairAfter, Drain: o.RepairDrain, Patience: repairPatience, Parallel: o.RepairParallel},
-			Client: guarded, Live: live, Volumes: service, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,
+			Client: guarded, Live: live, Volumes: locked, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,
 			Log: p.log.With("component", "repair"), Now: time.Now,
 			Every: p.options.Poll, Longest: p.options.LongestCall, Ask: min(p.options.Poll, 4*time.Second),
 		})))

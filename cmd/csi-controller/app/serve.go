@@ -20,15 +20,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/cacheflush"
 	"github.com/escache/escache-csi/internal/controller/ceph"
+	"github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/orphans"
@@ -184,10 +185,12 @@ type parts struct {
 
 // assemble hands every part to the manager, which runs them while this process leads.
 func (p parts) assemble(ctx context.Context) error {
-	service := controller.NewService(controller.Config{
-		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts,
-		Book: p.book, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
+	steps := volumes.NewSteps(volumes.Config{
+		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
 		Log: p.log.With("component", "service"), Now: time.Now,
+	})
+	service := csi.NewService(csi.Config{
+		Steps: steps, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
 	})
 	search := orphans.Search{
 		Reader: p.manager.GetClient(), Images: p.images, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
@@ -214,9 +217,9 @@ func (p parts) assemble(ctx context.Context) error {
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
 	return errors.Join(
-		controller.Index(ctx, p.manager.GetFieldIndexer()),
+		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
-		p.recovery(service, p.writer, drainer),
+		p.recovery(volumes.NewLocked(steps, p.locks), p.writer, drainer),
 		flushes.SetupWithManager(p.manager),
 		p.page(),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),

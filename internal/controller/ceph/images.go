@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
@@ -30,7 +30,7 @@ type Images struct {
 	checked map[[2]string]time.Time // by cluster and pool
 }
 
-var _ controller.Images = (*Images)(nil)
+var _ volumes.Images = (*Images)(nil)
 
 // New returns the images of the clusters whose directories are under dir.
 func New(clusters *rbd.Clusters, dir string, now func() time.Time) *Images {
@@ -68,7 +68,7 @@ func (i *Images) wasChecked(key [2]string) bool {
 }
 
 // Create makes an image, empty or of a snapshot, or finds the one that an earlier call has made.
-func (i *Images) Create(ctx context.Context, spec controller.ImageSpec) (made bool, err error) {
+func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool, err error) {
 	cluster, err := i.cluster(spec.ClusterID)
 	if err != nil {
 		return false, err
@@ -88,12 +88,12 @@ func (i *Images) Create(ctx context.Context, spec controller.ImageSpec) (made bo
 	}
 	if spec.From == nil && exists.Image.SizeBytes != spec.SizeBytes {
 		return false, fmt.Errorf("image %s/%s is there with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
-			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, controller.ErrRefused)
+			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, volumes.ErrRefused)
 	}
 	return false, nil
 }
 
-func specOf(spec controller.ImageSpec) (rbd.ImageSpec, error) {
+func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
 	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool}
 	layout := spec.Layout
 	if layout == nil {
@@ -106,7 +106,7 @@ func specOf(spec controller.ImageSpec) (rbd.ImageSpec, error) {
 }
 
 // ID reads the image's own id, in one message.
-func (i *Images) ID(ctx context.Context, image controller.ImageRef) (string, error) {
+func (i *Images) ID(ctx context.Context, image volumes.ImageRef) (string, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		return "", err
@@ -116,7 +116,7 @@ func (i *Images) ID(ctx context.Context, image controller.ImageRef) (string, err
 }
 
 // Resize grows an image.
-func (i *Images) Resize(ctx context.Context, image controller.ImageRef, sizeBytes int64) error {
+func (i *Images) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) error {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		return err
@@ -126,11 +126,11 @@ func (i *Images) Resize(ctx context.Context, image controller.ImageRef, sizeByte
 }
 
 // Delete moves an image to the trash. A pool that is gone has taken its images along.
-func (i *Images) Delete(ctx context.Context, image controller.ImageRef) error {
+func (i *Images) Delete(ctx context.Context, image volumes.ImageRef) error {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		// Unlike a missing image this is no proof that nothing is left.
-		return fmt.Errorf("%w: %w", controller.ErrRefused, err)
+		return fmt.Errorf("%w: %w", volumes.ErrRefused, err)
 	}
 	err = cluster.DeleteImage(ctx, refOf(image))
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
@@ -140,10 +140,10 @@ func (i *Images) Delete(ctx context.Context, image controller.ImageRef) error {
 }
 
 // TakeSnapshot takes a snapshot. One that is there may hold what the image had in the middle of something, and makes room for a new one.
-func (i *Images) TakeSnapshot(ctx context.Context, snapshot controller.SnapshotRef) (controller.Snapshot, error) {
+func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) (volumes.Snapshot, error) {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
-		return controller.Snapshot{}, err
+		return volumes.Snapshot{}, err
 	}
 	taken, err := cluster.CreateSnapshot(ctx, snapshotOf(snapshot))
 	if errors.Is(err, rbd.ErrExists) {
@@ -152,16 +152,16 @@ func (i *Images) TakeSnapshot(ctx context.Context, snapshot controller.SnapshotR
 		}
 	}
 	if err != nil {
-		return controller.Snapshot{}, translate(ctx, err)
+		return volumes.Snapshot{}, translate(ctx, err)
 	}
-	return controller.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
+	return volumes.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
 }
 
 // DeleteSnapshot removes a snapshot. A pool or an image that is gone has taken its snapshots along.
-func (i *Images) DeleteSnapshot(ctx context.Context, snapshot controller.SnapshotRef) error {
+func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) error {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
-		return fmt.Errorf("%w: %w", controller.ErrRefused, err)
+		return fmt.Errorf("%w: %w", volumes.ErrRefused, err)
 	}
 	err = cluster.RemoveSnapshot(ctx, snapshotOf(snapshot))
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
@@ -171,7 +171,7 @@ func (i *Images) DeleteSnapshot(ctx context.Context, snapshot controller.Snapsho
 }
 
 // Clients returns who has the image open, or its lock. The nodes map with the exclusive lock, so that is one.
-func (i *Images) Clients(ctx context.Context, image controller.ImageRef) ([]string, error) {
+func (i *Images) Clients(ctx context.Context, image volumes.ImageRef) ([]string, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		return nil, err
@@ -345,26 +345,26 @@ func (i *Images) cluster(id string) (*rbd.Cluster, error) {
 	return cluster, nil
 }
 
-func refOf(image controller.ImageRef) rbd.ImageRef {
+func refOf(image volumes.ImageRef) rbd.ImageRef {
 	return rbd.ImageRef{Pool: image.Pool, Name: image.Image}
 }
 
-func snapshotOf(snapshot controller.SnapshotRef) rbd.SnapshotRef {
+func snapshotOf(snapshot volumes.SnapshotRef) rbd.SnapshotRef {
 	return rbd.SnapshotRef{ImageRef: refOf(snapshot.ImageRef), Snapshot: snapshot.Snapshot}
 }
 
 var meanings = []struct{ from, to error }{
-	{rbd.ErrUnavailable, controller.ErrUnavailable},
-	{rbd.ErrClusterNotFound, controller.ErrNotFound},
-	{rbd.ErrPoolNotFound, controller.ErrNotFound},
-	{rbd.ErrNotFound, controller.ErrNotFound},
-	{rbd.ErrConfig, controller.ErrRefused},
-	{rbd.ErrPermission, controller.ErrRefused},
-	{rbd.ErrPoolNotReady, controller.ErrRefused},
-	{rbd.ErrBusy, controller.ErrRefused},
-	{rbd.ErrHasSnapshots, controller.ErrRefused},
-	{rbd.ErrInvalid, controller.ErrInvalid},
-	{rbd.ErrFull, controller.ErrNoRoom},
+	{rbd.ErrUnavailable, volumes.ErrUnavailable},
+	{rbd.ErrClusterNotFound, volumes.ErrNotFound},
+	{rbd.ErrPoolNotFound, volumes.ErrNotFound},
+	{rbd.ErrNotFound, volumes.ErrNotFound},
+	{rbd.ErrConfig, volumes.ErrRefused},
+	{rbd.ErrPermission, volumes.ErrRefused},
+	{rbd.ErrPoolNotReady, volumes.ErrRefused},
+	{rbd.ErrBusy, volumes.ErrRefused},
+	{rbd.ErrHasSnapshots, volumes.ErrRefused},
+	{rbd.ErrInvalid, volumes.ErrInvalid},
+	{rbd.ErrFull, volumes.ErrNoRoom},
 }
 
 func translate(ctx context.Context, err error) error {

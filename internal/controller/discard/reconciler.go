@@ -18,11 +18,11 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Volumes is what carries the decision out; *controller.Service.
+// Volumes is what carries the decision out; *volumes.Locked.
 type Volumes interface {
 	Discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error)
 }
@@ -72,7 +72,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case err == nil:
 		crashpoint.Reach("discard/done")
 		r.succeed(d, loss)
-	case errors.Is(err, authority.ErrRefused), errors.Is(err, controller.ErrNotFound):
+	case errors.Is(err, authority.ErrRefused), errors.Is(err, volumes.ErrNotFound):
 		r.finish(d, v1alpha1.DiscardRefused, err.Error())
 	default:
 		d.Status.Phase, d.Status.Message = v1alpha1.DiscardPending, err.Error()

@@ -19,16 +19,16 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// volumes answers what a test wants.
-type volumes struct {
+// fakeVolumes answers what a test wants.
+type fakeVolumes struct {
 	err   error
 	calls int
 }
 
-func (v *volumes) Discard(_ context.Context, d *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error) {
+func (v *fakeVolumes) Discard(_ context.Context, d *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error) {
 	v.calls++
 	if v.err != nil {
 		return nil, v.err
@@ -48,7 +48,7 @@ func TestReconcile(t *testing.T) {
 	}{
 		"done":                        {[]error{nil, nil}, v1alpha1.DiscardDone, "alice gave up", "CacheDiscarded", 1, 1},
 		"refused":                     {[]error{refused, refused}, v1alpha1.DiscardRefused, "n1 answers", "DiscardRefused", 1, 1},
-		"no such volume":              {[]error{controller.ErrNotFound}, v1alpha1.DiscardRefused, "not found", "DiscardRefused", 1, 1},
+		"no such volume":              {[]error{volumes.ErrNotFound}, v1alpha1.DiscardRefused, "not found", "DiscardRefused", 1, 1},
 		"Ceph is down, then not":      {[]error{errors.New("down"), errors.New("down"), nil}, v1alpha1.DiscardDone, "4096 bytes", "CacheDiscarded", 3, 2},
 		"Ceph is down, and that long": {[]error{errors.New("down"), errors.New("down")}, v1alpha1.DiscardPending, "down", "", 2, 1},
 	} {
@@ -67,7 +67,7 @@ func TestReconcile(t *testing.T) {
 					return c.Status().Update(ctx, o, opts...)
 				},
 			}).Build()
-			recorder, doer := events.NewFakeRecorder(10), &volumes{}
+			recorder, doer := events.NewFakeRecorder(10), &fakeVolumes{}
 			r := New(Config{
 				Client: api, Live: api, Volumes: doer, Events: recorder, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 				Again: time.Second, Longest: time.Minute,
@@ -78,7 +78,7 @@ func TestReconcile(t *testing.T) {
 				if failure != nil {
 					t.Fatal(failure)
 				}
-				retries := err != nil && !errors.Is(err, authority.ErrRefused) && !errors.Is(err, controller.ErrNotFound)
+				retries := err != nil && !errors.Is(err, authority.ErrRefused) && !errors.Is(err, volumes.ErrNotFound)
 				if (result.RequeueAfter > 0) != retries {
 					t.Errorf("after %v: again in %s", err, result.RequeueAfter)
 				}

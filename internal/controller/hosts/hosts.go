@@ -19,7 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
@@ -55,7 +55,7 @@ type endpoint struct {
 	client *escacheclient.Client
 }
 
-var _ controller.Hosts = (*Hosts)(nil)
+var _ volumes.Hosts = (*Hosts)(nil)
 
 // New returns the hosts of the cluster that the readers read.
 func New(nodes, live client.Reader, options Options) *Hosts {
@@ -185,7 +185,7 @@ func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, er
 	address := cmp.Or(n.Annotations[v1alpha1.AnnotationReplicationAddress], internalIP(n))
 	if net.ParseIP(address) == nil {
 		return "", fmt.Errorf("node %s: replication address %q is no IP address; set the annotation %s: %w",
-			node, address, v1alpha1.AnnotationReplicationAddress, controller.ErrRefused)
+			node, address, v1alpha1.AnnotationReplicationAddress, volumes.ErrRefused)
 	}
 	return address, nil
 }
@@ -193,7 +193,7 @@ func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, er
 // Death says why Kubernetes has given a node up; it reads the Node itself, not a cache.
 func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error) {
 	n, err := read(ctx, h.live, node)
-	if errors.Is(err, controller.ErrNotFound) {
+	if errors.Is(err, volumes.ErrNotFound) {
 		return authority.Death{Reason: fmt.Sprintf("Kubernetes has no node %s any more", node)}, nil
 	}
 	if err != nil {
@@ -221,7 +221,7 @@ func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client,
 	}
 	ip := internalIP(n)
 	if ip == "" {
-		return nil, fmt.Errorf("node %s has no InternalIP: %w", node, controller.ErrUnavailable)
+		return nil, fmt.Errorf("node %s has no InternalIP: %w", node, volumes.ErrUnavailable)
 	}
 	scheme := "https"
 	if h.options.TLS == (escacheclient.TLSFiles{}) {
@@ -251,7 +251,7 @@ func read(ctx context.Context, from client.Reader, name string) (*corev1.Node, e
 	n := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: name}, n)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("no node %s in Kubernetes: %w", name, controller.ErrNotFound)
+		return nil, fmt.Errorf("no node %s in Kubernetes: %w", name, volumes.ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)
@@ -274,5 +274,5 @@ func translate(err error) error {
 	if err == nil || errors.As(err, &problem) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", controller.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", volumes.ErrUnavailable, err)
 }

@@ -11,7 +11,7 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // clientsAnnotation of the lease holds the addresses of the Ceph clients of its holder, and of earlier ones that nobody has fenced yet:
@@ -74,7 +74,7 @@ func (c *Clients) change(ctx context.Context, edit func(record map[string][]stri
 			return err
 		}
 		if holder := lease.Spec.HolderIdentity; holder == nil || *holder != c.identity {
-			return fmt.Errorf("this replica does not lead: %w", controller.ErrUnavailable)
+			return fmt.Errorf("this replica does not lead: %w", volumes.ErrUnavailable)
 		}
 		record := map[string][]string{}
 		if text := lease.Annotations[clientsAnnotation]; text != "" {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 const leaseName = "lease"
@@ -53,10 +53,10 @@ func TestALeaderFencesTheClientsOfEarlierOnes(t *testing.T) {
 	admit(a, "one", "a1", fence, nil)
 	admit(a, "one", "a2", fence, nil) // one's own are not fenced
 	admit(a, "two", "a3", fence, nil)
-	admit(b, "one", "b1", fence, controller.ErrUnavailable)
+	admit(b, "one", "b1", fence, volumes.ErrUnavailable)
 
 	hold(t, leases, "b")
-	admit(a, "one", "a4", fence, controller.ErrUnavailable)
+	admit(a, "one", "a4", fence, volumes.ErrUnavailable)
 	admit(b, "one", "b1", noFence, broken)
 	admit(b, "one", "b2", fence, nil, "a1", "a2")
 	admit(b, "one", "b3", fence, nil) // each once

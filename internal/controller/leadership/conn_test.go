@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
@@ -56,7 +56,7 @@ func TestARequestThatWasOnItsWayIsNotSentAfterAPause(t *testing.T) {
 		}
 		return err
 	}
-	if err := post(0); !errors.Is(err, controller.ErrUnavailable) {
+	if err := post(0); !errors.Is(err, volumes.ErrUnavailable) {
 		t.Errorf("without the lease: %v", err)
 	}
 	if err := l.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err != nil {
@@ -65,7 +65,7 @@ func TestARequestThatWasOnItsWayIsNotSentAfterAPause(t *testing.T) {
 	if err := post(0); err != nil {
 		t.Errorf("leading: %v", err)
 	}
-	if err := post(time.Minute); !errors.Is(err, controller.ErrUnavailable) {
+	if err := post(time.Minute); !errors.Is(err, volumes.ErrUnavailable) {
 		t.Errorf("paused on the way: %v", err)
 	}
 	if n := served.Load(); n != 1 {
@@ -102,7 +102,7 @@ func TestACallToAHostIsNotSentAfterAPause(t *testing.T) {
 		t.Errorf("leading: %v", err)
 	}
 	pause = time.Minute
-	if err := remove(); !errors.Is(err, controller.ErrUnavailable) {
+	if err := remove(); !errors.Is(err, volumes.ErrUnavailable) {
 		t.Errorf("paused on the way: %v", err)
 	}
 	if n := served.Load(); n != 1 {

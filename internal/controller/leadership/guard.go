@@ -6,17 +6,17 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // Images lets changes of images through only while this process leads.
-func (l *Lease) Images(images controller.Images) controller.Images { return guardedImages{images, l} }
+func (l *Lease) Images(images volumes.Images) volumes.Images { return guardedImages{images, l} }
 
 // Client lets changes of objects through only while this process leads.
 func (l *Lease) Client(c client.Client) client.Client { return guardedClient{c, l} }
 
 type guardedImages struct {
-	controller.Images
+	volumes.Images
 
 	lease *Lease
 }
@@ -28,35 +28,35 @@ func (g guardedImages) EnsurePool(ctx context.Context, clusterID, pool string, c
 	return g.Images.EnsurePool(ctx, clusterID, pool, create)
 }
 
-func (g guardedImages) Create(ctx context.Context, spec controller.ImageSpec) (bool, error) {
+func (g guardedImages) Create(ctx context.Context, spec volumes.ImageSpec) (bool, error) {
 	if err := g.lease.Check(); err != nil {
 		return false, err
 	}
 	return g.Images.Create(ctx, spec)
 }
 
-func (g guardedImages) Resize(ctx context.Context, image controller.ImageRef, sizeBytes int64) error {
+func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
 	return g.Images.Resize(ctx, image, sizeBytes)
 }
 
-func (g guardedImages) Delete(ctx context.Context, image controller.ImageRef) error {
+func (g guardedImages) Delete(ctx context.Context, image volumes.ImageRef) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
 	return g.Images.Delete(ctx, image)
 }
 
-func (g guardedImages) TakeSnapshot(ctx context.Context, ref controller.SnapshotRef) (controller.Snapshot, error) {
+func (g guardedImages) TakeSnapshot(ctx context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
 	if err := g.lease.Check(); err != nil {
-		return controller.Snapshot{}, err
+		return volumes.Snapshot{}, err
 	}
 	return g.Images.TakeSnapshot(ctx, ref)
 }
 
-func (g guardedImages) DeleteSnapshot(ctx context.Context, ref controller.SnapshotRef) error {
+func (g guardedImages) DeleteSnapshot(ctx context.Context, ref volumes.SnapshotRef) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // Lease is a leader election lock that remembers when it was last renewed.
@@ -66,11 +66,11 @@ func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.renewed.IsZero() {
-		return fmt.Errorf("this replica does not lead: %w", controller.ErrUnavailable)
+		return fmt.Errorf("this replica does not lead: %w", volumes.ErrUnavailable)
 	}
 	if age := l.now().Sub(l.renewed); age >= l.valid {
 		return fmt.Errorf("this replica's lease was last renewed %s ago, another may lead by now: %w",
-			age.Round(time.Millisecond), controller.ErrUnavailable)
+			age.Round(time.Millisecond), volumes.ErrUnavailable)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // fakeLock is a lock that only remembers whether it works.
@@ -41,7 +41,7 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 	mine, others := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}, resourcelock.LeaderElectionRecord{}
 	step := func(name string, leads bool) {
 		t.Helper()
-		if err := l.Check(); (err == nil) != leads || (err != nil && !errors.Is(err, controller.ErrUnavailable)) {
+		if err := l.Check(); (err == nil) != leads || (err != nil && !errors.Is(err, volumes.ErrUnavailable)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -98,12 +98,12 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 	l := New(&fakeLock{}, time.Second, time.Second, time.Now)
 	images, objects := l.Images(nil), l.Client(fake.NewClientBuilder().Build())
-	ctx, image := t.Context(), controller.ImageRef{}
+	ctx, image := t.Context(), volumes.ImageRef{}
 	node := &corev1.Node{}
 	node.Name = "n"
 	for name, call := range map[string]func() error{
 		"EnsurePool":    func() error { return images.EnsurePool(ctx, "", "", true) },
-		"Create image":  func() error { _, err := images.Create(ctx, controller.ImageSpec{}); return err },
+		"Create image":  func() error { _, err := images.Create(ctx, volumes.ImageSpec{}); return err },
 		"Resize":        func() error { return images.Resize(ctx, image, 1) },
 		"Delete image":  func() error { return images.Delete(ctx, image) },
 		"Fence":         func() error { return images.Fence(ctx, "", "", 1) },
@@ -116,7 +116,7 @@ func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 		"Status patch":  func() error { return objects.Status().Patch(ctx, node, client.MergeFrom(node)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := call(); !errors.Is(err, controller.ErrUnavailable) {
+			if err := call(); !errors.Is(err, volumes.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -14,13 +14,13 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// Volumes changes replicas; *controller.Service.
+// Volumes changes replicas; *volumes.Locked.
 type Volumes interface {
 	Substitute(ctx context.Context, id string, epoch int64, lost string) (string, error)
-	Copy(ctx context.Context, id string, epoch int64) (controller.Copying, error)
+	Copy(ctx context.Context, id string, epoch int64) (volumes.Copying, error)
 }
 
 // Drainer has volumes write through; *drain.Drainer.

@@ -18,12 +18,12 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/test/hosttest"
 )
@@ -97,13 +97,11 @@ func (w *world) restart() {
 		Client: w.api, Live: w.api, Hosts: h, Book: book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	})
-	service := controller.NewService(controller.Config{
-		Cached: w.api, Live: w.api, Hosts: h, Book: book, Operations: locks, Log: log, Now: clock,
-	})
+	steps := volumes.NewSteps(volumes.Config{Cached: w.api, Live: w.api, Hosts: h, Book: book, Log: log, Now: clock})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
 	w.repair = repair.New(repair.Config{
 		Policy: repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4},
-		Client: w.api, Live: w.api, Volumes: service, Drainer: w.drain, Hosts: h, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log,
+		Client: w.api, Live: w.api, Volumes: volumes.NewLocked(steps, locks), Drainer: w.drain, Hosts: h, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log,
 		Now: clock, Every: time.Second, Longest: time.Minute, Ask: time.Second,
 	})
 }

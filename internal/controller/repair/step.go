@@ -12,8 +12,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/controller"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/placement"
 )
@@ -51,7 +51,7 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 
 // passing reports an error that says no more than that somebody else was first.
 func passing(err error) bool {
-	return controller.Code(err) == codes.Aborted
+	return volumes.Code(err) == codes.Aborted
 }
 
 // keep writes or removes the repair on record, if the record as it is now still asks for that.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // quiet are calls that sidecars repeat all the time: they are logged only when they fail, or in debugging.
@@ -33,7 +33,7 @@ func (s *Server) observe(ctx context.Context, request any, info *grpc.UnaryServe
 	method, id, begun := path.Base(info.FullMethod), uuid.NewString(), time.Now()
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("escache.request_id", id))
 	response, err := s.survive(ctx, request, handle)
-	took, code := time.Since(begun), controller.Code(err)
+	took, code := time.Since(begun), volumes.Code(err)
 	s.Metrics.observe(method, code, took)
 	s.log(ctx, method, id, request, err, code, took)
 	if err != nil {

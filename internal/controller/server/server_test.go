@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // slowBegun and slowEnds are the two moments of a slow call.
@@ -50,7 +50,7 @@ func (service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*c
 		slowBegun <- struct{}{}
 		<-slowEnds
 	case "busy":
-		return nil, fmt.Errorf("other call: %w", controller.ErrBusy)
+		return nil, fmt.Errorf("other call: %w", volumes.ErrBusy)
 	case "bug":
 		return nil, errors.New("nobody expected this")
 	}

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// Volumes is what fences and lifts; *controller.Service.
+// Volumes is what fences and lifts; *volumes.Locked.
 type Volumes interface {
 	FenceLate(ctx context.Context, volume string) error
 	Unfence(ctx context.Context, volume string) (left int, err error)
@@ -55,7 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	defer cancel()
 	late := r.Volumes.FenceLate(ctx, request.Name)
 	left, err := r.Volumes.Unfence(ctx, request.Name)
-	if errors.Is(err, controller.ErrNotFound) {
+	if errors.Is(err, volumes.ErrNotFound) {
 		return ctrl.Result{}, nil
 	}
 	if err = errors.Join(late, err); err != nil {

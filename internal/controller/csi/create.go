@@ -1,0 +1,247 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// create writes the record, then makes the image, then says in the record that it is there. No node is asked: creation costs
+// two API writes and one image, and works while a host is down.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
+func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+	from, err := s.source(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	v, isNew, err := s.record(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if v.Status.Phase != v1alpha1.VolumeReady {
+		if err := s.makeImage(ctx, v, from, isNew, r.CreatePool); err != nil {
+			err = fmt.Errorf("make image %s: %w", volumes.ImageOf(v), err)
+			if isNew {
+				err = s.undo(ctx, v, err)
+			}
+			return nil, err
+		}
+		crashpoint.Reach("create_volume/image_made")
+		if err := s.markReady(ctx, v); err != nil {
+			return nil, fmt.Errorf("record that the image of volume %s is there: %w", v.Name, err)
+		}
+		crashpoint.Reach("create_volume/ready_written")
+	}
+	out := volumeOf(v)
+	out.VolumeContext = r.VolumeContext()
+	return &csi.CreateVolumeResponse{Volume: out}, nil
+}
+
+// record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own. The cache may lag
+// behind and know a volume that is gone, or not know one that is there, so it only saves a call; what decides is the API server.
+func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.CacheVolume, isNew bool, err error) {
+	if s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil {
+		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) {
+			return v, false, err
+		}
+	}
+	v, err = s.writeRecord(ctx, r)
+	if apierrors.IsAlreadyExists(err) {
+		if v, err = s.existing(ctx, r); errors.Is(err, volumes.ErrNotFound) {
+			err = fmt.Errorf("volume %s was removed just now: %w", r.ID, volumes.ErrBusy)
+		}
+		return v, false, err
+	}
+	return v, true, err
+}
+
+// existing is the volume that is there, if it is as requested.
+func (s *service) existing(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+	v, err := s.Volume(ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	s.Book.Observe(v)
+	return v, s.compare(v, r)
+}
+
+func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+	cacheBytes := r.Cache.For(r.Size.Want)
+	place, err := s.reserve(r, cacheBytes)
+	if err != nil {
+		return nil, fmt.Errorf("place volume %s: %w", r.ID, err)
+	}
+	v := &v1alpha1.CacheVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
+		Spec: v1alpha1.CacheVolumeSpec{
+			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
+			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
+			FromSnapshot: r.Snapshot,
+			Group:        place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
+		},
+	}
+	if r.Claim != "" {
+		v.Annotations = map[string]string{v1alpha1.AnnotationClaim: r.Claim}
+	}
+	crashpoint.Reach("create_volume/placed")
+	if err := s.Cached.Create(ctx, v); err != nil {
+		// Only an answer says that nothing was written. Without one the place stays taken until the record shows up or,
+		// at the latest, until this process ends.
+		if kubernetesAnswered(err) {
+			s.Book.Forget(r.ID)
+		}
+		return nil, fmt.Errorf("write the record of volume %s: %w", r.ID, err)
+	}
+	s.Book.Observe(v)
+	crashpoint.Reach("create_volume/object_written")
+	return v, nil
+}
+
+func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reservation, error) {
+	if r.Groups == nil {
+		return s.Book.Reserve(r.ID, cacheBytes, nil)
+	}
+	var failures []error
+	for _, set := range r.Groups {
+		place, err := s.Book.Reserve(r.ID, cacheBytes, set)
+		if err == nil {
+			return place, nil
+		}
+		failures = append(failures, err)
+	}
+	return reservation.Reservation{}, errors.Join(failures...)
+}
+
+// compare finds what of an existing volume is not as requested now.
+func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
+	if !v.DeletionTimestamp.IsZero() {
+		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrBusy)
+	}
+	var different []string
+	differs := func(what string, is, wanted any) {
+		if !reflect.DeepEqual(is, wanted) {
+			different = append(different, fmt.Sprintf("%s is %v, not %v", what, is, wanted))
+		}
+	}
+	if !r.Size.allows(v.Spec.SizeBytes) {
+		differs("its size", v.Spec.SizeBytes, r.Size.Want)
+	}
+	differs("clusterID", v.Spec.ClusterID, r.ClusterID)
+	differs("pool", v.Spec.Pool, r.Pool)
+	differs("the snapshot it was made of", v.Spec.FromSnapshot, r.Snapshot)
+	differs("dataPool", v.Spec.DataPool, r.DataPool)
+	differs("cacheMode", v.Spec.CacheMode, r.Mode)
+	differs("its cache's options", v.Spec.CacheOptions, r.Options)
+	differs("its image's layout", layoutOf(v.Spec.Layout), layoutOf(r.Layout))
+	// An expanded volume keeps the cache it was made with.
+	if v.Spec.SizeBytes == r.Size.Want {
+		differs("cacheSize", v.Spec.CacheBytes, r.Cache.For(r.Size.Want))
+	}
+	if r.Groups != nil && !contained(r.Groups, v.Spec.Group) {
+		different = append(different, fmt.Sprintf("it lives in group %s, which is not allowed now", v.Spec.Group))
+	}
+	if len(different) > 0 {
+		return fmt.Errorf("volume %s: %s: %w", v.Name, strings.Join(different, "; "), volumes.ErrDifferent)
+	}
+	return nil
+}
+
+func contained(sets [][]string, group string) bool {
+	return slices.ContainsFunc(sets, func(set []string) bool { return slices.Contains(set, group) })
+}
+
+func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
+	if l == nil {
+		return v1alpha1.ImageLayout{}
+	}
+	return *l
+}
+
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *volumes.SnapshotRef, isNew, createPool bool) error {
+	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, createPool); err != nil {
+		return unknown(err)
+	}
+	crashpoint.Reach("create_volume/pool_checked")
+	spec := volumes.ImageSpec{
+		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout, From: from,
+	}
+	made, err := s.Images.Create(ctx, spec)
+	if err == nil && !made && isNew {
+		return fmt.Errorf("it is there already, with whatever somebody wrote to it, and no record says it is ours; "+
+			"rename or remove it: %w", volumes.ErrRefused)
+	}
+	if err == nil && !made && from != nil {
+		// Nobody has had it yet.
+		if err = s.Images.Delete(ctx, volumes.ImageOf(v)); err == nil {
+			_, err = s.Images.Create(ctx, spec)
+		}
+	}
+	return unknown(err)
+}
+
+// unknown turns a cluster or pool that is not there into what it is in a request: a wrong parameter.
+func unknown(err error) error {
+	if errors.Is(err, volumes.ErrNotFound) {
+		return fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
+	}
+	return err
+}
+
+// undo takes the record back where no repetition can make the image: external-provisioner gives such a volume up without a
+// DeleteVolume, and the record would stay for ever. Where repeating may help, the record is what the repeated call needs.
+func (s *service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
+	if !isFinal(cause) {
+		return cause
+	}
+	if err := s.MarkDeleted(ctx, v); err != nil {
+		return fmt.Errorf("%w; its record stays: %w", cause, err)
+	}
+	if err := s.RemoveRecord(ctx, v); err != nil {
+		return fmt.Errorf("%w; its record stays: %w", cause, err)
+	}
+	return cause
+}
+
+func (s *service) markReady(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	v.Status.Phase = v1alpha1.VolumeReady
+	v.Status.Authority = v1alpha1.AuthorityCeph
+	v.Status.Summary.Size = v1alpha1.HumanBytes(v.Spec.SizeBytes)
+	v.Status.Summary.Cache = v1alpha1.HumanBytes(v.Spec.CacheBytes)
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageCreated",
+		Message: "the image is there", ObservedGeneration: v.Generation,
+	})
+	return s.Cached.Status().Update(ctx, v)
+}
+
+// kubernetesAnswered reports whether the API server itself refused, so that nothing was written.
+func kubernetesAnswered(err error) bool {
+	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
+		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
+}
+
+// isFinal reports whether repeating the call as it is cannot succeed, so that what it began may be undone.
+func isFinal(err error) bool {
+	switch volumes.Code(err) { //nolint:exhaustive // the rest may pass
+	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange:
+		return true
+	default:
+		return false
+	}
+}

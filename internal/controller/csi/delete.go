@@ -1,0 +1,65 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// delete removes what the record names, and the record last, so that a repeated call finds what is left. What is dirty in a cache is
+// written back first. A volume that was never attached has no replicas, and no node is asked.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolume
+func (s *service) delete(ctx context.Context, id string) error {
+	v, err := s.Volume(ctx, id)
+	if errors.Is(err, volumes.ErrNotFound) {
+		s.Book.Forget(id)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if v.Status.FlushAttached() {
+		if err := s.FinishFlush(ctx, v); err != nil {
+			return err
+		}
+	}
+	if v.Status.AttachedNode != "" {
+		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, volumes.ErrRefused)
+	}
+	if err := s.withoutSnapshots(ctx, id); err != nil {
+		return err
+	}
+	if _, err := s.Settle(ctx, v); err != nil {
+		return err
+	}
+	if !authority.InCeph(v) {
+		// Nobody can attach it any more once its claim is gone.
+		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
+			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
+		}
+	}
+	if err := s.MarkDeleted(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("delete_volume/object_marked")
+	if v.Status.Epoch > 0 {
+		if err := s.DropReplicas(ctx, v, v.Spec.Replicas, nil); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("delete_volume/replicas_removed")
+	if err := s.Images.Delete(ctx, volumes.ImageOf(v)); err != nil {
+		return fmt.Errorf("delete image %s: %w", volumes.ImageOf(v), err)
+	}
+	crashpoint.Reach("delete_volume/image_removed")
+	if err := s.RemoveRecord(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("delete_volume/object_removed")
+	return nil
+}

@@ -1,0 +1,53 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// expand grows the image, also under the node that has the volume, and records the new size. The image comes first: one that
+// cannot grow now must not leave a size on record that it does not have, and a larger one than on record does no harm. The node that
+// has the volume, or gets it next, grows device and filesystem. The cache keeps its size.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerexpandvolume
+func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.ControllerExpandVolumeResponse, error) {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if v.Status.Phase != v1alpha1.VolumeReady {
+		return nil, fmt.Errorf("volume %s is not made yet: %w", id, volumes.ErrRefused)
+	}
+	if size.Maximum != 0 && v.Spec.SizeBytes > size.Maximum {
+		return nil, fmt.Errorf("volume %s has %d bytes, more than the limit of %d, and cannot shrink: %w",
+			id, v.Spec.SizeBytes, size.Maximum, volumes.ErrOutOfRange)
+	}
+	want := v.Spec.SizeBytes
+	if want < size.Minimum {
+		want = size.Want
+	}
+	if err := s.Images.Resize(ctx, volumes.ImageOf(v), want); err != nil {
+		return nil, fmt.Errorf("grow image %s: %w", volumes.ImageOf(v), err)
+	}
+	crashpoint.Reach("expand_volume/image_grown")
+	if v.Spec.SizeBytes < want {
+		v.Spec.SizeBytes = want
+		if err := s.Cached.Update(ctx, v); err != nil {
+			return nil, fmt.Errorf("record the new size of volume %s: %w", id, err)
+		}
+		crashpoint.Reach("expand_volume/size_written")
+	}
+	if summary := v1alpha1.HumanBytes(v.Spec.SizeBytes); v.Status.Summary.Size != summary {
+		v.Status.Summary.Size = summary
+		if err := s.UpdateStatus(ctx, v, "it has grown"); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Spec.SizeBytes, NodeExpansionRequired: true}, nil
+}

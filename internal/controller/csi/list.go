@@ -1,0 +1,154 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// pageSize bounds what is read from the API server at once.
+const pageSize = 500
+
+// ListVolumes returns the volumes that are made. It asks the API server itself, for whoever made a volume just now looks for
+// it here; the page tokens are the API server's own, which expire after minutes.
+func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	out := &csi.ListVolumesResponse{}
+	page := &v1alpha1.CacheVolumeList{}
+	next, err := s.service.list(ctx, r.GetMaxEntries(), r.GetStartingToken(), page, func() int {
+		for i := range page.Items {
+			if v := &page.Items[i]; v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() {
+				out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
+					Volume: volumeOf(v), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedOn(v)},
+				})
+			}
+		}
+		return len(out.GetEntries())
+	})
+	out.NextToken = next
+	return out, err
+}
+
+// ListSnapshots returns the snapshots that are taken: all, those of a volume, or the one with an id.
+func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	out := &csi.ListSnapshotsResponse{}
+	add := func(snapshot *v1alpha1.CacheSnapshot) {
+		of := r.GetSourceVolumeId() == "" || r.GetSourceVolumeId() == snapshot.Spec.Volume
+		if of && snapshot.Status.Taken != nil && snapshot.DeletionTimestamp.IsZero() {
+			out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: csiSnapshot(snapshot)})
+		}
+	}
+	if id := r.GetSnapshotId(); id != "" {
+		snapshot, err := s.service.snapshot(ctx, id)
+		if err == nil {
+			add(snapshot)
+		}
+		if errors.Is(err, volumes.ErrNotFound) {
+			err = nil
+		}
+		return out, err
+	}
+	page := &v1alpha1.CacheSnapshotList{}
+	next, err := s.service.list(ctx, r.GetMaxEntries(), r.GetStartingToken(), page, func() int {
+		for i := range page.Items {
+			add(&page.Items[i])
+		}
+		return len(out.GetEntries())
+	})
+	out.NextToken = next
+	return out, err
+}
+
+// GetSnapshot returns one snapshot.
+func (s *Service) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	if snapshot.Status.Taken == nil {
+		return nil, fmt.Errorf("snapshot %s is not taken yet: %w", snapshot.Name, volumes.ErrNotFound)
+	}
+	return &csi.GetSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
+}
+
+// list reads objects page by page, from the token on, until there are as many entries as asked for; 0 asks for all. take adds what of the
+// page is one, and returns how many there are.
+func (s *service) list(ctx context.Context, most int32, token string, page client.ObjectList, take func() int) (next string, err error) {
+	if most < 0 {
+		return "", fmt.Errorf("max_entries %d: %w", most, volumes.ErrInvalid)
+	}
+	limit := pageSize
+	if most > 0 {
+		limit = min(limit, int(most))
+	}
+	for next = token; ; {
+		err := s.Live.List(ctx, page, client.Limit(int64(limit)), client.Continue(next))
+		if next != "" && (apierrors.IsResourceExpired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
+			return "", fmt.Errorf("starting_token %q: %w: %w", token, volumes.ErrPageToken, err)
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+		has := take()
+		next = page.GetContinue()
+		if next == "" || most > 0 && has == int(most) {
+			return next, nil
+		}
+		if most > 0 {
+			limit = min(pageSize, int(most)-has)
+		}
+	}
+}
+
+// ControllerGetVolume returns one volume.
+func (s *Service) ControllerGetVolume(ctx context.Context, r *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	v, err := s.service.Volume(ctx, r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerGetVolumeResponse{
+		Volume: volumeOf(v), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: publishedOn(v)},
+	}, nil
+}
+
+// ValidateVolumeCapabilities says whether the volume can be used that way; a message says why not.
+func (s *Service) ValidateVolumeCapabilities(
+	ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return nil, fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
+	}
+	if _, err := s.service.Volume(ctx, r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	err := checkCapabilities(r.GetVolumeCapabilities())
+	if err == nil && len(r.GetParameters()) > 0 {
+		_, err = parseParameters(r.GetParameters())
+	}
+	switch {
+	case errors.Is(err, volumes.ErrInvalid), errors.Is(err, volumes.ErrUnsupported):
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
+	case err != nil:
+		return nil, err
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
+		},
+	}, nil
+}

@@ -1,0 +1,192 @@
+package csi
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// createRequest is a CreateVolumeRequest as the driver understands it.
+type createRequest struct {
+	storageclass.Parameters
+
+	ID   string
+	Size sizeRange
+	// Snapshot is the id of the one that the volume is made of; empty for an empty volume.
+	Snapshot string
+	// Groups are tried in this order, one set after the other; nil allows every group.
+	Groups [][]string
+}
+
+// sizeRange is what a volume's size may be, in bytes: Want is what a new one gets.
+type sizeRange struct {
+	Want    int64
+	Minimum int64
+	Maximum int64 // 0: none
+}
+
+func (r sizeRange) allows(n int64) bool { return n >= r.Minimum && (r.Maximum == 0 || n <= r.Maximum) }
+
+func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
+	if err := required("name", r.GetName()); err != nil {
+		return createRequest{}, err
+	}
+	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
+		return createRequest{}, err
+	}
+	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
+		return createRequest{}, fmt.Errorf("volumes made of volumes are %w driver; take a snapshot, and make one of that", volumes.ErrUnsupported)
+	}
+	if len(r.GetMutableParameters()) > 0 {
+		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w driver", volumes.ErrUnsupported)
+	}
+	size, err := parseSize(r.GetCapacityRange())
+	if err != nil {
+		return createRequest{}, err
+	}
+	parameters, err := parseParameters(r.GetParameters())
+	if err != nil {
+		return createRequest{}, err
+	}
+	groups, err := allowedGroups(r.GetAccessibilityRequirements(), parameters.NodeGroups)
+	if err != nil {
+		return createRequest{}, err
+	}
+	return createRequest{
+		ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups,
+		Snapshot: r.GetVolumeContentSource().GetSnapshot().GetSnapshotId(),
+	}, nil
+}
+
+// snapshotRequest is a CreateSnapshotRequest as the driver understands it.
+type snapshotRequest struct {
+	ID     string
+	Volume string
+}
+
+func parseSnapshot(r *csi.CreateSnapshotRequest) (snapshotRequest, error) {
+	if err := errors.Join(required("name", r.GetName()), required("source volume id", r.GetSourceVolumeId())); err != nil {
+		return snapshotRequest{}, err
+	}
+	for key := range r.GetParameters() {
+		return snapshotRequest{}, fmt.Errorf("parameter %q: a VolumeSnapshotClass of this driver has none: %w", key, volumes.ErrInvalid)
+	}
+	return snapshotRequest{ID: VolumeID(r.GetName()), Volume: r.GetSourceVolumeId()}, nil
+}
+
+func parseParameters(in map[string]string) (storageclass.Parameters, error) {
+	p, err := storageclass.Parse(in)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
+	}
+	return p, nil
+}
+
+func parseSize(r *csi.CapacityRange) (sizeRange, error) {
+	minimum, maximum := r.GetRequiredBytes(), r.GetLimitBytes()
+	if minimum < 0 || maximum < 0 || (maximum != 0 && maximum < minimum) {
+		return sizeRange{}, fmt.Errorf("required %d and limit %d bytes: %w", minimum, maximum, volumes.ErrInvalid)
+	}
+	want := storageclass.RoundUp(max(minimum, storageclass.MinVolumeBytes), storageclass.VolumeGrain)
+	if minimum == 0 {
+		want = storageclass.DefaultVolumeBytes
+		if maximum != 0 {
+			want = min(want, maximum/storageclass.VolumeGrain*storageclass.VolumeGrain)
+		}
+	}
+	if want < storageclass.MinVolumeBytes || want > storageclass.MaxVolumeBytes || (maximum != 0 && want > maximum) {
+		return sizeRange{}, fmt.Errorf("volumes are whole MiB up to 1 PiB, and none is from %d to %d bytes: %w",
+			minimum, maximum, volumes.ErrOutOfRange)
+	}
+	return sizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
+}
+
+// checkCapabilities lets in what one node at a time can do: a write-back cache cannot be shared.
+func checkCapabilities(all []*csi.VolumeCapability) error {
+	if len(all) == 0 {
+		return fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
+	}
+	for _, c := range all {
+		if c.GetBlock() == nil && c.GetMount() == nil {
+			return fmt.Errorf("a volume capability has neither block nor mount: %w", volumes.ErrInvalid)
+		}
+		switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // every other mode, also one of a later CSI, is refused
+		case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+			csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+		default:
+			return fmt.Errorf("access mode %s is %w driver: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
+				"ReadWriteOncePod", mode, volumes.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// allowedGroups makes sets of groups to be tried in turn out of a topology requirement and the StorageClass's own list.
+func allowedGroups(r *csi.TopologyRequirement, listed []string) ([][]string, error) {
+	listing := func(group string) bool { return len(listed) == 0 || slices.Contains(listed, group) }
+	requisite := groupsOf(r.GetRequisite())
+	preferred := groupsOf(r.GetPreferred())
+	if len(requisite) == 0 && len(preferred) == 0 {
+		if r != nil && len(r.GetRequisite())+len(r.GetPreferred()) > 0 {
+			return nil, fmt.Errorf("no topology term has the key %s: %w", v1alpha1.TopologyKey, volumes.ErrNoRoom)
+		}
+		if len(listed) == 0 {
+			return nil, nil
+		}
+		return [][]string{listed}, nil
+	}
+	var sets [][]string
+	for _, group := range preferred {
+		if listing(group) {
+			sets = append(sets, []string{group})
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(requisite), func(g string) bool { return !listing(g) || slices.Contains(preferred, g) })
+	if len(rest) > 0 {
+		sets = append(sets, rest)
+	}
+	if len(sets) == 0 {
+		return nil, fmt.Errorf("the topology wants groups %v and the StorageClass allows %v: %w", requisite, listed, volumes.ErrNoRoom)
+	}
+	return sets, nil
+}
+
+func groupsOf(terms []*csi.Topology) []string {
+	var groups []string
+	for _, t := range terms {
+		if g := t.GetSegments()[v1alpha1.TopologyKey]; g != "" && !slices.Contains(groups, g) {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+func checkPublish(r *csi.ControllerPublishVolumeRequest) error {
+	if err := errors.Join(required("volume id", r.GetVolumeId()), required("node id", r.GetNodeId())); err != nil {
+		return err
+	}
+	if r.GetVolumeCapability() == nil {
+		return fmt.Errorf("volume capability is missing: %w", volumes.ErrInvalid)
+	}
+	if r.GetReadonly() {
+		return fmt.Errorf("publishing read-only is %w driver; mount the volume read-only instead", volumes.ErrUnsupported)
+	}
+	return checkCapabilities([]*csi.VolumeCapability{r.GetVolumeCapability()})
+}
+
+func required(what, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s is missing: %w", what, volumes.ErrInvalid)
+	}
+	if len(value) > 253 {
+		return fmt.Errorf("%s is longer than 253 bytes: %w", what, volumes.ErrInvalid)
+	}
+	return nil
+}

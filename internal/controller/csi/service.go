@@ -1,0 +1,153 @@
+package csi
+
+import (
+	"context"
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/operation"
+)
+
+// Config holds what a Service needs.
+type Config struct {
+	// Steps do the work on one volume.
+	Steps *volumes.Steps
+	// Operations are the locks of volumes, shared with the reconcilers of this process.
+	Operations *operation.Locks
+	// ImagePrefix begins the names of all images of this Kubernetes cluster.
+	ImagePrefix string
+	// Version is what GetPluginInfo answers.
+	Version string
+}
+
+// service carries out the calls. It does not lock: Service does, and is the only one that may use it.
+type service struct {
+	*volumes.Steps
+
+	operations  *operation.Locks
+	imagePrefix string
+	version     string
+}
+
+// Service is the CSI Controller and Identity service. Its errors are the domain's; the gRPC server maps them with Code.
+type Service struct {
+	csi.UnimplementedControllerServer
+	csi.UnimplementedIdentityServer
+
+	service *service
+}
+
+var (
+	_ csi.ControllerServer = (*Service)(nil)
+	_ csi.IdentityServer   = (*Service)(nil)
+)
+
+// NewService returns the service. The book must know all volumes and groups before the first call.
+func NewService(config Config) *Service {
+	return &Service{service: &service{
+		Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix, version: config.Version,
+	}}
+}
+
+// CreateVolume makes a volume, or returns the one that an earlier call has made.
+func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	request, err := parseCreate(r)
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) { return s.service.create(ctx, request) })
+}
+
+// DeleteVolume removes a volume: replicas, image, record. One that is gone is success.
+func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	return locked(s, r.GetVolumeId(), "DeleteVolume", func() (*csi.DeleteVolumeResponse, error) {
+		return &csi.DeleteVolumeResponse{}, s.service.delete(ctx, r.GetVolumeId())
+	})
+}
+
+// ControllerPublishVolume makes a node of the group the only one that may write.
+func (s *Service) ControllerPublishVolume(
+	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	if err := checkPublish(r); err != nil {
+		return nil, err
+	}
+	return locked(s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
+		published, err := s.service.publish(ctx, r.GetVolumeId(), r.GetNodeId())
+		return &csi.ControllerPublishVolumeResponse{PublishContext: published}, err
+	})
+}
+
+// ControllerUnpublishVolume takes the volume from the node, by force where Kubernetes has given the node up.
+func (s *Service) ControllerUnpublishVolume(
+	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	return locked(s, r.GetVolumeId(), "ControllerUnpublishVolume", func() (*csi.ControllerUnpublishVolumeResponse, error) {
+		return &csi.ControllerUnpublishVolumeResponse{}, s.service.unpublish(ctx, r.GetVolumeId(), r.GetNodeId())
+	})
+}
+
+// ControllerExpandVolume grows the image. The node grows device and filesystem afterwards.
+func (s *Service) ControllerExpandVolume(
+	ctx context.Context, r *csi.ControllerExpandVolumeRequest,
+) (*csi.ControllerExpandVolumeResponse, error) {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	size, err := parseSize(r.GetCapacityRange())
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
+		return s.service.expand(ctx, r.GetVolumeId(), size)
+	})
+}
+
+// CreateSnapshot takes a snapshot of a volume, or returns the one that an earlier call has taken.
+func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	request, err := parseSnapshot(r)
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, request.Volume, "CreateSnapshot", func() (*csi.CreateSnapshotResponse, error) {
+		return s.service.createSnapshot(ctx, request)
+	})
+}
+
+// DeleteSnapshot removes a snapshot. Volumes that were made of it stay as they are. One that is gone is success.
+func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	if errors.Is(err, volumes.ErrNotFound) {
+		return &csi.DeleteSnapshotResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return locked(s, snapshot.Spec.Volume, "DeleteSnapshot", func() (*csi.DeleteSnapshotResponse, error) {
+		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)
+	})
+}
+
+func locked[R any](s *Service, volume, operation string, run func() (*R, error)) (*R, error) {
+	done, err := s.service.operations.Begin(volume, operation)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	response, err := run()
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}

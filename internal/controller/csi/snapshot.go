@@ -1,0 +1,175 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// createSnapshot writes the record, then takes the snapshot, then says in the record that it is there. The image has everything that was
+// written to the volume while that happens: a detached volume is written back first, an attached one held.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createsnapshot
+func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	snapshot, v, err := s.snapshotRecord(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot.Status.Taken == nil {
+		taken, err := s.TakeSnapshot(ctx, v, snapshotRefOf(snapshot))
+		if err != nil {
+			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
+		}
+		crashpoint.Reach("create_snapshot/taken")
+		at := metav1.NewTime(taken.Taken)
+		snapshot.Status = v1alpha1.CacheSnapshotStatus{
+			Taken: &at, SizeBytes: taken.SizeBytes, Summary: v1alpha1.CacheSnapshotSummary{Size: v1alpha1.HumanBytes(taken.SizeBytes)},
+		}
+		if err := s.Cached.Status().Update(ctx, snapshot); err != nil {
+			return nil, fmt.Errorf("record that snapshot %s is taken: %w", snapshot.Name, err)
+		}
+		crashpoint.Reach("create_snapshot/taken_written")
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
+}
+
+// snapshotRecord returns the snapshot's record, the one an earlier call has written or a new one, and the volume; that is nil where the
+// snapshot is taken already.
+func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
+	snapshot, err := s.snapshot(ctx, r.ID)
+	switch {
+	case errors.Is(err, volumes.ErrNotFound):
+	case err != nil:
+		return nil, nil, err
+	case !snapshot.DeletionTimestamp.IsZero():
+		return nil, nil, fmt.Errorf("snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
+	case snapshot.Spec.Volume != r.Volume:
+		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w", r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
+	case snapshot.Status.Taken != nil:
+		return snapshot, nil, nil
+	}
+	v, missing := s.Volume(ctx, r.Volume)
+	if missing == nil && (v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero()) {
+		missing = fmt.Errorf("volume %s is being made or deleted: %w", r.Volume, volumes.ErrRefused)
+	}
+	if missing != nil {
+		return nil, nil, missing
+	}
+	if err == nil {
+		return snapshot, v, nil
+	}
+	snapshot = &v1alpha1.CacheSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
+		Spec: v1alpha1.CacheSnapshotSpec{
+			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.imagePrefix + r.ID,
+		},
+	}
+	if err := s.Cached.Create(ctx, snapshot); err != nil {
+		return nil, nil, fmt.Errorf("write the record of snapshot %s: %w", r.ID, err)
+	}
+	crashpoint.Reach("create_snapshot/object_written")
+	return snapshot, v, nil
+}
+
+// undoSnapshot takes back what was begun where csi-snapshotter does not repeat the call: it has only those deleted whose id it was told.
+func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
+	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
+	if slices.Contains(repeated, volumes.Code(cause)) {
+		return cause
+	}
+	if err := s.deleteSnapshot(ctx, snapshot); err != nil {
+		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), err.Error())
+	}
+	return cause
+}
+
+// deleteSnapshot removes Ceph's snapshot, and the record last.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletesnapshot
+func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	if err := s.Cached.Delete(ctx, snapshot, client.Preconditions{UID: &snapshot.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("mark snapshot %s as deleted: %w", snapshot.Name, err)
+	}
+	crashpoint.Reach("delete_snapshot/object_marked")
+	if err := s.Images.DeleteSnapshot(ctx, snapshotRefOf(snapshot)); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
+	}
+	crashpoint.Reach("delete_snapshot/snapshot_removed")
+	if err := s.RemoveFinalizers(ctx, snapshot); err != nil {
+		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
+	}
+	return nil
+}
+
+// snapshotVolume is the index of snapshots by their volume.
+const snapshotVolume = "spec.volume"
+
+// Index prepares a cache for a Service.
+func Index(ctx context.Context, cache client.FieldIndexer) error {
+	return cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, snapshotVolume, VolumeOfSnapshot)
+}
+
+// VolumeOfSnapshot is what Index has snapshots found by.
+func VolumeOfSnapshot(o client.Object) []string {
+	if snapshot, ok := o.(*v1alpha1.CacheSnapshot); ok {
+		return []string{snapshot.Spec.Volume}
+	}
+	return nil
+}
+
+// withoutSnapshots refuses a volume that has snapshots: they are in its image. Of one that the cache does not know yet, Ceph does.
+func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
+	all := &v1alpha1.CacheSnapshotList{}
+	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
+		return fmt.Errorf("look for snapshots of volume %s: %w", volume, err)
+	}
+	if len(all.Items) == 0 {
+		return nil
+	}
+	var names []string
+	for i := range all.Items {
+		names = append(names, all.Items[i].Name)
+	}
+	return fmt.Errorf("volume %s has snapshots in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
+		volume, strings.Join(names, ", "), volumes.ErrRefused)
+}
+
+// snapshot reads a CacheSnapshot from the API server itself.
+func (s *service) snapshot(ctx context.Context, id string) (*v1alpha1.CacheSnapshot, error) {
+	snapshot := &v1alpha1.CacheSnapshot{}
+	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, snapshot)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("snapshot %s: %w", id, volumes.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("read snapshot %s: %w", id, err)
+	}
+	return snapshot, nil
+}
+
+func snapshotRefOf(snapshot *v1alpha1.CacheSnapshot) volumes.SnapshotRef {
+	return volumes.SnapshotRef{
+		ImageRef: volumes.ImageRef{ClusterID: snapshot.Spec.ClusterID, Pool: snapshot.Spec.Pool, Image: snapshot.Spec.Image},
+		Snapshot: snapshot.Spec.Snapshot,
+	}
+}
+
+func csiSnapshot(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {
+	return &csi.Snapshot{
+		SnapshotId: snapshot.Name, SourceVolumeId: snapshot.Spec.Volume, SizeBytes: snapshot.Status.SizeBytes,
+		CreationTime: timestamppb.New(snapshot.Status.Taken.Time), ReadyToUse: true,
+	}
+}

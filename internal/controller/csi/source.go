@@ -1,0 +1,55 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// source finds what a volume is to be made of, and makes the volume as large, at the least. A repeated call may come after the snapshot was
+// deleted: then the volume is there, or is given up.
+func (s *service) source(ctx context.Context, r *createRequest) (*volumes.SnapshotRef, error) {
+	if r.Snapshot == "" {
+		return nil, nil //nolint:nilnil // an empty volume has no source
+	}
+	snapshot, err := s.snapshot(ctx, r.Snapshot)
+	if errors.Is(err, volumes.ErrNotFound) {
+		return nil, s.sourceGone(ctx, r, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if snapshot.Status.Taken == nil || !snapshot.DeletionTimestamp.IsZero() {
+		return nil, fmt.Errorf("snapshot %s is being taken or deleted: %w", r.Snapshot, volumes.ErrBusy)
+	}
+	if snapshot.Spec.ClusterID != r.ClusterID {
+		return nil, fmt.Errorf("snapshot %s is in Ceph cluster %s, and the StorageClass has clusterID %s: %w",
+			r.Snapshot, snapshot.Spec.ClusterID, r.ClusterID, volumes.ErrInvalid)
+	}
+	r.Size.Want = max(r.Size.Want, snapshot.Status.SizeBytes)
+	if !r.Size.allows(r.Size.Want) {
+		return nil, fmt.Errorf("snapshot %s has %d bytes, more than the limit of %d: %w",
+			r.Snapshot, snapshot.Status.SizeBytes, r.Size.Maximum, volumes.ErrOutOfRange)
+	}
+	ref := snapshotRefOf(snapshot)
+	return &ref, nil
+}
+
+func (s *service) sourceGone(ctx context.Context, r *createRequest, gone error) error {
+	v, err := s.Volume(ctx, r.ID)
+	switch {
+	case errors.Is(err, volumes.ErrNotFound):
+		return gone
+	case err != nil:
+		return err
+	case v.Spec.FromSnapshot == r.Snapshot && v.Status.Phase == v1alpha1.VolumeReady:
+		r.Size.Want = v.Spec.SizeBytes
+		return nil
+	case v.Spec.FromSnapshot == r.Snapshot:
+		return errors.Join(gone, s.delete(ctx, v.Name))
+	}
+	return gone
+}

@@ -1,0 +1,29 @@
+package csi
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// volumeOf is the volume as CSI sees it. Any node of the group can have it.
+func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
+	out := &csi.Volume{
+		VolumeId: v.Name, CapacityBytes: v.Spec.SizeBytes,
+		AccessibleTopology: []*csi.Topology{{Segments: map[string]string{v1alpha1.TopologyKey: v.Spec.Group}}},
+	}
+	if v.Spec.FromSnapshot != "" {
+		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Spec.FromSnapshot},
+		}}
+	}
+	return out
+}
+
+// publishedOn are the nodes that Kubernetes has asked for; one that only writes the cache back is none of them.
+func publishedOn(v *v1alpha1.CacheVolume) []string {
+	if v.Status.AttachedNode == "" || v.Status.FlushAttached() {
+		return nil
+	}
+	return []string{v.Status.AttachedNode}
+}

@@ -1,0 +1,24 @@
+package csi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+)
+
+// hashedPrefix marks ids made from names that cannot be one; no name that can be one is let in with it.
+const hashedPrefix = "x-"
+
+// A readable id has to be the name of a Kubernetes object and, behind a prefix, of an RBD image and a label.
+var readable = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// VolumeID returns the id of the volume with this CSI name: always the same, so that a repeated CreateVolume finds what the
+// first one left. "pvc-…" names stay as they are; others become a hash.
+func VolumeID(name string) string {
+	if readable.MatchString(name) && !strings.HasPrefix(name, hashedPrefix) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return hashedPrefix + hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,304 @@
+package csi_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	service "github.com/escache/escache-csi/internal/controller/csi"
+	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/nodegroup"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/test/hosttest"
+)
+
+const gib = 1 << 30
+
+// world is a service with one group of three hosts, g1: n1, n2 and n3, and a node n9 of no group.
+type world struct {
+	t       *testing.T
+	api     client.Client
+	cached  client.Client // api itself, where a test does not have it lag behind
+	fleet   *hosttest.Fleet
+	images  *fakeImages
+	book    *reservation.Book
+	service *service.Service
+	locked  *volumes.Locked
+	groups  *nodegroup.Reconciler
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, v1alpha1.AddToScheme(scheme))
+	w := &world{t: t, images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
+	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
+	w.api = fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
+		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
+		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
+	w.cached = w.api
+	w.restart()
+	return w
+}
+
+// restart makes a new service that knows nothing but what is on record, as another process would.
+func (w *world) restart() {
+	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	locks := operation.NewLocks(time.Now)
+	w.book = reservation.NewBook(reservation.Slots{
+		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
+	})
+	must(w.t, nodegroup.Rebuild(context.Background(), w.api, w.book))
+	w.groups = nodegroup.New(nodegroup.Config{
+		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
+		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
+	})
+	steps := volumes.NewSteps(volumes.Config{
+		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
+	})
+	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
+	w.locked = volumes.NewLocked(steps, locks)
+	w.poll()
+}
+
+func (w *world) poll() {
+	_, err := w.groups.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g1"}})
+	must(w.t, err)
+}
+
+func (w *world) volume(id string) *v1alpha1.CacheVolume {
+	w.t.Helper()
+	v := &v1alpha1.CacheVolume{}
+	must(w.t, w.api.Get(context.Background(), client.ObjectKey{Name: id}, v))
+	return v
+}
+
+func (w *world) create(name string) *v1alpha1.CacheVolume {
+	w.t.Helper()
+	_, err := w.service.CreateVolume(context.Background(), createRequest(name))
+	must(w.t, err)
+	return w.volume(name)
+}
+
+func (w *world) publish(id, node string) (map[string]string, error) {
+	r, err := w.service.ControllerPublishVolume(context.Background(), &csi.ControllerPublishVolumeRequest{
+		VolumeId: id, NodeId: node, VolumeCapability: capability(),
+	})
+	return r.GetPublishContext(), err
+}
+
+func (w *world) unpublish(id, node string) error {
+	_, err := w.service.ControllerUnpublishVolume(context.Background(), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: node})
+	return err
+}
+
+func (w *world) delete(id string) error {
+	_, err := w.service.DeleteVolume(context.Background(), &csi.DeleteVolumeRequest{VolumeId: id})
+	return err
+}
+
+func (w *world) host(name string) *hosttest.Host { return w.fleet.Hosts[name] }
+
+// other is the group's node that has no replica.
+func other(v *v1alpha1.CacheVolume) string {
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if !v.Spec.HasReplica(n) {
+			return n
+		}
+	}
+	return ""
+}
+
+func ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}
+
+func capability() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+}
+
+func createRequest(name string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: gib}, VolumeCapabilities: []*csi.VolumeCapability{capability()},
+		Parameters: map[string]string{"clusterID": "ceph", "pool": "rbd", "cacheSize": "64Mi"},
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wants fails unless the error has the code and its text all of the words.
+func wants(t *testing.T, err error, code codes.Code, words ...string) {
+	t.Helper()
+	if got := volumes.Code(err); got != code {
+		t.Fatalf("got %s, want %s: %v", got, code, err)
+	}
+	for _, word := range words {
+		if !strings.Contains(fmt.Sprint(err), word) {
+			t.Errorf("the error does not say %q: %v", word, err)
+		}
+	}
+}
+
+// fakeImages is Ceph in a map.
+type fakeImages struct {
+	mu     sync.Mutex
+	images map[volumes.ImageRef]int64
+	open   map[volumes.ImageRef][]string
+	fenced []string
+	fail   error // what every call answers
+	made   int
+	taken  map[volumes.SnapshotRef]int // how often
+	clones map[volumes.ImageRef]string // of which snapshot
+	taking func(volumes.SnapshotRef)   // while a snapshot is taken
+}
+
+func newFakeImages() *fakeImages {
+	return &fakeImages{
+		images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
+	}
+}
+
+func (f *fakeImages) TakeSnapshot(_ context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
+	if f.taking != nil {
+		f.taking(ref)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return volumes.Snapshot{}, f.fail
+	}
+	f.taken[ref]++
+	return volumes.Snapshot{SizeBytes: f.images[ref.ImageRef], Taken: time.Now()}, nil
+}
+
+func (f *fakeImages) DeleteSnapshot(_ context.Context, ref volumes.SnapshotRef) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		delete(f.taken, ref)
+	}
+	return f.fail
+}
+
+func (f *fakeImages) EnsurePool(_ context.Context, _, pool string, _ bool) error {
+	if pool == "absent" {
+		return fmt.Errorf("pool %s: %w", pool, volumes.ErrNotFound)
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return false, f.fail
+	}
+	_, there := f.images[spec.ImageRef]
+	if !there {
+		f.images[spec.ImageRef] = spec.SizeBytes
+		f.made++
+		if spec.From != nil {
+			f.clones[spec.ImageRef] = spec.From.Snapshot
+		}
+	}
+	return !there, nil
+}
+
+func (f *fakeImages) ID(_ context.Context, image volumes.ImageRef) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, there := f.images[image]; !there {
+		return "", volumes.ErrNotFound
+	}
+	return "id-of-" + image.Image, f.fail
+}
+
+func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.images[image] = max(f.images[image], sizeBytes)
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	if len(f.open[image]) > 0 {
+		return fmt.Errorf("in use by %v: %w", f.open[image], volumes.ErrRefused)
+	}
+	delete(f.images, image)
+	return nil
+}
+
+func (f *fakeImages) Clients(_ context.Context, image volumes.ImageRef) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open[image], f.fail
+}
+
+func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.fenced = append(f.fenced, address)
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.fenced = slices.DeleteFunc(f.fenced, func(fenced string) bool { return fenced == address })
+	}
+	return f.fail
+}
+
+func (f *fakeImages) AvailableBytes(context.Context, string, string) (int64, error) {
+	return 50 * gib, f.fail
+}
+
+func (f *fakeImages) Problems(context.Context) ([]string, bool) {
+	if f.fail != nil {
+		return []string{f.fail.Error()}, true
+	}
+	return nil, true
+}

@@ -1,0 +1,81 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// Copying is how far a new copy is.
+type Copying struct {
+	// To is the node that gets it.
+	To string
+	// Linked: the holder copies, or has copied.
+	Linked bool
+	// Percent of the cache that is equal on both.
+	Percent float64
+	// Done: the copy is current, and on record as such.
+	Done bool
+}
+
+// Copy has the attached node of a volume copy its cache to the other replica, under running I/O, and takes that off the outdated
+// ones once the copy is complete. It does not wait for that: it is called again and again.
+func (l *Locked) Copy(ctx context.Context, id string, epoch int64) (Copying, error) {
+	return under(l, id, "copying to a new replica", func() (Copying, error) { return l.steps.copy(ctx, id, epoch) })
+}
+
+func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, error) {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return Copying{}, err
+	}
+	holder := v.Status.AttachedNode
+	out := Copying{To: authority.Partner(v, holder)}
+	if !v.Status.IsOutdated(out.To) {
+		out.Linked, out.Percent, out.Done = true, 100, true
+		return out, nil
+	}
+	if _, err := authority.Substitutable(v, epoch, out.To); err != nil {
+		return out, err
+	}
+	status, err := s.Hosts.Status(ctx, holder, refOf(v))
+	if err != nil {
+		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
+	}
+	report := authority.Report{Status: status}
+	if out.Linked = authority.Linked(report, out.To); !out.Linked {
+		return out, s.pair(ctx, v, holder, out.To)
+	}
+	out.Percent = status.SyncedPercent
+	if !authority.Resynced(v, report, out.To) {
+		return out, nil
+	}
+	v.Status.Outdated = slices.DeleteFunc(v.Status.Outdated, func(node string) bool { return node == out.To || !v.Spec.HasReplica(node) })
+	if err := s.UpdateStatus(ctx, v, "the copy on node "+out.To+" is current"); err != nil {
+		return out, err
+	}
+	crashpoint.Reach("repair/copy_current")
+	out.Done = true
+	return out, nil
+}
+
+// pair lays an empty copy on the new node, and only then tells the holder who its partner is: so a holder never waits for a
+// partner that cannot be made.
+func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partner string) error {
+	request, err := s.replicaRequest(ctx, v)
+	if err != nil {
+		return err
+	}
+	for _, node := range []string{partner, holder} {
+		request.Join = node == partner // it starts empty: to take it for equal would lose what the holder has
+		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
+			return fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
+		}
+		crashpoint.Reach("repair/paired_on_" + map[bool]string{true: "substitute", false: "holder"}[node == partner])
+	}
+	return nil
+}

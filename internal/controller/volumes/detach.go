@@ -1,0 +1,43 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// TakeFrom asks about the holder, has it decided how the volume is taken from it, and does it.
+func (s *Steps) TakeFrom(
+	ctx context.Context, v *v1alpha1.CacheVolume, node string,
+	decide func(authority.Report, authority.Death) (authority.Detachment, error),
+) error {
+	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node {
+		return nil
+	}
+	death, err := s.Hosts.Death(ctx, node)
+	if err != nil {
+		return fmt.Errorf("ask Kubernetes about node %s: %w", node, err)
+	}
+	status, err := s.Hosts.Status(ctx, node, refOf(v))
+	plan, err := decide(authority.Report{Status: status, Err: err}, death)
+	if err != nil || plan.Gone {
+		return err
+	}
+	if plan.Fence {
+		if err := s.fence(ctx, v, node, plan.Reason); err != nil {
+			return err
+		}
+	}
+	if plan.Clean {
+		s.inCeph(v)
+	}
+	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.FlushEpoch, v.Status.WriteThrough = "", "", 0, nil
+	if err := s.UpdateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
+		return err
+	}
+	crashpoint.Reach("unpublish/detached")
+	return nil
+}

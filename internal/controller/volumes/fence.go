@@ -1,0 +1,117 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// fence shuts the holder's own Ceph client out, for years; the host's other volumes have other clients and go on. The
+// addresses are on record before they are on the blocklist, so that none is ever forgotten there.
+func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) error {
+	open, err := s.Images.Clients(ctx, ImageOf(v))
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
+	}
+	if addresses := authority.Clients(v, open); len(addresses) > 0 {
+		// An address that cannot be told, or a node that Kubernetes has forgotten, leaves the owner of a client unknown.
+		replication, _ := s.Hosts.ReplicationAddress(ctx, node)
+		known := []string{v.Status.ClientAddress, replication}
+		for _, earlier := range v.Status.Fenced {
+			if earlier.Node == node {
+				known = append(known, earlier.Address)
+			}
+		}
+		for _, address := range addresses {
+			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
+				Node: authority.ClientOf(node, address, known...), Address: address, Epoch: v.Status.Epoch, Time: s.now(),
+			})
+		}
+		if err := s.UpdateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
+			return err
+		}
+		crashpoint.Reach("unpublish/fence_recorded")
+	}
+	// Also those that an earlier call has recorded and, perhaps, not fenced any more.
+	for _, client := range v.Status.Fenced {
+		if client.Epoch != v.Status.Epoch {
+			continue
+		}
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", reason)
+		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", client.Address, ImageOf(v), err)
+		}
+		crashpoint.Reach("unpublish/fenced")
+	}
+	return nil
+}
+
+// FenceAgain is for a volume that was taken from its last holder by force: a dev_connect which was under way there may have mapped
+// the image since, and would keep the next holder out for ever. Nobody has the volume now, so whoever has the image open is fenced.
+func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	holder, forced := authority.TakenFrom(v)
+	if !forced {
+		return nil
+	}
+	open, err := s.Images.Clients(ctx, ImageOf(v))
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
+	}
+	if len(authority.Clients(v, open)) == 0 {
+		return nil
+	}
+	return s.fence(ctx, v, holder, "it has opened the image after the volume was taken from it")
+}
+
+// FenceLate fences clients that have opened the image of an attached volume late, on a host from which it was taken by force.
+func (l *Locked) FenceLate(ctx context.Context, id string) error {
+	v, err := l.steps.Volume(ctx, id)
+	if err != nil || v.Status.AttachedNode == "" || v.Status.ClientAddress != "" || len(v.Status.Fenced) == 0 {
+		return err
+	}
+	open, err := l.steps.Images.Clients(ctx, ImageOf(v))
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
+	}
+	if len(authority.Late(v, open)) == 0 {
+		return nil
+	}
+	done, err := l.operations.Begin(id, "fencing of a late client")
+	if err != nil {
+		return err
+	}
+	defer done()
+	if v, err = l.steps.Volume(ctx, id); err != nil {
+		return err
+	}
+	return l.steps.fenceLate(ctx, v, authority.Late(v, open))
+}
+
+// fenceLate records, then fences. One that is on record already is fenced again: its recording may have been all that was done.
+func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v1alpha1.FencedClient) error {
+	before := len(v.Status.Fenced)
+	for _, client := range late {
+		known := slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == client.Address })
+		if client.Time = s.now(); !known {
+			v.Status.Fenced = append(v.Status.Fenced, client)
+		}
+	}
+	if len(v.Status.Fenced) > before {
+		if err := s.UpdateStatus(ctx, v, "late clients are about to be fenced"); err != nil {
+			return err
+		}
+	}
+	for _, client := range late {
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address,
+			"reason", "it has opened the image after another node was given the volume")
+		if err := s.Images.Fence(ctx, v.Spec.ClusterID, client.Address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", client.Address, ImageOf(v), err)
+		}
+	}
+	return nil
+}

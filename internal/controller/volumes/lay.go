@@ -1,0 +1,106 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// TakeOver is for volumes that may be dirty: the node's own replica has to be there, its partner's is made if it can be.
+func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	failures, err := s.layReplicas(ctx, v)
+	if err != nil {
+		return err
+	}
+	for partner, failure := range failures {
+		if partner == node || !unreachable(failure) {
+			return failure
+		}
+		s.Log.WarnContext(ctx, "attaching without the partner", "volume", v.Name, "node", node, "partner", partner, "error", failure)
+	}
+	return nil
+}
+
+// LayAnew is for volumes whose truth is in Ceph: any two hosts will do, and what old replicas hold is of no use.
+func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
+	if plan.Relay {
+		return s.relay(ctx, v, node)
+	}
+	for _, partner := range v.Spec.Replicas {
+		if partner != node && !s.Book.Ready(v.Spec.Group, partner) {
+			return s.relayWithout(ctx, v, node, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
+		}
+	}
+	if len(plan.Renew) > 0 {
+		if err := s.DropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
+			return err
+		}
+	}
+	failures, err := s.layReplicas(ctx, v)
+	if err != nil {
+		return err
+	}
+	if failure, failed := failures[node]; failed {
+		return failure
+	}
+	for _, failure := range failures {
+		if !unreachable(failure) {
+			return failure
+		}
+		// The partner is down: the third host of the group can stand in, if it is up.
+		return s.relayWithout(ctx, v, node, failure)
+	}
+	return nil
+}
+
+func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, failure error) error {
+	before := slices.Clone(v.Spec.Replicas)
+	place, err := s.Book.Around(v, node)
+	s.Book.Observe(v)
+	if err != nil {
+		return fmt.Errorf("%w; and no other host can stand in: %s", failure, err.Error())
+	}
+	if slices.Contains(before, place.Partner) {
+		return failure // the poll has not noticed yet that it is down; the repeated call will
+	}
+	return s.relay(ctx, v, node)
+}
+
+// relay lays both replicas anew around a node. Old ones go first, so that none of them can ever be taken for a new one.
+func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) (err error) {
+	place, err := s.Book.Around(v, node)
+	if err != nil {
+		// Not "no room": of a node, CSI takes that for too many volumes attached to it.
+		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
+	}
+	defer func() {
+		if err != nil {
+			s.Book.Observe(v)
+		}
+	}()
+	replicas := []string{place.Primary, place.Partner}
+	affected := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(v.Spec.Replicas), replicas...))))
+	if err := s.DropReplicas(ctx, v, affected, replicas); err != nil {
+		return err
+	}
+	crashpoint.Reach("publish/old_replicas_dropped")
+	moved := v.DeepCopy()
+	moved.Spec.Replicas = replicas
+	if err := s.Cached.Update(ctx, moved); err != nil {
+		return fmt.Errorf("record the new replicas of volume %s: %w", v.Name, err)
+	}
+	*v = *moved
+	crashpoint.Reach("publish/replicas_moved")
+	failures, err := s.layReplicas(ctx, v)
+	if err != nil {
+		return err
+	}
+	for _, failure := range failures {
+		return failure
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Volume reads a CacheVolume from the API server itself: what is decided by it must not be stale.
+func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, error) {
+	v := &v1alpha1.CacheVolume{}
+	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, v)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("volume %s: %w", id, ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("read volume %s: %w", id, err)
+	}
+	return v, nil
+}
+
+// Group reads the names of a group's nodes.
+func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
+	g := &v1alpha1.NodeGroup{}
+	if err := s.Live.Get(ctx, client.ObjectKey{Name: name}, g); err != nil {
+		return nil, fmt.Errorf("read group %s: %w", name, err)
+	}
+	return g, nil
+}
+
+// UpdateStatus writes a volume's status if nobody has written the object since it was read.
+func (s *Steps) UpdateStatus(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {
+	if err := s.Cached.Status().Update(ctx, v); err != nil {
+		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
+	}
+	return nil
+}
+
+// MarkDeleted makes Kubernetes remember that the volume is to go; its finalizer keeps the record until everything else is gone.
+func (s *Steps) MarkDeleted(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if !v.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	unchanged := client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}
+	if err := s.Cached.Delete(ctx, v, unchanged); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("mark volume %s as deleted: %w", v.Name, err)
+	}
+	return nil
+}
+
+// RemoveRecord removes the finalizer, and with it the record. A record that is gone is success.
+func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.RemoveFinalizers(ctx, v); err != nil {
+		return fmt.Errorf("remove the record of volume %s: %w", v.Name, err)
+	}
+	s.Book.Forget(v.Name)
+	return nil
+}
+
+// RemoveFinalizers has Kubernetes remove an object that is marked as deleted. One that is gone is success.
+func (s *Steps) RemoveFinalizers(ctx context.Context, o client.Object) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.GetUID())
+	return client.IgnoreNotFound(s.Cached.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)))
+}
+
+func ImageOf(v *v1alpha1.CacheVolume) ImageRef {
+	return ImageRef{ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image}
+}
+
+func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}

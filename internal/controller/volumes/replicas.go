@@ -1,0 +1,175 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// layReplicas has every replica laid where it is not there yet, on all nodes at once. The answer has an entry for each node
+// on which that failed.
+func (s *Steps) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]error, error) {
+	request, err := s.replicaRequest(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	failures := onEach(v.Spec.Replicas, func(node string) error {
+		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
+			return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
+		}
+		crashpoint.Reach("publish/replica_laid")
+		return nil
+	})
+	return failures, nil
+}
+
+func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
+	request := escache.ReplicaRequest{
+		VolumeRef: refOf(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
+	}
+	// DRBD's configuration has to be the same on both hosts, so the order of the nodes is not the order of preference.
+	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
+		address, err := s.Hosts.ReplicationAddress(ctx, node)
+		if err != nil {
+			return request, fmt.Errorf("find the replication address of node %s: %w", node, err)
+		}
+		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: address})
+	}
+	return request, nil
+}
+
+func (s *Steps) stale(v *v1alpha1.CacheVolume, node string) v1alpha1.StaleReplica {
+	return v1alpha1.StaleReplica{
+		Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
+		CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Since: s.now(),
+	}
+}
+
+// DropReplicas removes replicas of a volume whose truth is in Ceph, whatever the replicas hold. One on a host that does not
+// answer is recorded in its group, and removed when the host is back; a host in needed has to answer.
+func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string) error {
+	if !authority.InCeph(v) {
+		return fmt.Errorf("replicas of volume %s may be the only copy: %w", v.Name, ErrRefused)
+	}
+	failures := onEach(nodes, func(node string) error {
+		if !slices.Contains(needed, node) && !s.Book.Ready(v.Spec.Group, node) {
+			return fmt.Errorf("node %s was not ready when last asked: %w", node, ErrUnavailable)
+		}
+		s.Log.InfoContext(ctx, "dropping replica", "volume", v.Name, "node", node, "reason", "everything is in Ceph")
+		err := s.Hosts.DeleteReplica(ctx, node, refOf(v), true)
+		crashpoint.Reach("replica/dropped")
+		return err
+	})
+	var stale []v1alpha1.StaleReplica
+	for _, node := range nodes {
+		err := failures[node]
+		if err == nil {
+			continue
+		}
+		if !unreachable(err) || slices.Contains(needed, node) || ctx.Err() != nil {
+			return fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err)
+		}
+		stale = append(stale, s.stale(v, node))
+	}
+	return s.recordStale(ctx, v.Spec.Group, stale)
+}
+
+// recordStale adds replicas to what the group has to clean up.
+func (s *Steps) recordStale(ctx context.Context, group string, stale []v1alpha1.StaleReplica) error {
+	if len(stale) == 0 {
+		return nil
+	}
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		g, err := s.Group(ctx, group)
+		if err != nil {
+			return err
+		}
+		for _, r := range stale {
+			same := func(old v1alpha1.StaleReplica) bool {
+				return old.Node == r.Node && old.Pool == r.Pool && old.Image == r.Image
+			}
+			if !slices.ContainsFunc(g.Status.StaleReplicas, same) {
+				g.Status.StaleReplicas = append(g.Status.StaleReplicas, r)
+			}
+		}
+		return s.Cached.Status().Update(ctx, g)
+	})
+	if err != nil {
+		return fmt.Errorf("record in group %s that replicas have to be removed later: %w", group, err)
+	}
+	s.Book.HoldStale(group, stale)
+	crashpoint.Reach("replica/stale_recorded")
+	return nil
+}
+
+// reports asks every replica of the volume.
+func (s *Steps) reports(ctx context.Context, v *v1alpha1.CacheVolume) map[string]authority.Report {
+	var mu sync.Mutex
+	out := map[string]authority.Report{}
+	onEach(v.Spec.Replicas, func(node string) error {
+		status, err := s.Hosts.Status(ctx, node, refOf(v))
+		mu.Lock()
+		defer mu.Unlock()
+		out[node] = authority.Report{Status: status, Err: err}
+		return nil
+	})
+	return out
+}
+
+// onEach runs a call for every node at once and returns the failures by node.
+func onEach(nodes []string, call func(node string) error) map[string]error {
+	var (
+		wait     sync.WaitGroup
+		mu       sync.Mutex
+		failures = map[string]error{}
+	)
+	for _, node := range nodes {
+		wait.Go(func() {
+			if err := call(node); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures[node] = err
+			}
+		})
+	}
+	wait.Wait()
+	return failures
+}
+
+// unreachable reports whether the host did not answer, so that nothing is known of it.
+func unreachable(err error) bool {
+	if _, answered := errors.AsType[*escache.Problem](err); answered {
+		return false
+	}
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func (s *Steps) now() metav1.Time { return metav1.NewTime(s.Now()) }
+
+// LastSeen returns when the group's members last answered, as the record has it.
+func (s *Steps) LastSeen(ctx context.Context, group string) func(node string) time.Time {
+	return func(node string) time.Time {
+		g, err := s.Group(ctx, group)
+		if err != nil {
+			return time.Time{}
+		}
+		for _, m := range g.Status.Members {
+			if m.Name == node && m.LastSeen != nil {
+				return m.LastSeen.Time
+			}
+		}
+		return time.Time{}
+	}
+}

@@ -1,0 +1,69 @@
+// Package volumes does things to one volume: it reads and writes its record, lays and drops its
+// replicas, fences its clients, writes its cache back, substitutes a lost replica, discards.
+//
+// It holds no state. Each step can be repeated, and a crash between two of them leaves nothing
+// unknown, because the record (the CacheVolume) is written before the first side effect. The rules
+// of who may write are in the package authority, the rules of where a volume goes in placement; this
+// package carries their decisions out.
+//
+// Steps does not lock. The CSI service calls it under the volume's lock; reconcilers call Locked,
+// which takes that lock itself.
+package volumes
+
+import (
+	"log/slog"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/operation"
+)
+
+// Config holds what Steps needs.
+type Config struct {
+	// Cached reads from a cache of the API server's objects, and writes to the API server.
+	Cached client.Client
+	// Live reads from the API server itself.
+	Live client.Reader
+
+	Images Images
+	Hosts  Hosts
+	Book   *reservation.Book
+
+	// Log gets the decisions that an operator may have to account for: fencing and discarding.
+	Log *slog.Logger
+	Now func() time.Time
+}
+
+// Steps are what verbs and repairs do to one volume. It does not lock: its caller holds the lock of
+// the volume.
+type Steps struct {
+	Config
+}
+
+// NewSteps returns the steps.
+func NewSteps(config Config) *Steps { return &Steps{Config: config} }
+
+// Locked takes the lock of a volume and then does the steps, for callers other than the CSI service.
+// A volume that is in use by another operation is ErrBusy.
+type Locked struct {
+	steps      *Steps
+	operations *operation.Locks
+}
+
+// NewLocked returns the steps behind the locks, which are shared with the CSI service.
+func NewLocked(steps *Steps, operations *operation.Locks) *Locked {
+	return &Locked{steps: steps, operations: operations}
+}
+
+// under runs a step under the volume's lock. The operation's name is told to whoever is refused.
+func under[R any](l *Locked, volume, operation string, run func() (R, error)) (R, error) {
+	done, err := l.operations.Begin(volume, operation)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer done()
+	return run()
+}

@@ -1,0 +1,73 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// Substitute gives the place of a lost replica to the third node of the group, on record only: the new copy counts as outdated
+// until its resync is complete. The volume stays attached and its I/O goes on. Repeated after a crash it goes on where it was.
+func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
+	return under(l, id, "the replacement of a lost replica", func() (string, error) {
+		return l.steps.substitute(ctx, id, epoch, lost)
+	})
+}
+
+func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	if v.Status.Repair == nil {
+		return "", fmt.Errorf("volume %s has no repair on record: %w", id, ErrRefused)
+	}
+	holder, err := authority.Substitutable(v, epoch, lost)
+	if err != nil {
+		return "", err
+	}
+	group, err := s.Group(ctx, v.Spec.Group)
+	if err != nil {
+		return "", err
+	}
+	place, err := s.Book.Around(v, holder)
+	// The book takes the new place from the record again, whatever is written there in the end.
+	defer func() { s.Book.Observe(v) }()
+	if err != nil {
+		return "", fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", id, holder, err)
+	}
+	substitute = place.Partner
+	if substitute == lost {
+		return "", fmt.Errorf("node %s is back: %w", lost, ErrRefused)
+	}
+	v.Status.Repair.Lost, v.Status.Repair.Substitute = lost, substitute
+	if !v.Status.IsOutdated(substitute) {
+		v.Status.Outdated = append(v.Status.Outdated, substitute)
+	}
+	if err := s.UpdateStatus(ctx, v, "node "+substitute+" gets a copy, which is not current yet"); err != nil {
+		return "", err
+	}
+	crashpoint.Reach("repair/substitute_recorded")
+	// What may be left there of earlier times must not be taken for a copy.
+	if err := s.Hosts.DeleteReplica(ctx, substitute, refOf(v), true); err != nil {
+		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
+	}
+	crashpoint.Reach("repair/substitute_cleared")
+	if slices.Contains(group.Spec.Nodes, lost) {
+		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{s.stale(v, lost)}); err != nil {
+			return "", err
+		}
+	}
+	moved := v.DeepCopy()
+	moved.Spec.Replicas[slices.Index(moved.Spec.Replicas, lost)] = substitute
+	if err := s.Cached.Update(ctx, moved); err != nil {
+		return "", fmt.Errorf("record the new replica of volume %s: %w", id, err)
+	}
+	*v = *moved
+	crashpoint.Reach("repair/replica_moved")
+	return substitute, nil
+}

@@ -1,0 +1,76 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// Unfence takes those clients of a volume off Ceph's blocklist whose map is known to be gone, and says how many are left. Hosts are
+// asked before the volume is locked: a dead one takes its time, and what is gone stays gone.
+func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
+	v, err := l.steps.Volume(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	gone := l.steps.mapGone(ctx, v)
+	if !slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return gone[c.Address] }) {
+		return len(v.Status.Fenced), nil
+	}
+	done, err := l.operations.Begin(id, "lifting of fences")
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if v, err = l.steps.Volume(ctx, id); err != nil {
+		return 0, err
+	}
+	if err = l.steps.unfence(ctx, v, gone); err == nil {
+		// Where this host did not answer when the volume was detached, nobody could say that the cache is clean.
+		_, err = l.steps.Settle(ctx, v)
+	}
+	return len(v.Status.Fenced), err
+}
+
+// mapGone asks the hosts of fenced clients, and tells of each client's address whether its map is gone.
+func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string]bool {
+	reports, gone := map[string]authority.Report{}, map[string]bool{}
+	for _, client := range v.Status.Fenced {
+		if _, asked := reports[client.Node]; !asked && client.Node != "" {
+			status, err := s.Hosts.Status(ctx, client.Node, refOf(v))
+			reports[client.Node] = authority.Report{Status: status, Err: err}
+		}
+		gone[client.Address] = authority.MapGone(v, client, reports[client.Node], s.Now())
+	}
+	return gone
+}
+
+// unfence first lifts, then forgets: what is on record may be lifted again, what is not would stay on the blocklist for years.
+func (s *Steps) unfence(ctx context.Context, v *v1alpha1.CacheVolume, gone map[string]bool) error {
+	var failures []error
+	before := len(v.Status.Fenced)
+	v.Status.Fenced = slices.DeleteFunc(v.Status.Fenced, func(client v1alpha1.FencedClient) bool {
+		if !gone[client.Address] {
+			return false
+		}
+		err := s.Images.Unfence(ctx, v.Spec.ClusterID, client.Address)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("take client %s off the blocklist: %w", client.Address, err))
+			return false
+		}
+		s.Log.InfoContext(ctx, "fence lifted", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", "its map is gone")
+		crashpoint.Reach("unfence/lifted")
+		return true
+	})
+	if len(v.Status.Fenced) < before {
+		if err := s.UpdateStatus(ctx, v, "fences are lifted"); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,140 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+const (
+	// flushLongest bounds a flush where the caller sets no deadline.
+	flushLongest = time.Minute
+	// flushMargin is kept of a call's time to stop the device and to answer.
+	flushMargin = 5 * time.Second
+)
+
+// WriteBack has a node with a current copy write back what is dirty, so that the truth is in Ceph. The node gets the volume for
+// that as any other would, by compare-and-swap and with an epoch of its own, so nobody else can have it meanwhile, and whoever
+// finds the record after a crash knows what to go on with.
+func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current []string) error {
+	if v.Status.FlushAttached() {
+		return s.FinishFlush(ctx, v)
+	}
+	reports := s.reports(ctx, v)
+	able, err := authority.Flushers(v, current, reports)
+	if err != nil {
+		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
+			return fmt.Errorf("%w; %s", err, stake)
+		}
+		return err
+	}
+	var failures []error
+	if err := s.FenceAgain(ctx, v); err != nil {
+		return err
+	}
+	for _, node := range able {
+		s.Log.InfoContext(ctx, "writing back", "volume", v.Name, "node", node, "dirtyBytes", v.Status.DirtyBytes)
+		v.Status.Epoch++
+		v.Status.AttachedNode, v.Status.FlushEpoch, v.Status.ClientAddress, v.Status.WriteThrough = node, v.Status.Epoch, "", nil
+		if err := s.UpdateStatus(ctx, v, "node "+node+" has it to write back its cache"); err != nil {
+			return err
+		}
+		crashpoint.Reach("flush/attached")
+		if err = s.FinishFlush(ctx, v); err == nil || v.Status.FlushAttached() {
+			return err
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// FinishFlush goes on with a flush wherever it was, and ends its attachment once everything is in Ceph. The attachment also ends
+// when the node cannot do it, so that another one can try; it stays while it is only a matter of time.
+func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	node := v.Status.AttachedNode
+	failure := s.flush(ctx, v, node)
+	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
+	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
+		return failure
+	}
+	if err := s.again(ctx, v); err != nil {
+		return err
+	}
+	err := s.TakeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
+		return authority.EndFlush(v, failure == nil, holder, death)
+	})
+	if failure != nil && err != nil {
+		return fmt.Errorf("%w; and it cannot be taken from node %s: %w", failure, node, err)
+	}
+	if failure == nil && err == nil && !authority.InCeph(v) {
+		return fmt.Errorf("node %s has written back volume %s, and does not report a clean, current copy: %w", node, v.Name, ErrUnavailable)
+	}
+	return errors.Join(failure, err)
+}
+
+// flush connects the volume on a node, writes back its cache and takes it down.
+func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	o := v.Spec.CacheOptions
+	err := s.Hosts.DevConnect(ctx, node, escache.ConnectRequest{
+		VolumeRef: refOf(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
+		// Those of a pod's own attachment: one may follow on this node without taking the device down.
+		Options: escache.ConnectOptions{
+			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
+			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("connect volume %s on node %s to write it back: %w", v.Name, node, err)
+	}
+	crashpoint.Reach("flush/connected")
+	longest := flushTime(ctx)
+	if longest < time.Second {
+		return fmt.Errorf("volume %s is connected on node %s, and the call's time is up before it is written back; "+
+			"the repeated call goes on: %w", v.Name, node, ErrBusy)
+	}
+	flushed, err := s.Hosts.Flush(ctx, node, refOf(v), longest)
+	if err != nil {
+		return fmt.Errorf("write back volume %s on node %s: %w", v.Name, node, err)
+	}
+	if !flushed.Clean {
+		return fmt.Errorf("node %s writes back volume %s, %d bytes (%s) are left; the repeated call goes on: %w",
+			node, v.Name, flushed.DirtyBytes, v1alpha1.HumanBytes(flushed.DirtyBytes), ErrBusy)
+	}
+	crashpoint.Reach("flush/flushed")
+	if err := s.Hosts.Stop(ctx, node, refOf(v)); err != nil {
+		return fmt.Errorf("stop volume %s on node %s after it was written back: %w", v.Name, node, err)
+	}
+	crashpoint.Reach("flush/stopped")
+	return nil
+}
+
+// flushTime is how long a flush may take so that the call can still be answered.
+func flushTime(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(flushLongest, time.Until(deadline)-flushMargin)
+	}
+	return flushLongest
+}
+
+// again reads a volume anew after a long call: csi-node writes to its status, too. The attachment is still the same, or the call
+// was overtaken.
+func (s *Steps) again(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	now, err := s.Volume(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	if now.Status.AttachedNode != v.Status.AttachedNode || now.Status.Epoch != v.Status.Epoch {
+		return fmt.Errorf("volume %s was given to node %q in epoch %d meanwhile: %w",
+			v.Name, now.Status.AttachedNode, now.Status.Epoch, ErrBusy)
+	}
+	*v = *now
+	return nil
+}
