@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -142,23 +142,23 @@ func TestAnswersOfALifeOverHTTP(t *testing.T) {
 	documented(t, metrics)
 }
 
-// documented compares what was exported, with a volume and without, with docs/metrics.md.
+// documented compares what was exported, with a volume and without, with docs/metrics.md: names and help texts.
 func documented(t *testing.T, metrics string) {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sort := func(expression, in string) []string {
-		var names []string
+	helpByName := func(expression, in string) map[string]string {
+		help := map[string]string{}
 		for _, m := range regexp.MustCompile(expression).FindAllStringSubmatch(in, -1) {
-			names = append(names, m[1])
+			help[m[1]] = m[2]
 		}
-		slices.Sort(names)
-		return slices.Compact(names)
+		return help
 	}
-	exported := sort(`(?m)^# TYPE (escached_\w+) `, metrics)
-	if written := sort("(?m)^\\| `(escached_\\w+)`", string(text)); !slices.Equal(exported, written) {
+	exported := helpByName(`(?m)^# HELP (escached_\w+) (.*)$`, metrics)
+	written := helpByName("(?m)^\\| `(escached_\\w+)` .* \\| (.*) \\|$", string(text))
+	if len(written) == 0 || !maps.Equal(exported, written) {
 		t.Errorf("exported are %v,\ndocs/metrics.md has %v", exported, written)
 	}
 }

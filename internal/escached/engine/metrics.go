@@ -2,12 +2,16 @@ package engine
 
 import (
 	"context"
+	"strconv"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/writecache"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// measures are the counters that grow with flushes. What can be read from the kernel is read at each scrape instead.
+// measures holds the metrics that flush calls update. Everything else is read from the kernel at each scrape.
 type measures struct {
 	flushSeconds *prometheus.HistogramVec
 	flushBytes   *prometheus.CounterVec
@@ -16,58 +20,44 @@ type measures struct {
 func newMeasures() *measures {
 	m := &measures{
 		flushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "escached_flush_seconds", Help: "How long flush calls took, by whether the cache was clean at the end.",
+			Name: "escached_flush_seconds", Help: "Duration of flush calls, by whether the cache was clean at the end.",
 			Buckets: []float64{0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"clean"}),
 		flushBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escached_flushed_bytes_total", Help: "What flush calls wrote back; over escached_flush_seconds_sum, the flush rate.",
+			Name: "escached_flushed_bytes_total", Help: "Bytes written back by flush calls. Divided by escached_flush_seconds_sum: the flush rate.",
 		}, []string{"pool", "image"}),
 	}
 	for _, clean := range []string{"true", "false"} {
-		m.flushSeconds.WithLabelValues(clean) // there from the start, so that the first one is an increase
+		m.flushSeconds.WithLabelValues(clean) // exported from the start, so that the first flush is an increase
 	}
 	return m
 }
 
 func (m *measures) flushed(v volume, took time.Duration, bytes int64, clean bool) {
-	label := "false"
-	if clean {
-		label = "true"
-	}
-	m.flushSeconds.WithLabelValues(label).Observe(took.Seconds())
+	m.flushSeconds.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
 	m.flushBytes.WithLabelValues(v.Pool, v.Image).Add(float64(max(0, bytes)))
 }
 
-// Collectors are all metrics of the engine: what grows with flushes, and what is read from the kernel at each scrape.
+// Collectors returns all metrics of the engine.
 func (e *Engine) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{collector{e}, e.metrics.flushSeconds, e.metrics.flushBytes}
 }
 
-// collector reads the kernel's numbers at each scrape.
+// collector reads the state of host and volumes at each scrape.
 type collector struct{ e *Engine }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("escached_"+name, help, labels, nil)
-}
+// scrapeTimeout bounds reading the state for one scrape.
+const scrapeTimeout = 20 * time.Second
 
-// Describe sends nothing: the collector is unchecked, because what it has depends on the volumes.
+// Describe sends nothing, which makes this an unchecked collector: its metrics depend on the volumes.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. What cannot be read is left out.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	gauge := func(value float64, name, help string, labels ...string) func(...string) {
-		return func(values ...string) {
-			ch <- prometheus.MustNewConstMetric(desc(name, help, labels...), prometheus.GaugeValue, value, values...)
-		}
-	}
 	if n, err := c.e.Node(ctx); err == nil {
-		gauge(float64(n.CacheCapacityBytes), "cache_capacity_bytes", "Size of the caches' volume group.")()
-		gauge(float64(n.CacheFreeBytes), "cache_unallocated_bytes", "Room for more caches.")()
-		gauge(float64(n.Volumes), "volumes", "Replicas on this host.")()
-		gauge(float64(n.Primaries), "primaries", "Volumes this host is Primary of.")()
-		gauge(truth(n.Healthy), "healthy", "1 if the host has nothing to complain about.")()
+		collectNode(scrape{ch: ch}, n)
 	}
 	table, err := c.e.States.Read()
 	if err != nil {
@@ -77,33 +67,65 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	volume := []string{"pool", "image"}
 	for _, v := range c.e.reg.list() {
-		g := func(value float64, name, help string) { gauge(value, name, help, volume...)(v.Pool, v.Image) }
-		count := func(value int64, name, help string) {
-			ch <- prometheus.MustNewConstMetric(desc(name, help, volume...), prometheus.CounterValue, float64(value), v.Pool, v.Image)
-		}
-		g(float64(v.CacheBytes), "volume_cache_bytes", "Size of the volume's cache.")
+		s := scrape{ch: ch, labels: []string{"pool", "image"}, values: []string{v.Pool, v.Image}}
+		s.gauge("volume_cache_bytes", "Size of the volume's cache.", float64(v.CacheBytes))
 		if st, up := table.Devices[v.Minor]; up {
-			g(truth(st.Role == "Primary"), "volume_primary", "1 if this host is Primary.")
-			g(truth(st.Linked()), "volume_peer_connected", "1 if the peer's replica is connected.")
-			g(truth(st.Disk == "UpToDate"), "volume_disk_current", "1 if the local copy is UpToDate.")
-			g(truth(st.Suspended), "volume_io_suspended", "1 while I/O is frozen until the arbiter or the peer answers.")
-			g(float64(st.OutOfSyncKiB)*1024, "volume_out_of_sync_bytes", "What the two copies differ by.")
+			collectReplica(s, st)
 		}
-		dev, ok := devices[v.name()]
-		g(truth(ok), "volume_connected", "1 if the device is here.")
-		if ok {
-			g(float64(dev.DirtyBytes()), "volume_dirty_bytes", "What Ceph has not yet.")
-			g(float64(dev.Free)*4096, "volume_free_bytes", "What can be written before writes wait for Ceph.")
-			g(float64(dev.Writeback)*4096, "volume_writeback_bytes", "What is on its way to Ceph.")
-			g(truth(dev.Error), "volume_error", "1 if dm-writecache reports an error.")
-			count(dev.Reads, "volume_read_blocks_total", "Blocks read since the device was assembled.")
-			count(dev.ReadHits, "volume_read_hit_blocks_total", "Of these, found in the cache.")
-			count(dev.Writes, "volume_write_blocks_total", "Blocks written since the device was assembled.")
-			count(dev.WriteHits, "volume_write_hit_blocks_total", "Of these, found in the cache.")
+		dev, connected := devices[v.name()]
+		s.gauge("volume_connected", "1 if the volume is connected on this host.", truth(connected))
+		if connected {
+			collectDevice(s, dev)
 		}
 	}
+}
+
+func collectNode(s scrape, n escache.Node) {
+	s.gauge("cache_capacity_bytes", "Size of the volume group that holds the caches.", float64(n.CacheCapacityBytes))
+	s.gauge("cache_unallocated_bytes", "Free space in the volume group that holds the caches.", float64(n.CacheFreeBytes))
+	s.gauge("volumes", "Replicas on this host.", float64(n.Volumes))
+	s.gauge("primaries", "Volumes that this host is Primary of.", float64(n.Primaries))
+	s.gauge("healthy", "1 if the host reports no problem.", truth(n.Healthy))
+}
+
+func collectReplica(s scrape, st drbd.Status) {
+	s.gauge("volume_primary", "1 if this host is the volume's Primary.", truth(st.Role == drbd.Primary))
+	s.gauge("volume_peer_connected", "1 if the peer's replica is connected.", truth(st.Linked()))
+	s.gauge("volume_disk_current", "1 if this host's replica is UpToDate.", truth(st.Disk == drbd.UpToDate))
+	s.gauge("volume_io_suspended",
+		"1 while I/O is frozen: the peer is lost, and the arbiter has not allowed going on without it.", truth(st.Suspended))
+	s.gauge("volume_out_of_sync_bytes", "Bytes in which the two replicas differ.", float64(st.OutOfSyncKiB)*1024)
+}
+
+func collectDevice(s scrape, dev writecache.Device) {
+	s.gauge("volume_dirty_bytes", "Dirty bytes: in the cache and not yet in Ceph.", float64(dev.DirtyBytes()))
+	s.gauge("volume_free_bytes", "Bytes that can be written before writes have to wait for Ceph.", float64(dev.Free)*4096)
+	s.gauge("volume_writeback_bytes", "Bytes that are being written back to Ceph.", float64(dev.Writeback)*4096)
+	s.gauge("volume_error", "1 if the cache reports an error and fails all I/O.", truth(dev.Error))
+	s.counter("volume_read_blocks_total", "Blocks read since the device was assembled.", dev.Reads)
+	s.counter("volume_read_hit_blocks_total", "Blocks read that were cache hits.", dev.ReadHits)
+	s.counter("volume_write_blocks_total", "Blocks written since the device was assembled.", dev.Writes)
+	s.counter("volume_write_hit_blocks_total", "Blocks written that were cache hits.", dev.WriteHits)
+}
+
+// scrape sends metrics that all have the same labels.
+type scrape struct {
+	ch             chan<- prometheus.Metric
+	labels, values []string
+}
+
+func (s scrape) gauge(name, help string, value float64) {
+	s.send(name, help, prometheus.GaugeValue, value)
+}
+
+func (s scrape) counter(name, help string, value int64) {
+	s.send(name, help, prometheus.CounterValue, float64(value))
+}
+
+func (s scrape) send(name, help string, kind prometheus.ValueType, value float64) {
+	desc := prometheus.NewDesc("escached_"+name, help, s.labels, nil)
+	s.ch <- prometheus.MustNewConstMetric(desc, kind, value, s.values...)
 }
 
 func truth(b bool) float64 {

@@ -15,10 +15,10 @@ type measures struct {
 func newMeasures() *measures {
 	return &measures{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "escached_operation_seconds", Help: "How long calls took.", Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100},
+			Name: "escached_operation_seconds", Help: "Duration of API calls.", Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100},
 		}, []string{"operation"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escached_operation_failures_total", Help: "Calls that failed, by the error's code.",
+			Name: "escached_operation_failures_total", Help: "API calls that failed, by the error's code.",
 		}, []string{"operation", "code"}),
 	}
 }
