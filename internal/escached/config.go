@@ -14,11 +14,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is what an escached is told about its host. Load reads it from a YAML file; unknown keys are errors.
+// Config is the configuration of one escached. LoadConfig reads it from a YAML file; unknown keys are errors.
 type Config struct {
-	// Node is this host's name, as replica requests name it.
+	// Node is the name of this host in replica requests.
 	Node string `yaml:"node"`
-	// Address is the IP address of the replication link on this host, without a port.
+	// Address is this host's IP address on the replication network, without a port.
 	Address string `yaml:"address"`
 	// VolumeGroup is the LVM volume group on local NVMe that holds the caches. It must exist.
 	VolumeGroup string `yaml:"volumeGroup"`
@@ -28,23 +28,24 @@ type Config struct {
 	TLS TLSFiles `yaml:"tls"`
 	// Socket is the path of the API's unix socket, made with mode 0600.
 	Socket string `yaml:"socket"`
-	// Arbiter is asked before a replica goes on without its peer: unix:///PATH, http://HOST:PORT or https://HOST:PORT.
+	// Arbiter is the URL of the arbiter, which decides whether a replica may go on without its peer: unix:///PATH,
+	// http://HOST:PORT or https://HOST:PORT.
 	Arbiter string `yaml:"arbiter"`
-	// ArbiterTimeout bounds one question to the arbiter.
+	// ArbiterTimeout bounds one call to the arbiter.
 	ArbiterTimeout time.Duration `yaml:"arbiterTimeout"`
-	// Ceph is how krbd reaches the cluster.
+	// Ceph says how krbd reaches the Ceph cluster.
 	Ceph CephConfig `yaml:"ceph"`
-	// DRBD is how replicas are connected.
+	// DRBD says how replicas are connected.
 	DRBD DRBDConfig `yaml:"drbd"`
-	// RunDir holds what must not survive a reboot: holds and the log of the fence-peer handler.
+	// RunDir holds the records of holds, which must not survive a reboot, and the log of the fence-peer handler.
 	RunDir string `yaml:"runDir"`
-	// DeviceDir is where links POOL/IMAGE to the devices are made.
+	// DeviceDir is the directory of the links POOL/IMAGE to the devices.
 	DeviceDir string `yaml:"deviceDir"`
-	// MaxVolumes bounds the number of replicas here; 0 means as many as there are minors.
+	// MaxVolumes bounds the number of replicas on this host. 0 means the number of minors.
 	MaxVolumes int `yaml:"maxVolumes"`
 }
 
-// TLSFiles are PEM files. ClientCA is the authority whose clients may call.
+// TLSFiles names PEM files. A client may call if ClientCA has signed its certificate.
 type TLSFiles struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
@@ -61,7 +62,8 @@ type CephConfig struct {
 
 // DRBDConfig bounds ports and minors and tunes the link.
 type DRBDConfig struct {
-	// ResourceDir is where one file per resource is written. The host's drbd.conf must include ResourceDir/*.res.
+	// ResourceDir is the directory of the resource files, one per volume. The host's drbd.conf must include
+	// ResourceDir/*.res.
 	ResourceDir string `yaml:"resourceDir"`
 	Ports       Range  `yaml:"ports"`
 	Minors      Range  `yaml:"minors"`
@@ -78,13 +80,13 @@ type Range struct {
 // Contains reports whether n lies in the range.
 func (r Range) Contains(n int) bool { return n >= r.First && n <= r.Last }
 
-// Size is how many numbers the range has.
+// Size returns how many numbers the range has.
 func (r Range) Size() int { return r.Last - r.First + 1 }
 
-// DefaultConfigPath is where the service and its fence-peer handler look for their configuration.
+// DefaultConfigPath is the configuration file of the service and of its fence-peer handler.
 const DefaultConfigPath = "/etc/escache/escached.yaml"
 
-// DefaultConfig holds the value of every key that a file may leave out.
+// DefaultConfig returns the defaults of all keys that a file may leave out.
 func DefaultConfig() Config {
 	return Config{
 		VolumeGroup:    "escache",
@@ -105,7 +107,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// LoadConfig reads a file over the defaults. The result is not validated yet, because flags may still change it.
+// LoadConfig reads a file over the defaults. It does not validate the result, because flags may still change it.
 func LoadConfig(path string) (Config, error) {
 	cfg := DefaultConfig()
 	data, err := os.ReadFile(path)
@@ -127,10 +129,10 @@ var (
 	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
 )
 
-// IsNodeName reports whether a host can be named so in a replica request.
+// IsNodeName reports whether name is a valid host name in replica requests.
 func IsNodeName(name string) bool { return nodeName.MatchString(name) }
 
-// Validate reports everything that is wrong at once, each with the key to change.
+// Validate returns all mistakes at once, each with the key to change.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -141,7 +143,7 @@ func (c *Config) Validate() error {
 		bad("address: %q is not an IP address; set it to this host's address on the replication network", c.Address)
 	}
 	if !vgName.MatchString(c.VolumeGroup) {
-		bad("volumeGroup: %q is not a name LVM takes", c.VolumeGroup)
+		bad("volumeGroup: %q is not a valid name of a volume group", c.VolumeGroup)
 	}
 	if !cephUser.MatchString(c.Ceph.User) {
 		bad("ceph.user: %q is not a Ceph user; leave out the \"client.\"", c.Ceph.User)

@@ -31,20 +31,20 @@ func root(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "escached",
 		Short: "Replicated write-back caches over RBD images, for the escache HTTP API",
-		Long: "escached serves the escache HTTP API on an NVMe host. Its state is on the disks: it may be restarted at any time,\n" +
-			"and devices go on meanwhile. Configuration: a YAML file, over which flags win.",
+		Long: "escached serves the escache HTTP API on an NVMe host. It keeps its state on the disks, so it can be restarted at\n" +
+			"any time; devices go on meanwhile. It reads a YAML configuration file. Flags override the file.",
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f, version) },
 	}
 	f.register(cmd)
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "serve", Short: "Serve the API (what escached does without a command)", Args: cobra.NoArgs,
+			Use: "serve", Short: "Serve the API (the default command)", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f, version) },
 		},
 		&cobra.Command{
 			Use: "fence-peer", Args: cobra.NoArgs,
-			Short: "DRBD's handler: ask the arbiter whether to go on without the peer (exit 7) or not (exit 1)",
+			Short: "DRBD's handler: ask the arbiter whether to go on without the peer; exit 7: yes, exit 1: no",
 			Run: func(cmd *cobra.Command, _ []string) {
 				os.Exit(fencePeer(cmd.Context(), f))
 			},

@@ -14,10 +14,11 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// fenceTimeout bounds the handler: the kernel waits for it with I/O frozen.
+// fenceTimeout bounds the handler. The kernel freezes I/O until the handler ends.
 const fenceTimeout = 30 * time.Second
 
-// fencePeer is run by the kernel through drbdadm, which names the resource in the environment.
+// fencePeer runs DRBD's fence-peer handler and returns its exit code. The kernel starts it through drbdadm, which passes
+// the resource in the environment.
 func fencePeer(ctx context.Context, f *flags) int {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
@@ -37,7 +38,7 @@ func fencePeer(ctx context.Context, f *flags) int {
 	return engine.FencePeer(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
 }
 
-// fenceLog is where somebody will look: the kernel's log, beside DRBD's own lines, and a file that keeps them together. The
+// fenceLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has these lines only. The
 // handler has no other output.
 func fenceLog(dir string) io.Writer {
 	var out []io.Writer
@@ -50,7 +51,7 @@ func fenceLog(dir string) io.Writer {
 	return everyone(out)
 }
 
-// everyone writes to all, whatever one of them thinks of it.
+// everyone writes to all its writers and ignores their errors.
 type everyone []io.Writer
 
 func (e everyone) Write(p []byte) (int, error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached"
 )
 
-// flags are what the command line may say over the configuration file.
+// flags are the command-line flags. Those that are set override the configuration file.
 type flags struct {
 	path   string
 	debug  bool
@@ -19,14 +19,14 @@ type flags struct {
 func (f *flags) register(cmd *cobra.Command) {
 	p := cmd.PersistentFlags()
 	p.StringVar(&f.path, "config", escached.DefaultConfigPath, "configuration file")
-	p.BoolVar(&f.debug, "debug", false, "log also what is polled")
-	p.StringVar(&f.node, "node", "", "this host's name in replica requests, over the file's node")
-	p.StringVar(&f.listen, "listen", "", "TCP address of the API, over the file's listen")
-	p.StringVar(&f.socket, "socket", "", "unix socket of the API, over the file's socket")
-	p.StringVar(&f.group, "volume-group", "", "LVM volume group, over the file's volumeGroup")
+	p.BoolVar(&f.debug, "debug", false, "also log calls that only read, which are polled")
+	p.StringVar(&f.node, "node", "", "name of this host in replica requests; overrides node in the file")
+	p.StringVar(&f.listen, "listen", "", "TCP address of the API; overrides listen in the file")
+	p.StringVar(&f.socket, "socket", "", "unix socket of the API; overrides socket in the file")
+	p.StringVar(&f.group, "volume-group", "", "LVM volume group of the caches; overrides volumeGroup in the file")
 }
 
-// config is the file with the flags over it, validated.
+// config returns the configuration file with the flags applied, validated.
 func (f *flags) config() (escached.Config, error) {
 	cfg, err := escached.LoadConfig(f.path)
 	if err != nil {

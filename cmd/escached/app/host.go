@@ -20,7 +20,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// newEngine wires an engine to the real layers of this host. configPath is what the fence-peer handler will read.
+// newEngine wires an engine to the real layers of this host. configPath is the configuration file that the fence-peer
+// handler will read.
 func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger) (*engine.Engine, error) {
 	uname, err := os.Hostname()
 	if err != nil {
@@ -48,8 +49,8 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	}, log), nil
 }
 
-// fencePeerLine is the command line in the resource files. drbdadm gives it to a shell, so nothing in it may mean
-// something there.
+// fencePeerLine returns the command line of the fence-peer handler for the resource files. drbdadm passes it to a shell,
+// so it refuses paths with characters that are special there.
 func fencePeerLine(configPath string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -63,7 +64,7 @@ func fencePeerLine(configPath string) (string, error) {
 		if strings.ContainsFunc(path, func(r rune) bool {
 			return !strings.ContainsRune("/._-+", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 		}) {
-			return "", fmt.Errorf("%q: DRBD runs this path through a shell; use one of letters, digits and /._-+", path)
+			return "", fmt.Errorf("%q: DRBD passes this path to a shell; use a path of letters, digits and /._-+ only", path)
 		}
 	}
 	return self + " fence-peer --config " + config, nil

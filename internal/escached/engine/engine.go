@@ -1,8 +1,9 @@
-// Package engine does the verbs of the escache API on this host, each in a file of its own, over layers that it takes as interfaces: LVM,
-// DRBD, krbd, dm-writecache and the kernel.
+// Package engine implements the verbs of the escache API on this host, one file each. It takes the layers below as
+// interfaces (layers.go). Steps that verbs share are in verb.go (how a verb begins), replica.go (the DRBD replica) and
+// device.go (the assembled device). The watch_*.go files hold the background work.
 //
-// Its state is on the disks: LVM tags, DRBD metadata, the header at the start of each cache, and the kernel's tables.
-// Nothing is kept in memory that a restart could lose, and a restart never touches I/O.
+// All state is on the disks and in the kernel: LVM tags, DRBD metadata, the header of each cache, the kernel's tables.
+// What the engine keeps in memory it can read again, so a restart loses nothing and does not touch I/O.
 package engine
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 )
 
-// Engine does the API's verbs on this host.
+// Engine implements the API's verbs on this host.
 type Engine struct {
 	Layers
 
@@ -40,13 +41,15 @@ type Engine struct {
 	metrics *measures
 	unasked *unasked
 
-	// turns are for verbs that start many programs and that nobody's I/O waits for.
+	// turns bounds how many replicas are laid or removed at the same time: that starts many programs, and no I/O waits
+	// for it.
 	turns  *semaphore.Weighted
 	space  *space
-	faults sync.Map // name of an LV → why its tags or its recovery failed
+	faults sync.Map // by name of the LV: the error of its recovery
 }
 
-// New wires an engine. fencePeer is the command line that the kernel runs before a replica goes on without its peer.
+// New returns an engine over layers. uname is this host's name in DRBD's resource files. fencePeer is the command line
+// that the kernel runs before a replica goes on without its peer.
 func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
 	return &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
@@ -56,7 +59,7 @@ func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, l
 	}
 }
 
-// retag writes a changed record to the disk, then to memory.
+// retag stores a changed volume: first in the tags on the disk, then in memory.
 func (e *Engine) retag(ctx context.Context, from, to volume) error {
 	if from == to {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// The layers below, each as narrow as what the engine needs of it.
+// The layers below the engine. Each interface has only what the engine needs.
 type (
-	// Store keeps logical volumes and their tags.
+	// Store holds the logical volumes and their tags.
 	Store interface {
 		Space(ctx context.Context) (lvm.Space, error)
 		Volumes(ctx context.Context, readOnly bool) ([]lvm.Volume, error)
@@ -40,17 +40,17 @@ type (
 		ResumeIO(ctx context.Context, name string) error
 		Outdate(ctx context.Context, name string) error
 	}
-	// Records tells what the arbiter has on record of a volume. An error is no answer.
+	// Records reads a volume's record from the arbiter. An error means that there is no answer.
 	Records interface {
 		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
 	}
-	// Resources keeps DRBD's resource files.
+	// Resources writes DRBD's resource files.
 	Resources interface {
 		Write(r drbd.Resource) (changed bool, err error)
 		Forget(name string) error
 		List(prefix string) ([]string, error)
 	}
-	// ReplicaStates tells what DRBD has.
+	// ReplicaStates reads the state of all DRBD devices.
 	ReplicaStates interface{ Read() (drbd.Table, error) }
 	// Images maps RBD images.
 	Images interface {
@@ -77,14 +77,14 @@ type (
 		Write(ctx context.Context, volume, device string, offset int64, data []byte) error
 		CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error)
 	}
-	// Kernel tells what the running kernel has, and loads its modules.
+	// Kernel loads the kernel's modules and reports what the running kernel has.
 	Kernel interface {
 		Load(ctx context.Context) error
 		Describe(ctx context.Context) escache.Kernel
 	}
 )
 
-// Layers is everything the engine stands on.
+// Layers holds all layers below the engine.
 type Layers struct {
 	Store      Store
 	Replicator Replicator
@@ -95,6 +95,6 @@ type Layers struct {
 	Caches     Caches
 	Disks      Disks
 	Kernel     Kernel
-	// Stuck lists the volumes with a child stuck in the kernel.
+	// Stuck returns the volumes that have a child process stuck in the kernel, by name.
 	Stuck func() map[string]*command.StuckError
 }

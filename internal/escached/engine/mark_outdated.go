@@ -12,12 +12,12 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// unasked are the replicas that came up while the arbiter could not say whether they are outdated. They are asked about again: until then
-// only the question at their promotion stands between a stale copy and its use.
+// unasked is the set of replicas that came up while the arbiter could not say whether they are outdated. The arbiter is asked
+// again about them. Until it answers, only its answer at the promotion keeps an outdated copy from being used.
 type unasked struct {
 	mu    sync.Mutex
 	names map[string]bool
-	// silent is set when the arbiter did not answer during a recovery, so that the other volumes need not wait for it too.
+	// silent is set when the arbiter has not answered during a recovery. The other volumes then do not wait for it.
 	silent bool
 }
 
@@ -52,27 +52,30 @@ func (u *unasked) setSilent(silent bool) {
 }
 
 const (
-	// askAtStart bounds the question about one replica during the recovery: at boot the arbiter usually starts later than escached.
+	// askAtStart bounds the question about one replica during the recovery. At boot the arbiter usually starts later than
+	// escached.
 	askAtStart = 2 * time.Second
-	// askPendingEvery is how often what is pending is asked about.
+	// askPendingEvery is how often the arbiter is asked again about unasked replicas.
 	askPendingEvery = 5 * time.Second
-	// recordFresh is how old a record may be when a replica is marked by it.
+	// recordFresh is how old a record may be at most when a replica is marked because of it.
 	recordFresh = 10 * time.Second
 )
 
-// mayBeStale reports whether only the record can say that this replica is not current: linked, DRBD itself knows.
-func mayBeStale(st drbd.Status, up bool) bool {
+// mayBeOutdated reports whether only the record can say that this replica is outdated. While the replica is linked, DRBD
+// knows by itself.
+func mayBeOutdated(st drbd.Status, up bool) bool {
 	return !up || st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
 }
 
-// markFromRecord marks the replica outdated if the record names it, and does nothing else: two hosts that marked themselves by their own
-// opinion would need force. The caller has the volume. Before `up` the mark is on the disk when DRBD first looks at it.
+// markFromRecord marks the replica outdated if the record lists it, and only then: if two hosts marked themselves on their own
+// judgement, neither could be promoted without force. The caller has locked the volume. If it runs before `up`, the mark
+// is on the disk before DRBD reads the disk.
 func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Duration) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil {
 		return err
 	}
-	if v.Phase != phaseReady || !mayBeStale(st, up) {
+	if v.Phase != phaseReady || !mayBeOutdated(st, up) {
 		e.unasked.set(v.name(), false)
 		return nil
 	}
@@ -81,7 +84,7 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Dur
 	asked := e.now()
 	record, err := e.Records.Record(asking, v.VolumeRef)
 	if err != nil && ProblemOf(err).Code == escache.CodeNotFound {
-		err = nil // nothing is on record, so nothing is outdated
+		err = nil // there is no record, so nothing is outdated
 	}
 	e.unasked.set(v.name(), err != nil)
 	if err != nil {
@@ -93,7 +96,7 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Dur
 		return nil
 	}
 	if !up {
-		// drbdadm needs the file.
+		// drbdadm needs the resource file.
 		if _, err := e.Resources.Write(e.resource(v)); err != nil {
 			return err
 		}
@@ -107,11 +110,11 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Dur
 		e.unasked.set(v.name(), true)
 		return err
 	}
-	e.log.Warn("the record has this replica as outdated: marked", "pool", v.Pool, "image", v.Image)
+	e.log.Warn("marked the replica outdated, as the record says", "pool", v.Pool, "image", v.Image)
 	return nil
 }
 
-// watchUnasked asks again about what is pending, until ctx ends.
+// watchUnasked asks the arbiter again about unasked replicas until ctx ends.
 func (e *Engine) watchUnasked(ctx context.Context) {
 	for pause.For(ctx, askPendingEvery) == nil {
 		for _, v := range e.reg.list() {
@@ -126,7 +129,7 @@ func (e *Engine) watchUnasked(ctx context.Context) {
 func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
 	ctx, done, err := e.begin(ctx, ref, verbAskRecord, changeTimeout)
 	if err != nil {
-		return // a verb is at it; the next round asks
+		return // a verb is running; the next round asks
 	}
 	defer done()
 	v, err := e.known(ref)
@@ -135,6 +138,6 @@ func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
 		return
 	}
 	if err := e.markFromRecord(ctx, v, e.cfg.ArbiterTimeout); err != nil {
-		e.log.Warn("a replica that the record has as outdated could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
+		e.log.Warn("the replica is outdated according to the record, but could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// fail makes an error that the API answers with this code. The text tells the operator what to do.
+// fail returns an error that the API answers with code. The text tells the operator what to do next.
 func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// failOn is fail about one volume, which the text then starts with.
+// failOn is fail with a text that begins with the volume.
 func failOn(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
 	return fail(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
 }
 
-// fail makes an error about this volume.
+// fail returns an error about this volume.
 func (v volume) fail(code escache.Code, format string, args ...any) error {
 	return failOn(v.VolumeRef, code, format, args...)
 }
 
-// codeOf maps the layers' sentinels to the API's codes: the only place where that is decided.
+// codeOf maps the layers' sentinel errors to the API's codes. Nothing else does.
 func codeOf(err error) escache.Code {
 	if _, stuck := errors.AsType[*command.StuckError](err); stuck {
 		return escache.CodeStuck
@@ -61,11 +61,11 @@ func codeOf(err error) escache.Code {
 	return escache.CodeInternal
 }
 
-// ProblemOf makes the answer's body for any error.
+// ProblemOf returns the body with which the API answers err.
 func ProblemOf(err error) *escache.Problem {
 	var p *escache.Problem
 	if errors.As(err, &p) {
-		// The text around the problem says where it happened.
+		// What was wrapped around the problem says where it happened, which is of no use to the caller.
 		p = &escache.Problem{Code: p.Code, Detail: p.Detail}
 	} else {
 		p = &escache.Problem{Code: codeOf(err), Detail: err.Error()}

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// lossNotice is how long DRBD may take to see that a silent peer is gone (timeout 2 s, ping 1.5 s), with room for a
+	// lossNotice is how long DRBD may take to notice that its peer is gone: 3.5 s (timeout 2 s, ping 1.5 s), and more on a
 	// loaded host.
 	lossNotice = 6 * time.Second
-	// handshake is how long a peer that is there may take to connect after a start.
+	// handshake is how long a running peer may take to connect after a start.
 	handshake = 10 * time.Second
-	// promoteTries: while the loss of the peer is not noticed yet, the first try always fails. Within one try the kernel asks
-	// the arbiter up to four times.
+	// promoteTries bounds the attempts to promote. The first always fails while DRBD has not noticed the loss of the peer.
+	// In one attempt the kernel asks the arbiter up to four times.
 	promoteTries = 4
 )
 
-// mayPromote waits until DRBD's state says that this replica is current, or that it is not. It changes nothing but the
-// state of two replicas that were never used.
+// mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not. It changes nothing,
+// except that it declares two new replicas equal.
 func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 	start := e.now()
 	for {
@@ -49,7 +49,8 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 	}
 }
 
-// skipFirstSync declares two new replicas equal, after a look at the disk: what was partly filled by a resync must never be.
+// skipFirstSync declares two new replicas equal. It reads the disk first, because a replica that a resync has partly filled
+// must not be declared equal to anything.
 func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
 	unused, err := e.unused(ctx, v)
 	if err != nil {
@@ -60,44 +61,45 @@ func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
 			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
 			e.cfg.Node, v.Peer.Name)
 	}
-	err = e.Replicator.SkipFirstSync(ctx, v.name()) // drbd.ErrLinkLost: the look at the state is not true any more
+	err = e.Replicator.SkipFirstSync(ctx, v.name()) // drbd.ErrLinkLost: the state has changed since it was read
 	crashpoint.Reach("dev_connect/first_sync_skipped")
 	return err
 }
 
-// neverUsed reports two connected replicas of which both were just created: their content is equal as far as it matters.
+// neverUsed reports whether both replicas are connected and newly created. Their contents are then equal where it matters.
 func neverUsed(v volume, st drbd.Status) bool {
 	return !v.Joined && st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
 		st.Connection == drbd.Connected && !v.Formatted
 }
 
-// verdict judges one reading. final false means: look again.
+// verdict judges one reading of DRBD's state. If final is false, read again.
 func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) {
 	switch {
 	case st.Role == drbd.Primary:
-		return nil, true // an attempt that was killed half way
+		return nil, true // left by an attempt that was killed half way
 	case st.PeerRole == drbd.Primary && st.Linked():
 		return v.fail(escache.CodeConnected, "it is connected on its peer %s; stop it there first",
 			v.Peer.Name), waited > lossNotice
 	case st.Disk == drbd.UpToDate:
 		return nil, true
 	case st.Disk == drbd.Consistent:
-		// The peer may know better. If it stays away, the promotion asks the arbiter.
+		// The peer may have newer data. If it does not come back, the promotion asks the arbiter.
 		return nil, waited > handshake/3
 	case neverUsed(v, st):
 		return nil, true
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
-		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; is its replica laid?",
+		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; check that its replica is laid",
 			v.Peer.Name), waited > handshake
 	case st.Negotiating():
-		return v.fail(escache.CodeOutdated, "the replica on %s still finds out what it has missed (%s, %s)",
+		return v.fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",
 			e.cfg.Node, st.Disk, st.Connection), waited > handshake
 	}
 	return v.fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
 		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
 }
 
-// promote makes the replica Primary. It never forces: if the peer is lost, the kernel asks the arbiter, and a refusal is final.
+// promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the arbiter, and promote
+// accepts a refusal.
 func (e *Engine) promote(ctx context.Context, v volume) error {
 	var err error
 	for try := range promoteTries {
@@ -125,7 +127,7 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 			return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
 				v.Peer.Name, err)
 		case errors.Is(err, drbd.ErrPeerNotFenced), errors.Is(err, drbd.ErrPeerPrimary):
-			continue // the peer may be dead, and that was not noticed yet
+			continue // the peer may be dead, and DRBD has not noticed yet
 		}
 		return err
 	}

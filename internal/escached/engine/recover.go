@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// recoverAtOnce bounds how many volumes are recovered at the same time.
+// recoverAtOnce is how many volumes are recovered at the same time.
 const recoverAtOnce = 4
 
-// Recover finds everything again after a start of the service or of the host: records from the tags, DRBD devices, maps and
-// caches from the kernel. What carries I/O is adopted as it is; what a killed verb left half done is finished or undone.
-// It fails only if the volume group or device-mapper cannot be read; then nothing is known and it must be repeated.
+// Recover finds out what is on this host after a start of the service or of the host: volumes from the tags, and DRBD devices,
+// maps and caches from the kernel. It leaves alone what carries I/O, and finishes or undoes what a killed verb left half
+// done. It fails only if the volume group or device-mapper cannot be read; then call it again. Volumes that cannot be
+// recovered are logged and reported by Status and Node.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
@@ -78,9 +79,9 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	crashpoint.Reach("start/begin")
 	switch {
 	case connected && v.Phase == phaseAbandoning:
-		return nil // watched: something may still have it open
+		return nil // watchFrozen finishes it: something may still have the device open
 	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
-		// Killed between suspending and loading. The running table is the one from before.
+		// A verb was killed between suspending the device and loading its new table. The old table is still active.
 		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
 			return err
 		}
@@ -91,7 +92,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	case v.Phase == phaseDeleting:
 		return e.finishDelete(ctx, v)
 	case v.Phase == phaseCreating:
-		return nil // PUT finishes it, DELETE removes it
+		return nil // PUT finishes laying it, DELETE removes it
 	}
 	_ = e.holds.drop(v.name())
 	if !active {
@@ -106,8 +107,9 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	if e.unasked.isSilent() {
 		e.unasked.set(v.name(), true)
 	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
-		// It comes up all the same, and is tried again: the question at its promotion is what keeps a stale copy from being used.
-		e.log.Warn("a replica that the record has as outdated could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
+		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter, which is asked at the
+		// promotion, keeps an outdated copy from being used.
+		e.log.Warn("the replica is outdated according to the record, but could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.ensureUp(ctx, v); err != nil {
@@ -117,7 +119,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	return e.unmapAndDemote(ctx, v)
 }
 
-// dropOrphans removes resource files whose volume is gone: two files with one port make drbdadm refuse all of them.
+// dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm would refuse all files.
 func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
 	names, err := e.Resources.List(namePrefix)
 	if err != nil {

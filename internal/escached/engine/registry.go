@@ -8,8 +8,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// registry is what the tags say, kept in memory so that status needs no LVM command. escached is the tags' only writer:
-// each change is written to the disk first.
+// registry keeps the contents of the tags in memory, so that status needs no LVM command. Only escached writes the tags,
+// and it writes each change to the disk first.
 type registry struct {
 	mu      sync.Mutex
 	volumes map[string]volume
@@ -36,7 +36,7 @@ func (r *registry) drop(name string) {
 	delete(r.volumes, name)
 }
 
-// list returns all records, sorted by pool and image.
+// list returns all volumes, sorted by pool and image.
 func (r *registry) list() []volume {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,8 +53,8 @@ func (r *registry) list() []volume {
 	return out
 }
 
-// reserve enters a new volume, unless its port or minor is another's or there are limit volumes already. Calls on different
-// volumes run in parallel, so looking and entering are one step.
+// reserve adds a new volume. It fails if another volume has the port or the minor, or if there are already limit volumes.
+// It checks and adds in one step, because verbs on different volumes run in parallel.
 func (r *registry) reserve(v volume, limit int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *registry) reserve(v volume, limit int) error {
 		}
 	}
 	if len(r.volumes) >= limit {
-		return fail(escache.CodeNoRoom, "this host has its %d volumes already; place the replica elsewhere or raise maxVolumes", limit)
+		return fail(escache.CodeNoRoom, "this host already has %d volumes, its limit; place the replica elsewhere or raise maxVolumes", limit)
 	}
 	r.volumes[v.name()] = v
 	return nil

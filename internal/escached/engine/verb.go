@@ -8,7 +8,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
-// limits of the verbs, generous: every step below has a tighter one.
+// Time limits of verbs. They are generous: every step has a tighter one.
 const (
 	changeTimeout  = 2 * time.Minute
 	connectTimeout = 3 * time.Minute
@@ -18,8 +18,8 @@ const (
 // poll is how often the kernel's state is read while a verb waits for it to change.
 const poll = 200 * time.Millisecond
 
-// begin takes the volume for a verb. The context it returns lives on when the caller hangs up: a verb that is stopped
-// half way helps nobody.
+// begin locks the volume for a verb. The context that it returns does not end when the caller hangs up, so that the verb
+// is not stopped half way.
 func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
@@ -31,8 +31,9 @@ func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, 
 	return ctx, func() { cancel(); release() }, nil
 }
 
-// beginInTurn is begin for laying and removing replicas. Dozens at once, when many pods start, would run until the time of all of them is
-// over; a few at a time, in the order in which they came, each take their own time only, which begins with their turn.
+// beginInTurn is begin for verbs that lay or remove replicas. When many pods start, dozens of them come at once, and all
+// would time out if they ran together. So only a few run at a time, in the order in which they came. The verb's time
+// limit starts with its turn.
 func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
 	waiting, done, err := e.begin(ctx, ref, verb, turnTimeout)
 	if err != nil {
@@ -41,13 +42,13 @@ func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb st
 	if err := e.turns.Acquire(waiting, 1); err != nil {
 		done()
 		return nil, nil, failOn(ref, escache.CodeBusy,
-			"other replicas are laid or removed, and after %s it was not the turn of %s; repeat it", turnTimeout, verb)
+			"other replicas are being laid or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	return ctx, func() { cancel(); e.turns.Release(1); done() }, nil
 }
 
-// lock takes the volume for a verb, or answers CodeBusy, which names the verb that has it.
+// lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the volume is locked.
 func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
 	release, err = e.locks.Begin(nameOf(ref), verb)
 	if err != nil {
@@ -56,23 +57,23 @@ func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err e
 	return release, nil
 }
 
-// known returns the record of a finished replica.
+// known returns the volume of a replica that is ready. It fails with CodeNotFound if there is none.
 func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
 	v, ok := e.reg.get(nameOf(ref))
 	switch {
 	case !ok:
-		return volume{}, failOn(ref, escache.CodeNotFound, "no replica of it is on %s; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+		return volume{}, failOn(ref, escache.CodeNotFound, "%s has no replica of it; PUT %s lays one", e.cfg.Node, escache.PathReplica)
 	case v.Phase == phaseAbandoning:
 		return volume{}, failOn(ref, escache.CodeNotFound,
 			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
 			v.Epoch, e.cfg.Node, escache.PathAbandon)
 	case v.Phase != phaseReady:
-		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s is half made or half removed; repeat that call", e.cfg.Node)
+		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s was not completely laid or removed; repeat that call", e.cfg.Node)
 	}
 	return v, nil
 }
 
-// connected returns the record and the device of a volume connected here.
+// connected returns the volume and its device. It fails with CodeNotConnected if there is no device here.
 func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, writecache.Device, error) {
 	v, err := e.known(ref)
 	if err != nil {
@@ -85,7 +86,7 @@ func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, 
 	return v, dev, err
 }
 
-// withReplica runs do with the volume taken and the record of its finished replica.
+// withReplica locks the volume and runs do, if its replica is ready.
 func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume) error) error {
 	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
 	if err != nil {
@@ -99,7 +100,7 @@ func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb st
 	return do(ctx, v)
 }
 
-// withDevice runs do with the volume taken, its record and its device. It fails if the volume is not connected here.
+// withDevice locks the volume and runs do, if the volume is connected here.
 func (e *Engine) withDevice(
 	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, writecache.Device) error,
 ) error {

@@ -11,21 +11,21 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// namePrefix starts every name that escached gives to kernel objects. What has another prefix is not touched.
+// namePrefix begins every name that escached gives to kernel objects. escached does not touch objects with other names.
 const namePrefix = "escache-"
 
-// phase says how far a replica's making or removal got.
+// phase says how far laying or removing a replica got.
 type phase string
 
 const (
 	phaseCreating phase = "creating" // nothing was ever written through it
 	phaseReady    phase = "ready"
-	phaseDeleting phase = "deleting" // its removal was decided and is repeated until it is done
-	// Another node has the volume, and what is here of a device is being given up until nothing is left of it.
+	phaseDeleting phase = "deleting" // the removal is decided, and repeated until it succeeds
+	// Another node has taken the volume over. The device here is being given up; that is repeated until it succeeds.
 	phaseAbandoning phase = "abandoning"
 )
 
-// volume is the record of one replica on this host. The logical volume's tags are its only home.
+// volume describes one replica on this host. It is stored in the tags of the logical volume and nowhere else.
 type volume struct {
 	escache.VolumeRef
 
@@ -37,14 +37,16 @@ type volume struct {
 	Port       int
 	Minor      int
 	Epoch      int64
-	// Joined is a copy that started empty beside one that holds the volume: it is never declared equal to anything.
+	// Joined means that the replica started empty beside one that holds the volume. It is never declared equal to its
+	// peer; a resync has to fill it.
 	Joined bool
-	// Formatted is set before this host first hands out the device.
+	// Formatted is set before this host makes the device available for the first time.
 	Formatted bool
 	Phase     phase
 }
 
-// nameOf is the name of a volume's LV, DRBD resource and device: short enough for all three, whatever pool and image.
+// nameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all three, however long the
+// names of pool and image are.
 func nameOf(ref escache.VolumeRef) string {
 	sum := sha256.Sum256([]byte(ref.Pool + "/" + ref.Image))
 	return namePrefix + hex.EncodeToString(sum[:8])
@@ -62,7 +64,7 @@ func (v volume) tags() map[string]string {
 	}
 }
 
-// parseVolume reads a record back. An LV whose tags do not make one is reported, never guessed at.
+// parseVolume reads a volume from the tags of its LV. Missing or inconsistent tags are errors.
 func parseVolume(lv lvm.Volume) (volume, error) {
 	var errs []error
 	number := func(key string) int64 {
@@ -88,9 +90,9 @@ func parseVolume(lv lvm.Volume) (volume, error) {
 	}
 	switch {
 	case lv.Tags["v"] != "1":
-		errs = append(errs, fmt.Errorf("tag v: %q is a layout that this version does not know", lv.Tags["v"]))
+		errs = append(errs, fmt.Errorf("tag v: this version does not know layout %q", lv.Tags["v"]))
 	case v.name() != lv.Name:
-		errs = append(errs, fmt.Errorf("the tags are those of %s/%s, whose name would be %s", v.Pool, v.Image, v.name()))
+		errs = append(errs, fmt.Errorf("the tags belong to %s/%s, whose LV is named %s", v.Pool, v.Image, v.name()))
 	case v.Phase != phaseCreating && v.Phase != phaseReady && v.Phase != phaseDeleting && v.Phase != phaseAbandoning:
 		errs = append(errs, fmt.Errorf("tag phase: %q is unknown", v.Phase))
 	}

@@ -4,8 +4,9 @@ import (
 	"context"
 )
 
-// Watch does what nobody asks for, until ctx ends: it connects again what DRBD has given up, asks the arbiter again, gives back what a verb
-// left behind, and releases holds whose time is up. It is called after Recover.
+// Watch runs the background work until ctx ends: it asks the arbiter again about frozen I/O and outdated replicas, reconnects
+// replicas, cleans up what verbs left behind, releases overdue holds, and reads again what status reports. Call it after
+// Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watchFrozen(ctx)
 	go e.watchLeftovers(ctx)
@@ -16,7 +17,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	e.watchHolds(ctx)
 }
 
-// Names of what escached does to a volume by itself.
+// Names of the background work that locks a volume.
 const (
 	verbAskArbiter   = "ask_arbiter"
 	verbAskRecord    = "ask_record"

@@ -9,21 +9,22 @@ import (
 )
 
 const (
-	// aloneLook is how often links are looked for that DRBD has given up, and aloneLongest the longest time between two tries with one.
-	aloneLook    = 5 * time.Second
+	// alonePoll is how often watchAlone looks for replicas without a link.
+	alonePoll = 5 * time.Second
+	// aloneLongest is the longest time between two attempts to reconnect one replica.
 	aloneLongest = 2 * time.Minute
 )
 
-// watchAlone connects replicas again that DRBD has left without a link, until ctx ends. A former partner that came to the wrong port makes
-// it give up, and so does a handshake that failed for a reason that has passed. Frozen I/O is not its business, nor is a copy that was left
-// behind: there the answer of the arbiter counts.
+// watchAlone reconnects replicas whose link DRBD has given up (StandAlone), as after a former partner called the wrong port
+// or a handshake failed for a transient reason. It leaves frozen I/O and outdated copies alone: those wait for the
+// arbiter.
 func (e *Engine) watchAlone(ctx context.Context) {
 	type try struct {
 		next time.Time
 		wait time.Duration
 	}
 	tries := map[string]try{}
-	for pause.For(ctx, aloneLook) == nil {
+	for pause.For(ctx, alonePoll) == nil {
 		if len(e.reg.list()) == 0 {
 			continue
 		}
@@ -40,7 +41,7 @@ func (e *Engine) watchAlone(ctx context.Context) {
 					delete(tries, v.name())
 				}
 			case !again:
-				tries[v.name()] = try{next: now.Add(aloneLook / 2), wait: aloneLook}
+				tries[v.name()] = try{next: now.Add(alonePoll / 2), wait: alonePoll}
 			case now.After(last.next):
 				tries[v.name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
 				e.connectAgain(ctx, v)
@@ -52,7 +53,7 @@ func (e *Engine) watchAlone(ctx context.Context) {
 func (e *Engine) connectAgain(ctx context.Context, v volume) {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, verbConnectAgain, changeTimeout)
 	if err != nil {
-		return // a verb is at it
+		return // a verb is running
 	}
 	defer done()
 	v, err = e.known(v.VolumeRef)

@@ -8,17 +8,17 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// askAgainEvery is how often a frozen Primary's question is put to the arbiter again.
+// askAgainEvery is how often the arbiter is asked again about a frozen Primary.
 const askAgainEvery = 10 * time.Second
 
-// frozenLook is how often frozen I/O is looked for: rarely enough to cost nothing on an idle host.
-const frozenLook = 3 * time.Second
+// frozenPoll is how often watchFrozen looks for frozen I/O. An idle host does not notice it.
+const frozenPoll = 3 * time.Second
 
-// watchFrozen repeats the question of Primaries that lost their peer and were not answered, until ctx ends: the arbiter may
-// have been away. DRBD asks once by itself; disconnecting makes it ask again.
+// watchFrozen asks the arbiter again about Primaries that have lost their peer and whose I/O is frozen, because the arbiter
+// may have been unreachable before. DRBD asks only once by itself; a disconnect makes it ask again.
 func (e *Engine) watchFrozen(ctx context.Context) {
 	since := map[string]time.Time{}
-	for pause.For(ctx, frozenLook) == nil {
+	for pause.For(ctx, frozenPoll) == nil {
 		if len(e.reg.list()) == 0 {
 			continue
 		}
@@ -50,7 +50,7 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 func (e *Engine) askAgain(ctx context.Context, v volume) error {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, verbAskArbiter, changeTimeout)
 	if err != nil {
-		return nil // a verb is at it; the next round asks
+		return nil // a verb is running; the next round asks
 	}
 	defer done()
 	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {

@@ -10,11 +10,12 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// leftoverEvery is how often leftovers are looked for. What is found twice, without a verb that is at it, is one.
+// leftoverEvery is how often watchLeftovers looks for leftovers. Something is a leftover if it is found twice in a row
+// while no verb runs on the volume.
 const leftoverEvery = time.Minute
 
-// watchLeftovers gives back what a verb could not because the kernel did not let go in time, until ctx ends: an image that
-// stays mapped here cannot be mapped on the peer.
+// watchLeftovers unmaps and demotes volumes that a verb could not, because the kernel kept them busy for too long. It
+// matters because an image that is still mapped here cannot be mapped on the peer.
 func (e *Engine) watchLeftovers(ctx context.Context) {
 	before := map[string]bool{}
 	for pause.For(ctx, leftoverEvery) == nil {
@@ -29,7 +30,7 @@ func (e *Engine) watchLeftovers(ctx context.Context) {
 	}
 }
 
-// leftovers are the volumes with a map or the Primary role, but without a device and without a verb.
+// leftovers returns the volumes that are mapped or Primary but have no device and no running verb.
 func (e *Engine) leftovers(ctx context.Context) []volume {
 	table, err := e.States.Read()
 	if err != nil {
@@ -65,15 +66,15 @@ func (e *Engine) leftovers(ctx context.Context) []volume {
 func (e *Engine) dropLeftover(ctx context.Context, v volume) {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, "clean_up", changeTimeout)
 	if err != nil {
-		return // a verb is at it by now
+		return // a verb is running by now
 	}
 	defer done()
 	if _, connected, err := e.device(ctx, v.name()); err != nil || connected {
 		return
 	}
 	if err := e.unmapAndDemote(ctx, v); err != nil {
-		e.log.Warn("what is left of a connect cannot be given back yet", "pool", v.Pool, "image", v.Image, "error", err)
+		e.log.Warn("what a connect left behind cannot be cleaned up yet", "pool", v.Pool, "image", v.Image, "error", err)
 		return
 	}
-	e.log.Warn("gave back what was left of a connect", "pool", v.Pool, "image", v.Image)
+	e.log.Warn("cleaned up what a connect left behind", "pool", v.Pool, "image", v.Image)
 }

@@ -1,4 +1,4 @@
-// Package kernel tells what the running kernel has of what escached needs, and loads its modules.
+// Package kernel loads the kernel modules that escached needs, and reports which of them the running kernel has.
 package kernel
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Kernel is the running kernel.
+// Kernel reports on the running kernel.
 type Kernel struct {
 	run    command.Runner
 	states replicaStates
@@ -22,7 +22,7 @@ type Kernel struct {
 	caches caches
 }
 
-// The parts that know how to ask for themselves.
+// The layers that know their part of the kernel.
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
@@ -32,12 +32,12 @@ type (
 	}
 )
 
-// New returns the running kernel, whose modules are loaded through run.
+// New returns a Kernel that loads modules through run.
 func New(run command.Runner, states replicaStates, images images, caches caches) *Kernel {
 	return &Kernel{run: run, states: states, images: images, caches: caches}
 }
 
-// Load loads the modules; what is built in or loaded already is left as it is.
+// Load loads the modules that are neither built in nor loaded yet.
 func (k *Kernel) Load(ctx context.Context) error {
 	var errs []error
 	for _, module := range []string{"drbd", "dm-writecache", "loop", "rbd"} {
@@ -51,7 +51,7 @@ func (k *Kernel) Load(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Describe lists the parts found; an absent one has version "".
+// Describe returns the versions of the kernel and of its parts. A part that is missing has version "".
 func (k *Kernel) Describe(ctx context.Context) escache.Kernel {
 	out := escache.Kernel{RBD: k.images.Available()}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {

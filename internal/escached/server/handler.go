@@ -33,15 +33,16 @@ type Engine interface {
 	Resize(ctx context.Context, req escache.ResizeRequest) error
 	Abandon(ctx context.Context, req escache.AbandonRequest) error
 
-	// Recover finds out what is on this host. It is called until it succeeds; only then are verbs that change something called.
+	// Recover finds out what is on this host. The server repeats it until it succeeds. Before that it calls no verb that
+	// changes something.
 	Recover(ctx context.Context) error
-	// Watch does what nobody asks for, until ctx ends.
+	// Watch runs the engine's background work until ctx ends. The server calls it after Recover.
 	Watch(ctx context.Context)
-	// Collectors are the engine's metrics.
+	// Collectors returns the engine's metrics.
 	Collectors() []prometheus.Collector
 }
 
-// call is one operation of the API: it parses the request, does it and returns the answer's body, nil for 204.
+// call is one operation of the API. It parses the request, runs the verb and returns the body of the answer, nil for 204.
 type call func(r *http.Request) (any, error)
 
 // api routes requests to verbs.
@@ -49,9 +50,9 @@ type api struct {
 	engine  Engine
 	log     *slog.Logger
 	metrics *measures
-	// ready returns nil as soon as changes can be made, or why they cannot.
+	// ready waits until the engine can make changes, or returns why it cannot.
 	ready func(ctx context.Context) error
-	// paths and methods to calls.
+	// routes maps paths, then methods, to calls.
 	routes map[string]map[string]call
 }
 
@@ -92,7 +93,7 @@ func newAPI(v Engine, m *measures, ready func(ctx context.Context) error, log *s
 	return a
 }
 
-// body makes a call of a verb whose request is a JSON body.
+// body returns the call for a verb whose request is a JSON body.
 func body[T any](check func(T) error, do func(context.Context, T) (any, error)) call {
 	return func(r *http.Request) (any, error) {
 		if _, err := query(r); err != nil {
@@ -162,7 +163,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.metrics.done(operation, took, "")
 		level := slog.LevelInfo
 		if r.Method == http.MethodGet {
-			level = slog.LevelDebug // polled all the time
+			level = slog.LevelDebug // status is polled all the time
 		}
 		a.log.Log(r.Context(), level, operation, attrs...)
 		write(w, http.StatusOK, "application/json", answer)
@@ -170,7 +171,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p := engine.ProblemOf(err)
 	if p.Code == escache.CodeUnknownPath || p.Code == escache.CodeMethodNotAllowed {
-		operation = "unknown" // a metric's labels must not grow with what strangers send
+		operation = "unknown" // otherwise each new path that a client makes up would add a metric
 	}
 	a.metrics.done(operation, took, string(p.Code))
 	level := slog.LevelWarn
@@ -219,7 +220,8 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// Handler is the whole HTTP surface: the API and the metrics. ready returns nil as soon as changes can be made, or why they cannot.
+// Handler serves the API, and the metrics at /metrics. Requests that change something wait for ready, and fail with its
+// error.
 func Handler(engine Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// measures are the counters that grow with calls.
+// measures holds the metrics of API calls.
 type measures struct {
 	seconds  *prometheus.HistogramVec
 	failures *prometheus.CounterVec

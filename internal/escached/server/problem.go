@@ -6,7 +6,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// fail makes an error that the API answers with this code. The text tells the operator what to do.
+// fail returns an error that the API answers with code. The text tells the operator what to do next.
 func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -20,7 +21,7 @@ import (
 // maxBody bounds a request's body, in bytes.
 const maxBody = 64 << 10
 
-// minCache is the least a cache can work with: header, dm-writecache's and DRBD's metadata and some data.
+// minCache is the size of the smallest cache that works, in bytes: header, metadata of dm-writecache and DRBD, some data.
 const minCache = 8 << 20
 
 var (
@@ -32,7 +33,7 @@ func invalid(format string, args ...any) error {
 	return fail(escache.CodeInvalidRequest, format, args...)
 }
 
-// decode reads a body into a request: JSON in UTF-8, of known fields, with nothing behind it.
+// decode reads a body into a request. The body is one JSON value in UTF-8. Unknown fields are errors.
 func decode(r *http.Request, into any) error {
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	switch {
@@ -46,7 +47,7 @@ func decode(r *http.Request, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return invalid("body: %v", errors.Join(err))
+		return invalid("body: %v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return invalid("body: more than one JSON value")
@@ -54,7 +55,7 @@ func decode(r *http.Request, into any) error {
 	return nil
 }
 
-// query reads the parameters, each at most once and none but those allowed.
+// query reads the parameters of the URL. A parameter that is not allowed, or given twice, is an error.
 func query(r *http.Request, allowed ...string) (map[string]string, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -62,11 +63,7 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for key, list := range values {
-		known := false
-		for _, a := range allowed {
-			known = known || a == key
-		}
-		if !known {
+		if !slices.Contains(allowed, key) {
 			return nil, invalid("query: unknown parameter %q; allowed are: %s", key, strings.Join(allowed, ", "))
 		}
 		if len(list) != 1 {
@@ -80,7 +77,7 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 func checkRef(ref escache.VolumeRef) error {
 	for key, name := range map[string]string{"pool": ref.Pool, "image": ref.Image} {
 		if !volumeName.MatchString(name) {
-			return invalid("%s: %q is not a name of 1 to 128 of A-Z a-z 0-9 _ . - that begins with a letter, a digit or _", key, name)
+			return invalid("%s: %q is not a valid name: use 1 to 128 of A-Z a-z 0-9 _ . - and begin with a letter, a digit or _", key, name)
 		}
 	}
 	return nil
@@ -88,7 +85,7 @@ func checkRef(ref escache.VolumeRef) error {
 
 func checkImageID(id string) error {
 	if id != "" && !imageID.MatchString(id) {
-		return invalid("imageID: %q is not an image id, as `rbd info` shows it", id)
+		return invalid("imageID: %q is not an image id; `rbd info` shows the id", id)
 	}
 	return nil
 }
@@ -111,7 +108,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 		errs = append(errs, invalid("cacheBytes: %d is less than %d, the smallest cache", r.CacheBytes, minCache))
 	}
 	if len(r.Nodes) != 2 {
-		errs = append(errs, invalid("nodes: %d given, a replica has exactly two", len(r.Nodes)))
+		errs = append(errs, invalid("nodes: %d given, but a replica has exactly two", len(r.Nodes)))
 		return cmp.Or(errs...)
 	}
 	for _, n := range r.Nodes {
@@ -175,7 +172,7 @@ func checkSeconds(key string, n, most int) error {
 	return nil
 }
 
-// discardOf reads the parameter that drops data; what is left out is no, and nothing else is either.
+// discardOf reads the parameter discard, which allows losing data. Only "true" means yes; left out means no.
 func discardOf(text string, given bool) (bool, error) {
 	switch {
 	case !given, text == "false":

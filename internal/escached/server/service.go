@@ -19,34 +19,34 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// shutdownGrace is how long running calls may take to end when the service stops. What runs in the kernel goes on.
+// shutdownGrace is how long the server waits for running calls when it stops. Work in the kernel goes on without it.
 const shutdownGrace = 20 * time.Second
 
-// recoverEvery is how soon recovery is tried again while the volume group cannot be read.
+// recoverEvery is how long the server waits before it tries a failed recovery again.
 const recoverEvery = 5 * time.Second
 
-// startPatience is how long a change waits for the recovery.
+// startPatience is how long a request that changes something waits for the recovery.
 const startPatience = 15 * time.Second
 
-// Server serves one engine over HTTP.
+// Server serves the API of one engine over HTTP.
 type Server struct {
 	cfg    escached.Config
 	engine Engine
 	log    *slog.Logger
-	// found is closed when it is known what is on this host; until then trouble says why it is not.
-	found   chan struct{}
-	trouble atomic.Pointer[error]
+	// recovered is closed when the engine has found out what is on this host. Until then, notYet says why it has not.
+	recovered chan struct{}
+	notYet    atomic.Pointer[error]
 }
 
-// New returns a server of an engine.
+// New returns a server for an engine.
 func New(cfg escached.Config, engine Engine, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, engine: engine, log: log, found: make(chan struct{})}
+	s := &Server{cfg: cfg, engine: engine, log: log, recovered: make(chan struct{})}
 	starting := fail(escache.CodeStuck, "escached is still finding out what is on this host; repeat the call in a moment")
-	s.trouble.Store(&starting)
+	s.notYet.Store(&starting)
 	return s
 }
 
-// Run serves until ctx ends. Ending it leaves every device as it is.
+// Run serves until ctx ends. Devices go on as they are when it ends.
 func (s *Server) Run(ctx context.Context) error {
 	listeners, err := s.listen()
 	if err != nil {
@@ -79,32 +79,33 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// ready lets a change wait for the recovery after a start, which usually takes a moment only.
+// ready waits for the recovery after a start. It usually takes a moment. After startPatience, ready returns why it has
+// not succeeded yet.
 func (s *Server) ready(ctx context.Context) error {
 	select {
-	case <-s.found:
+	case <-s.recovered:
 		return nil
 	case <-ctx.Done():
 	case <-time.After(startPatience):
 	}
-	return *s.trouble.Load()
+	return *s.notYet.Load()
 }
 
-// recover finds everything again, however often it takes, then watches what needs watching.
+// recover repeats the recovery until it succeeds, then runs the engine's background work until ctx ends.
 func (s *Server) recover(ctx context.Context) {
 	for {
 		err := s.engine.Recover(ctx)
 		if err == nil {
 			break
 		}
-		s.log.Error("what is on this host cannot be found out yet", "error", err)
+		s.log.Error("recovery failed, it is tried again", "error", err)
 		problem := fail(escache.CodeStuck, "escached cannot read what is on this host: %v", err)
-		s.trouble.Store(&problem)
+		s.notYet.Store(&problem)
 		if pause.For(ctx, recoverEvery) != nil {
 			return
 		}
 	}
-	close(s.found)
+	close(s.recovered)
 	s.engine.Watch(ctx)
 }
 
