@@ -1,7 +1,8 @@
-// Package escache holds the wire types of the escache HTTP API v1.
+// Package escache holds the types of the escache HTTP API v1, as they go over the wire.
 //
-// openapi.yaml beside this file is the contract; these types follow it. Sizes are bytes, durations are whole seconds
-// where the name says so. An implementation is checked by the conformance package below this one.
+// openapi.yaml and arbiter.yaml beside this file are the contract; a test compares these types with
+// them. Sizes are in bytes, durations in whole seconds if the name says so. Package conformance
+// tests an implementation.
 package escache
 
 import "time"
@@ -21,32 +22,34 @@ const (
 	PathAbandon    = "/v1/abandon"
 )
 
-// Paths of the arbiter's calls: escached asks, csi-node serves.
+// Paths of the arbiter's calls. csi-node serves them, escached calls them.
 const (
 	PathOutdatePeer = "/v1/outdate-peer"
 	PathRecord      = "/v1/record"
 )
 
-// VolumeRef names a volume by the RBD image behind it.
+// VolumeRef identifies a volume by its RBD image.
 type VolumeRef struct {
 	Pool  string `json:"pool"`
 	Image string `json:"image"`
 }
 
-// Node answers GET /v1/node.
+// Node is the answer to GET /v1/node.
 type Node struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Healthy bool   `json:"healthy"`
-	// Reasons says, a sentence each, why the node is not healthy. Empty when it is.
+	// Reasons says why the node is not healthy, one sentence each. Empty if it is healthy.
 	Reasons            []string `json:"reasons,omitempty"`
 	CacheCapacityBytes int64    `json:"cacheCapacityBytes"`
-	// CacheAllocatedBytes is what replicas take. What is neither that nor free has somebody else taken of the cache's disks.
+	// CacheAllocatedBytes is the space used by replicas. Capacity that is neither allocated nor
+	// free is used by something other than escached.
 	CacheAllocatedBytes int64 `json:"cacheAllocatedBytes"`
 	CacheFreeBytes      int64 `json:"cacheFreeBytes"`
-	// CacheReadSecondsAgo is how old the three sizes are. Whatever a finished call of this API changed is in them.
+	// CacheReadSecondsAgo is the age of the three sizes. They include the changes of every finished
+	// call of this API.
 	CacheReadSecondsAgo int64 `json:"cacheReadSecondsAgo,omitempty"`
-	// DirtyBytes is the sum over the volumes connected here.
+	// DirtyBytes is the sum over all volumes connected on this node.
 	DirtyBytes int64  `json:"dirtyBytes"`
 	Volumes    int    `json:"volumes"`
 	Primaries  int    `json:"primaries"`
@@ -54,7 +57,7 @@ type Node struct {
 	Kernel     Kernel `json:"kernel"`
 }
 
-// Kernel lists the kernel parts an escache host needs, as found on the running kernel. An absent part has version "".
+// Kernel lists the parts that escache needs of the running kernel. A missing part has version "".
 type Kernel struct {
 	Release    string `json:"release"`
 	DRBD       string `json:"drbd"`
@@ -62,16 +65,16 @@ type Kernel struct {
 	RBD        bool   `json:"rbd"`
 }
 
-// State is what a node has of a volume.
+// State is the state of a volume on one node.
 type State string
 
 // States of a volume on a node.
 const (
-	StateAbsent    State = "absent"    // no replica here
+	StateAbsent    State = "absent"    // no replica on this node
 	StateStandby   State = "standby"   // a replica, not connected here
-	StateConnected State = "connected" // the device exists here
-	StateFlushing  State = "flushing"  // connected, a flush is running
-	StateDraining  State = "draining"  // connected, new writes pass through to Ceph
+	StateConnected State = "connected" // the device exists on this node
+	StateFlushing  State = "flushing"  // connected, and a flush is running
+	StateDraining  State = "draining"  // connected, and new writes go straight to Ceph
 	StateError     State = "error"     // Error says what is wrong
 )
 
@@ -85,7 +88,7 @@ const (
 	RoleUnknown   Role = "Unknown"
 )
 
-// Mode says where new writes go.
+// Mode says where new writes go: into the cache, or straight to Ceph.
 type Mode string
 
 // Modes of a cache.
@@ -94,12 +97,12 @@ const (
 	ModeWritethrough Mode = "writethrough"
 )
 
-// Status answers GET /v1/status.
+// Status is the answer to GET /v1/status.
 type Status struct {
 	Volumes []VolumeStatus `json:"volumes"`
 }
 
-// VolumeStatus is one volume as one node sees it.
+// VolumeStatus is the status of one volume on one node.
 type VolumeStatus struct {
 	VolumeRef
 
@@ -109,7 +112,8 @@ type VolumeStatus struct {
 	Epoch      int64  `json:"epoch"`
 	Mode       Mode   `json:"mode,omitempty"`
 	CacheBytes int64  `json:"cacheBytes"`
-	// DirtyBytes is nil where it is not known: on a standby, only its peer or a look at the disk can tell.
+	// DirtyBytes is nil if it is not known: a standby must ask its peer or read the disk to find
+	// out.
 	DirtyBytes *int64 `json:"dirtyBytes"`
 	SizeBytes  int64  `json:"sizeBytes"`
 	Device     string `json:"device,omitempty"`
@@ -118,17 +122,18 @@ type VolumeStatus struct {
 	// DiskState is DRBD's state of the local disk: UpToDate, Outdated, Inconsistent, Diskless, …
 	DiskState string `json:"diskState,omitempty"`
 	Peers     []Peer `json:"peers,omitempty"`
-	// SyncedPercent is 100 unless a resync is running.
+	// SyncedPercent is the progress of a resync, 100 if none is running.
 	SyncedPercent float64 `json:"syncedPercent"`
-	// IOSuspended is true while DRBD keeps I/O frozen until its arbiter has answered.
+	// IOSuspended is true while DRBD freezes I/O until the arbiter has answered.
 	IOSuspended bool `json:"ioSuspended,omitempty"`
-	// ClientAddress is the Ceph client of this volume's own map, "IP:0/NONCE", as `ceph osd blocklist` takes it.
+	// ClientAddress is the Ceph client that maps this volume's image, "IP:0/NONCE", in the form
+	// that `ceph osd blocklist` takes.
 	ClientAddress string     `json:"clientAddress,omitempty"`
 	HeldUntil     *time.Time `json:"heldUntil,omitempty"`
 	Error         *Fault     `json:"error,omitempty"`
 }
 
-// Peer is the other replica as seen from here.
+// Peer is the other replica as this node sees it.
 type Peer struct {
 	Name            string `json:"name"`
 	Address         string `json:"address"`
@@ -136,7 +141,7 @@ type Peer struct {
 	DiskState       string `json:"diskState"`
 }
 
-// Fault is a lasting error of a volume.
+// Fault is an error that a volume has until something is done about it.
 type Fault struct {
 	Code   Code   `json:"code"`
 	Detail string `json:"detail"`
@@ -153,25 +158,28 @@ type ReplicaNode struct {
 type ReplicaRequest struct {
 	VolumeRef
 
-	// ImageID is Ceph's own id of the image; empty where the caller does not know it yet.
+	// ImageID is Ceph's internal id of the image; empty if the caller does not know it yet.
 	ImageID    string        `json:"imageID,omitempty"`
 	SizeBytes  int64         `json:"sizeBytes"`
 	CacheBytes int64         `json:"cacheBytes"`
 	Nodes      []ReplicaNode `json:"nodes"`
 	Port       int           `json:"port"`
 	Minor      int           `json:"minor"`
-	// Join says that this copy starts empty beside one that holds the volume, and must be synchronised from it before it counts. It means
-	// nothing to a replica that is here already and was used.
+	// Join says that this replica starts empty beside one that holds the data, and does not count
+	// before it is synchronised from that one. It has no effect on a replica that exists already
+	// and was used.
 	Join bool `json:"join,omitempty"`
 }
 
-// ConnectOptions tune a cache. The zero value means the implementation's defaults.
+// ConnectOptions tunes a cache. The zero value means the implementation's defaults.
 type ConnectOptions struct {
 	Mode Mode `json:"mode,omitempty"`
-	// HighWatermark and LowWatermark are percent of the cache: write-back starts above the one, stops below the other.
+	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
+	// HighWatermark is dirty and stops below LowWatermark.
 	HighWatermark int `json:"highWatermark,omitempty"`
 	LowWatermark  int `json:"lowWatermark,omitempty"`
-	// MaxDirtyAgeSeconds bounds how long a written block stays only in the cache; 0 means no bound.
+	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only; 0 means no
+	// limit.
 	MaxDirtyAgeSeconds int `json:"maxDirtyAgeSeconds,omitempty"`
 }
 
@@ -184,7 +192,7 @@ type ConnectRequest struct {
 	Options ConnectOptions `json:"options"`
 }
 
-// ConnectResponse answers POST /v1/dev_connect.
+// ConnectResponse is the answer to POST /v1/dev_connect.
 type ConnectResponse struct {
 	Device        string `json:"device"`
 	ImageID       string `json:"imageID"`
@@ -195,11 +203,11 @@ type ConnectResponse struct {
 type FlushRequest struct {
 	VolumeRef
 
-	// TimeoutSeconds bounds the call; when time is up the answer says what is left.
+	// TimeoutSeconds limits the call. When the time is up, the answer says how much is still dirty.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
 
-// FlushResponse answers POST /v1/flush, also when time was up first: then Clean is false.
+// FlushResponse is the answer to POST /v1/flush. Clean is false if the time was up first.
 type FlushResponse struct {
 	Clean      bool  `json:"clean"`
 	DirtyBytes int64 `json:"dirtyBytes"`
@@ -221,11 +229,12 @@ type ModeRequest struct {
 type HoldRequest struct {
 	VolumeRef
 
-	// MaxSeconds is when the watchdog releases the volume by itself.
+	// MaxSeconds is the time after which the watchdog releases the volume.
 	MaxSeconds int `json:"maxSeconds"`
 }
 
-// HoldResponse answers POST /v1/hold: I/O is suspended and the image holds everything until then.
+// HoldResponse is the answer to POST /v1/hold. Until HeldUntil, I/O is suspended and the image
+// holds every acknowledged write.
 type HoldResponse struct {
 	HeldUntil time.Time `json:"heldUntil"`
 }
@@ -242,8 +251,9 @@ type ResizeRequest struct {
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
-// OutdatePeerRequest is what escached asks its arbiter when a replica's peer is lost: may I go on without it?
-// A 204 answer grants it: the peer is on record as outdated. Any other answer, or none, does not.
+// OutdatePeerRequest asks the arbiter, after a replica has lost its peer, whether it may go on
+// without it. The answer 204 means yes, and that the record now says that the peer is outdated. Any
+// other answer, or none, means no.
 type OutdatePeerRequest struct {
 	VolumeRef
 
@@ -253,18 +263,18 @@ type OutdatePeerRequest struct {
 	Epoch   int64  `json:"epoch"`
 }
 
-// VolumeRecord is what the arbiter has on record of a volume.
+// VolumeRecord is the arbiter's record of a volume.
 type VolumeRecord struct {
 	VolumeRef
 
 	ImageID string `json:"imageID,omitempty"`
-	// AttachedNode may write; empty where none may.
+	// AttachedNode is the only node that may write. Empty: no node may.
 	AttachedNode string `json:"attachedNode"`
-	// Epoch is that of the newest attachment.
+	// Epoch is the number of the newest attachment.
 	Epoch int64 `json:"epoch"`
-	// Replicas are the nodes that hold the cache; empty where the arbiter does not know.
+	// Replicas are the nodes that hold the cache. Empty if the arbiter does not know.
 	Replicas []string `json:"replicas,omitempty"`
-	// Outdated are the nodes whose replica lacks acknowledged writes and must not be used.
+	// Outdated lists the nodes whose replica lacks acknowledged writes and must not be used.
 	Outdated []string `json:"outdated"`
 }
 
@@ -272,6 +282,6 @@ type VolumeRecord struct {
 type AbandonRequest struct {
 	VolumeRef
 
-	// Epoch of the attachment on record, newer than the one that this host's device is of.
+	// Epoch is that of the attachment on record. It is newer than that of this host's device.
 	Epoch int64 `json:"epoch"`
 }
