@@ -10,14 +10,14 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine"
 	"github.com/escache/escache-csi/internal/escached/kernel"
 	"github.com/escache/escache-csi/internal/escached/krbd"
-	"github.com/escache/escache-csi/internal/escached/loop"
 	"github.com/escache/escache-csi/internal/escached/lvm"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // newEngine wires an engine to the real layers of this host. configPath is the configuration file that the fence-peer

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 )
 
 // inProcess runs Main as the child would.

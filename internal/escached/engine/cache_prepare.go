@@ -6,8 +6,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/krbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // formatting is the name under which a cache is assembled once, to let the kernel format it. Nobody can have written

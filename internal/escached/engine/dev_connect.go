@@ -8,8 +8,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/krbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // DevConnect makes the device here. The order matters: the image's lock is held before the replica may become Primary; the epoch is on the

@@ -9,7 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 )
 
 // A flush message cannot be called back: the kernel answers it when all is written, however long Ceph takes. So it runs in

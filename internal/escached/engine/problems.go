@@ -8,10 +8,10 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // fail returns an error that the API answers with code. The text tells the operator what to do next.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // PutReplica lays this host's replica, or finishes, confirms or re-peers the one that is here.

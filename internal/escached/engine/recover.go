@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 	"golang.org/x/sync/errgroup"
 )
 

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 	"github.com/escache/escache-csi/internal/pause"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // Status reports the volumes here. It takes no lock and runs nothing that waits for I/O. Without a ref it starts no child either, for it is

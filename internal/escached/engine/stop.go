@@ -6,8 +6,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/writecache"
 )
 
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush: only a cache that is positively

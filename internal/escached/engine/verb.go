@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 )
 
 // Time limits of verbs. They are generous: every step has a tighter one.
