@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/server"
 )
@@ -55,7 +56,9 @@ func root(version string) *cobra.Command {
 		},
 		&cobra.Command{
 			Use: child.Verb, Hidden: true, DisableFlagParsing: true,
-			RunE: func(_ *cobra.Command, args []string) error { return child.Main(args, os.Stdin, os.Stdout) },
+			RunE: func(_ *cobra.Command, args []string) error {
+				return child.Main(args, writecache.Queries(), os.Stdin, os.Stdout)
+			},
 		},
 	)
 	return cmd

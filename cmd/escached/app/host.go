@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
+	"github.com/escache/escache-csi/internal/escached/devmapper"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine"
 	"github.com/escache/escache-csi/internal/escached/kernel"
@@ -40,11 +41,11 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	children := child.NewClient(run)
 	states := drbd.Proc{Path: "/proc/drbd"}
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
-	caches := writecache.NewMapper(run, loop.New(run))
+	caches := writecache.New(devmapper.New(run), loop.New(run), children)
 	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
 	return engine.New(cfg, version, uname, fencePeer, engine.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
-		States: states, Records: records, Images: images, Caches: caches, Disks: children,
+		States: states, Records: records, Images: images, Caches: caches,
 		Kernel: kernel.New(run, states, images, caches), Stuck: run.Stuck,
 	}, log), nil
 }

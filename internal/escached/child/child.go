@@ -1,5 +1,6 @@
-// Package child does kernel work that may block for ever in a child process of our own binary: writes to sysfs and direct
-// I/O on replicated devices. A thread of the service that got stuck there could never be given up; a child can.
+// Package child does kernel work that may block for ever in a child process of our own binary: writes
+// to sysfs and direct I/O on replicated devices. A stuck thread of the service could never be given
+// up; a stuck child can.
 //
 // Secrets go in on stdin, never in arguments.
 package child
@@ -19,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 )
 
 // Verb is the hidden subcommand of the binary that leads to Main.
@@ -29,24 +29,35 @@ const (
 	opSysfs = "sysfs-write"
 	opRead  = "read"
 	opWrite = "write"
-	opDirty = "dirty"
+	opQuery = "query"
 )
 
-// Main runs one operation: sysfs-write PATH | read DEVICE OFFSET BYTES | write DEVICE OFFSET | dirty DEVICE OFFSET.
-func Main(args []string, stdin io.Reader, stdout io.Writer) error {
+// blockBytes is the unit of direct I/O: of its size, its offsets and its buffers.
+const blockBytes = 4096
+
+// Query reads a device past the page cache and prints what it finds. Reads may be of any size, at
+// offsets of whole blocks.
+type Query = func(device io.ReaderAt, out io.Writer) error
+
+// Main runs one operation: sysfs-write PATH | read DEVICE OFFSET BYTES | write DEVICE OFFSET |
+// query DEVICE NAME, where NAME is one of the queries.
+func Main(args []string, queries map[string]Query, stdin io.Reader, stdout io.Writer) error {
 	if len(args) < 2 {
 		return errors.New("child: an operation and a path are needed; this command is escached's own")
 	}
+	op, path, rest := args[0], args[1], args[2:]
+	if op == opQuery {
+		return runQuery(path, rest, queries, stdout)
+	}
 	var nums []int64
-	for _, a := range args[2:] {
+	for _, a := range rest {
 		n, err := strconv.ParseInt(a, 10, 64)
 		if err != nil {
 			return fmt.Errorf("child: %w", err)
 		}
 		nums = append(nums, n)
 	}
-	path := args[1]
-	switch op := args[0]; {
+	switch {
 	case op == opSysfs && len(nums) == 0:
 		return writeSysfs(path, stdin)
 	case op == opRead && len(nums) == 2:
@@ -60,17 +71,18 @@ func Main(args []string, stdin io.Reader, stdout io.Writer) error {
 		})
 	case op == opWrite && len(nums) == 1:
 		return writeDevice(path, nums[0], stdin)
-	case op == opDirty && len(nums) == 1:
-		return withDevice(path, os.O_RDONLY, func(f *os.File) error {
-			n, err := writecache.CountDirty(directReader{f}, nums[0])
-			if err == nil {
-				_, err = fmt.Fprintln(stdout, n)
-			}
-			return err
-		})
 	default:
 		return fmt.Errorf("child: no operation %q with %d numbers", op, len(nums))
 	}
+}
+
+func runQuery(path string, names []string, queries map[string]Query, stdout io.Writer) error {
+	if len(names) != 1 || queries[names[0]] == nil {
+		return fmt.Errorf("child: no query %q", names)
+	}
+	return withDevice(path, os.O_RDONLY, func(f *os.File) error {
+		return queries[names[0]](directReader{f}, stdout)
+	})
 }
 
 func writeSysfs(path string, stdin io.Reader) error {
@@ -108,7 +120,7 @@ func writeDevice(path string, offset int64, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if len(data) == 0 || len(data)%writecache.BlockBytes != 0 {
+	if len(data) == 0 || len(data)%blockBytes != 0 {
 		return fmt.Errorf("child: %d bytes are not whole blocks", len(data))
 	}
 	buf := aligned(int64(len(data)))
@@ -119,7 +131,7 @@ func writeDevice(path string, offset int64, stdin io.Reader) error {
 	})
 }
 
-// withDevice opens past the page cache, which knows nothing of what DRBD writes below or beside it.
+// withDevice opens past the page cache, which does not see what DRBD writes below or beside it.
 func withDevice(path string, flags int, do func(*os.File) error) error {
 	f, err := os.OpenFile(path, flags|unix.O_DIRECT, 0)
 	if err != nil {
@@ -130,7 +142,7 @@ func withDevice(path string, flags int, do func(*os.File) error) error {
 
 // aligned returns a buffer that direct I/O takes.
 func aligned(n int64) []byte {
-	const unit = writecache.BlockBytes
+	const unit = blockBytes
 	buf := make([]byte, n+unit)
 	skip := int64(-uintptr(unsafe.Pointer(&buf[0])) % unit) //nolint:gosec // an address is looked at, not used
 	return buf[skip : skip+n : skip+n]
@@ -189,15 +201,8 @@ func (c *Client) Write(ctx context.Context, volume, device string, offset int64,
 	return err
 }
 
-// CountDirty reads the cache's metadata at offset and returns the dirty bytes.
-func (c *Client) CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error) {
-	out, err := c.do(ctx, volume, true, time.Minute, nil, opDirty, device, strconv.FormatInt(offset, 10))
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("dirty bytes of %s: %w", device, err)
-	}
-	return n, nil
+// Query runs one of Main's queries on a device and returns what it prints. Zero means the default
+// timeout of commands.
+func (c *Client) Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error) {
+	return c.do(ctx, volume, true, timeout, nil, opQuery, device, query)
 }

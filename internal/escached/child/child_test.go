@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,16 +13,18 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 )
 
 // inProcess runs Main as the child would.
-type inProcess struct{ last command.Command }
+type inProcess struct {
+	last    command.Command
+	queries map[string]Query
+}
 
 func (r *inProcess) Run(_ context.Context, c command.Command) (command.Result, error) {
 	r.last = c
 	var out bytes.Buffer
-	if err := Main(c.Args[1:], bytes.NewReader(c.Stdin), &out); err != nil {
+	if err := Main(c.Args[1:], r.queries, bytes.NewReader(c.Stdin), &out); err != nil {
 		return command.Result{}, &command.ExitError{Command: Verb, Code: 1, Stderr: "Error: " + err.Error()}
 	}
 	return command.Result{Stdout: out.Bytes()}, nil
@@ -32,22 +36,35 @@ func TestBlocksGoPastThePageCacheAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewClient(&inProcess{})
-	block := bytes.Repeat([]byte{7}, 2*writecache.BlockBytes)
-	if err := c.Write(t.Context(), "v", disk, writecache.BlockBytes, block); err != nil {
+	block := bytes.Repeat([]byte{7}, 2*blockBytes)
+	if err := c.Write(t.Context(), "v", disk, blockBytes, block); err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.Read(t.Context(), "v", disk, writecache.BlockBytes, int64(len(block)))
+	got, err := c.Read(t.Context(), "v", disk, blockBytes, int64(len(block)))
 	if err != nil || !bytes.Equal(got, block) {
 		t.Fatal("what was written must come back", err)
 	}
 	if err := c.Write(t.Context(), "v", disk, 0, []byte("short")); err == nil {
 		t.Fatal("less than a block must be refused")
 	}
-	if n, err := c.CountDirty(t.Context(), "v", disk, 512<<10); n != 0 || err != nil {
-		t.Fatalf("blank metadata: %d, %v", n, err)
+}
+
+func TestAQueryReadsAnyPartOfADevice(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, bytes.Repeat([]byte{7}, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := c.CountDirty(t.Context(), "v", disk, writecache.BlockBytes); err == nil {
-		t.Fatal("foreign metadata must be refused")
+	c := NewClient(&inProcess{queries: map[string]Query{"first": func(device io.ReaderAt, out io.Writer) error {
+		buf := make([]byte, 2*blockBytes)
+		n, err := device.ReadAt(buf, blockBytes)
+		fmt.Fprintln(out, n, buf[0])
+		return err
+	}}})
+	if out, err := c.Query(t.Context(), "v", "first", disk, 0); err != nil || string(out) != "8192 7\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := c.Query(t.Context(), "v", "second", disk, 0); err == nil {
+		t.Error("a query that nobody registered must be refused")
 	}
 }
 

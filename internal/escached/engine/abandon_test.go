@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -70,7 +71,7 @@ func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
 		if c.want != "" && len(w.steps) != steps {
 			t.Errorf("%s: a refusal changes nothing, but there was %q", name, w.steps[steps:])
 		}
-		if c.want == "" && (len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated || w.minors[100].Role != drbd.Secondary) {
+		if c.want == "" && (len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated || w.minors[100].Role != drbd.Secondary) {
 			t.Errorf("%s: left: %q, %+v", name, w.left(), w.minors[100])
 		}
 		if c.want != "" {
@@ -90,9 +91,7 @@ func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
 func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	w, e := cutOff(t)
 	set := func(open int) {
-		dev := w.dm[nameOf(ref)]
-		dev.Open = open
-		w.dm[nameOf(ref)] = dev
+		w.caches.Alter(nameOf(ref), func(s *cache.State) { s.Open = open })
 	}
 	set(1)
 	if err := abandon(e, 3); code(err) != escache.CodeDeviceOpen {
@@ -106,13 +105,13 @@ func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	}
 	e = w.restarted()
 	e.finishAbandoned(t.Context())
-	if len(w.dm) == 0 {
+	if w.connected() == 0 {
 		t.Fatal("removed under whoever has it open")
 	}
 	set(0)
 	w.recordErr = errors.New("away") // the decision stands
 	e.finishAbandoned(t.Context())
-	if len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated {
+	if len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated {
 		t.Errorf("left: %q, %+v", w.left(), w.minors[100])
 	}
 }
@@ -128,7 +127,7 @@ func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
 	if err := abandon(e, 3); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated {
+	if len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated {
 		t.Errorf("left: %q", w.left())
 	}
 }
@@ -161,7 +160,8 @@ func TestADeleteOrAPutOfWhatIsBeingGivenUpFinishesThatFirst(t *testing.T) {
 		if died, err := dieAt(func() error { return abandon(e, 3) }); !died {
 			t.Fatal(name, err)
 		}
-		w.dm, w.maps = nil, nil // the host was switched off and on again
+		w.caches.Reboot() // the host was switched off and on again
+		w.maps = nil
 		w.minors[100] = cut(drbd.Consistent)
 		w.failAt, w.killAt = 0, 0
 		e = w.engine()

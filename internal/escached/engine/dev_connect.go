@@ -8,15 +8,19 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 )
 
-// DevConnect makes the device here. The order matters: the image's lock is held before the replica may become Primary; the epoch is on the
-// disk before that too, so that the fence-peer handler asks with it, but after all that may be refused without asking; identity is checked
-// before the kernel sees the cache; the link is made last, because whoever finds it may use the device.
+// DevConnect makes the device here. The order matters. The image's lock is held before the replica may
+// become Primary. The epoch is on the disk before that too, because the fence-peer handler asks with
+// it, but after every check that needs no arbiter. The cache's identity is checked before the device is
+// made. The link is made last, because a user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
+	if err := e.Caches.CheckOptions(optionsOf(req.Options)); err != nil {
+		return none, fail(escache.CodeInvalidRequest, "options: %v", err)
+	}
 	ctx, done, err := e.begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
 	if err != nil {
 		return none, err
@@ -73,7 +77,7 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error
 }
 
 // reconnect answers for a volume that is connected here already, and takes over a newer epoch.
-func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device, epoch int64) (escache.ConnectResponse, error) {
+func (e *Engine) reconnect(ctx context.Context, v volume, dev cache.State, epoch int64) (escache.ConnectResponse, error) {
 	image, ok, err := e.imageOf(v, dev)
 	if err != nil {
 		return escache.ConnectResponse{}, err
@@ -83,12 +87,12 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device,
 			"the device's origin %s is no map of the image; stop it and connect again",
 			dev.Origin)
 	}
-	if dev.Error && e.holds.until(v.name()) == nil {
-		if err := e.reload(ctx, v.name(), dev.Table, dev.Table); err != nil {
+	if dev.Failed && e.holds.until(v.name()) == nil {
+		if err := e.Caches.Retry(ctx, v.name()); err != nil {
 			return escache.ConnectResponse{}, err
 		}
 	}
-	link, err := e.expose(ctx, v, dev.Bytes)
+	link, err := e.adopt(ctx, v, dev)
 	if err != nil {
 		return escache.ConnectResponse{}, err
 	}
@@ -100,7 +104,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev writecache.Device,
 }
 
 // imageOf finds the map below a device.
-func (e *Engine) imageOf(v volume, dev writecache.Device) (krbd.Device, bool, error) {
+func (e *Engine) imageOf(v volume, dev cache.State) (krbd.Device, bool, error) {
 	maps, err := e.Images.Find(v.Pool, v.Image)
 	if err != nil {
 		return krbd.Device{}, false, err
@@ -134,7 +138,7 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/promoted")
-	link, err := e.assemble(ctx, v, tableOf(v, image, req.Options), image)
+	link, err := e.assemble(ctx, v, image, req.Options)
 	if err != nil {
 		return none, err
 	}
@@ -164,9 +168,11 @@ func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequ
 }
 
 // assemble makes the device of a promoted replica and returns the link to it.
-func (e *Engine) assemble(ctx context.Context, v volume, table writecache.Table, image krbd.Device) (string, error) {
-	if err := e.prepareCache(ctx, v, image, table); err != nil {
-		return "", err
+func (e *Engine) assemble(ctx context.Context, v volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
+	spec := cache.Spec{Disk: diskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
+	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
+	if err := e.Caches.Prepare(ctx, spec, id, v.Formatted); err != nil {
+		return "", v.about(fmt.Errorf("on %s: %w", e.cfg.Node, err))
 	}
 	crashpoint.Reach("dev_connect/prepared")
 	formatted := v
@@ -176,32 +182,21 @@ func (e *Engine) assemble(ctx context.Context, v volume, table writecache.Table,
 	}
 	v = formatted
 	crashpoint.Reach("dev_connect/formatted_tagged")
-	if err := e.Caches.Create(ctx, v.name(), table); err != nil {
-		return "", err
+	path, err := e.Caches.Assemble(ctx, spec)
+	if err != nil {
+		return "", v.about(err)
 	}
-	crashpoint.Reach("dev_connect/assembled")
-	if err := e.assembledRight(ctx, v); err != nil {
-		return "", errors.Join(err, e.Caches.Remove(ctx, v.name()))
-	}
-	link, err := e.expose(ctx, v, table.Bytes)
+	link, err := e.link(v, path)
 	if err != nil {
 		return "", errors.Join(err, e.Caches.Remove(ctx, v.name()))
 	}
 	return link, nil
 }
 
-// assembledRight looks at the new device once before anybody else does.
-func (e *Engine) assembledRight(ctx context.Context, v volume) error {
-	dev, ok, err := e.device(ctx, v.name())
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return v.fail(escache.CodeInternal, "the device vanished while it was made")
-	case dev.Error:
-		return v.fail(escache.CodeCacheError, "dm-writecache reports an error on the new device; see the kernel's log")
+func optionsOf(o escache.ConnectOptions) cache.Options {
+	return cache.Options{
+		Mode: cache.Mode(o.Mode), HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxDirtyAgeSeconds,
 	}
-	return nil
 }
 
 // identify checks that the mapped image is the one meant. It returns what is to be on record then: the epoch, and what the map taught.
@@ -219,12 +214,4 @@ func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume,
 	}
 	v.ImageID, v.SizeBytes, v.Epoch = image.ImageID, image.Bytes, req.Epoch
 	return v, nil
-}
-
-func tableOf(v volume, image krbd.Device, opts escache.ConnectOptions) writecache.Table {
-	return writecache.Table{
-		Bytes: image.Bytes / writecache.BlockBytes * writecache.BlockBytes, Origin: image.Path(), Cache: drbdDevice(v),
-		HighWatermark: opts.HighWatermark, LowWatermark: opts.LowWatermark, MaxAgeSeconds: opts.MaxDirtyAgeSeconds,
-		Cleaner: opts.Mode == escache.ModeWritethrough,
-	}
 }

@@ -2,36 +2,44 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-func (e *Engine) device(ctx context.Context, name string) (writecache.Device, bool, error) {
-	devices, err := e.Caches.Devices(ctx, name)
+// device returns the state of a volume's device. ok is false while there is none.
+func (e *Engine) device(ctx context.Context, name string) (dev cache.State, ok bool, err error) {
+	devices, err := e.Caches.States(ctx, name)
 	if err != nil {
-		return writecache.Device{}, false, err
+		return dev, false, err
 	}
-	dev, ok := devices[name]
+	dev, ok = devices[name]
 	return dev, ok, nil
 }
 
-// mayTouch is what a verb that has the volume calls first: it refuses what would only get stuck.
-func (e *Engine) mayTouch(ctx context.Context, v volume, dev writecache.Device) error {
+// diskOf is the disk of a volume's cache as the verbs use it that have promoted the replica.
+func diskOf(v volume) cache.Disk { return cache.Disk{Name: v.name(), Path: drbdDevice(v)} }
+
+// localDisk is this host's copy of the disk, below DRBD.
+func (e *Engine) localDisk(v volume) cache.Disk {
+	return cache.Disk{Name: v.name(), Path: e.Store.Path(v.name())}
+}
+
+// mayTouch is the first call of a verb that changes the device: it refuses what would only get stuck.
+func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error {
 	if e.holds.until(v.name()) != nil {
 		return v.fail(escache.CodeHeld, "it is held; release it first")
 	}
 	if err := e.notFrozen(ctx, v); err != nil {
 		return err
 	}
-	if dev.Suspended { // not by a hold: a reload that did not get to its end
-		return e.Caches.LoadAndResume(ctx, v.name(), dev.Table)
+	if dev.Held { // not by a hold: a change that did not get to its end
+		return e.Caches.Resume(ctx, v.name())
 	}
 	return nil
 }
@@ -61,36 +69,20 @@ func (e *Engine) notFrozen(ctx context.Context, v volume) error {
 	}
 }
 
-// reload puts a table in place of the running one under open files. If that fails, I/O must not stay suspended: the old
-// table is loaded again.
-func (e *Engine) reload(ctx context.Context, name string, old, table writecache.Table) error {
-	err := e.Caches.Reload(ctx, name, table)
-	if err == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancel()
-	dev, ok, look := e.device(ctx, name)
-	if look != nil || !ok || !dev.Suspended {
-		return errors.Join(err, look)
-	}
-	return errors.Join(err, e.Caches.LoadAndResume(ctx, name, old))
-}
-
-// expose makes the device that users get, with POOL/IMAGE pointing at it.
-func (e *Engine) expose(ctx context.Context, v volume, size int64) (string, error) {
-	if e.holds.until(v.name()) == nil { // what is held was complete, and stays suspended
-		if err := e.Caches.Expose(ctx, v.name(), size); err != nil {
+// adopt completes a device that is here already and makes POOL/IMAGE point at it. It leaves alone what
+// is held: that was complete before.
+func (e *Engine) adopt(ctx context.Context, v volume, dev cache.State) (link string, err error) {
+	if e.holds.until(v.name()) == nil {
+		if err := e.Caches.Resume(ctx, v.name()); err != nil {
 			return "", err
 		}
 	}
-	return e.link(v)
+	return e.link(v, dev.Path)
 }
 
 // link makes POOL/IMAGE point at the device.
-func (e *Engine) link(v volume) (string, error) {
+func (e *Engine) link(v volume, target string) (string, error) {
 	path := devicePath(e.cfg.DeviceDir, v)
-	target := e.Caches.Path(v.name())
 	if got, err := os.Readlink(path); err == nil && got == target {
 		return path, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 )
@@ -103,7 +103,7 @@ func lifeWithALoss(w *world) []lifeVerb {
 				w.takenOver(3)
 			}
 			err := e.Abandon(context.Background(), escache.AbandonRequest{VolumeRef: ref, Epoch: 3})
-			if err == nil && (!w.outdated[nameOf(ref)] || len(w.maps)+len(w.dm) > 0 || w.minors[100].Disk != drbd.Outdated) {
+			if err == nil && (!w.outdated[nameOf(ref)] || len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated) {
 				return fmt.Errorf("abandoned, and there is %q", w.left())
 			}
 			return err
@@ -136,7 +136,7 @@ func TestEveryVerbSucceedsWhenRepeatedAfterAFailureOrAKillAtEveryStep(t *testing
 				}
 				before := len(w.steps)
 				if verb.name == "flush" {
-					w.dirty = 8192
+					w.setDirty(8192)
 				}
 				w.failAt, w.killAt = 0, 0
 				// The n-th step of this verb, for every verb of this life.
@@ -197,12 +197,12 @@ func TestAConnectThatFailsLeavesAStandby(t *testing.T) {
 		"resync running": {func(w *world) {
 			w.minors[100] = linked("SyncTarget", drbd.Inconsistent)
 		}, escache.CodeOutdated},
-		"superblock zeroed":     {func(w *world) { clear(w.blocks("/dev/drbd100")[writecache.HeaderBytes:]) }, escache.CodeCacheCorrupt},
-		"superblock is garbage": {func(w *world) { w.blocks("/dev/drbd100")[writecache.HeaderBytes] = 1 }, escache.CodeCacheCorrupt},
-		"header zeroed":         {func(w *world) { clear(w.blocks("/dev/drbd100")[:4096]) }, escache.CodeCacheCorrupt},
-		"header damaged":        {func(w *world) { w.blocks("/dev/drbd100")[30] ^= 1 }, escache.CodeCacheCorrupt},
+		"metadata zeroed":     {func(w *world) { clear(w.blocks("/dev/drbd100")[cache.HeaderBytes:]) }, escache.CodeCacheCorrupt},
+		"metadata is garbage": {func(w *world) { w.blocks("/dev/drbd100")[cache.HeaderBytes] = 1 }, escache.CodeCacheCorrupt},
+		"header zeroed":       {func(w *world) { clear(w.blocks("/dev/drbd100")[:4096]) }, escache.CodeCacheCorrupt},
+		"header damaged":      {func(w *world) { w.blocks("/dev/drbd100")[30] ^= 1 }, escache.CodeCacheCorrupt},
 		"cache of another volume": {func(w *world) {
-			block, _ := writecache.Header{Pool: "rbd", Image: "v2", ImageID: "30ef", Formatted: true}.Block()
+			block, _ := cache.Header{Identity: cache.Identity{Pool: "rbd", Image: "v2", ImageID: "30ef"}, Formatted: true}.Block()
 			copy(w.blocks("/dev/drbd100"), block)
 		}, escache.CodeIdentityMismatch},
 	} {
@@ -222,7 +222,7 @@ func TestAConnectThatFailsLeavesAStandby(t *testing.T) {
 		if code(err) != c.want {
 			t.Errorf("%s: got %v, want %s", name, err, c.want)
 		}
-		if len(w.maps)+len(w.dm) != 0 || w.minors[100].Role != drbd.Secondary {
+		if len(w.maps)+w.connected() != 0 || w.minors[100].Role != drbd.Secondary {
 			t.Errorf("%s: half a device is left: %q", name, w.left())
 		}
 		if !slices.Equal(disk, w.blocks("/dev/drbd100")) {
@@ -279,12 +279,13 @@ func TestWhatIsDirtyIsNotLetGo(t *testing.T) {
 	if err := e.DeleteReplica(t.Context(), ref, true); code(err) != escache.CodeConnected {
 		t.Errorf("delete while connected, even with discard: %v", err)
 	}
-	w.dirty = 4096
+	w.setDirty(4096)
 	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != escache.CodeDirty {
 		t.Errorf("stop while dirty: %v", err)
 	}
 	// The host dies with it; after the boot it is a standby with dirty data.
-	w.dm, w.maps = map[string]writecache.Device{}, nil
+	w.caches.Reboot()
+	w.maps = nil
 	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
 	e = w.restarted()
 	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirty {
@@ -302,10 +303,11 @@ func TestWhatIsDirtyIsNotLetGo(t *testing.T) {
 }
 
 func TestStopRefusesWhatIsInUse(t *testing.T) {
-	for want, change := range map[escache.Code]func(*writecache.Device){
-		escache.CodeDeviceOpen: func(d *writecache.Device) { d.Open = 1 },
-		escache.CodeCacheError: func(d *writecache.Device) { d.Error = true },
-		escache.CodeHeld:       func(d *writecache.Device) { d.Suspended = true },
+	for want, change := range map[escache.Code]func(*cache.State){
+		escache.CodeDeviceOpen:   func(s *cache.State) { s.Open = 1 },
+		escache.CodeCacheError:   func(s *cache.State) { s.Failed = true },
+		escache.CodeHeld:         func(s *cache.State) { s.Held = true },
+		escache.CodeDirtyUnknown: func(s *cache.State) { s.Known = false },
 	} {
 		w := newWorld(t)
 		e := w.engine()
@@ -315,9 +317,7 @@ func TestStopRefusesWhatIsInUse(t *testing.T) {
 		if _, err := connectWith(e, 1); err != nil {
 			t.Fatal(err)
 		}
-		dev := w.dm[nameOf(ref)]
-		change(&dev)
-		w.dm[nameOf(ref)] = dev
+		w.caches.Alter(nameOf(ref), change)
 		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != want {
 			t.Errorf("want %s, got %v", want, err)
 		}
@@ -341,7 +341,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 		}
 		if restart {
 			e = w.restarted()
-			if !w.dm[nameOf(ref)].Suspended {
+			if !w.state().Held {
 				t.Fatal("a restart must not end a hold")
 			}
 		}
@@ -353,7 +353,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 			}
 		}()
 		e.watchHolds(ctx)
-		if w.dm[nameOf(ref)].Suspended {
+		if w.state().Held {
 			t.Errorf("restart %v: the watchdog did not release", restart)
 		}
 	}
@@ -386,7 +386,7 @@ func TestWhatALateMapLeftIsGivenBackAndAConnectedVolumeIsNot(t *testing.T) {
 	if found := e.leftovers(t.Context()); len(found) > 0 {
 		t.Fatalf("a connected volume is no leftover: %+v", found)
 	}
-	w.dm = map[string]writecache.Device{} // as if the map had come after the connect was given up
+	w.caches.Reboot() // as if the map had come after the connect was given up
 	found := e.leftovers(t.Context())
 	if len(found) != 1 {
 		t.Fatalf("got %+v", found)

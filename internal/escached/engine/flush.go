@@ -9,15 +9,15 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// A flush message cannot be called back: the kernel answers it when all is written, however long Ceph takes. So it runs in
-// a job that holds the volume until then; a caller whose time is up leaves it running, and the next one joins it.
+// A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that holds the
+// volume until then. A caller whose time is up leaves it running, and the next caller joins it.
 type flushJob struct {
 	// attended is true while a caller waits for it.
 	attended bool
-	// wanted ends when nobody waits any more: the job then stops after the running message.
+	// wanted ends when nobody waits any more: the job then stops after the running write-back.
 	wanted context.CancelFunc
 	done   chan struct{}
 	err    error // valid once done is closed
@@ -32,8 +32,8 @@ type flushes struct {
 
 func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
 
-// messageTimeout is when a flush message's child is given up, which the kernel does not notice.
-const messageTimeout = 24 * time.Hour
+// flushTimeout is when a flush is given up on that Ceph never answers.
+const flushTimeout = 24*time.Hour + time.Minute
 
 // Flush writes back until nothing is dirty, or until its time is up.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
@@ -85,8 +85,8 @@ func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Tim
 	if err != nil {
 		return answer, false, err
 	}
-	answer.DirtyBytes = dev.DirtyBytes()
-	answer.Clean = done && answer.DirtyBytes == 0 && dev.Blocks > 0 && !dev.Error
+	answer.DirtyBytes = dev.Dirty
+	answer.Clean = done && dev.Clean()
 	answer.flushed = job.dirty.Load() - answer.DirtyBytes
 	return answer, done && !answer.Clean, nil
 }
@@ -125,10 +125,11 @@ func (e *Engine) leaveFlush(job *flushJob) {
 	job.wanted()
 }
 
-// flushLoop repeats the message: its success says that what was dirty when it began is written, not that nothing is now.
+// flushLoop repeats the write-back: its success says that what was dirty when it began is written, not
+// that nothing is dirty now.
 // It ends without an error when nobody waits any more.
 func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), messageTimeout+time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), flushTimeout)
 	defer cancel()
 	repaired := false
 	for first := true; first || wanted.Err() == nil; first = false {
@@ -140,21 +141,20 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 			return err
 		}
 		if first {
-			job.dirty.Store(dev.DirtyBytes())
+			job.dirty.Store(dev.Dirty)
 		}
 		switch {
-		case dev.Error && repaired:
+		case dev.Failed && repaired:
 			return notTaken(v, dev)
-		case dev.Error:
-			// The error is sticky; loading the same table clears it, with nothing lost and the device open.
-			err = e.reload(ctx, v.name(), dev.Table, dev.Table)
+		case dev.Failed:
+			err = e.Caches.Retry(ctx, v.name())
 			repaired = true
 			crashpoint.Reach("flush/reloaded")
-		case dev.DirtyBytes() == 0 && dev.Writeback == 0:
+		case dev.Dirty == 0 && dev.WritingBack == 0:
 			return nil
 		default:
 			crashpoint.Reach("flush/begin")
-			if err = e.Caches.FlushOnce(ctx, v.name(), messageTimeout); err != nil {
+			if err = e.Caches.WriteBack(ctx, v.name()); err != nil {
 				err = e.whyNotFlushed(ctx, v, err)
 			}
 			crashpoint.Reach("flush/flushed")
@@ -166,16 +166,16 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 	return nil
 }
 
-// whyNotFlushed says more than the kernel, which answers a flush that Ceph did not take with nothing but an I/O error.
+// whyNotFlushed says what the engine's error may leave out: that it was Ceph that refused.
 func (e *Engine) whyNotFlushed(ctx context.Context, v volume, err error) error {
 	dev, connected, look := e.device(ctx, v.name())
-	if look != nil || !connected || !dev.Error {
+	if look != nil || !connected || !dev.Failed {
 		return err
 	}
 	return notTaken(v, dev)
 }
 
-func notTaken(v volume, dev writecache.Device) error {
+func notTaken(v volume, dev cache.State) error {
 	return v.fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
-		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.DirtyBytes())
+		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.Dirty)
 }

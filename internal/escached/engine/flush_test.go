@@ -17,7 +17,8 @@ func TestWhatCephRefusesStaysAndIsFlushedOnceItTakesIt(t *testing.T) {
 	flush := func() (escache.FlushResponse, error) {
 		return e.Flush(t.Context(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 60})
 	}
-	w.dirty, w.cephRefuses = 4096, true
+	w.setDirty(4096)
+	w.caches.Refuse(true)
 	for _, try := range []string{"the first", "one that finds the error and clears it"} {
 		if answer, err := flush(); code(err) != escache.CodeCacheError || answer.Clean {
 			t.Errorf("%s: %+v, %v", try, answer, err)
@@ -33,7 +34,7 @@ func TestWhatCephRefusesStaysAndIsFlushedOnceItTakesIt(t *testing.T) {
 	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != escache.CodeCacheError {
 		t.Errorf("stop: %v", err)
 	}
-	w.cephRefuses = false
+	w.caches.Refuse(false)
 	if answer, err := flush(); err != nil || !answer.Clean {
 		t.Errorf("%+v, %v", answer, err)
 	}

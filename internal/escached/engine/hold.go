@@ -13,7 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -113,7 +113,7 @@ const cleanTries = 3
 // Hold suspends I/O with a clean cache: the image then holds everything that was acknowledged.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
-	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume, dev writecache.Device) (err error) {
+	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume, dev cache.State) (err error) {
 		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
 		return err
 	})
@@ -121,9 +121,9 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 }
 
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is already there is only extended.
-func (e *Engine) hold(ctx context.Context, v volume, dev writecache.Device, longest time.Duration) (time.Time, error) {
+func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest time.Duration) (time.Time, error) {
 	until := e.now().Add(longest).UTC()
-	if old := e.holds.until(v.name()); old != nil && dev.Suspended {
+	if old := e.holds.until(v.name()); old != nil && dev.Held {
 		if old.After(until) {
 			until = *old
 		}
@@ -132,8 +132,8 @@ func (e *Engine) hold(ctx context.Context, v volume, dev writecache.Device, long
 	if err := e.notFrozen(ctx, v); err != nil {
 		return time.Time{}, err
 	}
-	if dev.Error {
-		return time.Time{}, v.fail(escache.CodeCacheError, "dm-writecache reports an error; flush clears it if Ceph is back")
+	if dev.Failed {
+		return time.Time{}, v.fail(escache.CodeCacheError, "the cache reports an error; flush clears it if Ceph is back")
 	}
 	if err := e.flushBeforeHold(ctx, v); err != nil {
 		return time.Time{}, err
@@ -144,13 +144,10 @@ func (e *Engine) hold(ctx context.Context, v volume, dev writecache.Device, long
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
-	err := e.Caches.Quiesce(ctx, v.name())
+	err := e.Caches.Hold(ctx, v.name())
 	crashpoint.Reach("hold/suspended")
-	if err == nil {
-		err = e.heldClean(ctx, v)
-	}
 	if err != nil {
-		return time.Time{}, errors.Join(err, e.resume(ctx, v))
+		return time.Time{}, errors.Join(v.notHeld(err), e.resume(ctx, v))
 	}
 	return until, nil
 }
@@ -158,30 +155,31 @@ func (e *Engine) hold(ctx context.Context, v volume, dev writecache.Device, long
 // flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is short.
 func (e *Engine) flushBeforeHold(ctx context.Context, v volume) error {
 	for range cleanTries {
-		if err := e.Caches.FlushOnce(ctx, v.name(), changeTimeout/2); err != nil {
+		if err := e.writeBackWithin(ctx, v, changeTimeout/2); err != nil {
 			return err
 		}
-		if dev, _, err := e.device(ctx, v.name()); err != nil || dev.DirtyBytes() == 0 {
+		if dev, _, err := e.device(ctx, v.name()); err != nil || dev.Dirty == 0 {
 			return err
 		}
 	}
 	return nil
 }
 
-// heldClean looks at the suspended device: a suspension over a failing origin succeeds all the same.
-func (e *Engine) heldClean(ctx context.Context, v volume) error {
-	dev, ok, err := e.device(ctx, v.name())
+func (e *Engine) writeBackWithin(ctx context.Context, v volume, longest time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	return e.Caches.WriteBack(ctx, v.name())
+}
+
+// notHeld says what becomes of a volume that could not be held.
+func (v volume) notHeld(err error) error {
 	switch {
-	case err != nil:
-		return err
-	case !ok || !dev.Suspended:
-		return v.fail(escache.CodeInternal, "the device is not suspended after suspending it")
-	case dev.Error:
-		return v.fail(escache.CodeCacheError, "writing back failed while suspending; I/O goes on, flush clears the error if Ceph is back")
-	case dev.DirtyBytes() > 0 || dev.Blocks == 0:
-		return v.fail(escache.CodeDirty, "%d bytes were still dirty when suspended; I/O goes on", dev.DirtyBytes())
+	case errors.Is(err, cache.ErrFailed):
+		return v.about(fmt.Errorf("%w; I/O goes on, flush clears the error if Ceph is back", err))
+	case errors.Is(err, cache.ErrDirty):
+		return v.about(fmt.Errorf("%w; I/O goes on", err))
 	}
-	return nil
+	return v.about(err)
 }
 
 // Release ends a hold.
@@ -189,15 +187,14 @@ func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error 
 	return e.withReplica(ctx, req.VolumeRef, "release", e.resume)
 }
 
-// resume lets I/O go on if the device is suspended, and forgets the hold. The table is loaded first, always: resuming
-// without that makes a cache with an error look empty.
+// resume ends a hold, if there is one, and forgets it.
 func (e *Engine) resume(ctx context.Context, v volume) error {
 	dev, ok, err := e.device(ctx, v.name())
 	if err != nil {
 		return err
 	}
-	if ok && dev.Suspended {
-		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
+	if ok && dev.Held {
+		if err := e.Caches.Resume(ctx, v.name()); err != nil {
 			return err
 		}
 	}

@@ -2,11 +2,10 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -59,28 +58,11 @@ type (
 		Find(pool, image string) ([]krbd.Device, error)
 		Available() bool
 	}
-	// Caches drives dm-writecache.
-	Caches interface {
-		Path(name string) string
-		Devices(ctx context.Context, prefix string) (map[string]writecache.Device, error)
-		Create(ctx context.Context, name string, t writecache.Table) error
-		Expose(ctx context.Context, name string, size int64) error
-		Remove(ctx context.Context, name string) error
-		Reload(ctx context.Context, name string, t writecache.Table) error
-		LoadAndResume(ctx context.Context, name string, t writecache.Table) error
-		FlushOnce(ctx context.Context, name string, timeout time.Duration) error
-		Quiesce(ctx context.Context, name string) error
-	}
-	// Disks reads and writes blocks past the page cache.
-	Disks interface {
-		Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error)
-		Write(ctx context.Context, volume, device string, offset int64, data []byte) error
-		CountDirty(ctx context.Context, volume, device string, offset int64) (int64, error)
-	}
-	// Kernel loads the kernel's modules and reports what the running kernel has.
+	// Kernel loads the kernel's modules and describes what the running kernel has.
 	Kernel interface {
 		Load(ctx context.Context) error
-		Describe(ctx context.Context) escache.Kernel
+		// Describe also returns what the kernel lacks, a sentence each.
+		Describe(ctx context.Context) (found escache.Kernel, missing []string)
 	}
 )
 
@@ -92,8 +74,7 @@ type Layers struct {
 	States     ReplicaStates
 	Records    Records
 	Images     Images
-	Caches     Caches
-	Disks      Disks
+	Caches     cache.Engine
 	Kernel     Kernel
 	// Stuck returns the volumes that have a child process stuck in the kernel, by name.
 	Stuck func() map[string]*command.StuckError

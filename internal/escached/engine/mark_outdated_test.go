@@ -17,7 +17,8 @@ func booted(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w.dm, w.maps, w.minors = nil, nil, map[int]drbd.Status{}
+	w.caches.Reboot()
+	w.maps, w.minors = nil, map[int]drbd.Status{}
 	return w
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -63,7 +63,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	devices, err := c.e.Caches.Devices(ctx, namePrefix)
+	devices, err := c.e.Caches.States(ctx, namePrefix)
 	if err != nil {
 		return
 	}
@@ -98,15 +98,15 @@ func collectReplica(s scrape, st drbd.Status) {
 	s.gauge("volume_out_of_sync_bytes", "Bytes in which the two replicas differ.", float64(st.OutOfSyncKiB)*1024)
 }
 
-func collectDevice(s scrape, dev writecache.Device) {
-	s.gauge("volume_dirty_bytes", "Dirty bytes: in the cache and not yet in Ceph.", float64(dev.DirtyBytes()))
-	s.gauge("volume_free_bytes", "Bytes that can be written before writes have to wait for Ceph.", float64(dev.Free)*4096)
-	s.gauge("volume_writeback_bytes", "Bytes that are being written back to Ceph.", float64(dev.Writeback)*4096)
-	s.gauge("volume_error", "1 if the cache reports an error and fails all I/O.", truth(dev.Error))
-	s.counter("volume_read_blocks_total", "Blocks read since the device was assembled.", dev.Reads)
-	s.counter("volume_read_hit_blocks_total", "Blocks read that were cache hits.", dev.ReadHits)
-	s.counter("volume_write_blocks_total", "Blocks written since the device was assembled.", dev.Writes)
-	s.counter("volume_write_hit_blocks_total", "Blocks written that were cache hits.", dev.WriteHits)
+func collectDevice(s scrape, dev cache.State) {
+	s.gauge("volume_dirty_bytes", "Dirty bytes: in the cache and not yet in Ceph.", float64(dev.Dirty))
+	s.gauge("volume_free_bytes", "Bytes that can be written before writes have to wait for Ceph.", float64(dev.Free))
+	s.gauge("volume_writeback_bytes", "Bytes that are being written back to Ceph.", float64(dev.WritingBack))
+	s.gauge("volume_error", "1 if the cache reports an error and fails all I/O.", truth(dev.Failed))
+	s.counter("volume_read_blocks_total", "Blocks read since the device was assembled.", dev.Counters.Reads)
+	s.counter("volume_read_hit_blocks_total", "Blocks read that were cache hits.", dev.Counters.ReadHits)
+	s.counter("volume_write_blocks_total", "Blocks written since the device was assembled.", dev.Counters.Writes)
+	s.counter("volume_write_hit_blocks_total", "Blocks written that were cache hits.", dev.Counters.WriteHits)
 }
 
 // scrape sends metrics that all have the same labels.

@@ -5,20 +5,18 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// SetMode turns draining on and off by reloading the table, so that the kernel itself is the record of the mode.
+// SetMode turns draining on and off. The running device is the only record of the mode.
 func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
-	drain := req.Mode == escache.ModeWritethrough
-	return e.change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume, dev writecache.Device) error {
-		if dev.Cleaner == drain {
+	mode := cache.Mode(req.Mode)
+	return e.change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume, dev cache.State) error {
+		if dev.Options.Mode == mode {
 			return nil
 		}
-		table := dev.Table
-		table.Cleaner = drain
 		crashpoint.Reach("mode/begin")
-		err := e.reload(ctx, v.name(), dev.Table, table)
+		err := e.Caches.SetMode(ctx, v.name(), mode)
 		crashpoint.Reach("mode/reloaded")
 		return err
 	})

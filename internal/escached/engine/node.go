@@ -14,9 +14,8 @@ import (
 // Node reports what this host has and whether it is healthy. It answers whatever is wrong, and starts no child: it is polled, and a
 // host must not look dead because it is busy.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
-	n := escache.Node{
-		Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size(), Kernel: e.Kernel.Describe(ctx),
-	}
+	n := escache.Node{Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size()}
+	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
 	if e.cfg.MaxVolumes > 0 {
 		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
 	}
@@ -31,7 +30,6 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	volumes := e.reg.list()
 	n.Volumes, n.CacheAllocatedBytes = len(volumes), allocated(volumes, space)
 	e.count(ctx, &n, volumes, bad)
-	e.kernelReasons(n.Kernel, bad)
 	for name, stuck := range e.Stuck() {
 		bad("a command of %s is stuck: %v", e.title(name), stuck)
 	}
@@ -59,31 +57,17 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, b
 	if err != nil {
 		bad("DRBD's state cannot be read: %v", err)
 	}
-	devices, err := e.Caches.Devices(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, namePrefix)
 	if err != nil {
-		bad("device-mapper's state cannot be read: %v", err)
+		bad("the caches' state cannot be read: %v", err)
 	}
 	for _, v := range volumes {
 		if table.Devices[v.Minor].Role == drbd.Primary {
 			n.Primaries++
 		}
 		if dev, ok := devices[v.name()]; ok {
-			n.DirtyBytes += max(0, dev.DirtyBytes())
+			n.DirtyBytes += dev.Dirty
 		}
-	}
-}
-
-func (e *Engine) kernelReasons(k escache.Kernel, bad func(string, ...any)) {
-	if k.DRBD == "" {
-		bad("the kernel has no DRBD: load the module drbd (package linux-modules of this kernel)")
-	} else if k.DRBD[0] != '8' {
-		bad("the kernel has DRBD %s; only 8.4, which comes with the kernel, is supported", k.DRBD)
-	}
-	if k.Writecache == "" {
-		bad("the kernel has no dm-writecache: load the module dm-writecache")
-	}
-	if !k.RBD {
-		bad("the kernel has no rbd: load the module rbd")
 	}
 }
 

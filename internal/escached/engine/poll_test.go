@@ -19,7 +19,7 @@ func TestPollsLookAtNothingButTheKernelsTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := w.looks
+	before := w.looked()
 	for range 10 {
 		if _, err := e.Node(t.Context()); err != nil {
 			t.Fatal(err)
@@ -29,8 +29,8 @@ func TestPollsLookAtNothingButTheKernelsTables(t *testing.T) {
 			t.Fatalf("%+v, %v", status, err)
 		}
 	}
-	if w.looks != before {
-		t.Errorf("20 polls read LVM's report or a disk %d times", w.looks-before)
+	if w.looked() != before {
+		t.Errorf("20 polls read LVM's report or a disk %d times", w.looked()-before)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	if err := e.PutReplica(t.Context(), putReq); err != nil {
 		t.Fatal(err)
 	}
-	w.dirty = 8192
+	w.setDirty(8192)
 	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
 	dirty := func() *int64 {
 		s, err := e.Status(t.Context(), nil)
@@ -107,9 +107,9 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("after a look: %v", got)
 	}
-	looks := w.looks
+	looks := w.looked()
 	e.lookAtStandbys(t.Context())
-	if w.looks != looks {
+	if w.looked() != looks {
 		t.Error("looked at again although nothing was written")
 	}
 	st := w.minors[100]
@@ -129,12 +129,12 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 		t.Errorf("a copy that nobody calls current: %d", *got)
 	}
 	alone := drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.Outdated, DiskWrittenKiB: 50}
-	w.minors[100], w.lookErr = alone, errors.New("the disk does not answer")
+	w.minors[100], w.caches.DirtyErr = alone, errors.New("the disk does not answer")
 	e.lookAtStandbys(t.Context())
 	if got := dirty(); got != nil {
 		t.Errorf("after a look that failed: %d", *got)
 	}
-	w.lookErr = nil
+	w.caches.DirtyErr = nil
 	e.now = func() time.Time { return time.Now().Add(rereadAfter + time.Minute) }
 	e.lookAtStandbys(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
@@ -143,9 +143,9 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	st = linked(drbd.Connected, drbd.UpToDate)
 	st.PeerRole, st.DiskWrittenKiB = drbd.Primary, 99
 	w.minors[100] = st
-	looks = w.looks
+	looks = w.looked()
 	e.lookAtStandbys(t.Context())
-	if w.looks != looks {
+	if w.looked() != looks {
 		t.Error("the standby of a running volume is looked at again and again")
 	}
 }
@@ -206,12 +206,12 @@ func TestWhatStopHasReadIsNotReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(w)
-		looks := w.looks
+		looks := w.looked()
 		s, err := e.Status(t.Context(), &ref)
 		if err != nil || s.Volumes[0].DirtyBytes == nil || *s.Volumes[0].DirtyBytes != 0 {
 			t.Errorf("%s: %+v, %v", what, s.Volumes, err)
 		}
-		if again := w.looks > looks; again != (what != "as it was") {
+		if again := w.looked() > looks; again != (what != "as it was") {
 			t.Errorf("%s: looked at again: %v", what, again)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -22,6 +22,14 @@ func fail(code escache.Code, format string, args ...any) error {
 // failOn is fail with a text that begins with the volume.
 func failOn(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
 	return fail(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
+}
+
+// about adds which volume an error of a layer is about. The error keeps its code.
+func (v volume) about(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s/%s: %w", v.Pool, v.Image, err)
 }
 
 // fail returns an error about this volume.
@@ -38,6 +46,11 @@ func codeOf(err error) escache.Code {
 		err  error
 		code escache.Code
 	}{
+		// First what is wrong with the cache: undoing a connect may add errors of the layers below.
+		{cache.ErrForeign, escache.CodeIdentityMismatch},
+		{cache.ErrCorrupt, escache.CodeCacheCorrupt},
+		{cache.ErrFailed, escache.CodeCacheError},
+		{cache.ErrDirty, escache.CodeDirty},
 		{krbd.ErrInUse, escache.CodeImageInUse},
 		{krbd.ErrNotFound, escache.CodeImageNotFound},
 		{krbd.ErrUnavailable, escache.CodeCephUnavailable},
@@ -49,9 +62,8 @@ func codeOf(err error) escache.Code {
 		{drbd.ErrPeerPrimary, escache.CodeConnected},
 		{drbd.ErrNoCurrentData, escache.CodeOutdated},
 		{drbd.ErrOpen, escache.CodeDeviceOpen},
-		{writecache.ErrOpen, escache.CodeDeviceOpen},
-		{writecache.ErrHeaderCorrupt, escache.CodeCacheCorrupt},
-		{writecache.ErrSuperblock, escache.CodeCacheCorrupt},
+		{cache.ErrOpen, escache.CodeDeviceOpen},
+		{cache.ErrAbsent, escache.CodeNotConnected},
 		{context.DeadlineExceeded, escache.CodeTimeout},
 	} {
 		if errors.Is(err, m.err) {

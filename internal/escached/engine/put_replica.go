@@ -9,7 +9,6 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
@@ -173,8 +172,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 		return err
 	}
 	// The LV may hold an old cache: header and superblock must be blank, on both hosts alike.
-	blank := make([]byte, writecache.HeaderBytes+writecache.BlockBytes)
-	if err := e.Disks.Write(ctx, name, e.Store.Path(name), 0, blank); err != nil {
+	if err := e.Caches.Wipe(ctx, e.localDisk(v)); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/wiped")

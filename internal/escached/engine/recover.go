@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"golang.org/x/sync/errgroup"
 )
@@ -30,7 +30,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	devices, err := e.Caches.Devices(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, namePrefix)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (e *Engine) fault(name string, err error) {
 	e.faults.Store(name, err)
 }
 
-func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev writecache.Device, connected bool) error {
+func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev cache.State, connected bool) error {
 	release, err := e.lock(v.VolumeRef, "recover")
 	if err != nil {
 		return err
@@ -80,14 +80,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev w
 	switch {
 	case connected && v.Phase == phaseAbandoning:
 		return nil // watchFrozen finishes it: something may still have the device open
-	case connected && dev.Suspended && e.holds.until(v.name()) == nil:
-		// A verb was killed between suspending the device and loading its new table. The old table is still active.
-		if err := e.Caches.LoadAndResume(ctx, v.name(), dev.Table); err != nil {
-			return err
-		}
-		fallthrough
 	case connected:
-		_, err := e.expose(ctx, v, dev.Bytes)
+		_, err := e.adopt(ctx, v, dev)
 		return err
 	case v.Phase == phaseDeleting:
 		return e.finishDelete(ctx, v)

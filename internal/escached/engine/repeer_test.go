@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -46,7 +46,7 @@ func TestARunningPrimaryTakesANewPartner(t *testing.T) {
 	if got := w.steps[steps:]; !slices.Equal(got, []string{"disconnect", "retag", "adjust"}) {
 		t.Errorf("the record must change after the old partner was left and before the new one is let in: %q", got)
 	}
-	if st := w.minors[100]; st.Role != drbd.Primary || len(w.dm) != 1 || w.files[nameOf(ref)].PeerHost != "n3" {
+	if st := w.minors[100]; st.Role != drbd.Primary || w.connected() != 1 || w.files[nameOf(ref)].PeerHost != "n3" {
 		t.Errorf("%+v, %q", st, w.left())
 	}
 	steps = len(w.steps)
@@ -109,11 +109,11 @@ func TestCopiesThatAreNotBothNewAreNeverDeclaredEqual(t *testing.T) {
 		"to be filled, and the peer is away": {joined, func(w *world) { w.minors[100] = cut(drbd.Inconsistent) }, escache.CodeOutdated},
 		"filled":                             {joined, func(w *world) { w.minors[100] = linked(drbd.Connected, drbd.UpToDate) }, ""},
 		"half a resync left a header": {putReq, func(w *world) {
-			block, _ := writecache.Header{Pool: "rbd", Image: "v1", ImageID: "10ab", Formatted: true}.Block()
+			block, _ := cache.Header{Identity: cache.Identity{Pool: "rbd", Image: "v1", ImageID: "10ab"}, Formatted: true}.Block()
 			copy(w.blocks("/dev/drbd100"), block)
 		}, escache.CodeOutdated},
-		"half a resync left a superblock": {putReq, func(w *world) {
-			copy(w.blocks("/dev/drbd100")[writecache.HeaderBytes:], superblock)
+		"half a resync left metadata": {putReq, func(w *world) {
+			w.blocks("/dev/drbd100")[cache.HeaderBytes] = 1
 		}, escache.CodeOutdated},
 	} {
 		w := newWorld(t)

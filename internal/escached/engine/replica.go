@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -53,23 +51,14 @@ func (e *Engine) ensureUp(ctx context.Context, v volume) error {
 	return nil
 }
 
-// unused reports a copy to which nothing was ever written, neither by this host nor by a resync: half a resync leaves a disk that DRBD
-// calls as inconsistent as a new one. What lies first on a cache, the header, is there as soon as anything is.
+// unused reports whether nothing was ever written to this copy, by this host or by a resync. DRBD
+// cannot tell: a new disk and half a resync are both Inconsistent.
 func (e *Engine) unused(ctx context.Context, v volume) (bool, error) {
 	st, up, err := e.replica(v.Minor)
 	if err != nil || v.Formatted || up && st.Disk != drbd.Inconsistent {
 		return false, err
 	}
-	for _, offset := range []int64{0, writecache.HeaderBytes} {
-		block, err := e.Disks.Read(ctx, v.name(), e.Store.Path(v.name()), offset, writecache.BlockBytes)
-		if err != nil {
-			return false, err
-		}
-		if bytes.Count(block, []byte{0}) != len(block) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return e.Caches.Unused(ctx, e.localDisk(v))
 }
 
 // dirtyHere returns what this replica holds that Ceph has not. An error means that nobody can say.
@@ -87,17 +76,15 @@ func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 	if !up {
 		return 0, unknown("DRBD does not run it")
 	}
-	path := e.Store.Path(v.name())
 	if st.Disk == drbd.Inconsistent && !v.Formatted && st.PeerDisk != drbd.UpToDate {
-		block, err := e.Disks.Read(ctx, v.name(), path, 0, writecache.BlockBytes)
-		if err == nil && slices.Max(block) == 0 {
-			return 0, nil // never used
+		if unused, err := e.Caches.Unused(ctx, e.localDisk(v)); err == nil && unused {
+			return 0, nil
 		}
 	}
 	if !slices.Contains([]string{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
 		return 0, unknown("its disk is " + st.Disk)
 	}
-	dirty, err := e.Disks.CountDirty(ctx, v.name(), path, writecache.HeaderBytes)
+	dirty, err := e.Caches.Dirty(ctx, e.localDisk(v))
 	if err != nil {
 		return 0, unknown(err.Error())
 	}
@@ -108,7 +95,7 @@ func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 // what undoes a connect that did not get to its end.
 func (e *Engine) unmapAndDemote(ctx context.Context, v volume) error {
 	var errs []error
-	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, formatting(v.name())))
+	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, v.name()))
 	maps, err := e.Images.Find(v.Pool, v.Image)
 	errs = append(errs, err)
 	for _, m := range maps {

@@ -5,18 +5,18 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
 // Resize makes the device as large as the image has become, under running I/O.
 func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume, dev writecache.Device) error {
+	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume, dev cache.State) error {
 		return e.resize(ctx, v, dev, req.SizeBytes)
 	})
 }
 
-func (e *Engine) resize(ctx context.Context, v volume, dev writecache.Device, bytes int64) error {
+func (e *Engine) resize(ctx context.Context, v volume, dev cache.State, bytes int64) error {
 	if bytes < dev.Bytes {
 		return fail(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
 	}
@@ -24,15 +24,9 @@ func (e *Engine) resize(ctx context.Context, v volume, dev writecache.Device, by
 		if err := e.waitForSize(ctx, v, bytes); err != nil {
 			return err
 		}
-		table := dev.Table
-		table.Bytes = bytes
 		crashpoint.Reach("resize/begin")
-		if err := e.reload(ctx, v.name(), dev.Table, table); err != nil {
-			return err
-		}
 	}
-	crashpoint.Reach("resize/reloaded")
-	if err := e.Caches.Expose(ctx, v.name(), max(bytes, dev.Bytes)); err != nil {
+	if err := e.Caches.Resize(ctx, v.name(), bytes); err != nil {
 		return err
 	}
 	crashpoint.Reach("resize/exposed")

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -68,7 +67,7 @@ func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *in
 		return e.dirt.known(v.name(), st)
 	}
 	reading := dirtReading{written: nothingFound, at: e.now()}
-	bytes, err := e.Disks.CountDirty(ctx, v.name(), e.Store.Path(v.name()), writecache.HeaderBytes)
+	bytes, err := e.Caches.Dirty(ctx, e.localDisk(v))
 	after, up, afterErr := e.replica(v.Minor)
 	if err == nil && afterErr == nil && up && after.Current() && after.DiskWrittenKiB == st.DiskWrittenKiB {
 		reading.written, reading.bytes = st.DiskWrittenKiB, &bytes

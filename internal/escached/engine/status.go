@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -32,7 +32,7 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	if err != nil {
 		return out, err
 	}
-	devices, err := e.Caches.Devices(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, namePrefix)
 	if err != nil {
 		return out, err
 	}
@@ -83,24 +83,24 @@ func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatu
 	return s
 }
 
-func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev writecache.Device) {
+func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev cache.State) {
 	s.State, s.Mode = escache.StateConnected, escache.ModeWriteback
-	if dev.Cleaner {
+	if dev.Options.Mode == cache.Writethrough {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
 	if e.locks.Running(v.name()) == "flush" {
 		s.State = escache.StateFlushing
 	}
-	if dirty := dev.DirtyBytes(); dev.Blocks > 0 {
-		s.DirtyBytes = &dirty
+	if dev.Known {
+		s.DirtyBytes = &dev.Dirty
 	}
 	s.SizeBytes = dev.Bytes
 	s.Device = devicePath(e.cfg.DeviceDir, v)
 	s.HeldUntil = e.holds.until(v.name())
-	if dev.Error {
+	if dev.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,
-			"dm-writecache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
+			"the cache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
 	}
 }
 

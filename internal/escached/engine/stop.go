@@ -6,7 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -49,39 +49,39 @@ func (e *Engine) stop(ctx context.Context, v volume) error {
 	return nil
 }
 
-func (e *Engine) mayStop(v volume, dev writecache.Device) error {
+func (e *Engine) mayStop(v volume, dev cache.State) error {
 	switch {
-	case e.holds.until(v.name()) != nil, dev.Suspended:
+	case e.holds.until(v.name()) != nil, dev.Held:
 		return v.fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:
 		return v.fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
-	case dev.Error:
+	case dev.Failed:
 		return v.fail(escache.CodeCacheError,
-			"dm-writecache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
-	case dev.Blocks == 0:
-		return v.fail(escache.CodeDirtyUnknown, "dm-writecache reports no blocks at all")
-	case dev.DirtyBytes() > 0:
-		return v.fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.DirtyBytes())
+			"the cache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
+	case !dev.Known:
+		return v.fail(escache.CodeDirtyUnknown, "the cache does not report how much is dirty")
+	case dev.Dirty > 0:
+		return v.fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.Dirty)
 	}
 	return nil
 }
 
-// stayedClean looks again when nobody can write any more: between the look before and the removal somebody could.
-func (e *Engine) stayedClean(ctx context.Context, v volume, dev writecache.Device) error {
-	dirty, err := e.Disks.CountDirty(ctx, v.name(), drbdDevice(v), writecache.HeaderBytes)
+// stayedClean counts again when nobody can write any more: between mayStop and the removal someone
+// could. It puts the device back if someone did.
+func (e *Engine) stayedClean(ctx context.Context, v volume, dev cache.State) error {
+	dirty, err := e.Caches.Dirty(ctx, diskOf(v))
 	if err == nil && dirty == 0 {
 		return nil
 	}
 	if err == nil {
 		err = v.fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
-	if back := e.Caches.Create(ctx, v.name(), dev.Table); back != nil {
-		return errors.Join(err, back)
-	}
-	return errors.Join(err, e.Caches.Expose(ctx, v.name(), dev.Bytes))
+	_, back := e.Caches.Assemble(ctx, cache.Spec{Disk: diskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
+	return errors.Join(err, back)
 }
 
-// standsClean spares the standby that the replica is now the look at its disk that stayedClean has had, of which before is the state.
+// standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk is
+// not scanned again. It does so only if nothing was written since before.
 func (e *Engine) standsClean(v volume, before drbd.Status) {
 	after, up, err := e.replica(v.Minor)
 	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {

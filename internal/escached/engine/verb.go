@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
 // Time limits of verbs. They are generous: every step has a tighter one.
@@ -74,10 +74,10 @@ func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
 }
 
 // connected returns the volume and its device. It fails with CodeNotConnected if there is no device here.
-func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, writecache.Device, error) {
+func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, cache.State, error) {
 	v, err := e.known(ref)
 	if err != nil {
-		return v, writecache.Device{}, err
+		return v, cache.State{}, err
 	}
 	dev, ok, err := e.device(ctx, v.name())
 	if err == nil && !ok {
@@ -102,7 +102,7 @@ func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb st
 
 // withDevice locks the volume and runs do, if the volume is connected here.
 func (e *Engine) withDevice(
-	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, writecache.Device) error,
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, cache.State) error,
 ) error {
 	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
 	if err != nil {
@@ -118,9 +118,9 @@ func (e *Engine) withDevice(
 
 // change is withDevice for verbs that change the running device. It refuses while the volume is held or its I/O is frozen.
 func (e *Engine) change(
-	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, writecache.Device) error,
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, cache.State) error,
 ) error {
-	return e.withDevice(ctx, ref, verb, func(ctx context.Context, v volume, dev writecache.Device) error {
+	return e.withDevice(ctx, ref, verb, func(ctx context.Context, v volume, dev cache.State) error {
 		if err := e.mayTouch(ctx, v, dev); err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func (e *Engine) leftovers(ctx context.Context) []volume {
 	if len(held) == 0 {
 		return nil
 	}
-	devices, err := e.Caches.Devices(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, namePrefix)
 	if err != nil {
 		return nil
 	}

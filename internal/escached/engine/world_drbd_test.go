@@ -122,7 +122,7 @@ func (d *worldDRBD) Demote(_ context.Context, name string) error {
 	if err := (*world)(d).step("demote"); err != nil {
 		return err
 	}
-	if st := d.minors[(*world)(d).minorOf(name)]; len(d.dm) > 0 || st.Suspended {
+	if st := d.minors[(*world)(d).minorOf(name)]; (*world)(d).connected() > 0 || st.Suspended {
 		return drbd.ErrOpen
 	}
 	d.set(name, func(st *drbd.Status) { st.Role = drbd.Secondary })

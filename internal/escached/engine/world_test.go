@@ -13,7 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached"
-	"github.com/escache/escache-csi/internal/escached/cache/writecache"
+	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -32,22 +32,15 @@ type world struct {
 	maps   []krbd.Device
 	image  krbd.Device
 	mapErr error
-	dm     map[string]writecache.Device
-	// exposed is how large what users get is, by the name of its cache.
-	exposed map[string]int64
-	disk    map[string][]byte // by path; /dev/drbdN and its LV share one
-	dirty   int64
-	// cephRefuses what is written back.
-	cephRefuses bool
+	caches *cachetest.Fake
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.
 	lostOnLeaving bool
 	// ioFailed is told when frozen I/O was made to fail.
 	ioFailed func()
-	// looks counts what a poll must not do: reports of LVM and looks at disks.
-	looks    int
-	lookErr  error
+	// reports counts how often LVM was asked.
+	reports  int
 	spaceErr error
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
@@ -72,12 +65,14 @@ var (
 )
 
 func newWorld(t *testing.T) *world {
-	return &world{
+	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		ioFailed: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
-		minors: map[int]drbd.Status{}, dm: map[string]writecache.Device{}, exposed: map[string]int64{}, disk: map[string][]byte{},
+		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
+	w.caches.Step, w.caches.Alias, w.caches.Number = w.cacheStep, w.diskOf, w.numberOf
+	return w
 }
 
 func (w *world) step(format string, args ...any) error {
@@ -98,7 +93,7 @@ func (w *world) engine() *Engine {
 	return New(cfg, "test", "n1", "fence", Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
-		Caches: (*worldCaches)(w), Disks: (*worldDisks)(w), Kernel: worldKernel{},
+		Caches: w.caches, Kernel: worldKernel{},
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}, slog.New(slog.DiscardHandler))
 }
@@ -130,8 +125,8 @@ func (w *world) left() []string {
 	for _, m := range w.maps {
 		out = append(out, "map "+m.Image)
 	}
-	for name := range w.dm {
-		out = append(out, "dm "+name)
+	for _, name := range w.caches.Assembled() {
+		out = append(out, "cache "+name)
 	}
 	return out
 }
@@ -141,7 +136,7 @@ func (w *world) minorOf(name string) int { return w.files[name].Minor }
 type worldStore world
 
 func (s *worldStore) Space(context.Context) (lvm.Space, error) {
-	s.looks++
+	s.reports++
 	return lvm.Space{Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, s.spaceErr
 }
 
@@ -162,7 +157,7 @@ func (s *worldStore) Create(_ context.Context, name string, size int64, tags map
 	}
 	s.free -= size
 	s.lvs[name] = lvm.Volume{Name: name, Bytes: size, Active: true, Tags: tags}
-	s.disk[s.Path(name)] = []byte("old data of another volume")
+	copy(s.caches.Raw(s.Path(name)), "old data of another volume")
 	return nil
 }
 

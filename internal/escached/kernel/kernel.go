@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +27,11 @@ type Kernel struct {
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches tells which dm-writecache the kernel has loaded, "" for none.
+	// caches is the cache's engine: its version in the kernel, "" for none, and its modules, the most
+	// important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
+		Modules() []string
 	}
 )
 
@@ -40,7 +43,7 @@ func New(run command.Runner, states replicaStates, images images, caches caches)
 // Load loads the modules that are neither built in nor loaded yet.
 func (k *Kernel) Load(ctx context.Context) error {
 	var errs []error
-	for _, module := range []string{"drbd", "dm-writecache", "loop", "rbd"} {
+	for _, module := range slices.Concat([]string{"drbd"}, k.caches.Modules(), []string{"rbd"}) {
 		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
 			continue
 		}
@@ -51,17 +54,31 @@ func (k *Kernel) Load(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Describe returns the versions of the kernel and of its parts. A part that is missing has version "".
-func (k *Kernel) Describe(ctx context.Context) escache.Kernel {
-	out := escache.Kernel{RBD: k.images.Available()}
+// Describe returns the parts found, of which an absent one has version "", and a sentence for each part
+// that is absent or cannot be used.
+func (k *Kernel) Describe(ctx context.Context) (found escache.Kernel, missing []string) {
+	found.RBD = k.images.Available()
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		out.Release = strings.TrimSpace(string(release))
+		found.Release = strings.TrimSpace(string(release))
 	}
 	if table, err := k.states.Read(); err == nil {
-		out.DRBD = table.Version
+		found.DRBD = table.Version
 	}
 	if version, err := k.caches.Version(ctx); err == nil {
-		out.Writecache = version
+		found.Writecache = version
 	}
-	return out
+	switch {
+	case found.DRBD == "":
+		missing = append(missing, "the kernel has no DRBD: load the module drbd (package linux-modules of this kernel)")
+	case found.DRBD[0] != '8':
+		missing = append(missing, fmt.Sprintf("the kernel has DRBD %s; only 8.4, which comes with the kernel, is supported", found.DRBD))
+	}
+	if found.Writecache == "" {
+		module := k.caches.Modules()[0]
+		missing = append(missing, fmt.Sprintf("the kernel has no %s: load the module %s", module, module))
+	}
+	if !found.RBD {
+		missing = append(missing, "the kernel has no rbd: load the module rbd")
+	}
+	return found, missing
 }

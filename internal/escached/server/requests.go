@@ -21,7 +21,7 @@ import (
 // maxBody bounds a request's body, in bytes.
 const maxBody = 64 << 10
 
-// minCache is the size of the smallest cache that works, in bytes: header, metadata of dm-writecache and DRBD, some data.
+// minCache is the size of the smallest cache that works, in bytes: header, metadata of the cache and of DRBD, some data.
 const minCache = 8 << 20
 
 var (
@@ -141,9 +141,6 @@ func checkConnect(r escache.ConnectRequest) error {
 		if percent < 0 || percent > 100 {
 			errs = append(errs, invalid("options.%s: %d is not between 1 and 100 percent", key, percent))
 		}
-	}
-	if high, low := cmp.Or(o.HighWatermark, 50), cmp.Or(o.LowWatermark, 45); low > high {
-		errs = append(errs, invalid("options: lowWatermark %d is above highWatermark %d", low, high))
 	}
 	if o.MaxDirtyAgeSeconds < 0 || o.MaxDirtyAgeSeconds > 86400 {
 		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and 86400", o.MaxDirtyAgeSeconds))

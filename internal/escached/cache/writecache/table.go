@@ -1,105 +1,125 @@
 package writecache
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/devmapper"
 )
 
-// Table is the kernel's description of one cache.
-type Table struct {
-	// Bytes is the size of the device, which is the image's.
-	Bytes int64
-	// Origin and Cache are paths, or MAJOR:MINOR in what the kernel prints.
-	Origin string
-	Cache  string
-	// HighWatermark and LowWatermark are percent; zero leaves the kernel's defaults (50 and 45).
-	HighWatermark int
-	LowWatermark  int
-	// MaxAgeSeconds bounds how old dirty data gets; zero means no bound.
-	MaxAgeSeconds int
-	// Cleaner drains the cache and lets new writes through.
-	Cleaner bool
+// target is the type of the kernel's target.
+const target = "writecache"
+
+// table is the kernel's description of one cache.
+type table struct {
+	// bytes is the size of the device.
+	bytes int64
+	// origin and disk are paths, or MAJOR:MINOR in what the kernel prints.
+	origin string
+	disk   string
+	// options: a zero watermark leaves the kernel's default. The kernel's "cleaner" is write-through.
+	options cache.Options
 }
 
-const sector = 512
+// The kernel's defaults, in percent (drivers/md/dm-writecache.c, HIGH_WATERMARK and LOW_WATERMARK).
+const (
+	defaultHighWatermark = 50
+	defaultLowWatermark  = 45
+)
 
-// String is the line dmsetup takes.
-func (t Table) String() string {
-	opts := []string{"start_sector", strconv.Itoa(HeaderBytes / sector)}
-	if t.HighWatermark > 0 {
-		opts = append(opts, "high_watermark", strconv.Itoa(t.HighWatermark))
+// CheckOptions implements cache.Engine: write-back must stop below the mark at which it starts.
+func (e *Engine) CheckOptions(o cache.Options) error {
+	high, low := cmp.Or(o.HighWatermark, defaultHighWatermark), cmp.Or(o.LowWatermark, defaultLowWatermark)
+	if low > high {
+		return fmt.Errorf("lowWatermark %d is above highWatermark %d", low, high)
 	}
-	if t.LowWatermark > 0 {
-		opts = append(opts, "low_watermark", strconv.Itoa(t.LowWatermark))
+	return nil
+}
+
+// tableOf rounds the size down to whole blocks.
+func tableOf(s cache.Spec) table {
+	return table{
+		bytes: s.Bytes / cache.BlockBytes * cache.BlockBytes, origin: s.Origin, disk: s.Disk.Path, options: s.Options,
 	}
-	if t.MaxAgeSeconds > 0 {
-		opts = append(opts, "max_age", strconv.Itoa(t.MaxAgeSeconds*1000))
+}
+
+// String returns the line that dmsetup takes.
+func (t table) String() string {
+	opts := []string{"start_sector", strconv.Itoa(superblockAt / devmapper.SectorBytes)}
+	o := t.options
+	if o.HighWatermark > 0 {
+		opts = append(opts, "high_watermark", strconv.Itoa(o.HighWatermark))
 	}
-	if t.Cleaner {
+	if o.LowWatermark > 0 {
+		opts = append(opts, "low_watermark", strconv.Itoa(o.LowWatermark))
+	}
+	if o.MaxAgeSeconds > 0 {
+		opts = append(opts, "max_age", strconv.Itoa(o.MaxAgeSeconds*1000))
+	}
+	if o.Mode == cache.Writethrough {
 		opts = append(opts, "cleaner")
 	}
-	return fmt.Sprintf("0 %d writecache s %s %s %d %d %s",
-		t.Bytes/sector, t.Origin, t.Cache, BlockBytes, len(opts), strings.Join(opts, " "))
+	return fmt.Sprintf("0 %d %s s %s %s %d %d %s", t.bytes/devmapper.SectorBytes, target, t.origin, t.disk,
+		cache.BlockBytes, len(opts), strings.Join(opts, " "))
 }
 
-// ParseTable reads what the kernel prints.
-func ParseTable(line string) (Table, error) {
-	f := strings.Fields(line)
-	if len(f) < 8 || f[2] != "writecache" || f[3] != "s" {
-		return Table{}, fmt.Errorf("%q is no writecache table", line)
+// parseTable reads what the kernel prints behind the target's type.
+func parseTable(bytes int64, text string) (table, error) {
+	f := strings.Fields(text)
+	if len(f) < 5 || f[0] != "s" {
+		return table{}, fmt.Errorf("%q is no table of %s", text, target)
 	}
-	sectors, err := strconv.ParseInt(f[1], 10, 64)
-	if err != nil {
-		return Table{}, fmt.Errorf("%q is no writecache table: %w", line, err)
+	t := table{bytes: bytes, origin: f[1], disk: f[2], options: cache.Options{Mode: cache.Writeback}}
+	o, words := &t.options, f[5:]
+	if slices.Contains(words, "cleaner") {
+		o.Mode = cache.Writethrough
 	}
-	t := Table{Bytes: sectors * sector, Origin: f[4], Cache: f[5], Cleaner: slices.Contains(f[8:], "cleaner")}
-	for i := 8; i+1 < len(f); i++ {
-		n, err := strconv.Atoi(f[i+1])
+	for i := 0; i+1 < len(words); i++ {
+		n, err := strconv.Atoi(words[i+1])
 		if err != nil {
 			continue // a word without a number
 		}
-		switch f[i] {
+		switch words[i] {
 		case "high_watermark":
-			t.HighWatermark = n
+			o.HighWatermark = n
 		case "low_watermark":
-			t.LowWatermark = n
+			o.LowWatermark = n
 		case "max_age":
-			t.MaxAgeSeconds = n / 1000
+			o.MaxAgeSeconds = n / 1000
 		}
 	}
 	return t, nil
 }
 
-// Counters is what the kernel counts for one cache. All but Blocks and Free start at zero when it is assembled.
-type Counters struct {
-	Error     bool
-	Blocks    int64
-	Free      int64
-	Writeback int64
-	Reads     int64
-	ReadHits  int64
-	Writes    int64
-	WriteHits int64
+// counters is what the kernel counts for one cache. All but blocks and free start at zero when it is
+// assembled; blocks is zero while it cannot say anything.
+type counters struct {
+	failed    bool
+	blocks    int64
+	free      int64
+	writeback int64
+	cache.Counters
 }
 
-// DirtyBytes is what the origin has not.
-func (c Counters) DirtyBytes() int64 { return (c.Blocks - c.Free) * BlockBytes }
-
-func parseCounters(fields []string) (Counters, error) {
+// parseCounters reads a status line (Documentation/admin-guide/device-mapper/writecache.rst).
+func parseCounters(text string) (counters, error) {
+	fields := strings.Fields(text)
 	if len(fields) < 9 {
-		return Counters{}, errors.New("too few counters")
+		return counters{}, fmt.Errorf("%q has too few counters", text)
 	}
 	var n [9]int64
 	for i := range n {
 		var err error
 		if n[i], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-			return Counters{}, err
+			return counters{}, fmt.Errorf("%q: %w", text, err)
 		}
 	}
-	return Counters{
-		Error: n[0] != 0, Blocks: n[1], Free: n[2], Writeback: n[3], Reads: n[4], ReadHits: n[5], Writes: n[6], WriteHits: n[7] + n[8],
+	return counters{
+		failed: n[0] != 0, blocks: n[1], free: n[2], writeback: n[3],
+		Counters: cache.Counters{Reads: n[4], ReadHits: n[5], Writes: n[6], WriteHits: n[7] + n[8]},
 	}, nil
 }

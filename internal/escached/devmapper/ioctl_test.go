@@ -1,4 +1,4 @@
-package writecache
+package devmapper
 
 import (
 	"context"
@@ -81,7 +81,8 @@ func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
 
 func TestTheKernelsAnswersAreRead(t *testing.T) {
 	k := &kernel{
-		names: []string{"escache-a", "vg-escache--a", "escache-gone", "escache-b", "escache-bare"}, gone: "escache-gone", bare: "escache-bare",
+		names: []string{"escache-a", "vg-escache--a", "escache-gone", "escache-b", "escache-bare"},
+		gone:  "escache-gone", bare: "escache-bare",
 		targets: map[string][3]string{
 			"escache-a": {"writecache", "s 252:0 147:100 4096 2 start_sector 2048", "1 16000 15990 2 7 3 20 4 5 0 11 0 2 0"},
 			"escache-b": {"linear", "252:0 0", ""},
@@ -92,19 +93,19 @@ func TestTheKernelsAnswersAreRead(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(names, []string{"escache-a", "escache-gone", "escache-b", "escache-bare"}) {
 		t.Fatalf("names: %q, %v", names, err)
 	}
-	d, ok, err := c.device(0, "escache-a")
+	d, there, err := c.device(0, "escache-a")
 	want := Device{
-		Table:    Table{Bytes: 64 << 20, Origin: "252:0", Cache: "147:100"},
-		Counters: Counters{Error: true, Blocks: 16000, Free: 15990, Writeback: 2, Reads: 7, ReadHits: 3, Writes: 20, WriteHits: 9},
-		Open:     1, Suspended: true,
+		Target: "writecache", Sectors: 131072, Table: "s 252:0 147:100 4096 2 start_sector 2048",
+		Status: "1 16000 15990 2 7 3 20 4 5 0 11 0 2 0", Open: 1, Suspended: true,
 	}
-	if err != nil || !ok || d != want || d.DirtyBytes() != 10*4096 {
-		t.Fatalf("device: %+v, %v, %v", d, ok, err)
+	if err != nil || !there || d != want {
+		t.Fatalf("device: %+v, %v, %v", d, there, err)
 	}
-	for _, name := range []string{"escache-b", "escache-gone", "escache-bare"} {
-		if _, ok, err := c.device(0, name); ok || err != nil {
-			t.Errorf("%s is no writecache device: %v, %v", name, ok, err)
-		}
+	if d, there, err := c.device(0, "escache-bare"); !there || d.Target != "" || err != nil {
+		t.Errorf("a device without a table: %+v, %v, %v", d, there, err)
+	}
+	if _, there, err := c.device(0, "escache-gone"); there || err != nil {
+		t.Errorf("a device that is gone: %v, %v", there, err)
 	}
 	if version, err := c.version(0, "writecache"); err != nil || version != "1.6.0" {
 		t.Errorf("version %q, %v", version, err)

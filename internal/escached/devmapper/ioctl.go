@@ -1,4 +1,4 @@
-package writecache
+package devmapper
 
 import (
 	"bytes"
@@ -13,17 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is asked all the time is asked of the kernel directly, without a child: on a host that is short of CPU, starting dmsetup takes
-// longer than its answer is waited for. The interface is that of linux/dm-ioctl.h, which is stable; the numbers are in host order.
+// Reads are frequent, so they go to the kernel directly: on a host that is short of CPU, starting
+// dmsetup takes longer than a poll may take. The interface is that of linux/dm-ioctl.h, which is
+// stable; the numbers are in host order.
 const (
 	controlPath = "/dev/mapper/control"
 
-	ioctlBase     = 3<<30 | headBytes<<16 | 0xfd<<8
-	listDevices   = 2
-	tableStatus   = 12
-	listVersions  = 13
-	headBytes     = 312
-	emptyBytes    = 305 // the size of an answer without data, as that of a device that has no table yet: a head without its padding
+	ioctlBase    = 3<<30 | headBytes<<16 | 0xfd<<8
+	listDevices  = 2
+	tableStatus  = 12
+	listVersions = 13
+	headBytes    = 312
+	// emptyBytes is the size of an answer without data, such as that of a device that has no table
+	// yet: a head without its padding.
+	emptyBytes    = 305
 	versionMajor  = 4
 	flagSuspended = 1 << 1
 	flagTable     = 1 << 4
@@ -33,7 +36,7 @@ const (
 	offDataSize, offDataStart, offTargets, offOpen, offFlags, offName = 12, 16, 20, 24, 28, 48
 
 	nameBytes = 128
-	// specBytes is a dm_target_spec: start, length, status, next, type.
+	// specBytes is the size of a dm_target_spec: start, length, status, next, type.
 	specBytes  = 40
 	offSpecLen = 8
 	offType    = 24
@@ -44,18 +47,19 @@ const (
 
 	firstReply = 16 << 10
 	maxReply   = 16 << 20
-	// askTimeout bounds a round of questions. None of them waits for I/O; one that does not come back is the kernel's trouble.
+	// askTimeout bounds a round of questions. None of them waits for I/O, so one that takes longer is
+	// stuck in the kernel.
 	askTimeout = 5 * time.Second
 )
 
 var (
 	errGone      = errors.New("no such device")
-	errNoControl = errors.New("the kernel's device-mapper cannot be asked")
+	errNoControl = errors.New("the kernel's device-mapper cannot be reached")
 	endian       = binary.NativeEndian
 )
 
-// control asks device-mapper. One round of questions runs at a time, off the caller's goroutine: should the kernel ever keep one, the
-// others are told so in time instead of joining it.
+// control asks device-mapper. One round of questions runs at a time, off the caller's goroutine: if
+// one gets stuck in the kernel, the others time out instead of getting stuck too.
 type control struct {
 	path string
 	slot chan struct{}
@@ -82,7 +86,7 @@ func ioctl(fd int, number uintptr, buf []byte) error {
 func (c *control) with(ctx context.Context, do func(fd int) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	late := func() error { return fmt.Errorf("%w: it has not answered in time: %w", errNoControl, ctx.Err()) }
+	late := func() error { return fmt.Errorf("%w: no answer in time: %w", errNoControl, ctx.Err()) }
 	select {
 	case c.slot <- struct{}{}:
 	case <-ctx.Done():
@@ -107,7 +111,7 @@ func (c *control) with(ctx context.Context, do func(fd int) error) error {
 	}
 }
 
-// reply puts one question and returns the whole answer: head and data.
+// reply asks one question and returns the whole answer: head and data.
 func (c *control) reply(fd int, number uintptr, name string, flags uint32) ([]byte, error) {
 	if len(name) >= nameBytes {
 		return nil, fmt.Errorf("device-mapper: the name %q is too long", name)
@@ -144,7 +148,8 @@ func (c *control) names(fd int, prefix string) ([]string, error) {
 	return out, err
 }
 
-// entries walks a list in an answer's data. Each entry has the distance to the next one at nextAt, and its name at nameAt.
+// entries walks a list in an answer's data. An entry has the distance to the next one at nextAt, and
+// its name at nameAt.
 func entries(buf []byte, nextAt, nameAt int, visit func(entry []byte, name string)) error {
 	data, err := payload(buf)
 	if err != nil {
@@ -168,7 +173,7 @@ func entries(buf []byte, nextAt, nameAt int, visit func(entry []byte, name strin
 	return nil
 }
 
-// payload is the data behind an answer's head.
+// payload returns the data behind an answer's head.
 func payload(buf []byte) ([]byte, error) {
 	start := int(endian.Uint32(buf[offDataStart:]))
 	end := int(endian.Uint32(buf[offDataSize:]))
@@ -181,78 +186,52 @@ func payload(buf []byte) ([]byte, error) {
 	return buf[start:end], nil
 }
 
-// target is a device's only target as the kernel shows it.
-type target struct {
-	kind      string
-	sectors   uint64
-	text      string
-	open      int
-	suspended bool
+// device reads one device. there is false if it is gone.
+func (c *control) device(fd int, name string) (d Device, there bool, err error) {
+	table, err := c.target(fd, name, flagTable|flagNoFlush)
+	if errors.Is(err, errGone) {
+		return d, false, nil
+	}
+	if err != nil {
+		return d, false, fmt.Errorf("table of %s: %w", name, err)
+	}
+	d, err = c.target(fd, name, flagNoFlush)
+	if errors.Is(err, errGone) {
+		return d, false, nil
+	}
+	if err != nil {
+		return d, false, fmt.Errorf("status of %s: %w", name, err)
+	}
+	d.Table = table.Table
+	return d, true, nil
 }
 
-// target asks for a device's table or its status. ok is false for a device without exactly one target.
-func (c *control) target(fd int, name string, flags uint32) (t target, ok bool, err error) {
+// target asks for a device's table or its status, and leaves the answer in both Table and Status.
+func (c *control) target(fd int, name string, flags uint32) (d Device, err error) {
 	buf, err := c.reply(fd, tableStatus, name, flags)
 	if err != nil {
-		return t, false, err
+		return d, err
 	}
 	data, err := payload(buf)
 	if err != nil {
-		return t, false, err
+		return d, err
 	}
-	t.open = int(int32(endian.Uint32(buf[offOpen:])))
-	t.suspended = endian.Uint32(buf[offFlags:])&flagSuspended != 0
+	d.Open = int(int32(endian.Uint32(buf[offOpen:])))
+	d.Suspended = endian.Uint32(buf[offFlags:])&flagSuspended != 0
 	if endian.Uint32(buf[offTargets:]) != 1 || len(data) < specBytes {
-		return t, false, nil
+		return d, nil
 	}
 	kind, _, _ := bytes.Cut(data[offType:specBytes], []byte{0})
 	text, _, ended := bytes.Cut(data[specBytes:], []byte{0})
 	if !ended {
-		return t, false, fmt.Errorf("device-mapper: the answer for %s has no end", name)
+		return d, errors.New("device-mapper: the answer has no end")
 	}
-	t.kind, t.text, t.sectors = string(kind), string(text), endian.Uint64(data[offSpecLen:])
-	return t, true, nil
+	d.Target, d.Sectors = string(kind), int64(endian.Uint64(data[offSpecLen:]))
+	d.Table, d.Status = string(text), string(text)
+	return d, nil
 }
 
-// there asks for the table of a device that may not be there.
-func (c *control) there(fd int, name string) (t target, there bool, err error) {
-	t, _, err = c.target(fd, name, flagTable|flagNoFlush)
-	if errors.Is(err, errGone) {
-		return t, false, nil
-	}
-	if err != nil {
-		return t, false, fmt.Errorf("table of %s: %w", name, err)
-	}
-	return t, true, nil
-}
-
-// device reads one writecache device. ok is false if it is none, or is gone.
-func (c *control) device(fd int, name string) (d Device, ok bool, err error) {
-	table, ok, err := c.target(fd, name, flagTable|flagNoFlush)
-	if errors.Is(err, errGone) || err == nil && (!ok || table.kind != "writecache") {
-		return d, false, nil
-	}
-	if err != nil {
-		return d, false, fmt.Errorf("table of %s: %w", name, err)
-	}
-	if d.Table, err = ParseTable(fmt.Sprintf("0 %d %s %s", table.sectors, table.kind, table.text)); err != nil {
-		return d, false, fmt.Errorf("table of %s: %w", name, err)
-	}
-	status, ok, err := c.target(fd, name, flagNoFlush)
-	if errors.Is(err, errGone) || err == nil && !ok {
-		return d, false, nil
-	}
-	if err == nil {
-		d.Counters, err = parseCounters(strings.Fields(status.text))
-	}
-	if err != nil {
-		return d, false, fmt.Errorf("status of %s: %q: %w", name, status.text, err)
-	}
-	d.Open, d.Suspended = status.open, status.suspended
-	return d, true, nil
-}
-
-// version returns a target's version as the kernel has it loaded, "" if it has not.
+// version returns the version of a target type, or "" if it is not loaded.
 func (c *control) version(fd int, name string) (string, error) {
 	buf, err := c.reply(fd, listVersions, "", 0)
 	if err != nil {

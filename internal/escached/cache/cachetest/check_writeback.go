@@ -1,0 +1,137 @@
+package cachetest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+)
+
+func writesBack(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.write(2, 2)
+	s.dirty("after two writes", 2*cache.BlockBytes)
+	if s.state().Clean() {
+		s.Errorf("it is clean")
+	}
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.dirty("after WriteBack", 0)
+	s.holds("the origin", s.spec.Origin, 1, 1)
+	s.holds("the origin", s.spec.Origin, 2, 2)
+	s.holds("the device", s.state().Path, 2, 2)
+}
+
+func writesThrough(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writethrough))
+	if got := s.state(); got.Options.Mode != cache.Writethrough || got.Held {
+		s.Errorf("it is %+v", got)
+	}
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.write(2, 2)
+	s.dirty("in write-through", 0)
+	s.holds("the origin", s.spec.Origin, 1, 1)
+	s.holds("the origin", s.spec.Origin, 2, 2)
+	s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writeback))
+	s.write(3, 3)
+	s.dirty("in write-back again", cache.BlockBytes)
+}
+
+func outlives(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.remove()
+	s.restart()
+	s.onDisk("after Remove", cache.BlockBytes)
+	s.assemble()
+	s.dirty("assembled again", cache.BlockBytes)
+	s.holds("the device", s.state().Path, 1, 1)
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.holds("the origin", s.spec.Origin, 1, 1)
+	s.remove()
+	s.onDisk("after WriteBack", 0)
+}
+
+func retries(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.must("Retry without a failure", s.e.Retry(s.Context(), s.name()))
+	s.h.Refuse(true)
+	for _, try := range []string{"the first", "one after Retry"} {
+		if err := s.e.WriteBack(s.Context(), s.name()); err == nil {
+			s.Errorf("%s: WriteBack to an origin that refuses succeeds", try)
+		}
+		if got := s.state(); !got.Failed || got.Clean() || got.Dirty != cache.BlockBytes {
+			s.Errorf("%s: it is %+v", try, got)
+		}
+		s.must("Retry", s.e.Retry(s.Context(), s.name()))
+		if got := s.state(); got.Failed || got.Held || got.Dirty != cache.BlockBytes {
+			s.Errorf("%s: after Retry it is %+v", try, got)
+		}
+	}
+	s.h.Refuse(false)
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.dirty("after the origin is back", 0)
+	s.holds("the origin", s.spec.Origin, 1, 1)
+}
+
+// stillHeld is how long a write gets to reach an origin that must not change.
+const stillHeld = 50 * time.Millisecond
+
+func holdsStill(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	path := s.state().Path
+	if !s.state().Held {
+		s.Errorf("it is not held")
+	}
+	s.holds("the held origin", s.spec.Origin, 1, 1)
+	f, err := s.h.Open(path)
+	s.must("open", err)
+	written := make(chan error, 1)
+	go func() {
+		_, err := f.WriteAt(filled(2), cache.BlockBytes)
+		written <- errors.Join(err, f.Close())
+	}()
+	time.Sleep(stillHeld)
+	s.holds("the held origin", s.spec.Origin, 1, 1)
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+	s.must("the write that waited", <-written)
+	if s.state().Held {
+		s.Errorf("it is held after Resume")
+	}
+	s.holds("the device", path, 1, 2)
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.holds("the origin", s.spec.Origin, 1, 2)
+}
+
+func holdFails(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.h.Refuse(true)
+	s.refused("Hold over an origin that refuses", s.e.Hold(s.Context(), s.name()), cache.ErrFailed)
+	s.h.Refuse(false)
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+	if got := s.state(); got.Held || got.Failed || got.Dirty != cache.BlockBytes {
+		s.Errorf("after Resume it is %+v", got)
+	}
+	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	s.holds("the held origin", s.spec.Origin, 1, 1)
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+}
+
+func holdOutlives(s *suite) {
+	s.assembled()
+	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	s.restart()
+	if !s.state().Held {
+		s.Errorf("a new process does not find it held")
+	}
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+	if s.state().Held {
+		s.Errorf("a new process cannot end the hold")
+	}
+}

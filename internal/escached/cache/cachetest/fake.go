@@ -1,0 +1,302 @@
+package cachetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+)
+
+// Fake is a host with a cache engine in memory. It passes the contract, so what its users see is what
+// they see of a real engine. All caches use one engine, and all are gone after Reboot, but not what is
+// on their disks.
+type Fake struct {
+	// Step is called before every change with what the change is. Its error stops the change.
+	Step func(what string) error
+	// Alias returns the one path of a disk that has several.
+	Alias func(path string) string
+	// Number returns an origin's device number from its path.
+	Number func(path string) string
+	// DirtyErr is what the engine answers when it should count what is dirty on a disk.
+	DirtyErr error
+	// Looks counts how often the engine counted what is dirty on a disk.
+	Looks int
+
+	mu      sync.Mutex
+	resumed *sync.Cond
+	disks   map[string]*disk
+	origins map[string]map[int64][]byte // by number, then by offset
+	caches  map[string]*assembled
+	refuse  bool
+	size    int64
+	breaker breaker
+}
+
+// disk is a cache's disk: header and metadata as they are, dirty blocks by offset in the origin.
+type disk struct {
+	raw   []byte
+	dirty map[int64][]byte
+}
+
+type assembled struct {
+	disk      *disk
+	origin    string
+	state     cache.State
+	completed bool // its device was made
+}
+
+const (
+	rawBytes = 2 << 20
+	// fakeBlocks is how many blocks a cache has room for.
+	fakeBlocks = 1000
+	devDir     = "/dev/fake/"
+)
+
+var metadata = []byte("the fake engine's metadata")
+
+// NewFake returns a host on which every path is a disk or an origin as it is needed.
+func NewFake() *Fake {
+	f := &Fake{
+		Step: func(string) error { return nil }, Alias: func(path string) string { return path },
+		Number: func(path string) string { return path }, size: 1 << 20,
+		disks: map[string]*disk{}, origins: map[string]map[int64][]byte{}, caches: map[string]*assembled{},
+	}
+	f.resumed = sync.NewCond(&f.mu)
+	return f
+}
+
+// change is called before every change.
+func (f *Fake) change(what string) error {
+	if err := f.breaker.next(); err != nil {
+		return err
+	}
+	return f.Step(what)
+}
+
+func (f *Fake) disk(path string) *disk {
+	path = f.Alias(path)
+	if f.disks[path] == nil {
+		f.disks[path] = &disk{raw: make([]byte, rawBytes), dirty: map[int64][]byte{}}
+	}
+	return f.disks[path]
+}
+
+func (f *Fake) cache(name string) (*assembled, error) {
+	c, ok := f.caches[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", name, cache.ErrAbsent)
+	}
+	return c, nil
+}
+
+// Raw returns the start of a disk, which the caller may change: one MiB of escached's own, then the
+// engine's metadata.
+func (f *Fake) Raw(path string) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.disk(path).raw
+}
+
+// SetDirty leaves a cache on a disk of which this many bytes are dirty.
+func (f *Fake) SetDirty(path string, bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.disk(path)
+	copy(d.metadata(), metadata)
+	d.dirty = map[int64][]byte{}
+	for at := int64(0); at < bytes; at += cache.BlockBytes {
+		d.dirty[at] = make([]byte, cache.BlockBytes)
+	}
+}
+
+// Alter changes what the engine says of a cache.
+func (f *Fake) Alter(name string, alter func(*cache.State)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	alter(&f.caches[name].state)
+}
+
+// Assembled returns the names of all caches.
+func (f *Fake) Assembled() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []string
+	for name := range f.caches {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Reboot takes all caches away at once.
+func (f *Fake) Reboot() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.caches = map[string]*assembled{}
+}
+
+// Wipe implements cache.Engine.
+func (f *Fake) Wipe(_ context.Context, d cache.Disk) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.change("wipe " + d.Name); err != nil {
+		return err
+	}
+	on := f.disk(d.Path)
+	clear(on.raw[:cache.HeaderBytes+cache.BlockBytes])
+	on.dirty = map[int64][]byte{}
+	return nil
+}
+
+func (d *disk) metadata() []byte {
+	return d.raw[cache.HeaderBytes : cache.HeaderBytes+cache.BlockBytes]
+}
+
+// Unused implements cache.Engine.
+func (f *Fake) Unused(_ context.Context, d cache.Disk) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	on := f.disk(d.Path)
+	return cache.Blank(on.raw[:cache.BlockBytes]) && cache.Blank(on.metadata()), nil
+}
+
+// Dirty implements cache.Engine.
+func (f *Fake) Dirty(_ context.Context, d cache.Disk) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Looks++
+	on := f.disk(d.Path)
+	switch {
+	case f.DirtyErr != nil:
+		return 0, f.DirtyErr
+	case cache.Blank(on.metadata()):
+		return 0, nil
+	case !on.formatted():
+		return 0, fmt.Errorf("%w: its metadata is not the fake engine's", cache.ErrCorrupt)
+	}
+	return int64(len(on.dirty)) * cache.BlockBytes, nil
+}
+
+func (d *disk) formatted() bool { return string(d.metadata()[:len(metadata)]) == string(metadata) }
+
+// CheckOptions implements cache.Engine.
+func (f *Fake) CheckOptions(o cache.Options) error {
+	if o.HighWatermark > 0 && o.LowWatermark > o.HighWatermark {
+		return errors.New("lowWatermark is above highWatermark")
+	}
+	return nil
+}
+
+// Prepare implements cache.Engine.
+func (f *Fake) Prepare(_ context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	on := f.disk(s.Disk.Path)
+	format, err := id.Judge(on.raw[:cache.BlockBytes], usedHere)
+	switch {
+	case err != nil:
+		return err
+	case !format && !on.formatted():
+		return fmt.Errorf("%w: its metadata is not the fake engine's", cache.ErrCorrupt)
+	case !format:
+		return nil
+	}
+	for _, formatted := range []bool{false, true} {
+		block, err := cache.Header{Identity: id, Formatted: formatted}.Block()
+		if err != nil {
+			return err
+		}
+		if err := f.change("write header of " + s.Disk.Name); err != nil {
+			return err
+		}
+		copy(on.raw, block)
+		if formatted {
+			return nil
+		}
+		if err := f.change("format " + s.Disk.Name); err != nil {
+			return err
+		}
+		on.dirty = map[int64][]byte{}
+		copy(on.metadata(), metadata)
+	}
+	return nil
+}
+
+// Assemble implements cache.Engine.
+func (f *Fake) Assemble(_ context.Context, s cache.Spec) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := s.Disk.Name
+	if _, ok := f.caches[name]; ok {
+		return "", fmt.Errorf("%s exists", name)
+	}
+	if err := f.change("assemble " + name); err != nil {
+		return "", err
+	}
+	number := f.Number(s.Origin)
+	if f.origins[number] == nil {
+		f.origins[number] = map[int64][]byte{}
+	}
+	if s.Options.Mode == "" {
+		s.Options.Mode = cache.Writeback
+	}
+	f.caches[name] = &assembled{disk: f.disk(s.Disk.Path), origin: number, state: cache.State{
+		Path: devDir + name, Origin: number, Bytes: s.Bytes, Options: s.Options, Known: true,
+	}}
+	if err := f.complete(name, f.caches[name]); err != nil {
+		delete(f.caches, name)
+		return "", err
+	}
+	return devDir + name, nil
+}
+
+func (f *Fake) complete(name string, c *assembled) error {
+	if c.completed {
+		return nil
+	}
+	if err := f.change("make the device of " + name); err != nil {
+		return err
+	}
+	c.completed = true
+	return nil
+}
+
+// Remove implements cache.Engine.
+func (f *Fake) Remove(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, ok := f.caches[name]
+	if !ok {
+		return nil
+	}
+	if err := f.change("remove " + name); err != nil {
+		return err
+	}
+	if c.state.Open > 0 {
+		return cache.ErrOpen
+	}
+	delete(f.caches, name)
+	return nil
+}
+
+// States implements cache.Engine.
+func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]cache.State{}
+	for name, c := range f.caches {
+		if s := c.state; strings.HasPrefix(name, prefix) {
+			if s.Known {
+				s.Dirty = int64(len(c.disk.dirty)) * cache.BlockBytes
+				s.Free = fakeBlocks*cache.BlockBytes - s.Dirty
+			}
+			out[name] = s
+		}
+	}
+	return out, nil
+}
+
+// Version implements cache.Engine.
+func (f *Fake) Version(context.Context) (string, error) { return "1", nil }

@@ -1,0 +1,158 @@
+package cachetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+)
+
+// WriteBack implements cache.Engine.
+func (f *Fake) WriteBack(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	if err := f.change("write back " + name); err != nil {
+		return err
+	}
+	return f.writeBack(c)
+}
+
+func (f *Fake) writeBack(c *assembled) error {
+	if c.state.Failed = c.state.Failed || f.refuse && len(c.disk.dirty) > 0; c.state.Failed {
+		return cache.ErrFailed
+	}
+	for at, block := range c.disk.dirty {
+		f.origins[c.origin][at] = block
+	}
+	c.disk.dirty = map[int64][]byte{}
+	return nil
+}
+
+// Retry implements cache.Engine.
+func (f *Fake) Retry(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil || !c.state.Failed {
+		return err
+	}
+	return f.reload(name, c, func(*cache.State) {})
+}
+
+// reload changes a cache while its I/O stands still, and clears a failure.
+func (f *Fake) reload(name string, c *assembled, alter func(*cache.State)) error {
+	if err := f.change("suspend " + name); err != nil {
+		return err
+	}
+	c.state.Held = true
+	err := f.change("reload " + name)
+	if err == nil {
+		alter(&c.state)
+	}
+	f.goOn(c)
+	return err
+}
+
+func (f *Fake) goOn(c *assembled) {
+	c.state.Held, c.state.Failed = false, false
+	f.resumed.Broadcast()
+}
+
+// SetMode implements cache.Engine.
+func (f *Fake) SetMode(_ context.Context, name string, m cache.Mode) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil || c.state.Options.Mode == m {
+		return err
+	}
+	return f.reload(name, c, func(s *cache.State) { s.Options.Mode = m })
+}
+
+// Resize implements cache.Engine.
+func (f *Fake) Resize(_ context.Context, name string, bytes int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	if bytes > c.state.Bytes {
+		if err := f.reload(name, c, func(s *cache.State) { s.Bytes = bytes }); err != nil {
+			return err
+		}
+	}
+	return f.complete(name, c)
+}
+
+// Hold implements cache.Engine.
+func (f *Fake) Hold(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	if err := f.change("hold " + name); err != nil {
+		return err
+	}
+	c.state.Held = true
+	return f.writeBack(c)
+}
+
+// Resume implements cache.Engine.
+func (f *Fake) Resume(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	if c.state.Held {
+		if err := f.change("resume " + name); err != nil {
+			return err
+		}
+		f.goOn(c)
+	}
+	return f.complete(name, c)
+}
+
+// breaker fails or kills at one change.
+type breaker struct {
+	left  int
+	kill  bool
+	broke bool
+}
+
+// Killed is what a change panics with when the engine is killed in it.
+type Killed struct{}
+
+var errBroken = errors.New("broken off by the test")
+
+func (b *breaker) next() error {
+	if b.left == 0 {
+		return nil
+	}
+	if b.left--; b.left > 0 {
+		return nil
+	}
+	if b.broke = true; b.kill {
+		panic(Killed{})
+	}
+	return fmt.Errorf("%w", errBroken)
+}
+
+// BreakAt implements Breaker.
+func (f *Fake) BreakAt(n int, kill bool) { f.breaker = breaker{left: n, kill: kill} }
+
+// Broke implements Breaker.
+func (f *Fake) Broke() bool {
+	broke := f.breaker.broke
+	f.breaker = breaker{}
+	return broke
+}

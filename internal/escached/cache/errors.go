@@ -1,0 +1,19 @@
+package cache
+
+import "errors"
+
+// Errors that a caller decides by.
+var (
+	// ErrAbsent means that the cache is not assembled.
+	ErrAbsent = errors.New("the cache is not assembled")
+	// ErrOpen means that someone has the device open.
+	ErrOpen = errors.New("the device is open")
+	// ErrFailed means that the origin refused a write: see State.Failed.
+	ErrFailed = errors.New("the cache could not write back")
+	// ErrDirty means that the origin lacks data that it should have by now.
+	ErrDirty = errors.New("the cache is still dirty")
+	// ErrForeign means that a disk holds the cache of another image.
+	ErrForeign = errors.New("the cache belongs to another image")
+	// ErrCorrupt means that what is on a disk cannot be used as a cache, and that data may be lost.
+	ErrCorrupt = errors.New("the cache is damaged and cannot be used")
+)

@@ -1,0 +1,53 @@
+package writecache
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+)
+
+// Wipe implements cache.Engine. It zeroes escached's header and the kernel's superblock in one write.
+func (e *Engine) Wipe(ctx context.Context, disk cache.Disk) error {
+	return e.disks.Write(ctx, disk.Name, disk.Path, 0, make([]byte, superblockAt+cache.BlockBytes))
+}
+
+// Unused implements cache.Engine. The header is written before anything else, so a blank one means an
+// unused disk. The superblock is read too: a resync need not copy the header first.
+func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
+	for _, offset := range []int64{0, superblockAt} {
+		block, err := e.disks.Read(ctx, disk.Name, disk.Path, offset, cache.BlockBytes)
+		if err != nil || !cache.Blank(block) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// dirtyTimeout bounds reading all of a cache's metadata.
+const dirtyTimeout = time.Minute
+
+// Dirty implements cache.Engine. It runs CountDirty in a child.
+func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
+	out, err := e.disks.Query(ctx, disk.Name, DirtyQuery, disk.Path, dirtyTimeout)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("dirty bytes of %s: %w", disk.Path, err)
+	}
+	return n, nil
+}
+
+func printDirty(device io.ReaderAt, out io.Writer) error {
+	n, err := CountDirty(device, superblockAt)
+	if err == nil {
+		_, err = fmt.Fprintln(out, n)
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package writecache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache"
+)
+
+// The kernel formats a disk with a blank superblock when it assembles a cache on it. That happens
+// once, under a name of its own. As long as the device of the cache's own name has never existed,
+// nobody can have written through it, and an interrupted format may be repeated.
+const formattingSuffix = "-new"
+
+func formatting(name string) string { return name + formattingSuffix }
+func isFormatting(name string) bool { return strings.HasSuffix(name, formattingSuffix) }
+
+// Prepare implements cache.Engine.
+func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {
+	start, err := e.disks.Read(ctx, s.Disk.Name, s.Disk.Path, 0, superblockAt+cache.BlockBytes)
+	if err != nil {
+		return err
+	}
+	format, err := id.Judge(start[:cache.BlockBytes], usedHere)
+	if err != nil {
+		return err
+	}
+	if format {
+		return e.format(ctx, s, cache.Header{Identity: id})
+	}
+	_, blank, err := parseSuperblock(start[superblockAt:])
+	if blank {
+		err = fmt.Errorf("%w: it is blank", errSuperblock)
+	}
+	if err != nil {
+		return fmt.Errorf("it was formatted, but %w; what was not written back is lost, it is not formatted again", err)
+	}
+	return nil
+}
+
+// format has the kernel format the disk. The header says whose the disk is before anything else is on
+// it, and that it is formatted before anyone can write through it.
+func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header) error {
+	name := s.Disk.Name
+	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+		return err
+	}
+	crashpoint.Reach("dev_connect/header_written")
+	if err := e.disks.Write(ctx, name, s.Disk.Path, superblockAt, make([]byte, cache.BlockBytes)); err != nil {
+		return err
+	}
+	crashpoint.Reach("dev_connect/superblock_cleared")
+	if err := e.dm.Create(ctx, name, formatting(name), tableOf(s).String()); err != nil {
+		return err
+	}
+	crashpoint.Reach("dev_connect/formatting")
+	if err := e.remove(ctx, name, formatting(name)); err != nil {
+		return err
+	}
+	block, err := e.disks.Read(ctx, name, s.Disk.Path, superblockAt, cache.BlockBytes)
+	if err != nil {
+		return err
+	}
+	_, blank, err := parseSuperblock(block)
+	if blank {
+		err = errors.New("it is blank")
+	}
+	if err != nil {
+		return fmt.Errorf("the kernel left no superblock after formatting (%v)", err) //nolint:errorlint // not ErrCorrupt: nothing is lost
+	}
+	header.Formatted = true
+	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+		return err
+	}
+	crashpoint.Reach("dev_connect/header_formatted")
+	return nil
+}
+
+func (e *Engine) writeHeader(ctx context.Context, disk cache.Disk, h cache.Header) error {
+	block, err := h.Block()
+	if err != nil {
+		return err
+	}
+	return e.disks.Write(ctx, disk.Name, disk.Path, 0, block)
+}
