@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/csicode"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -45,7 +46,7 @@ var (
 // volume, so they may be returned only when nothing is left behind (see IsFinal).
 func Code(err error) codes.Code {
 	if problem := new(escache.Problem); errors.As(err, &problem) && !errors.Is(err, ErrUndone) {
-		return problemCode(problem.Code)
+		return csicode.Of(problem.Code)
 	}
 	for _, rule := range []struct {
 		code codes.Code
@@ -73,25 +74,6 @@ func Code(err error) codes.Code {
 		return codes.OK
 	}
 	return codes.Internal
-}
-
-func problemCode(code escache.Code) codes.Code {
-	switch code { //nolint:exhaustive // all others say that the state forbids it
-	case escache.CodeImageNotFound:
-		return codes.NotFound
-	case escache.CodeBusy:
-		return codes.Aborted
-	case escache.CodeTimeout:
-		return codes.DeadlineExceeded
-	case escache.CodeNoRoom:
-		return codes.ResourceExhausted
-	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck:
-		return codes.Unavailable
-	case escache.CodeInvalidRequest, escache.CodeUnauthorized, escache.CodeInternal:
-		return codes.Internal
-	default:
-		return codes.FailedPrecondition
-	}
 }
 
 // IsFinal reports whether the kubelet, seeing this code from NodeStage, takes the volume as not staged and does not call

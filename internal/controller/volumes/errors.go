@@ -12,22 +12,23 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/csicode"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/placement"
 )
 
 // Errors of the domain. What wraps one of them reaches the caller with the code beside it.
 var (
-	ErrInvalid     = errors.New("invalid argument")      // InvalidArgument: the request can never succeed
-	ErrOutOfRange  = errors.New("out of range")          // OutOfRange: no size is both enough and allowed
-	ErrNotFound    = errors.New("not found")             // NotFound: volume, node, cluster or pool
-	ErrDifferent   = errors.New("exists differently")    // AlreadyExists: same name, other parameters
-	ErrNoRoom      = errors.New("no room")               // ResourceExhausted: cache, pool, ports or minors
-	ErrBusy        = operation.ErrBusy                   // Aborted: another operation runs, or another change came first
-	ErrRefused     = errors.New("refused")               // FailedPrecondition: dirty, outdated, attached, watched, wrong key
-	ErrUnavailable = errors.New("unavailable")           // Unavailable: Ceph, an escached or the API server does not answer
-	ErrPageToken   = errors.New("unknown page token")    // Aborted, as CSI wants it: start the list again
-	ErrUnsupported = errors.New("not supported by this") // InvalidArgument: a capability or mode the driver does not have
+	ErrInvalid     = errors.New("invalid argument")             // InvalidArgument: the request can never succeed
+	ErrOutOfRange  = errors.New("out of range")                 // OutOfRange: no size is both enough and allowed
+	ErrNotFound    = errors.New("not found")                    // NotFound: volume, node, cluster or pool
+	ErrDifferent   = errors.New("exists differently")           // AlreadyExists: same name, other parameters
+	ErrNoRoom      = errors.New("no room")                      // ResourceExhausted: cache, pool, ports or minors
+	ErrBusy        = operation.ErrBusy                          // Aborted: another operation runs, or another change came first
+	ErrRefused     = errors.New("refused")                      // FailedPrecondition: dirty, outdated, attached, watched, wrong key
+	ErrUnavailable = errors.New("unavailable")                  // Unavailable: Ceph, an escached or the API server does not answer
+	ErrPageToken   = errors.New("unknown page token")           // Aborted, as CSI wants it: start the list again
+	ErrUnsupported = errors.New("not supported by this driver") // InvalidArgument: a capability or mode the driver does not have
 )
 
 var sentinels = []struct {
@@ -65,7 +66,7 @@ func Code(err error) codes.Code {
 		}
 	}
 	if problem, ok := errors.AsType[*escache.Problem](err); ok {
-		return problemCode(problem.Code)
+		return csicode.Of(problem.Code)
 	}
 	if code, ok := kubernetesCode(err); ok {
 		return code
@@ -76,26 +77,6 @@ func Code(err error) codes.Code {
 		return codes.Unavailable
 	}
 	return codes.Internal
-}
-
-// problemCode maps what an escached answered. A refusal that only time or an operator cures is FailedPrecondition.
-func problemCode(code escache.Code) codes.Code {
-	switch code { //nolint:exhaustive // the rest are refusals
-	case escache.CodeBusy:
-		return codes.Aborted
-	case escache.CodeNoRoom:
-		return codes.ResourceExhausted
-	case escache.CodeNotFound, escache.CodeImageNotFound:
-		return codes.NotFound
-	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck:
-		return codes.Unavailable
-	case escache.CodeTimeout:
-		return codes.DeadlineExceeded
-	case escache.CodeInvalidRequest, escache.CodeInternal, escache.CodeUnknownPath, escache.CodeMethodNotAllowed:
-		return codes.Internal
-	default:
-		return codes.FailedPrecondition
-	}
 }
 
 func kubernetesCode(err error) (codes.Code, bool) {
