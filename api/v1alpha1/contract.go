@@ -8,16 +8,6 @@ const (
 	// by then.
 	PublishContextEpoch = "escache.io/epoch"
 
-	// What dev_connect needs of the volume, in the same place. Numbers are decimal; "0" means escached's default, an empty
-	// image id that nobody has read it yet.
-	PublishContextPool          = "escache.io/pool"
-	PublishContextImage         = "escache.io/image"
-	PublishContextImageID       = "escache.io/image-id"
-	PublishContextCacheMode     = "escache.io/cache-mode"
-	PublishContextHighWatermark = "escache.io/high-watermark"
-	PublishContextLowWatermark  = "escache.io/low-watermark"
-	PublishContextMaxDirtyAge   = "escache.io/max-dirty-age-seconds"
-
 	// VolumeContextMkfsOptions is the key in the volume_context that holds additional options for
 	// mkfs, separated by blanks. It is the StorageClass parameter of the same name.
 	VolumeContextMkfsOptions = "mkfsOptions"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -43,7 +44,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	if err != nil {
 		return 0, err
 	}
-	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		return 0, fmt.Errorf("status of volume %s: %w", v.Name, err)
 	}
@@ -66,7 +67,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	if limit > 0 && size > limit {
 		return 0, fmt.Errorf("%w: volume %s has %d bytes, the limit is %d", ErrTooLarge, v.Name, size, limit)
 	}
-	if err := s.Cache.Resize(ctx, refOf(v), size); err != nil {
+	if err := s.Cache.Resize(ctx, cachevolume.Ref(v), size); err != nil {
 		return 0, fmt.Errorf("grow the device of volume %s: %w", v.Name, err)
 	}
 	if at != nil && !at.Node && !at.FilesystemReadOnly {

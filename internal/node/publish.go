@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -80,7 +81,7 @@ func (s *Service) publishSource(
 	if err != nil {
 		return "", device, nil, err
 	}
-	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		return "", device, nil, fmt.Errorf("status of volume %s: %w", r.volume, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -19,10 +20,6 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
-
-func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
-	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
-}
 
 func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if err := checkDirectory("staging target path", r.path); err != nil {
@@ -32,7 +29,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if err != nil {
 		return err
 	}
-	connected, err := s.Cache.DevConnect(ctx, connectRequest(v))
+	connected, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
 	if err != nil {
 		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)
 	}
@@ -67,7 +64,7 @@ func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1
 // caughtUp takes this node off the list of outdated nodes where its copy has become current since: its disk had failed while it had the
 // volume, and is back after a reboot. The record was read before the copies are looked at, so that whatever changes it meanwhile wins.
 func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
-	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		return nil, err
 	}
@@ -79,22 +76,6 @@ func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alp
 			ErrRefused, v.Name, strings.Join(v.Spec.Replicas, " and "))
 	}
 	return s.Cluster.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
-}
-
-func connectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
-	o := v.Spec.CacheOptions
-	request := escache.ConnectRequest{
-		VolumeRef: refOf(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
-		Options: escache.ConnectOptions{
-			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
-			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
-		},
-	}
-	if v.Status.Authority != v1alpha1.AuthorityCache {
-		// The record says that the truth is in Ceph and stays there: nothing may become dirty until it says otherwise.
-		request.Options.Mode = escache.ModeWritethrough
-	}
-	return request
 }
 
 // stageDevice takes a connected device to the staging path.
@@ -255,7 +236,7 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 
 // inUse reports whether the volume's device is mounted anywhere: then an earlier call has staged it.
 func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
-	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil || status.Device == "" {
 		return false, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/command"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -371,7 +372,7 @@ func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 			h := newHost()
 			h.attached("v")
 			h.volumes["v"].Spec.Replicas, h.volumes["v"].Status.Outdated = []string{"n1", "n2"}, c.outdated
-			ref := refOf(h.volumes["v"])
+			ref := cachevolume.Ref(h.volumes["v"])
 			h.status["v"] = &escache.VolumeStatus{
 				VolumeRef: ref, State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: c.disk, SyncedPercent: 100,
 				Peers: []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: c.peer}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -71,7 +72,7 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 			Status: severityOf(f.Severity), Reason: string(f.Reason), Message: f.Message,
 		})
 	}
-	status, err := s.Cache.VolumeStatus(ctx, refOf(v))
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		add(health.Finding{Reason: health.EscachedSilent, Severity: health.Degraded,
 			Message: "escached on this node does not answer: " + err.Error()})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -33,7 +34,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	}
 	var status *escache.VolumeStatus
 	if v != nil {
-		if status, err = s.Cache.VolumeStatus(ctx, refOf(v)); err != nil {
+		if status, err = s.Cache.VolumeStatus(ctx, cachevolume.Ref(v)); err != nil {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
 		}
 		if isSuperseded(v, s.Node, *status) {
@@ -106,7 +107,7 @@ func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
 			return nil
 		}
-		if _, err := s.Cache.DevConnect(ctx, connectRequest(v)); err != nil {
+		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
 			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
 		}
 	}
@@ -132,7 +133,7 @@ func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path stri
 	s.Logger.WarnContext(ctx, "giving up the device of a volume that was taken over", "volume", v.Name, "epoch", status.Epoch,
 		"takenOverBy", v.Status.AttachedNode, "takenOverIn", v.Status.Epoch)
 	// While it is mounted the device stays, and all I/O to it fails from now on: so unmounting does not hang.
-	err = s.Cache.Abandon(ctx, refOf(v), v.Status.Epoch)
+	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch)
 	problem := new(escache.Problem)
 	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
 	if err != nil && !open {
@@ -149,7 +150,7 @@ func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path stri
 	if !open {
 		return nil
 	}
-	if err := s.Cache.Abandon(ctx, refOf(v), v.Status.Epoch); err != nil {
+	if err := s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch); err != nil {
 		return fmt.Errorf("give up the device of volume %s after it was unmounted: %w", v.Name, err)
 	}
 	return nil
@@ -166,7 +167,7 @@ func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 
 // takeDown flushes for at most flushTime and then stops the device.
 func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
-	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{VolumeRef: refOf(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
+	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{VolumeRef: cachevolume.Ref(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
 	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeNotConnected {
 		return nil
 	}
@@ -178,7 +179,7 @@ func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTi
 			v1alpha1.HumanBytes(flushed.DirtyBytes), v.Name)
 	}
 	crashpoint.Reach("node_unstage/flushed")
-	if err := s.Cache.Stop(ctx, refOf(v)); err != nil {
+	if err := s.Cache.Stop(ctx, cachevolume.Ref(v)); err != nil {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}
 	crashpoint.Reach("node_unstage/stopped")

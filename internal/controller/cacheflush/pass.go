@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
 )
 
@@ -153,7 +154,7 @@ func (r *Reconciler) step(
 	} else if authority.InCeph(v) {
 		return done(now, "")
 	}
-	flushed, err := r.Hosts.Flush(ctx, at, refOf(v), longest)
+	flushed, err := r.Hosts.Flush(ctx, at, cachevolume.Ref(v), longest)
 	if err != nil {
 		return waiting(now, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/test/hosttest"
 )
 
@@ -256,7 +257,7 @@ func TestDrainEndsWithTheMoveOfTheVolume(t *testing.T) {
 	v = w.volume("a")
 	v.Status.AttachedNode, v.Status.Epoch = "n1", 5
 	must(t, w.api.Status().Update(t.Context(), v))
-	w.fleet.Hosts["n1"].Stage(refOf(v), "10.0.0.1:0/2", 5, escache.ModeWriteback)
+	w.fleet.Hosts["n1"].Stage(cachevolume.Ref(v), "10.0.0.1:0/2", 5, escache.ModeWriteback)
 	w.pass()
 	w.until(v1alpha1.FlushDrained)
 	for _, name := range []string{"a", "b", "c"} {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
 // pageSize bounds the memory that reading all volumes takes.
@@ -173,7 +173,7 @@ func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume
 			TotalBytes: v.Status.DirtyBytes,
 		}
 		if v.Status.AttachedNode != "" {
-			status, err := r.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+			status, err := r.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 			if err == nil && status.DirtyBytes != nil {
 				out[i].TotalBytes = *status.DirtyBytes
 			}
@@ -181,8 +181,4 @@ func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume
 		out[i].LeftBytes = out[i].TotalBytes
 	})
 	return out
-}
-
-func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
-	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/operation"
@@ -105,9 +106,9 @@ func (w *world) lay(v *v1alpha1.CacheVolume, node string, epoch, dirty int64) {
 	w.t.Helper()
 	h := w.fleet.Hosts[node]
 	w.port++
-	must(w.t, h.Lay(escache.ReplicaRequest{VolumeRef: refOf(v), CacheBytes: 1 << 30, SizeBytes: 1 << 30, Port: w.port, Minor: w.port}))
-	h.Stage(refOf(v), "10.0.0.1:0/1", epoch, escache.ModeWriteback)
-	h.Write(refOf(v), dirty)
+	must(w.t, h.Lay(escache.ReplicaRequest{VolumeRef: cachevolume.Ref(v), CacheBytes: 1 << 30, SizeBytes: 1 << 30, Port: w.port, Minor: w.port}))
+	h.Stage(cachevolume.Ref(v), "10.0.0.1:0/1", epoch, escache.ModeWriteback)
+	h.Write(cachevolume.Ref(v), dirty)
 }
 
 func (w *world) volume(name string) *v1alpha1.CacheVolume {

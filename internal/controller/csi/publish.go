@@ -12,9 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// publish makes node the only one that may write: it takes the attachment by compare-and-swap, has the replicas laid where
-// they are not, and only then lets the truth move to the cache. NodeStage refuses until that is on record. Where the node has no
-// current copy of what is dirty, one that has writes it back first.
+// publish makes node the only one that may write. It claims the attachment by compare-and-swap, has the
+// replicas laid, and only then moves the authority to the cache; NodeStage refuses until that is on
+// record. If the node has no current copy of dirty data, a node that has one writes it back first.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerpublishvolume
 func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
@@ -23,45 +23,20 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		return nil, err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReady {
-		return nil, fmt.Errorf("volume %s is not made yet: %w", id, volumes.ErrRefused)
+		return nil, fmt.Errorf("volume %s is not created yet: %w", id, volumes.ErrRefused)
 	}
 	if _, err := s.Hosts.ReplicationAddress(ctx, node); err != nil {
 		return nil, fmt.Errorf("find node %s: %w", node, err)
 	}
-	group, err := s.Group(ctx, v.Spec.Group)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := s.attachment(ctx, v, group.Spec.Nodes, node)
+	plan, err := s.plan(ctx, v, node)
 	if err != nil {
 		return nil, err
 	}
 	if plan.Drained {
 		return publishContext(v), nil
 	}
-	if len(plan.FlushFirst) > 0 {
-		if err := s.WriteBack(ctx, v, plan.FlushFirst); err != nil {
-			return nil, fmt.Errorf("node %s has no current copy of volume %s: %w", node, id, err)
-		}
-		if plan, err = authority.Attach(v, group.Spec.Nodes, node); err != nil {
-			return nil, err
-		}
-	}
-	if v.Status.ImageID == "" {
-		if v.Status.ImageID, err = s.Images.ID(ctx, volumes.ImageOf(v)); err != nil {
-			return nil, fmt.Errorf("read the id of image %s: %w", volumes.ImageOf(v), err)
-		}
-	}
-	if !plan.Held {
-		if err := s.FenceAgain(ctx, v); err != nil {
-			return nil, err
-		}
-		v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
-		v.Status.WriteThrough = nil
-		if err := s.UpdateStatus(ctx, v, "node "+node+" has it"); err != nil {
-			return nil, err
-		}
-		crashpoint.Reach("publish/attached")
+	if err := s.claim(ctx, v, plan, node); err != nil {
+		return nil, err
 	}
 	if plan.TakeOver {
 		err = s.TakeOver(ctx, v, node)
@@ -72,17 +47,65 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		return nil, err
 	}
 	crashpoint.Reach("publish/replicas_laid")
-	if authority.InCeph(v) {
-		v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, nil
-		if err := s.UpdateStatus(ctx, v, "its cache may be dirty"); err != nil {
-			return nil, err
-		}
-		crashpoint.Reach("publish/authority_written")
+	if err := s.giveToCache(ctx, v); err != nil {
+		return nil, err
 	}
 	return publishContext(v), nil
 }
 
-// attachment decides; a volume that is only thought to be dirty is asked about first.
+// plan decides what has to be done for the node. Where another node has to write back first, it does so
+// and decides again.
+func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string) (authority.Attachment, error) {
+	group, err := s.Group(ctx, v.Spec.Group)
+	if err != nil {
+		return authority.Attachment{}, err
+	}
+	plan, err := s.attachment(ctx, v, group.Spec.Nodes, node)
+	if err != nil || plan.Drained || len(plan.FlushFirst) == 0 {
+		return plan, err
+	}
+	if err := s.WriteBack(ctx, v, plan.FlushFirst); err != nil {
+		return plan, fmt.Errorf("node %s has no current copy of volume %s: %w", node, v.Name, err)
+	}
+	return authority.Attach(v, group.Spec.Nodes, node)
+}
+
+// claim records that the node has the volume, unless it has it already.
+func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) (err error) {
+	if v.Status.ImageID == "" {
+		if v.Status.ImageID, err = s.Images.ID(ctx, volumes.ImageOf(v)); err != nil {
+			return fmt.Errorf("read the id of image %s: %w", volumes.ImageOf(v), err)
+		}
+	}
+	if plan.Held {
+		return nil
+	}
+	if err := s.FenceAgain(ctx, v); err != nil {
+		return err
+	}
+	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
+	v.Status.WriteThrough = nil
+	if err := s.UpdateStatus(ctx, v, "node "+node+" has it"); err != nil {
+		return err
+	}
+	crashpoint.Reach("publish/attached")
+	return nil
+}
+
+// giveToCache moves the authority to the cache, which may become dirty from then on.
+func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if !authority.InCeph(v) {
+		return nil
+	}
+	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, nil
+	if err := s.UpdateStatus(ctx, v, "its cache may be dirty"); err != nil {
+		return err
+	}
+	crashpoint.Reach("publish/authority_written")
+	return nil
+}
+
+// attachment decides. If the record only says that the volume may be dirty, its hosts are asked first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
 	decided := err == nil && len(plan.FlushFirst) == 0
@@ -102,17 +125,8 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 	return plan, err
 }
 
-// publishContext is what csi-node needs to connect without asking anybody but the record itself.
+// publishContext returns what NodeStage gets: the epoch, by which csi-node refuses a call that is late.
+// Everything else it reads from the record.
 func publishContext(v *v1alpha1.CacheVolume) map[string]string {
-	o := v.Spec.CacheOptions
-	return map[string]string{
-		v1alpha1.PublishContextEpoch:         strconv.FormatInt(v.Status.Epoch, 10),
-		v1alpha1.PublishContextPool:          v.Spec.Pool,
-		v1alpha1.PublishContextImage:         v.Spec.Image,
-		v1alpha1.PublishContextImageID:       v.Status.ImageID,
-		v1alpha1.PublishContextCacheMode:     string(v.Spec.CacheMode),
-		v1alpha1.PublishContextHighWatermark: strconv.Itoa(int(o.HighWatermark)),
-		v1alpha1.PublishContextLowWatermark:  strconv.Itoa(int(o.LowWatermark)),
-		v1alpha1.PublishContextMaxDirtyAge:   strconv.Itoa(int(o.MaxDirtyAgeSeconds)),
-	}
+	return map[string]string{v1alpha1.PublishContextEpoch: strconv.FormatInt(v.Status.Epoch, 10)}
 }

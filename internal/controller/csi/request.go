@@ -41,10 +41,10 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 		return createRequest{}, err
 	}
 	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
-		return createRequest{}, fmt.Errorf("volumes made of volumes are %w driver; take a snapshot, and make one of that", volumes.ErrUnsupported)
+		return createRequest{}, fmt.Errorf("volumes made of volumes are %w; take a snapshot, and make one of that", volumes.ErrUnsupported)
 	}
 	if len(r.GetMutableParameters()) > 0 {
-		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w driver", volumes.ErrUnsupported)
+		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w", volumes.ErrUnsupported)
 	}
 	size, err := parseSize(r.GetCapacityRange())
 	if err != nil {
@@ -121,7 +121,7 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 		default:
-			return fmt.Errorf("access mode %s is %w driver: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
+			return fmt.Errorf("access mode %s is %w: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
 				"ReadWriteOncePod", mode, volumes.ErrUnsupported)
 		}
 	}
@@ -176,7 +176,7 @@ func checkPublish(r *csi.ControllerPublishVolumeRequest) error {
 		return fmt.Errorf("volume capability is missing: %w", volumes.ErrInvalid)
 	}
 	if r.GetReadonly() {
-		return fmt.Errorf("publishing read-only is %w driver; mount the volume read-only instead", volumes.ErrUnsupported)
+		return fmt.Errorf("publishing read-only is %w; mount the volume read-only instead", volumes.ErrUnsupported)
 	}
 	return checkCapabilities([]*csi.VolumeCapability{r.GetVolumeCapability()})
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -108,7 +109,7 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
 	}
 	crashpoint.Reach("delete_snapshot/snapshot_removed")
-	if err := s.RemoveFinalizers(ctx, snapshot); err != nil {
+	if err := cachevolume.RemoveFinalizers(ctx, s.Cached, snapshot); err != nil {
 		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
 	}
 	return nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	service "github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
@@ -134,7 +135,7 @@ func other(v *v1alpha1.CacheVolume) string {
 }
 
 func ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
-	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+	return cachevolume.Ref(v)
 }
 
 func capability() *csi.VolumeCapability {

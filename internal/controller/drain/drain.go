@@ -26,6 +26,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -89,7 +90,7 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 	case authority.InCeph(v) && len(claims) == 0:
 		return v, fmt.Errorf("volume %s is %w to node %s", volume, ErrAttaching, v.Status.AttachedNode)
 	}
-	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 	if err != nil {
 		return v, err
 	}
@@ -138,7 +139,7 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 	if v.Status.AttachedNode == "" {
 		return false, none, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
 	}
-	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 	if err != nil {
 		return false, status, err
 	}
@@ -215,7 +216,7 @@ func (d *Drainer) answers(ctx context.Context, volume string, needed func(*v1alp
 	if err != nil || v.Status.AttachedNode == "" || !needed(v) {
 		return err
 	}
-	_, err = d.config.Hosts.Status(ctx, v.Status.AttachedNode, refOf(v))
+	_, err = d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 	return err
 }
 
@@ -228,7 +229,7 @@ func (d *Drainer) toCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
 func (d *Drainer) setMode(ctx context.Context, v *v1alpha1.CacheVolume, mode escache.Mode) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	if err := d.config.Hosts.SetMode(ctx, v.Status.AttachedNode, refOf(v), mode); err != nil {
+	if err := d.config.Hosts.SetMode(ctx, v.Status.AttachedNode, cachevolume.Ref(v), mode); err != nil {
 		return fmt.Errorf("turn volume %s to %s on node %s: %w", v.Name, mode, v.Status.AttachedNode, err)
 	}
 	return nil
@@ -263,8 +264,4 @@ func (d *Drainer) write(ctx context.Context, v *v1alpha1.CacheVolume, what strin
 		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
 	}
 	return nil
-}
-
-func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
-	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -42,7 +43,7 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	if _, err := authority.Substitutable(v, epoch, out.To); err != nil {
 		return out, err
 	}
-	status, err := s.Hosts.Status(ctx, holder, refOf(v))
+	status, err := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
 	if err != nil {
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}

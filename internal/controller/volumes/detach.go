@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -21,7 +22,7 @@ func (s *Steps) TakeFrom(
 	if err != nil {
 		return fmt.Errorf("ask Kubernetes about node %s: %w", node, err)
 	}
-	status, err := s.Hosts.Status(ctx, node, refOf(v))
+	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 	plan, err := decide(authority.Report{Status: status, Err: err}, death)
 	if err != nil || plan.Gone {
 		return err

@@ -5,11 +5,10 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
 // Volume reads a CacheVolume from the API server itself: what is decided by it must not be stale.
@@ -56,23 +55,13 @@ func (s *Steps) MarkDeleted(ctx context.Context, v *v1alpha1.CacheVolume) error 
 
 // RemoveRecord removes the finalizer, and with it the record. A record that is gone is success.
 func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	if err := s.RemoveFinalizers(ctx, v); err != nil {
+	if err := cachevolume.RemoveFinalizers(ctx, s.Cached, v); err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", v.Name, err)
 	}
 	s.Book.Forget(v.Name)
 	return nil
 }
 
-// RemoveFinalizers has Kubernetes remove an object that is marked as deleted. One that is gone is success.
-func (s *Steps) RemoveFinalizers(ctx context.Context, o client.Object) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.GetUID())
-	return client.IgnoreNotFound(s.Cached.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)))
-}
-
 func ImageOf(v *v1alpha1.CacheVolume) ImageRef {
 	return ImageRef{ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image}
-}
-
-func refOf(v *v1alpha1.CacheVolume) escache.VolumeRef {
-	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }

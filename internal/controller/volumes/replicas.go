@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -36,7 +37,7 @@ func (s *Steps) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[s
 
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
 	request := escache.ReplicaRequest{
-		VolumeRef: refOf(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
 		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
 	}
 	// DRBD's configuration has to be the same on both hosts, so the order of the nodes is not the order of preference.
@@ -68,7 +69,7 @@ func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 			return fmt.Errorf("node %s was not ready when last asked: %w", node, ErrUnavailable)
 		}
 		s.Log.InfoContext(ctx, "dropping replica", "volume", v.Name, "node", node, "reason", "everything is in Ceph")
-		err := s.Hosts.DeleteReplica(ctx, node, refOf(v), true)
+		err := s.Hosts.DeleteReplica(ctx, node, cachevolume.Ref(v), true)
 		crashpoint.Reach("replica/dropped")
 		return err
 	})
@@ -119,7 +120,7 @@ func (s *Steps) reports(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 	var mu sync.Mutex
 	out := map[string]authority.Report{}
 	onEach(v.Spec.Replicas, func(node string) error {
-		status, err := s.Hosts.Status(ctx, node, refOf(v))
+		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 		mu.Lock()
 		defer mu.Unlock()
 		out[node] = authority.Report{Status: status, Err: err}

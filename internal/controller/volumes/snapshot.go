@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -76,7 +77,7 @@ func (s *Steps) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref Snaps
 // flushUntilHoldable writes back while I/O goes on, so that it rests shortly.
 func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	for {
-		status, err := s.Hosts.Status(ctx, node, refOf(v))
+		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 		if err != nil {
 			return fmt.Errorf("ask node %s how much is dirty: %w", node, err)
 		}
@@ -88,7 +89,7 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
 				node, v1alpha1.HumanBytes(*dirty), ErrBusy)
 		}
-		if _, err := s.Hosts.Flush(ctx, node, refOf(v), flushBite); err != nil {
+		if _, err := s.Hosts.Flush(ctx, node, cachevolume.Ref(v), flushBite); err != nil {
 			return fmt.Errorf("write it back on node %s: %w", node, err)
 		}
 	}
@@ -97,7 +98,7 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 // hold has I/O rest. It waits for what still runs there, as a flush does whose end was not waited for.
 func (s *Steps) hold(ctx context.Context, v *v1alpha1.CacheVolume, node string) (time.Time, error) {
 	for {
-		until, err := s.Hosts.Hold(ctx, node, refOf(v), holdTime)
+		until, err := s.Hosts.Hold(ctx, node, cachevolume.Ref(v), holdTime)
 		if unreachable(err) { // it may be held all the same
 			return until, errors.Join(err, s.release(ctx, v, node))
 		}
@@ -119,7 +120,7 @@ func (s *Steps) takeUntil(ctx context.Context, v *v1alpha1.CacheVolume, node str
 		return Snapshot{}, err
 	}
 	crashpoint.Reach("create_snapshot/taken_held")
-	status, err := s.Hosts.Status(ctx, node, refOf(v))
+	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("ask node %s whether it was held: %w", node, err)
 	}
@@ -132,5 +133,5 @@ func (s *Steps) takeUntil(ctx context.Context, v *v1alpha1.CacheVolume, node str
 func (s *Steps) release(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	return s.Hosts.Release(ctx, node, refOf(v))
+	return s.Hosts.Release(ctx, node, cachevolume.Ref(v))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -53,7 +54,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 	}
 	crashpoint.Reach("repair/substitute_recorded")
 	// What may be left there of earlier times must not be taken for a copy.
-	if err := s.Hosts.DeleteReplica(ctx, substitute, refOf(v), true); err != nil {
+	if err := s.Hosts.DeleteReplica(ctx, substitute, cachevolume.Ref(v), true); err != nil {
 		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
 	}
 	crashpoint.Reach("repair/substitute_cleared")

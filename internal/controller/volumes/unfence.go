@@ -8,6 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -42,7 +43,7 @@ func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 	reports, gone := map[string]authority.Report{}, map[string]bool{}
 	for _, client := range v.Status.Fenced {
 		if _, asked := reports[client.Node]; !asked && client.Node != "" {
-			status, err := s.Hosts.Status(ctx, client.Node, refOf(v))
+			status, err := s.Hosts.Status(ctx, client.Node, cachevolume.Ref(v))
 			reports[client.Node] = authority.Report{Status: status, Err: err}
 		}
 		gone[client.Address] = authority.MapGone(v, client, reports[client.Node], s.Now())

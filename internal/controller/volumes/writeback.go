@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -82,15 +82,7 @@ func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error 
 
 // flush connects the volume on a node, writes back its cache and takes it down.
 func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
-	o := v.Spec.CacheOptions
-	err := s.Hosts.DevConnect(ctx, node, escache.ConnectRequest{
-		VolumeRef: refOf(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
-		// Those of a pod's own attachment: one may follow on this node without taking the device down.
-		Options: escache.ConnectOptions{
-			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
-			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
-		},
-	})
+	err := s.Hosts.DevConnect(ctx, node, cachevolume.ConnectRequest(v))
 	if err != nil {
 		return fmt.Errorf("connect volume %s on node %s to write it back: %w", v.Name, node, err)
 	}
@@ -100,7 +92,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 		return fmt.Errorf("volume %s is connected on node %s, and the call's time is up before it is written back; "+
 			"the repeated call goes on: %w", v.Name, node, ErrBusy)
 	}
-	flushed, err := s.Hosts.Flush(ctx, node, refOf(v), longest)
+	flushed, err := s.Hosts.Flush(ctx, node, cachevolume.Ref(v), longest)
 	if err != nil {
 		return fmt.Errorf("write back volume %s on node %s: %w", v.Name, node, err)
 	}
@@ -109,7 +101,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 			node, v.Name, flushed.DirtyBytes, v1alpha1.HumanBytes(flushed.DirtyBytes), ErrBusy)
 	}
 	crashpoint.Reach("flush/flushed")
-	if err := s.Hosts.Stop(ctx, node, refOf(v)); err != nil {
+	if err := s.Hosts.Stop(ctx, node, cachevolume.Ref(v)); err != nil {
 		return fmt.Errorf("stop volume %s on node %s after it was written back: %w", v.Name, node, err)
 	}
 	crashpoint.Reach("flush/stopped")

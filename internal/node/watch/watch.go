@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
@@ -265,7 +266,7 @@ func (w *Watch) stalled(v *volume, s escache.VolumeStatus, now time.Time) bool {
 func (w *Watch) Recorded(object *v1alpha1.CacheVolume) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if v, ok := w.volumes[escache.VolumeRef{Pool: object.Spec.Pool, Image: object.Spec.Image}]; ok {
+	if v, ok := w.volumes[cachevolume.Ref(object)]; ok {
 		v.news = object
 	}
 }

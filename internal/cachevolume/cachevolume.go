@@ -1,0 +1,45 @@
+// Package cachevolume says in one place what csi-controller and csi-node both derive from a
+// CacheVolume object: the name of the volume in the escache API, and the request that connects it.
+package cachevolume
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Ref returns the volume's name in the escache API.
+func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
+	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+}
+
+// ConnectRequest returns the dev_connect of the volume's present attachment. csi-node sends it for a
+// pod, csi-controller to write a cache back; both send the same, because a pod's attachment may follow
+// a write-back on the same host without taking the device down.
+func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
+	o := v.Spec.CacheOptions
+	request := escache.ConnectRequest{
+		VolumeRef: Ref(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
+		Options: escache.ConnectOptions{
+			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
+			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
+		},
+	}
+	if v.Status.Authority != v1alpha1.AuthorityCache {
+		// The record says that all data is in Ceph. Nothing may become dirty until it says otherwise.
+		request.Options.Mode = escache.ModeWritethrough
+	}
+	return request
+}
+
+// RemoveFinalizers removes the finalizers of an object that is marked as deleted, and so the object
+// itself. An object that is gone is success.
+func RemoveFinalizers(ctx context.Context, c client.Writer, o client.Object) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.GetUID())
+	return client.IgnoreNotFound(c.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)))
+}
