@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/authority"
@@ -85,15 +84,4 @@ func IsFinal(code codes.Code) bool {
 	default:
 		return true
 	}
-}
-
-// Status makes a gRPC status of an error.
-func Status(err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := status.FromError(err); ok {
-		return err
-	}
-	return status.Error(Code(err), err.Error())
 }

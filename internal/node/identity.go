@@ -15,27 +15,6 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// GetPluginInfo names the driver.
-func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
-}
-
-// GetPluginCapabilities says that volumes belong to groups and can grow while in use, as csi-controller says too.
-func (s *Service) GetPluginCapabilities(
-	context.Context, *csi.GetPluginCapabilitiesRequest,
-) (*csi.GetPluginCapabilitiesResponse, error) {
-	service := func(t csi.PluginCapability_Service_Type) *csi.PluginCapability {
-		return &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}}}
-	}
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
-		service(csi.PluginCapability_Service_CONTROLLER_SERVICE),
-		service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
-		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
-			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
-		}}},
-	}}, nil
-}
-
 // Probe says whether volumes can be staged here.
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.Ready == nil || len(s.Ready(ctx)) == 0)}, nil

@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/node/server"
+	"github.com/escache/escache-csi/internal/csiserver"
+	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
 // controller makes and attaches volumes on the fake host, as far as the sanity suite's node tests need it. The real controller
@@ -113,18 +114,18 @@ func runSanity(t *testing.T, h *host, service *Service, access string) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	logged := server.Interceptor(service.Logger, server.NewMetrics(prometheus.NewRegistry()), Status)
-	s := grpc.NewServer(grpc.UnaryInterceptor(logged))
+	calls := csiserver.Observer{Log: service.Logger, Code: Code, Seconds: NewCallMetric(prometheus.NewRegistry())}
+	s := grpc.NewServer(grpc.UnaryInterceptor(calls.Intercept))
 	csi.RegisterIdentityServer(s, service)
 	csi.RegisterNodeServer(s, service)
 	csi.RegisterControllerServer(s, &controller{host: h})
-	listener, err := server.Listen(filepath.Join(dir, "csi.sock"))
+	listener, err := unixsocket.Listen(filepath.Join(dir, "csi.sock"), unixsocket.Modes{Directory: 0o755, Socket: 0o600})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, s, listener, time.Second) }()
+	go func() { served <- csiserver.Serve(ctx, s, listener, time.Second) }()
 	defer func() { cancel(); <-served }()
 
 	config := sanity.NewTestConfig()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/operation"
@@ -81,7 +82,7 @@ type Options struct {
 // Service serves CSI's Node and Identity.
 type Service struct {
 	csi.UnimplementedNodeServer
-	csi.UnimplementedIdentityServer
+	csiserver.Identity
 	Options
 
 	operations *operation.Locks
@@ -90,7 +91,7 @@ type Service struct {
 
 // New returns a Service.
 func New(o Options) *Service {
-	return &Service{Options: o, operations: operation.NewLocks(time.Now), info: &nodeInfo{}}
+	return &Service{Identity: csiserver.Identity{Version: o.Version}, Options: o, operations: operation.NewLocks(time.Now), info: &nodeInfo{}}
 }
 
 // NodeStageVolume connects the cache, makes a filesystem on a blank device and mounts it.

@@ -19,7 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
-	nodeserver "github.com/escache/escache-csi/internal/node/server"
+	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
@@ -65,7 +65,7 @@ var descText = regexp.MustCompile(`fqName: "(\w+)", help: ("(?:[^"\\]|\\.)*"), .
 func TestReferenceIsWhatIsExported(t *testing.T) {
 	r := &registerer{Registry: prometheus.NewRegistry()}
 	server.NewMetrics(r)
-	nodeserver.NewMetrics(r)
+	node.NewCallMetric(r)
 	orphans.NewWatch(orphans.Search{}, time.Minute, slog.New(slog.DiscardHandler), r)
 	book := reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 100, Last: 199},

@@ -211,7 +211,7 @@ func (p parts) assemble(ctx context.Context) error {
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
 	})
 	calls := server.New(server.Config{
-		Socket: p.options.Socket, Service: service, Log: p.log.With("component", "csi"), Metrics: p.metrics,
+		Socket: p.options.Socket, Service: service, Code: volumes.Code, Log: p.log.With("component", "csi"), Metrics: p.metrics,
 		Longest: p.options.LongestCall, Traces: p.traces,
 		Prepare: p.prepare,
 	})

@@ -24,6 +24,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
@@ -31,8 +32,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/node/registration"
-	"github.com/escache/escache-csi/internal/node/server"
 	"github.com/escache/escache-csi/internal/node/watch"
+	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
 // grace is how long running calls may take to end after a signal.
@@ -81,15 +82,15 @@ func Run(ctx context.Context, o Options) error {
 	group.registrar = registrar
 	judge := arbiter.New(o.NodeName, kubernetes, follow.Recorded, logger.With("component", "arbiter"))
 
-	calls := server.Interceptor(logger.With("component", "csi"), server.NewMetrics(registry), node.Status)
-	csiServer := grpc.NewServer(grpc.UnaryInterceptor(calls))
+	calls := csiserver.Observer{Log: logger.With("component", "csi"), Code: node.Code, Seconds: node.NewCallMetric(registry)}
+	csiServer := grpc.NewServer(grpc.UnaryInterceptor(calls.Intercept))
 	csi.RegisterNodeServer(csiServer, service)
 	csi.RegisterIdentityServer(csiServer, service)
-	csiListener, err := server.Listen(o.CSISocket)
+	csiListener, err := unixsocket.Listen(o.CSISocket, unixsocket.Modes{Directory: 0o755, Socket: 0o600})
 	if err != nil {
 		return err
 	}
-	arbiterListener, err := server.Listen(o.ArbiterSocket)
+	arbiterListener, err := unixsocket.Listen(o.ArbiterSocket, unixsocket.Modes{Directory: 0o755, Socket: 0o600})
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func Run(ctx context.Context, o Options) error {
 		end()
 	})()
 	all, ctx := errgroup.WithContext(serving)
-	all.Go(func() error { return server.Serve(ctx, csiServer, csiListener, grace) })
+	all.Go(func() error { return csiserver.Serve(ctx, csiServer, csiListener, grace) })
 	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
 	all.Go(func() error {
 		return serveHTTP(ctx, webListener, web(registry, ready, handOn(o.EscachedSocket, logger)))

@@ -8,30 +8,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
-
-// GetPluginInfo names the driver.
-func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.service.version}, nil
-}
-
-// GetPluginCapabilities says that volumes belong to groups and can grow while in use.
-func (s *Service) GetPluginCapabilities(
-	context.Context, *csi.GetPluginCapabilitiesRequest,
-) (*csi.GetPluginCapabilitiesResponse, error) {
-	service := func(t csi.PluginCapability_Service_Type) *csi.PluginCapability {
-		return &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}}}
-	}
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
-		service(csi.PluginCapability_Service_CONTROLLER_SERVICE),
-		service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
-		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
-			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
-		}}},
-	}}, nil
-}
 
 // ControllerGetCapabilities lists what works.
 func (s *Service) ControllerGetCapabilities(

@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/operation"
 )
 
@@ -28,13 +29,12 @@ type service struct {
 
 	operations  *operation.Locks
 	imagePrefix string
-	version     string
 }
 
 // Service is the CSI Controller and Identity service. Its errors are the domain's; the gRPC server maps them with Code.
 type Service struct {
 	csi.UnimplementedControllerServer
-	csi.UnimplementedIdentityServer
+	csiserver.Identity
 
 	service *service
 }
@@ -46,9 +46,10 @@ var (
 
 // NewService returns the service. The book must know all volumes and groups before the first call.
 func NewService(config Config) *Service {
-	return &Service{service: &service{
-		Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix, version: config.Version,
-	}}
+	return &Service{
+		Identity: csiserver.Identity{Version: config.Version},
+		service:  &service{Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix},
+	}
 }
 
 // CreateVolume makes a volume, or returns the one that an earlier call has made.

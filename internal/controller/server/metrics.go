@@ -4,17 +4,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/codes"
 )
 
-// Metrics are the durations and codes of calls: CSI's own, and those to Ceph and to escacheds.
+// Metrics measures csi-controller's calls: those of CSI that it serves, and its own to Ceph and to
+// escached.
 type Metrics struct {
 	csi     *prometheus.HistogramVec
 	ceph    *prometheus.HistogramVec
 	escache *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics registers the metrics and returns them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -29,20 +29,16 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		ceph:    histogram("ceph_call_seconds", "Duration of calls to Ceph, by operation and result.", "operation", "result"),
 		escache: histogram("escached_call_seconds", "Duration of calls to the hosts' escached, by call and result.", "call", "result"),
 	}
-	m.ceph.WithLabelValues("blocklist_add", "ok") // there from the start, so that the first one is an increase
+	m.ceph.WithLabelValues("blocklist_add", "ok") // there from the start, so that rate() sees the first one
 	return m
 }
 
-func (m *Metrics) observe(method string, code codes.Code, took time.Duration) {
-	m.csi.WithLabelValues(method, code.String()).Observe(took.Seconds())
-}
-
-// ObserveCeph is told each call to Ceph.
+// ObserveCeph counts a call to Ceph and how long it took.
 func (m *Metrics) ObserveCeph(operation, result string, took time.Duration) {
 	m.ceph.WithLabelValues(operation, result).Observe(took.Seconds())
 }
 
-// ObserveEscached is told each call to an escached.
+// ObserveEscached counts a call to a host's escached and how long it took.
 func (m *Metrics) ObserveEscached(call, result string, took time.Duration) {
 	m.escache.WithLabelValues(call, result).Observe(took.Seconds())
 }

@@ -1,37 +1,42 @@
-// Package server serves CSI on a unix socket, where calls wait while another process leads, and tells log, metrics and traces about every
-// call.
+// Package server serves CSI on csi-controller's unix socket. Every replica listens; calls wait until
+// this replica leads.
 package server
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/escache/escache-csi/internal/csiserver"
+	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
-// Service is what is served.
+// Service is the CSI service of csi-controller.
 type Service interface {
 	csi.IdentityServer
 	csi.ControllerServer
 }
 
-// Config is what a Server is made of.
+// Config configures a Server.
 type Config struct {
-	// Socket is the path of the unix socket.
+	// Socket is the path of the unix socket. Each replica has a path of its own.
 	Socket string
 	// Prepare has to succeed before any call goes on.
 	Prepare func(ctx context.Context) error
 	Service Service
+	// Code maps the service's errors to gRPC codes.
+	Code    func(error) codes.Code
 	Log     *slog.Logger
 	Metrics *Metrics
 	// Longest bounds every call, whatever deadline its caller gave.
@@ -39,8 +44,8 @@ type Config struct {
 	Traces  trace.TracerProvider
 }
 
-// Server is a Runnable of controller-runtime's manager: it lets calls go on while this process leads. Standby is another, which has to
-// run too.
+// Server is a Runnable of controller-runtime's manager: it lets calls go on while this process leads.
+// Its Standby is a second Runnable, which listens; both have to run.
 type Server struct {
 	Config
 
@@ -51,8 +56,11 @@ type Server struct {
 // New returns a server. It does not listen before Standby does.
 func New(config Config) *Server {
 	s := &Server{Config: config, leads: make(chan struct{})}
+	calls := csiserver.Observer{
+		Log: config.Log, Code: config.Code, Seconds: config.Metrics.csi, Longest: config.Longest, NameRequest: true,
+	}
 	s.grpc = grpc.NewServer(
-		grpc.ChainUnaryInterceptor(s.wait, s.observe),
+		grpc.ChainUnaryInterceptor(s.wait, calls.Intercept),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(s.Traces))),
 	)
 	csi.RegisterIdentityServer(s.grpc, s.Service)
@@ -63,6 +71,10 @@ func New(config Config) *Server {
 // NeedLeaderElection keeps a standby from serving.
 func (*Server) NeedLeaderElection() bool { return true }
 
+// grace is how long running calls may take to end. What they have done is on record, so cutting them
+// off loses nothing.
+const grace = 3 * time.Second
+
 // Start lets calls go on until the context ends, and with it this process's time as the leader.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
@@ -71,13 +83,14 @@ func (s *Server) Start(ctx context.Context) error {
 	s.Log.Info("serving CSI", "socket", s.Socket)
 	close(s.leads)
 	<-ctx.Done()
-	stop(s.grpc)
+	csiserver.Stop(s.grpc, grace)
 	return nil
 }
 
-// wait holds a call back until this process leads. CSI's sidecars end themselves when they find no socket for 30 s, and the kubelet lets
-// them wait longer each time before it starts them again; but they ask a driver that listens for ever whether it is ready. Who the driver
-// is, is the same in all replicas: csi-snapshotter asks that before it asks whether the driver is ready, and ends itself without an answer.
+// wait holds a call back until this process leads. The socket must be there all the time: CSI's
+// sidecars exit if they find none for 30 s, and the kubelet restarts them more slowly each time, but
+// they ask a driver that listens for ever whether it is ready. GetPluginInfo is answered on every
+// replica: csi-snapshotter calls it before Probe and exits if it gets no answer.
 func (s *Server) wait(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if call.FullMethod == csi.Identity_GetPluginInfo_FullMethodName {
 		return handler(ctx, request)
@@ -90,15 +103,16 @@ func (s *Server) wait(ctx context.Context, request any, call *grpc.UnaryServerIn
 	}
 }
 
-// Standby is the Runnable of a Server that listens, whoever leads.
+// Standby is the Runnable of a Server that listens, no matter which replica leads.
 type Standby struct{ *Server }
 
-// NeedLeaderElection is false: calls wait, not the socket.
+// NeedLeaderElection is false: a standby listens too, and only its calls wait.
 func (Standby) NeedLeaderElection() bool { return false }
 
-// Start listens until the context ends. One that leads lets its calls end first; those to another only wait.
+// Start listens until the context ends. A leader lets its running calls end first; a standby's calls
+// only wait, and are cut off.
 func (s Standby) Start(ctx context.Context) error {
-	listener, err := listen(ctx, s.Socket)
+	listener, err := unixsocket.Listen(s.Socket, unixsocket.Modes{Directory: 0o750, Socket: 0o660})
 	if err != nil {
 		return err
 	}
@@ -112,31 +126,9 @@ func (s Standby) Start(ctx context.Context) error {
 	if err := s.grpc.Serve(listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve CSI: %w", err)
 	}
+	// The sidecars wait for a socket that is missing; of one that nobody serves they log errors.
+	if err := os.Remove(s.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket: %w", err)
+	}
 	return nil
-}
-
-// stop lets running calls end for a moment; what they have done is on record, so cutting them off loses nothing.
-func stop(g *grpc.Server) {
-	const grace = 3 * time.Second
-	timer := time.AfterFunc(grace, g.Stop)
-	defer timer.Stop()
-	g.GracefulStop()
-}
-
-// listen replaces a socket that an earlier process, killed, has left: each replica has a path of its own.
-func listen(ctx context.Context, path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("make the socket's directory: %w", err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old socket: %w", err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		return nil, errors.Join(fmt.Errorf("protect the socket: %w", err), listener.Close())
-	}
-	return listener, nil
 }

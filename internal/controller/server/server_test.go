@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -95,7 +94,7 @@ func serve(t *testing.T) running {
 		t.Fatal(err)
 	}
 	s := New(Config{
-		Socket: r.socket, Prepare: func(context.Context) error { return nil }, Service: service{}, Longest: 200 * time.Millisecond,
+		Socket: r.socket, Prepare: func(context.Context) error { return nil }, Service: service{}, Code: volumes.Code, Longest: 200 * time.Millisecond,
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry), Traces: noop.NewTracerProvider(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -177,25 +176,6 @@ func TestErrorsGetTheirCodeAndAreToldOnce(t *testing.T) {
 	}
 }
 
-func TestAnswerArrivesBeforeItsCallerGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // time stands still in here
-		s := New(Config{Longest: time.Minute})
-		for given, want := range map[time.Duration]time.Duration{
-			0: time.Minute, time.Hour: time.Minute, 10 * time.Second: 9500 * time.Millisecond, 150 * time.Millisecond: 135 * time.Millisecond,
-		} {
-			ctx := t.Context()
-			if given > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, given)
-				defer cancel()
-			}
-			if got := s.limit(ctx); got != want {
-				t.Errorf("a caller that waits %s (0: for ever) is answered within %s, want %s", given, got, want)
-			}
-		}
-	})
-}
-
 func TestCallsWaitUntilTheReplicaLeadsAndIsPrepared(t *testing.T) {
 	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // a socket's path has 108 characters at most
 	if err != nil {
@@ -204,7 +184,7 @@ func TestCallsWaitUntilTheReplicaLeadsAndIsPrepared(t *testing.T) {
 	defer os.RemoveAll(dir)
 	prepared := make(chan error)
 	s := New(Config{
-		Socket: filepath.Join(dir, "s"), Prepare: func(context.Context) error { return <-prepared }, Service: service{}, Longest: time.Minute,
+		Socket: filepath.Join(dir, "s"), Prepare: func(context.Context) error { return <-prepared }, Service: service{}, Code: volumes.Code, Longest: time.Minute,
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()), Traces: noop.NewTracerProvider(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -270,7 +250,10 @@ func TestARunningCallEndsBeforeItsServer(t *testing.T) {
 }
 
 func TestAReplicaThatCannotPrepareSaysWhy(t *testing.T) {
-	s := New(Config{Service: service{}, Traces: noop.NewTracerProvider(), Prepare: func(context.Context) error { return errors.New("no API server") }})
+	s := New(Config{
+		Service: service{}, Metrics: NewMetrics(prometheus.NewRegistry()), Traces: noop.NewTracerProvider(),
+		Prepare: func(context.Context) error { return errors.New("no API server") },
+	})
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server") {
 		t.Errorf("got %v", err)
 	}

@@ -9,14 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/pause"
+	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
 // shutdownGrace is how long the server waits for running calls when it stops. Work in the kernel goes on without it.
@@ -110,24 +109,13 @@ func (s *Server) recover(ctx context.Context) {
 }
 
 func (s *Server) listen() ([]net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(s.cfg.Socket), 0o700); err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "unix", s.cfg.Socket); err == nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("socket: another escached serves %s", s.cfg.Socket)
 	}
-	_ = os.Remove(s.cfg.Socket) // of an escached that is gone
-	// Made under another name and moved: with the right mode from the first moment it can be found.
-	tmp := s.cfg.Socket + ".new"
-	_ = os.Remove(tmp)
-	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	unix, err := unixsocket.Listen(s.cfg.Socket, unixsocket.Modes{Directory: 0o700, Socket: 0o600})
 	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	unix.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, s.cfg.Socket)); err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+		return nil, err
 	}
 	out := []net.Listener{unix}
 	if s.cfg.Listen == "" {

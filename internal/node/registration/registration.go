@@ -1,5 +1,6 @@
-// Package registration makes the kubelet know the driver, without a sidecar: a socket in the kubelet's plugin directory answers
-// who we are. The kubelet reads the directory when it starts and watches it afterwards.
+// Package registration registers the driver with the kubelet, without a sidecar. It serves a socket in
+// the kubelet's plugin directory that says which driver this is. The kubelet reads the directory when
+// it starts and watches it afterwards.
 package registration
 
 import (
@@ -15,22 +16,23 @@ import (
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/escache/escache-csi/internal/node/server"
+	"github.com/escache/escache-csi/internal/csiserver"
+	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
-// Options of a Registrar.
+// Options configure a Registrar.
 type Options struct {
-	// Driver is the CSI driver's name, Endpoint its socket's path as the kubelet sees it.
+	// Driver is the CSI driver's name. Endpoint is the path of its CSI socket as the kubelet sees it.
 	Driver   string
 	Endpoint string
 	// Socket is the path of the registration socket.
 	Socket string
-	// Prepare is called before the kubelet is made to read this node's properties anew.
+	// Prepare runs before the driver is registered again. If it fails, registering waits.
 	Prepare func(ctx context.Context) error
 	Logger  *slog.Logger
 }
 
-// Registrar keeps the driver registered.
+// Registrar keeps the driver registered with the kubelet.
 type Registrar struct {
 	registerapi.UnimplementedRegistrationServer
 	Options
@@ -47,12 +49,13 @@ func New(o Options) *Registrar {
 	return &Registrar{Options: o, changed: make(chan struct{}, 1)}
 }
 
-// watchInterval is how often the socket is looked at: it is one stat.
+// watchInterval is how often Run checks, with one stat, that the socket is there.
 const watchInterval = 5 * time.Second
 
-// Run keeps the socket there until the context ends: it is made anew when it was removed, as with the directory under a
-// kubelet that is set up anew, and when Again is called. The socket stays behind: the kubelet keeps a driver whose socket is
-// there, so pods can be stopped as soon as csi-node is back. Leave takes it away.
+// Run keeps the socket in place until the context ends. It makes the socket again after Again was
+// called, and if somebody has removed it, as happens with its directory if the kubelet is installed
+// anew. The socket stays when Run ends: the kubelet keeps a driver whose socket is there, so that pods
+// can be stopped as soon as csi-node is back. Leave removes it.
 func (r *Registrar) Run(ctx context.Context) error {
 	stop := func() {}
 	defer func() { stop() }()
@@ -61,7 +64,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	again := false
 	for {
 		if again || r.missing() {
-			listener, err := r.appear(ctx, again)
+			listener, err := r.listen(ctx, again)
 			if err != nil {
 				r.Logger.WarnContext(ctx, "cannot register with the kubelet yet", "error", err)
 			} else {
@@ -80,7 +83,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	}
 }
 
-// Again makes the kubelet read the driver's properties anew.
+// Again makes the kubelet register the driver again, and so read the node's properties anew.
 func (r *Registrar) Again() {
 	select {
 	case r.changed <- struct{}{}:
@@ -88,7 +91,7 @@ func (r *Registrar) Again() {
 	}
 }
 
-// Leave removes the socket that Run has left behind, with which the kubelet forgets the driver.
+// Leave removes the socket that Run has left behind. The kubelet then forgets the driver.
 func (r *Registrar) Leave() error {
 	if err := os.Remove(r.Socket); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("remove the registration socket: %w", err)
@@ -96,14 +99,15 @@ func (r *Registrar) Leave() error {
 	return nil
 }
 
-// Problem says why the kubelet does not know the driver; "" when it does, or has not asked yet.
+// Problem says why the kubelet has refused the driver. It is "" if the kubelet has accepted the driver
+// or has not asked yet.
 func (r *Registrar) Problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.refusal
 }
 
-// missing reports whether the socket that was made is not at its path any more.
+// missing reports whether the socket that Run made is not at its path any more.
 func (r *Registrar) missing() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,8 +118,8 @@ func (r *Registrar) missing() bool {
 	return err != nil || !os.SameFile(info, r.socket)
 }
 
-// appear makes the socket. Renaming it into place is what the kubelet notices, also where one was there before.
-func (r *Registrar) appear(ctx context.Context, again bool) (net.Listener, error) {
+// listen makes the socket. The kubelet notices that it is moved into place, also over an older one.
+func (r *Registrar) listen(ctx context.Context, again bool) (net.Listener, error) {
 	if again && r.Prepare != nil {
 		if err := r.Prepare(ctx); err != nil {
 			return nil, err
@@ -123,7 +127,7 @@ func (r *Registrar) appear(ctx context.Context, again bool) (net.Listener, error
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	listener, err := server.Listen(r.Socket)
+	listener, err := unixsocket.Listen(r.Socket, unixsocket.Modes{Directory: 0o755, Socket: 0o600})
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +147,22 @@ func (r *Registrar) serve(ctx context.Context, listener net.Listener) (stop func
 		defer close(done)
 		s := grpc.NewServer()
 		registerapi.RegisterRegistrationServer(s, r)
-		if err := server.Serve(ctx, s, listener, time.Second); err != nil {
+		if err := csiserver.Serve(ctx, s, listener, time.Second); err != nil {
 			r.Logger.ErrorContext(ctx, "the registration socket failed", "error", err)
 		}
 	}()
 	return func() { cancel(); <-done }
 }
 
-// GetInfo answers the kubelet's question who this is.
+// GetInfo answers the kubelet: the driver's name and the path of its CSI socket.
 func (r *Registrar) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{
 		Type: registerapi.CSIPlugin, Name: r.Driver, Endpoint: r.Endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 
-// NotifyRegistrationStatus is told by the kubelet whether it took the driver. The kubelet tries again by itself.
+// NotifyRegistrationStatus receives the kubelet's verdict. After a refusal the kubelet tries again by
+// itself.
 func (r *Registrar) NotifyRegistrationStatus(
 	ctx context.Context, status *registerapi.RegistrationStatus,
 ) (*registerapi.RegistrationStatusResponse, error) {
@@ -168,7 +173,7 @@ func (r *Registrar) NotifyRegistrationStatus(
 		r.refusal = ""
 		r.Logger.InfoContext(ctx, "registered with the kubelet", "driver", r.Driver, "endpoint", r.Endpoint)
 	} else {
-		r.refusal = fmt.Sprintf("the kubelet does not take the driver: %s", status.GetError())
+		r.refusal = fmt.Sprintf("the kubelet has refused the driver: %s", status.GetError())
 		r.Logger.WarnContext(ctx, "not registered", "error", status.GetError())
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil

@@ -1,0 +1,115 @@
+package csiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var errBusy = errors.New("busy")
+
+func observer(log *bytes.Buffer) *Observer {
+	return &Observer{
+		Log: slog.New(slog.NewJSONHandler(log, nil)),
+		Code: func(err error) codes.Code {
+			if errors.Is(err, errBusy) {
+				return codes.Aborted
+			}
+			return codes.Internal
+		},
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "seconds"}, []string{"method", "code"}),
+	}
+}
+
+func TestACallIsMappedAndLoggedOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		takes  time.Duration
+		end    func() error
+		code   codes.Code
+		level  string // of the line; empty: none
+	}{
+		"fine":             {"NodeStageVolume", 0, func() error { return nil }, codes.OK, "INFO"},
+		"repeated":         {"NodeGetVolumeStats", 0, func() error { return nil }, codes.OK, ""},
+		"repeated, slow":   {"NodeGetVolumeStats", slow, func() error { return nil }, codes.OK, "INFO"},
+		"repeated, failed": {"NodeGetVolumeStats", 0, func() error { return errBusy }, codes.Aborted, "WARN"},
+		"a status":         {"NodeStageVolume", 0, func() error { return status.Error(codes.NotFound, "busy") }, codes.NotFound, "WARN"},
+		"a bug":            {"NodeStageVolume", 0, func() error { return errors.New("unexpected") }, codes.Internal, "ERROR"},
+		"a panic":          {"NodeStageVolume", 0, func() error { panic("no such thing") }, codes.Internal, "ERROR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // time goes by only in Sleep
+				var log bytes.Buffer
+				request := &csi.NodeStageVolumeRequest{VolumeId: "v", Secrets: map[string]string{"key": "very-secret"}}
+				answer, err := observer(&log).Intercept(t.Context(), request, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Node/" + c.method},
+					func(context.Context, any) (any, error) { time.Sleep(c.takes); return "answer", c.end() })
+				if status.Code(err) != c.code || (answer == "answer") != (err == nil) {
+					t.Errorf("got %v, %v", answer, err)
+				}
+				if strings.Contains(log.String(), "very-secret") {
+					t.Errorf("a secret is in the log: %s", log.String())
+				}
+				if c.level == "" {
+					if log.Len() > 0 {
+						t.Errorf("logged: %s", log.String())
+					}
+					return
+				}
+				var line struct{ Level, Call, Code, Volume, Request, Error, Stack string }
+				if err := json.Unmarshal(log.Bytes(), &line); err != nil { // also if there are two lines
+					t.Fatalf("%v: %s", err, log.String())
+				}
+				if line.Level != c.level || line.Call != c.method || line.Code != c.code.String() || line.Volume != "v" ||
+					!strings.Contains(line.Request, "stripped") || (line.Error == "") != (err == nil) || (line.Stack == "") == (name == "a panic") {
+					t.Errorf("got %s", log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestTheRequestIsNamedOnlyWhereAsked(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		o := observer(&bytes.Buffer{})
+		o.NameRequest = named
+		_, err := o.Intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Node/NodeStageVolume"},
+			func(context.Context, any) (any, error) { return nil, errBusy })
+		if text := status.Convert(err).Message(); strings.Contains(text, "(request ") != named || !strings.HasPrefix(text, "busy") {
+			t.Errorf("named %v: %s", named, text)
+		}
+	}
+}
+
+func TestAnswerArrivesBeforeItsCallerGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // time stands still in here
+		o := Observer{Longest: time.Minute}
+		for given, want := range map[time.Duration]time.Duration{
+			0: time.Minute, time.Hour: time.Minute, 10 * time.Second: 9500 * time.Millisecond, 150 * time.Millisecond: 135 * time.Millisecond,
+		} {
+			ctx := t.Context()
+			if given > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, given)
+				defer cancel()
+			}
+			if got, bounded := o.limit(ctx); got != want || !bounded {
+				t.Errorf("a caller that waits %s (0: for ever) is answered within %s, want %s", given, got, want)
+			}
+		}
+		if _, bounded := (&Observer{}).limit(t.Context()); bounded {
+			t.Error("bounded without a limit")
+		}
+	})
+}
