@@ -226,7 +226,7 @@ func TestARecordIsOnlyACompleteAnswerAboutTheVolumeAskedFor(t *testing.T) {
 func TestArbiterAddresses(t *testing.T) {
 	files := tlsFiles(t)
 	ca := newAuthority(t)
-	write(t, files, ca, ca.issue(t, "client"))
+	write(t, files, ca, issue(t, ca, "client"))
 	for address, ok := range map[string]bool{
 		"unix:///run/a.sock": true, "http://10.0.0.1:80": true, "https://10.0.0.1:443": true,
 		"unix://run/a.sock": false, "unix://": false, "10.0.0.1:80": false, "": false, "ftp://10.0.0.1": false,

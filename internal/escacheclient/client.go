@@ -6,6 +6,7 @@ package escacheclient
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/escache/escache-csi/internal/tlsfiles"
 )
 
 const (
@@ -36,7 +39,7 @@ type Client struct {
 	opts  Options
 	http  *resty.Client
 	idle  *http.Transport
-	certs *certificates // nil without TLS
+	certs *tlsfiles.Reloader // nil without TLS
 }
 
 // New returns a client. It reads the TLS files, and does not call the service.
@@ -59,8 +62,11 @@ func New(opts Options) (*Client, error) {
 			return c.dial(ctx, "unix", opts.UnixSocket)
 		}
 	} else if u, err := url.Parse(opts.BaseURL); err == nil && u.Scheme == "https" {
-		c.certs = &certificates{files: opts.TLS, logger: c.opts.Logger}
-		if _, err := c.certs.refresh(); err != nil {
+		files := tlsfiles.Files{CA: opts.TLS.CA, Cert: opts.TLS.Cert, Key: opts.TLS.Key}
+		c.certs, err = tlsfiles.New(files, func(err error) {
+			c.opts.Logger.Warn("TLS files cannot be used; the last good ones stay in force", "error", err)
+		})
+		if err != nil {
 			return nil, fmt.Errorf("escache client for %s: %w: %w; %s", c.opts.Node, ErrTLS, err, tlsAdvice(err))
 		}
 		c.idle.DialTLSContext = c.dialTLS
@@ -88,12 +94,30 @@ func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	secured, err := c.certs.secure(ctx, conn, address)
+	secured, err := c.secure(ctx, conn, address)
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
 	return secured, nil
+}
+
+// secure runs TLS over a connection, with the certificates in force.
+func (c *Client) secure(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
+	name := c.opts.TLS.ServerName
+	if name == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		name = host
+	}
+	config, err := c.certs.Client(name)
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Client(conn, config)
+	return secured, secured.HandshakeContext(ctx)
 }
 
 // Close closes idle connections. The client stays usable.
@@ -144,7 +168,7 @@ func (c *Client) do(ctx context.Context, k call) error {
 
 func (c *Client) send(ctx context.Context, k call) error {
 	if c.certs != nil {
-		changed, err := c.certs.refresh()
+		changed, err := c.certs.Refresh()
 		if err != nil {
 			return causeOf(ctx, err, false)
 		}

@@ -244,7 +244,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		defer listener.Close()
 		ca, files := newAuthority(t), tlsFiles(t)
-		write(t, files, ca, ca.issue(t, "client"))
+		write(t, files, ca, issue(t, ca, "client"))
 		client := newClient(t, Options{BaseURL: "https://" + listener.Addr().String(), TLS: files, Timeout: short})
 		if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrUnreachable) {
 			t.Error(err)

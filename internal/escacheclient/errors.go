@@ -15,6 +15,7 @@ import (
 	"github.com/go-resty/resty/v2"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/tlsfiles"
 )
 
 // Causes of a call without an answer. A *CallError wraps them.
@@ -120,7 +121,7 @@ func tlsAdvice(err error) string {
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
 		verify    *tls.CertificateVerificationError
-		files     *filesError
+		files     *tlsfiles.Error
 		alert     *net.OpError
 	)
 	switch {

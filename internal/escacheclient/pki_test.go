@@ -1,95 +1,47 @@
 package escacheclient
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/escache/escache-csi/test/testca"
 )
 
-// authority signs certificates for tests.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t *testing.T) *testca.Authority {
 	t.Helper()
-	a := &authority{}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotAfter: time.Now().Add(time.Hour),
+	a, err := testca.NewAuthority("test authority")
+	if err != nil {
+		t.Fatal(err)
 	}
-	a.cert, a.key = sign(t, template, nil)
 	return a
 }
 
-func sign(t *testing.T, template *x509.Certificate, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
+func issue(t *testing.T, by *testca.Authority, name string, change ...func(*x509.Certificate)) testca.Pair {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	pair, err := by.Issue(name, change...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore = time.Now().Add(-2 * time.Hour)
-	parent, signer := template, key
-	if by != nil {
-		parent, signer = by.cert, by.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, key
+	return pair
 }
 
-// issue returns a certificate for the loopback, changed by the given functions.
-func (a *authority) issue(t *testing.T, name string, change ...func(*x509.Certificate)) tls.Certificate {
+func loaded(t *testing.T, pair testca.Pair) tls.Certificate {
 	t.Helper()
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	certificate, err := pair.TLS()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, f := range change {
-		f(template)
-	}
-	cert, key := sign(t, template, a)
-	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
+	return certificate
 }
 
 // write puts authority and certificate into files, as a deployment does.
-func write(t *testing.T, files TLSFiles, trusted *authority, own tls.Certificate) {
+func write(t *testing.T, files TLSFiles, trusted *testca.Authority, own testca.Pair) {
 	t.Helper()
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, block := range map[string]*pem.Block{
-		files.CA:   {Type: "CERTIFICATE", Bytes: trusted.cert.Raw},
-		files.Cert: {Type: "CERTIFICATE", Bytes: own.Certificate[0]},
-		files.Key:  {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		if err := os.WriteFile(path+".new", pem.EncodeToMemory(block), 0o600); err != nil {
+	for path, content := range map[string][]byte{files.CA: trusted.Certificate(), files.Cert: own.Certificate, files.Key: own.Key} {
+		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Rename(path+".new", path); err != nil {

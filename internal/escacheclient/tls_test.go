@@ -16,10 +16,11 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/testca"
 )
 
 // tlsServer answers every call with 204 and records the name in the caller's certificate.
-func tlsServer(t *testing.T, clients *authority, own tls.Certificate) (*httptest.Server, *string) {
+func tlsServer(t *testing.T, clients *testca.Authority, own testca.Pair) (*httptest.Server, *string) {
 	t.Helper()
 	var caller string
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +28,7 @@ func tlsServer(t *testing.T, clients *authority, own tls.Certificate) (*httptest
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.pool()}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{loaded(t, own)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.Pool()}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server, &caller
@@ -35,12 +36,12 @@ func tlsServer(t *testing.T, clients *authority, own tls.Certificate) (*httptest
 
 func TestCertificatesRotateWithoutRestart(t *testing.T) {
 	ca, files := newAuthority(t), tlsFiles(t)
-	server, caller := tlsServer(t, ca, ca.issue(t, "service"))
-	write(t, files, ca, ca.issue(t, "before"))
+	server, caller := tlsServer(t, ca, issue(t, ca, "service"))
+	write(t, files, ca, issue(t, ca, "before"))
 	client := newClient(t, Options{BaseURL: server.URL, TLS: files})
 	for _, want := range []string{"before", "after"} {
 		if want == "after" {
-			write(t, files, ca, ca.issue(t, "after"))
+			write(t, files, ca, issue(t, ca, "after"))
 		}
 		if err := client.Stop(context.Background(), ref); err != nil {
 			t.Fatal(err)
@@ -53,8 +54,8 @@ func TestCertificatesRotateWithoutRestart(t *testing.T) {
 
 func TestAuthorityRotatesWithoutRestart(t *testing.T) {
 	first, second, files := newAuthority(t), newAuthority(t), tlsFiles(t)
-	server, _ := tlsServer(t, first, second.issue(t, "service"))
-	own := first.issue(t, "client")
+	server, _ := tlsServer(t, first, issue(t, second, "service"))
+	own := issue(t, first, "client")
 	write(t, files, first, own)
 	client := newClient(t, Options{BaseURL: server.URL, TLS: files})
 	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) {
@@ -68,15 +69,15 @@ func TestAuthorityRotatesWithoutRestart(t *testing.T) {
 
 func TestHalfRotatedFilesLeaveTheLastGoodOnesInForce(t *testing.T) {
 	ca, files := newAuthority(t), tlsFiles(t)
-	server, caller := tlsServer(t, ca, ca.issue(t, "service"))
-	write(t, files, ca, ca.issue(t, "before"))
+	server, caller := tlsServer(t, ca, issue(t, ca, "service"))
+	write(t, files, ca, issue(t, ca, "before"))
 	var log bytes.Buffer
 	client := newClient(t, Options{BaseURL: server.URL, TLS: files, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	key, err := os.ReadFile(files.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, files, ca, ca.issue(t, "after"))
+	write(t, files, ca, issue(t, ca, "after"))
 	if err := os.WriteFile(files.Key, append(key, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestHalfRotatedFilesLeaveTheLastGoodOnesInForce(t *testing.T) {
 	if !strings.Contains(log.String(), "last good") || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("log: %s", log.String())
 	}
-	write(t, files, ca, ca.issue(t, "after"))
+	write(t, files, ca, issue(t, ca, "after"))
 	if err := client.Stop(context.Background(), ref); err != nil || *caller != "after" {
 		t.Errorf("after the rotation: caller %q, error %v", *caller, err)
 	}
@@ -98,15 +99,15 @@ func TestTLSErrorsSayWhatToDo(t *testing.T) {
 	elsewhere := func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }
 	for _, tc := range []struct {
 		name          string
-		trusted       *authority
-		service, mine tls.Certificate
+		trusted       *testca.Authority
+		service, mine testca.Pair
 		advice        string
 	}{
-		{"service of another authority", other, ca.issue(t, "s"), ca.issue(t, "c"), "the authority that signed it"},
-		{"service's certificate expired", ca, ca.issue(t, "s", expired), ca.issue(t, "c"), "check both clocks"},
-		{"service's certificate for another address", ca, ca.issue(t, "s", elsewhere), ca.issue(t, "c"), "another name or address"},
-		{"client of another authority", ca, ca.issue(t, "s"), other.issue(t, "c"), "refused this client's certificate"},
-		{"client's certificate expired", ca, ca.issue(t, "s"), ca.issue(t, "c", expired), "refused this client's certificate"},
+		{"service of another authority", other, issue(t, ca, "s"), issue(t, ca, "c"), "the authority that signed it"},
+		{"service's certificate expired", ca, issue(t, ca, "s", expired), issue(t, ca, "c"), "check both clocks"},
+		{"service's certificate for another address", ca, issue(t, ca, "s", elsewhere), issue(t, ca, "c"), "another name or address"},
+		{"client of another authority", ca, issue(t, ca, "s"), issue(t, other, "c"), "refused this client's certificate"},
+		{"client's certificate expired", ca, issue(t, ca, "s"), issue(t, ca, "c", expired), "refused this client's certificate"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server, _ := tlsServer(t, ca, tc.service)
@@ -129,7 +130,7 @@ func TestServiceWithoutTLSIsNamed(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	ca, files := newAuthority(t), tlsFiles(t)
-	write(t, files, ca, ca.issue(t, "client"))
+	write(t, files, ca, issue(t, ca, "client"))
 	client := newClient(t, Options{BaseURL: strings.Replace(server.URL, "http://", "https://", 1), TLS: files})
 	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), "check the port") {
 		t.Error(err)
@@ -145,10 +146,10 @@ func TestMissingTLSFilesAreNamed(t *testing.T) {
 
 func TestServerNameStandsForTheHost(t *testing.T) {
 	ca, files := newAuthority(t), tlsFiles(t)
-	server, _ := tlsServer(t, ca, ca.issue(t, "service", func(c *x509.Certificate) {
+	server, _ := tlsServer(t, ca, issue(t, ca, "service", func(c *x509.Certificate) {
 		c.IPAddresses, c.DNSNames = nil, []string{"escached.example"}
 	}))
-	write(t, files, ca, ca.issue(t, "client"))
+	write(t, files, ca, issue(t, ca, "client"))
 	for name, good := range map[string]bool{"": false, "escached.example": true, "another.example": false} {
 		files.ServerName = name
 		err := newClient(t, Options{BaseURL: server.URL, TLS: files}).Stop(context.Background(), ref)
@@ -160,7 +161,7 @@ func TestServerNameStandsForTheHost(t *testing.T) {
 
 func TestEveryConnectionIsOpenedByDial(t *testing.T) {
 	ca, files := newAuthority(t), tlsFiles(t)
-	write(t, files, ca, ca.issue(t, "client"))
+	write(t, files, ca, issue(t, ca, "client"))
 	refused := errors.New("not now")
 	dial := func(context.Context, string, string) (net.Conn, error) { return nil, refused }
 	for name, opts := range map[string]Options{

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/pause"
+	"github.com/escache/escache-csi/internal/tlsfiles"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -121,13 +122,14 @@ func (s *Server) listen() ([]net.Listener, error) {
 	if s.cfg.Listen == "" {
 		return out, nil
 	}
-	certs, err := newCertificates(s.cfg.TLS)
+	files := tlsfiles.Files{CA: s.cfg.TLS.ClientCA, Cert: s.cfg.TLS.Cert, Key: s.cfg.TLS.Key}
+	certs, err := tlsfiles.New(files, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tls: %w", err)
 	}
 	tcp, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return append(out, tls.NewListener(tcp, certs.server())), nil
+	return append(out, tls.NewListener(tcp, certs.Server())), nil
 }

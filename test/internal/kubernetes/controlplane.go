@@ -17,8 +17,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/escache/escache-csi/test/internal/pki"
 	"github.com/escache/escache-csi/test/internal/process"
+	"github.com/escache/escache-csi/test/testca"
 )
 
 // ServiceAddress is where pods find the API server: the first address of the range of Services.
@@ -51,7 +51,7 @@ type Config struct {
 // ControlPlane is one that is prepared or runs. Its methods may be called from several goroutines.
 type ControlPlane struct {
 	cfg       Config
-	authority *pki.Authority
+	authority *testca.Authority
 	client    *http.Client // as admin
 	ports     ports
 
@@ -206,7 +206,7 @@ func (c *ControlPlane) preparePKI() error {
 		}
 	}
 	var err error
-	if c.authority, err = pki.NewAuthority("lab"); err != nil {
+	if c.authority, err = testca.NewAuthority("lab"); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.authority.Certificate(), 0o644); err != nil {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/escache/escache-csi/test/internal/pki"
+	"github.com/escache/escache-csi/test/testca"
 )
 
 // serviceAccountKey makes the key pair that service accounts' tokens are signed with.
@@ -30,7 +30,7 @@ func serviceAccountKey() (private, public []byte, err error) {
 }
 
 // writePair puts a certificate and its key beside each other as NAME.crt and NAME.key.
-func writePair(dir, name string, pair pki.Pair) error {
+func writePair(dir, name string, pair testca.Pair) error {
 	if err := os.WriteFile(filepath.Join(dir, name+".crt"), pair.Certificate, 0o644); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/escache/escache-csi/test/internal/pki"
+	"github.com/escache/escache-csi/test/testca"
 )
 
 // Files of the lab's certificates, below LAB_STATE/tls.
@@ -25,12 +25,12 @@ const (
 // credentials are the lab's certificates: one for each node's escached, one for whoever calls them.
 type credentials struct {
 	ca    []byte
-	nodes []pki.Pair
+	nodes []testca.Pair
 }
 
 // newCredentials makes an authority and writes what clients need into a directory.
 func newCredentials(dir string, nodes []*node) (*credentials, error) {
-	authority, err := pki.NewAuthority("escache lab")
+	authority, err := testca.NewAuthority("escache lab")
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,11 @@
-// Package pki is a certificate authority for one lab: it lives in memory and ends with it.
-package pki
+// Package testca is a certificate authority for labs and tests. It lives in memory.
+package testca
 
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -14,7 +15,8 @@ import (
 	"time"
 )
 
-// valid is how long certificates are: longer than any lab lives. They begin an hour ago, because clocks differ.
+// valid is how long certificates are valid: longer than any lab lives. They begin an hour ago, because
+// clocks differ.
 const valid = 365 * 24 * time.Hour
 
 // Authority issues certificates.
@@ -28,7 +30,10 @@ type Pair struct {
 	Certificate, Key []byte
 }
 
-// NewAuthority makes an authority of the given name.
+// TLS returns the pair as crypto/tls wants it.
+func (p Pair) TLS() (tls.Certificate, error) { return tls.X509KeyPair(p.Certificate, p.Key) }
+
+// NewAuthority returns a new authority of the given name.
 func NewAuthority(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,12 +54,20 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{certificate: certificate, key: key}, nil
 }
 
-// Certificate is the authority's own, PEM.
+// Pool returns a pool that holds the authority.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// Certificate returns the authority's own certificate, PEM.
 func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// Server issues a certificate for a server that is reached under its name and under others, IP addresses or not.
+// Server issues a certificate for a server that is reached by its name and by other hosts, which are
+// names or IP addresses.
 func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	template := template(name)
 	template.DNSNames = []string{name}
@@ -69,11 +82,23 @@ func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	return a.issue(template)
 }
 
-// Client issues a certificate for a client. Kubernetes takes its name for the user's, and its groups for the user's groups.
+// Client issues a certificate for a client. To Kubernetes its name is the user's, and its groups are
+// the user's groups.
 func (a *Authority) Client(name string, groups ...string) (Pair, error) {
 	template := template(name)
 	template.Subject.Organization = groups
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return a.issue(template)
+}
+
+// Issue issues a certificate for a server on 127.0.0.1, and for a client, after each change to it.
+func (a *Authority) Issue(name string, change ...func(*x509.Certificate)) (Pair, error) {
+	template := template(name)
+	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for _, f := range change {
+		f(template)
+	}
 	return a.issue(template)
 }
 

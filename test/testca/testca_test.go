@@ -1,8 +1,7 @@
-package pki
+package testca
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"testing"
 )
 
@@ -48,7 +47,7 @@ func handshake(t *testing.T, server, client, trusts *Authority, name string) err
 		t.Fatal(err)
 	}
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
-		Certificates: []tls.Certificate{load(t, serverPair)}, ClientCAs: pool(server), ClientAuth: tls.RequireAndVerifyClientCert,
+		Certificates: []tls.Certificate{load(t, serverPair)}, ClientCAs: server.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +63,7 @@ func handshake(t *testing.T, server, client, trusts *Authority, name string) err
 		served <- err
 	}()
 	conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{
-		Certificates: []tls.Certificate{load(t, clientPair)}, RootCAs: pool(trusts), ServerName: name,
+		Certificates: []tls.Certificate{load(t, clientPair)}, RootCAs: trusts.Pool(), ServerName: name,
 	})
 	if err != nil {
 		return err
@@ -75,15 +74,9 @@ func handshake(t *testing.T, server, client, trusts *Authority, name string) err
 
 func load(t *testing.T, pair Pair) tls.Certificate {
 	t.Helper()
-	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	certificate, err := pair.TLS()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return certificate
-}
-
-func pool(a *Authority) *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AppendCertsFromPEM(a.Certificate())
-	return p
 }

@@ -1,0 +1,163 @@
+// Package tlsfiles reads TLS files again when they change, so that a renewed certificate or authority
+// needs no restart. Both sides of the escache API use it.
+package tlsfiles
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Files are the paths of PEM files.
+type Files struct {
+	// CA holds the authorities that the other side's certificate must be signed by.
+	CA string
+	// Cert and Key are this side's own.
+	Cert, Key string
+}
+
+// Error says why a set of files cannot be used.
+type Error struct{ cause error }
+
+// Error returns the cause's text.
+func (e *Error) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Reloader holds the contents of the files. While changed files cannot be used the old contents stay
+// in force: the files of one renewal do not change at the same moment. Its methods may be called from
+// several goroutines.
+type Reloader struct {
+	files Files
+	// unusable is called with the reason while changed files cannot be used and older contents stay.
+	unusable func(error)
+
+	mu      sync.Mutex
+	stamp   [3]stamp
+	current *contents
+}
+
+// stamp changes when a file does.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+// contents of the files. They are never changed, only replaced.
+type contents struct {
+	authorities *x509.CertPool
+	own         tls.Certificate
+}
+
+// New reads the files. It fails with an *Error if they cannot be used now. Later, when changed files
+// cannot be used, it calls unusable, which may be nil, at each attempt.
+func New(files Files, unusable func(error)) (*Reloader, error) {
+	if unusable == nil {
+		unusable = func(error) {}
+	}
+	r := &Reloader{files: files, unusable: unusable}
+	_, err := r.Refresh()
+	return r, err
+}
+
+// Refresh reads the files if they changed, and reports whether new contents are in force. It fails
+// only if no contents are.
+func (r *Reloader) Refresh() (changed bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stamp, err := r.stamps()
+	if err == nil && r.current != nil && stamp == r.stamp {
+		return false, nil
+	}
+	var next *contents
+	if err == nil {
+		next, err = r.load()
+	}
+	switch {
+	case err == nil:
+		r.current, r.stamp = next, stamp
+		return true, nil
+	case r.current == nil:
+		return false, &Error{err}
+	default: // the stamp stays as it was, so the next call tries again
+		r.unusable(err)
+		return false, nil
+	}
+}
+
+// Server returns a configuration to listen with. It refreshes at each handshake, and accepts only
+// clients with a certificate of the authorities.
+func (r *Reloader) Server() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			if _, err := r.Refresh(); err != nil {
+				return nil, err
+			}
+			c, err := r.inForce()
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.own},
+				ClientCAs: c.authorities, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2", "http/1.1"},
+			}, nil
+		},
+	}
+}
+
+// Client returns a configuration to call the server of that name or address with. It does not
+// refresh: a caller that does can close its old connections.
+func (r *Reloader) Client(server string) (*tls.Config, error) {
+	c, err := r.inForce()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: c.authorities, ServerName: server,
+		// Also if the server asks for another authority's certificate: its refusal says more than a
+		// handshake without a certificate.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.own, nil },
+	}, nil
+}
+
+func (r *Reloader) inForce() (*contents, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == nil {
+		return nil, &Error{errors.New("no TLS files have been read")}
+	}
+	return r.current, nil
+}
+
+func (r *Reloader) stamps() (out [3]stamp, err error) {
+	for i, path := range []string{r.files.CA, r.files.Cert, r.files.Key} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return out, err
+		}
+		out[i] = stamp{info.ModTime(), info.Size()}
+	}
+	return out, nil
+}
+
+func (r *Reloader) load() (*contents, error) {
+	pem, err := os.ReadFile(r.files.CA)
+	if err != nil {
+		return nil, err
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", r.files.CA)
+	}
+	own, err := tls.LoadX509KeyPair(r.files.Cert, r.files.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", r.files.Cert, r.files.Key, err)
+	}
+	return &contents{authorities, own}, nil
+}
