@@ -12,11 +12,11 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// letLoose bounds how long the kernel may take to fail frozen I/O, and verbs that were stuck in it to end.
-const letLoose = 20 * time.Second
+// unfreezeTimeout bounds how long the kernel may take to fail frozen I/O, and verbs that hang in that I/O to end.
+const unfreezeTimeout = 20 * time.Second
 
-// Abandon gives up the device of a volume that another node has taken over. What is here may be the only copy, so it needs proof; once
-// there is proof the decision is recorded, and then it is carried out however often it is interrupted, also after a restart.
+// Abandon gives up the device of a volume that another node has taken over. The copy here may be the only one, so Abandon needs
+// proof. It records the decision, and from then on the decision is carried out, even after interruptions and restarts.
 func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error {
 	ctx, done, err := e.takeAbandoned(ctx, req)
 	if err != nil {
@@ -54,11 +54,11 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume, error) {
 	return e.known(ref)
 }
 
-// takeAbandoned takes the volume. Another verb may have it and be stuck in the frozen I/O, which nothing but this one ends: then the I/O is
-// made to fail first, on the same proof, and the other verb comes back with an error.
+// takeAbandoned locks the volume. Another verb may have the lock and hang in the frozen I/O, which only Abandon can end. Then
+// takeAbandoned makes the I/O fail first, on the same proof, and the other verb returns an error.
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
-	longer, done, busy := e.beginWithin(ctx, req.VolumeRef, func(running string) bool {
-		// What escached does by itself about frozen I/O ends by itself, and must not be crossed.
+	longer, done, busy := e.beginWaiting(ctx, req.VolumeRef, func(running string) bool {
+		// The background work on frozen I/O ends by itself, and must not be disturbed.
 		return running == verbAskArbiter || running == verbConnectAgain || running == verbAskRecord
 	})
 	if busy == nil {
@@ -79,17 +79,17 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	if err := e.failIO(ctx, v); err != nil {
 		return nil, nil, err
 	}
-	return e.beginWithin(ctx, req.VolumeRef, func(string) bool { return true })
+	return e.beginWaiting(ctx, req.VolumeRef, func(string) bool { return true })
 }
 
-// beginWithin takes the volume, and waits for a verb that has it if that is worth waiting for.
-func (e *Engine) beginWithin(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
+// beginWaiting locks the volume. It waits for the verb that has the lock if worth says so.
+func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
 	context.Context, func(), error,
 ) {
 	for start := e.now(); ; {
 		longer, done, busy := e.begin(ctx, ref, "abandon", changeTimeout)
-		running := e.locks.Running(nameOf(ref)) // "": it has ended just now
-		if busy == nil || e.now().Sub(start) > letLoose || running != "" && !worth(running) {
+		running := e.locks.Running(nameOf(ref)) // "" if the verb has just ended
+		if busy == nil || e.now().Sub(start) > unfreezeTimeout || running != "" && !worth(running) {
 			return longer, done, busy
 		}
 		if err := pause.For(ctx, poll); err != nil {
@@ -98,7 +98,7 @@ func (e *Engine) beginWithin(ctx context.Context, ref escache.VolumeRef, worth f
 	}
 }
 
-// holdsAnything reports whether there is something of a device to give up.
+// holdsAnything reports whether there is anything to give up: a device, a map or the Primary role.
 func (e *Engine) holdsAnything(ctx context.Context, v volume) (bool, error) {
 	_, connected, err := e.device(ctx, v.name())
 	if err != nil || connected {
@@ -112,9 +112,9 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume) (bool, error) {
 	return up && st.Role == drbd.Primary, err
 }
 
-// superseded returns nil only with proof that what this host has of the volume is not needed any more: the record, read now, says that a
-// newer epoch began, that this node has not got it, and that this node's replica must not be used, or is none of the volume's. That another
-// node is attached would not do: until it was promoted, what is frozen here may be all there is. No answer is no proof.
+// superseded returns nil only if the record, read just now, proves that this host's copy is dispensable: a newer epoch has begun,
+// the volume is not attached here, and this replica is outdated or no longer one of the volume's. Attachment elsewhere is
+// not enough: until that node is promoted, the frozen copy here may be the only one. No answer proves nothing.
 func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 	not := func(format string, args ...any) error {
 		return v.fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
@@ -122,7 +122,7 @@ func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 	if st, up, err := e.replica(v.Minor); err != nil {
 		return err
 	} else if up && st.Role == drbd.Primary && st.Linked() {
-		return not("its peer %s is connected, so nobody else can have been promoted", v.Peer.Name)
+		return not("its peer %s is connected, so no other node can have been promoted", v.Peer.Name)
 	}
 	if epoch <= v.Epoch {
 		return not("epoch %d is not newer than %d, which was seen here", epoch, v.Epoch)
@@ -146,8 +146,8 @@ func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 		record.Epoch, record.AttachedNode, e.cfg.Node)
 }
 
-// failIO makes frozen I/O fail. The order is what makes it safe: without a link nothing can reach the peer, and without a disk nothing can
-// be acknowledged when the kernel lets the I/O go on.
+// failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the peer, and without the disk
+// nothing can be acknowledged when the kernel lets the I/O go on.
 func (e *Engine) failIO(ctx context.Context, v volume) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
@@ -157,7 +157,7 @@ func (e *Engine) failIO(ctx context.Context, v volume) error {
 		if err := e.Replicator.Leave(ctx, v.name()); err != nil {
 			return err
 		}
-		if err := e.settled(ctx, v, func(st drbd.Status) bool { return st.Connection == drbd.StandAlone }); err != nil {
+		if err := e.waitForState(ctx, v, func(st drbd.Status) bool { return st.Connection == drbd.StandAlone }); err != nil {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func (e *Engine) failIO(ctx context.Context, v volume) error {
 		if err := e.Replicator.Detach(ctx, v.name()); err != nil {
 			return err
 		}
-		if err := e.settled(ctx, v, func(st drbd.Status) bool { return st.Disk == drbd.Diskless }); err != nil {
+		if err := e.waitForState(ctx, v, func(st drbd.Status) bool { return st.Disk == drbd.Diskless }); err != nil {
 			return err
 		}
 	}
@@ -177,11 +177,11 @@ func (e *Engine) failIO(ctx context.Context, v volume) error {
 	if err := e.Replicator.ResumeIO(ctx, v.name()); err != nil {
 		return err
 	}
-	return e.settled(ctx, v, func(st drbd.Status) bool { return !st.Suspended })
+	return e.waitForState(ctx, v, func(st drbd.Status) bool { return !st.Suspended })
 }
 
-// settled waits for the kernel to get where a command has sent it.
-func (e *Engine) settled(ctx context.Context, v volume, there func(drbd.Status) bool) error {
+// waitForState waits until the kernel has done what a command has told it to.
+func (e *Engine) waitForState(ctx context.Context, v volume, there func(drbd.Status) bool) error {
 	for start := e.now(); ; {
 		st, up, err := e.replica(v.Minor)
 		switch {
@@ -189,8 +189,8 @@ func (e *Engine) settled(ctx context.Context, v volume, there func(drbd.Status) 
 			return err
 		case !up, there(st):
 			return nil
-		case e.now().Sub(start) > letLoose:
-			return v.fail(escache.CodeStuck, "DRBD does not let go of the frozen I/O (%s, %s); see the kernel's log",
+		case e.now().Sub(start) > unfreezeTimeout:
+			return v.fail(escache.CodeStuck, "DRBD does not end the frozen I/O (%s, %s); see the kernel's log",
 				st.Connection, st.Disk)
 		}
 		if err := pause.For(ctx, poll); err != nil {
@@ -199,7 +199,7 @@ func (e *Engine) settled(ctx context.Context, v volume, there func(drbd.Status) 
 	}
 }
 
-// finishAbandon carries out what was decided, from wherever it got to.
+// finishAbandon carries out the decision. It can begin at any point where it was interrupted.
 func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 	if err := e.failIO(ctx, v); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("abandon/outdated")
-	// A standby again: as soon as the new holder can be reached it brings this copy up to date.
+	// The replica is a standby again. As soon as the new holder can be reached, a resync brings this copy up to date.
 	if err := e.Replicator.Up(ctx, v.name()); err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 	return nil
 }
 
-// finishAbandoned goes on with what was decided and could not be finished, because something had the device open.
+// finishAbandoned carries out decisions that could not be finished because something had the device open.
 func (e *Engine) finishAbandoned(ctx context.Context) {
 	for _, v := range e.reg.list() {
 		if v.Phase != phaseAbandoning {
@@ -257,13 +257,13 @@ func (e *Engine) finishAbandoned(ctx context.Context) {
 		}
 		ctx, done, err := e.begin(ctx, v.VolumeRef, "abandon", changeTimeout)
 		if err != nil {
-			continue // somebody is at it
+			continue // a verb is running
 		}
 		dev, connected, err := e.device(ctx, v.name())
 		if v, ok := e.reg.get(v.name()); ok && err == nil && v.Phase == phaseAbandoning {
 			finish := e.finishAbandon
 			if connected && dev.Open > 0 {
-				finish = e.failIO // whoever has it open is waiting for that
+				finish = e.failIO // failed I/O lets the process that has it open close it
 			}
 			if err := finish(ctx, v); err != nil {
 				e.log.Warn("a device that was taken over cannot be given up yet", "pool", v.Pool, "image", v.Image, "error", err)

@@ -7,7 +7,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// DeleteReplica removes this host's replica. Without discard only when it positively holds nothing that Ceph has not.
+// DeleteReplica removes this host's replica. Without discard it does so only if the replica is known to be clean.
 func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
 	ctx, done, err := e.beginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
@@ -38,12 +38,12 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	return e.finishDelete(ctx, v)
 }
 
-// mayDrop decides whether nothing is lost with this replica, or that it may be.
+// mayDrop fails if dirty data would be lost with this replica, unless discard allows that.
 func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 	dirty, err := e.dirtyHere(ctx, v)
 	if !discard {
 		if err == nil && dirty > 0 {
-			return v.fail(escache.CodeDirty, "the replica on %s holds %d bytes that Ceph has not; connect and flush it first",
+			return v.fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
 				e.cfg.Node, dirty)
 		}
 		return err
@@ -56,7 +56,7 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 	return nil
 }
 
-// finishDelete removes whatever there is of a replica. It is repeated until it succeeds, also after a restart.
+// finishDelete removes everything of a replica. It is repeated until it succeeds, also after a restart.
 func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	gone := v
 	gone.Phase = phaseDeleting
@@ -70,7 +70,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	if _, up, err := e.replica(v.Minor); err != nil {
 		return err
 	} else if up {
-		// drbdadm needs the file to take the resource down.
+		// drbdadm needs the resource file to take the resource down.
 		if _, err := e.Resources.Write(e.resource(v)); err != nil {
 			return err
 		}

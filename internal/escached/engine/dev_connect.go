@@ -50,7 +50,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	}
 	resp, err := e.connect(ctx, v, req)
 	if err != nil {
-		// Nothing of an attempt that failed stays: the next one starts from the same place, here or on the peer.
+		// Undo everything, so that the next attempt starts from the same state, here or on the peer.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
 		if left := e.unmapAndDemote(undo, v); left != nil {
@@ -61,8 +61,8 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	return resp, nil
 }
 
-// takeBackEpoch undoes the recording of an epoch whose connect was refused: a refusal changes nothing. After any other failure the epoch
-// stays, because the arbiter may have been asked with it.
+// takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes nothing. After any other error the
+// new epoch stays, because the arbiter may have been asked with it.
 func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error) error {
 	if escache.StatusOf(ProblemOf(refusal).Code) >= http.StatusInternalServerError {
 		return nil
@@ -76,7 +76,7 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error
 	return e.retag(ctx, now, next)
 }
 
-// reconnect answers for a volume that is connected here already, and takes over a newer epoch.
+// reconnect answers for a volume that is already connected here, and stores the newer epoch.
 func (e *Engine) reconnect(ctx context.Context, v volume, dev cache.State, epoch int64) (escache.ConnectResponse, error) {
 	image, ok, err := e.imageOf(v, dev)
 	if err != nil {
@@ -103,7 +103,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev cache.State, epoch
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
 }
 
-// imageOf finds the map below a device.
+// imageOf returns the map below a device.
 func (e *Engine) imageOf(v volume, dev cache.State) (krbd.Device, bool, error) {
 	maps, err := e.Images.Find(v.Pool, v.Image)
 	if err != nil {
@@ -117,7 +117,7 @@ func (e *Engine) imageOf(v volume, dev cache.State) (krbd.Device, bool, error) {
 	return krbd.Device{}, false, nil
 }
 
-// connect makes the device, from a replica that is laid to a link that users find.
+// connect makes the device, from a ready replica to the link that users open.
 func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if err := e.ensureUp(ctx, v); err != nil {
@@ -148,8 +148,8 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }
 
-// mapImage maps the image, checks that it is the one meant, and records the epoch and what the map says of the image. It returns the new
-// record.
+// mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id and size. It returns the
+// changed volume.
 func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequest) (volume, krbd.Device, error) {
 	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
 	if err != nil {
@@ -199,17 +199,17 @@ func optionsOf(o escache.ConnectOptions) cache.Options {
 	}
 }
 
-// identify checks that the mapped image is the one meant. It returns what is to be on record then: the epoch, and what the map taught.
+// identify checks that the mapped image is the right one. It returns the volume with the new epoch and the image's id and size.
 func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
 			return v, v.fail(escache.CodeIdentityMismatch,
-				"Ceph's image has id %s, not %s; the image was made anew and this cache is not its own",
+				"Ceph's image has id %s, not %s; the image was made anew, and this cache belongs to the old one",
 				image.ImageID, want)
 		}
 	}
 	if image.Bytes < v.SizeBytes {
-		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, less than the %d it had; grow it back before connecting",
+		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, but had %d before; grow it to that size before connecting",
 			image.Bytes, v.SizeBytes)
 	}
 	v.ImageID, v.SizeBytes, v.Epoch = image.ImageID, image.Bytes, req.Epoch

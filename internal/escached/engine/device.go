@@ -44,8 +44,8 @@ func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error 
 	return nil
 }
 
-// thaw is how long a verb waits for frozen I/O: the arbiter usually answers in a moment, and a peer that was only slow is
-// back as soon.
+// thaw is how long a verb waits for frozen I/O to go on. Usually the arbiter answers in a moment, or a slow peer comes back as
+// soon.
 const thaw = 10 * time.Second
 
 func (e *Engine) notFrozen(ctx context.Context, v volume) error {
@@ -80,7 +80,7 @@ func (e *Engine) adopt(ctx context.Context, v volume, dev cache.State) (link str
 	return e.link(v, dev.Path)
 }
 
-// link makes POOL/IMAGE point at the device.
+// link makes the link POOL/IMAGE to the device and returns its path.
 func (e *Engine) link(v volume, target string) (string, error) {
 	path := devicePath(e.cfg.DeviceDir, v)
 	if got, err := os.Readlink(path); err == nil && got == target {
@@ -102,7 +102,7 @@ func (e *Engine) unlink(v volume) error {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(path)) // the pool's directory, if that was the last of it
+	_ = os.Remove(filepath.Dir(path)) // the pool's directory, if it is empty now
 	return nil
 }
 

@@ -15,13 +15,13 @@ import (
 // A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that holds the
 // volume until then. A caller whose time is up leaves it running, and the next caller joins it.
 type flushJob struct {
-	// attended is true while a caller waits for it.
+	// attended is true while a caller waits for the job.
 	attended bool
 	// wanted ends when nobody waits any more: the job then stops after the running write-back.
 	wanted context.CancelFunc
 	done   chan struct{}
 	err    error // valid once done is closed
-	// dirty is what there was to write when the job began, in bytes.
+	// dirty is the number of dirty bytes when the job began.
 	dirty atomic.Int64
 }
 
@@ -35,7 +35,7 @@ func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
 // flushTimeout is when a flush is given up on that Ceph never answers.
 const flushTimeout = 24*time.Hour + time.Minute
 
-// Flush writes back until nothing is dirty, or until its time is up.
+// Flush writes back until nothing is dirty or TimeoutSeconds have passed. It then returns what is still dirty.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
 	v, err := e.known(req.VolumeRef)
@@ -54,15 +54,15 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 	}
 }
 
-// flushAnswer is what one job led to, with what it wrote, in bytes.
+// flushAnswer is the result of one job. flushed is the number of bytes that it has written.
 type flushAnswer struct {
 	escache.FlushResponse
 
 	flushed int64
 }
 
-// flushOnce waits for a job or for the end of time, and looks what there is then. goOn says that something was written
-// between the job's zero and the look, and that there is time left for another job.
+// flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if something has become dirty
+// since the job found nothing dirty, and there is time for another job.
 func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
 	job, err := e.joinFlush(v)
 	if err != nil {
@@ -78,7 +78,7 @@ func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Tim
 	if done && job.err != nil {
 		return answer, false, job.err
 	}
-	// Looking takes its own time, on top of what the caller gave.
+	// Reading the state has a time limit of its own, on top of the caller's.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), command.DefaultTimeout)
 	defer cancel()
 	_, dev, err := e.connected(ctx, v.VolumeRef)

@@ -17,12 +17,12 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// holds records which volumes are held and until when, one file each under /run: a hold must outlive this process, so that
-// the next one releases it, and must not outlive the kernel's suspension, which ends with a reboot.
+// holds records which volumes are held and until when, in one file each under /run. The record must survive this process, so
+// that the next one releases the hold. It must not survive a reboot, which ends the suspension in the kernel.
 type holds struct {
 	dir string
 	mu  sync.Mutex
-	// none is true while it is known that nothing is held, which is nearly always: then nobody needs to look at the disk.
+	// none is true while it is known that nothing is held, which is nearly always. It saves reading the directory.
 	none bool
 }
 
@@ -107,10 +107,10 @@ func (h *holds) list() []holdRecord {
 	return out
 }
 
-// cleanTries bounds how often a volume under writes is flushed before it is suspended.
+// cleanTries bounds how often a volume that is being written to is flushed before it is suspended.
 const cleanTries = 3
 
-// Hold suspends I/O with a clean cache: the image then holds everything that was acknowledged.
+// Hold suspends I/O with a clean cache. The image then has every acknowledged write.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
 	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume, dev cache.State) (err error) {
@@ -208,8 +208,8 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
 		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
 		return
 	}
-	switch ProblemOf(err).Code { //nolint:exhaustive // all others are troubles
-	case escache.CodeBusy: // the next round does it
+	switch ProblemOf(err).Code { //nolint:exhaustive // all others are errors
+	case escache.CodeBusy: // the next round tries again
 	case escache.CodeNotFound:
 		_ = e.holds.drop(nameOf(r.VolumeRef))
 	default:
@@ -217,7 +217,7 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
 	}
 }
 
-// watchHolds releases what is held for too long, until ctx ends.
+// watchHolds releases holds whose time is up, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
 	for pause.For(ctx, time.Second) == nil {
 		for _, r := range e.holds.list() {

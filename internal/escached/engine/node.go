@@ -11,8 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// Node reports what this host has and whether it is healthy. It answers whatever is wrong, and starts no child: it is polled, and a
-// host must not look dead because it is busy.
+// Node reports what this host has and whether it is healthy. It never fails, and starts no child process: it is polled, and a
+// busy host must not look dead.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n := escache.Node{Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
@@ -42,14 +42,15 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	return n, nil
 }
 
-// allocated is what the replicas take of the volume group. What else is in the group is neither that nor free.
+// allocated returns the space that replicas use in the volume group, in bytes. Capacity that is neither allocated nor free is
+// used by something other than escached.
 func allocated(volumes []volume, space lvm.Space) int64 {
 	var sum int64
 	for _, v := range volumes {
 		extent := max(space.Extent, 1)
 		sum += (v.CacheBytes + extent - 1) / extent * extent
 	}
-	return min(sum, space.Capacity-space.Free) // one that is just being laid takes nothing yet
+	return min(sum, space.Capacity-space.Free) // a replica that is being laid uses nothing yet
 }
 
 func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, bad func(string, ...any)) {
@@ -71,7 +72,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, b
 	}
 }
 
-// title names a volume for people by its kernel name.
+// title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {
 	if v, ok := e.reg.get(name); ok {
 		return v.Pool + "/" + v.Image

@@ -103,12 +103,12 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	if got := dirty(); got != nil {
 		t.Errorf("nobody looked yet: %d", *got)
 	}
-	e.lookAtStandbys(t.Context())
+	e.scanStandbys(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("after a look: %v", got)
 	}
 	looks := w.looked()
-	e.lookAtStandbys(t.Context())
+	e.scanStandbys(t.Context())
 	if w.looked() != looks {
 		t.Error("looked at again although nothing was written")
 	}
@@ -130,13 +130,13 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	}
 	alone := drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.Outdated, DiskWrittenKiB: 50}
 	w.minors[100], w.caches.DirtyErr = alone, errors.New("the disk does not answer")
-	e.lookAtStandbys(t.Context())
+	e.scanStandbys(t.Context())
 	if got := dirty(); got != nil {
 		t.Errorf("after a look that failed: %d", *got)
 	}
 	w.caches.DirtyErr = nil
 	e.now = func() time.Time { return time.Now().Add(rereadAfter + time.Minute) }
-	e.lookAtStandbys(t.Context())
+	e.scanStandbys(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("the only current copy, looked at once its disk answers again: %v", got)
 	}
@@ -144,7 +144,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	st.PeerRole, st.DiskWrittenKiB = drbd.Primary, 99
 	w.minors[100] = st
 	looks = w.looked()
-	e.lookAtStandbys(t.Context())
+	e.scanStandbys(t.Context())
 	if w.looked() != looks {
 		t.Error("the standby of a running volume is looked at again and again")
 	}

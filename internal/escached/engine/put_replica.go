@@ -12,7 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// PutReplica lays this host's replica, or finishes, confirms or re-peers the one that is here.
+// PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or gives it another partner.
 func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
 	ctx, done, err := e.beginInTurn(ctx, req.VolumeRef, "put_replica")
 	if err != nil {
@@ -51,7 +51,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 		return err
 	}
 	if have.Phase == phaseCreating {
-		// Nothing was ever written through it, so whatever the request says counts.
+		// Nothing was ever written through it, so the request overrides what is stored.
 		want.ImageID = cmp.Or(want.ImageID, have.ImageID)
 		want.Joined = want.Joined || have.Joined
 		if err := e.retag(ctx, have, want); err != nil {
@@ -62,7 +62,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 	return e.confirmReplica(ctx, have, want)
 }
 
-// fromRequest checks what only this host can know about a request.
+// fromRequest returns the volume that a request asks for. It checks what only this host can check.
 func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
 	v := volume{
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
@@ -92,7 +92,7 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
 	return v, nil
 }
 
-// sameReplica says why a replica that is here cannot be the one asked for.
+// sameReplica returns an error if the replica here cannot be the one that the request asks for.
 func sameReplica(have, want volume) error {
 	mismatch := func(what string, is, asked any) error {
 		return want.fail(escache.CodeReplicaMismatch, "the replica here has %s %v, not %v; delete it first if it must change",
@@ -138,7 +138,7 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 	if err == nil {
 		return nil
 	}
-	// A replica that could not be laid leaves nothing behind.
+	// Remove what was made of a replica that could not be laid.
 	if v, ok := e.reg.get(v.name()); ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
@@ -149,8 +149,8 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 	return err
 }
 
-// forgetUnless drops the record of a volume whose LV could not be made, unless it is there after all: a child that ran out
-// of time may have made it.
+// forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all: lvcreate may have succeeded
+// although it timed out.
 func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
@@ -164,14 +164,13 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
 	return nil
 }
 
-// layReplica makes a replica of an LV whose record says creating. Every step can be repeated: nothing was ever written
-// through it.
+// layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume) error {
 	name := v.name()
 	if err := e.Store.Activate(ctx, name); err != nil {
 		return err
 	}
-	// The LV may hold an old cache: header and superblock must be blank, on both hosts alike.
+	// The LV may contain an old cache. Header and superblock must be blank, and the same on both hosts.
 	if err := e.Caches.Wipe(ctx, e.localDisk(v)); err != nil {
 		return err
 	}
@@ -197,13 +196,14 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 	return nil
 }
 
-// confirmReplica brings a finished replica to what is asked: up, with this peer, and with what became known of the image.
+// confirmReplica changes a ready replica to what the request asks: it is up, has this peer, and knows size and id of the image.
 func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 	next := have
 	next.SizeBytes = want.SizeBytes
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
 	if want.Joined && !have.Joined {
-		// Laid before, and the caller knows now that it has to be filled. To a copy that was used it means nothing.
+		// The replica was laid before, and the caller has learned since that it has to be filled. A copy that was used keeps
+		// its data.
 		unused, err := e.unused(ctx, have)
 		if err != nil {
 			return err

@@ -37,10 +37,10 @@ func (e *Engine) resize(ctx context.Context, v volume, dev cache.State, bytes in
 	return err
 }
 
-// sizePolls bounds how long Ceph's notice of the new size may take: 10 s.
+// sizePolls bounds how long Ceph may take to report the new size: 10 s.
 const sizePolls = 50
 
-// waitForSize waits for krbd to hear that the image grew.
+// waitForSize waits until krbd has heard from Ceph that the image has grown.
 func (e *Engine) waitForSize(ctx context.Context, v volume, want int64) error {
 	var have int64
 	for range sizePolls {

@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// standbyDirt remembers what the look at a standby's disk found, and at which count of written blocks: as long as that count stands, so
-// does what was found.
+// standbyDirt remembers how many dirty bytes a scan of a standby's disk has found, and DRBD's count of written blocks at that
+// time. The result is valid as long as that count does not change.
 type standbyDirt struct {
 	mu    sync.Mutex
 	found map[string]dirtReading
@@ -43,7 +43,7 @@ func (d *standbyDirt) put(name string, r dirtReading) {
 	d.found[name] = r
 }
 
-// known is what was found on a current copy to which nothing was written since, or nil.
+// known returns the dirty bytes of a current copy that was not written to since it was scanned, or nil.
 func (d *standbyDirt) known(name string, st drbd.Status) *int64 {
 	if last, ok := d.get(name); ok && st.Current() && last.written == st.DiskWrittenKiB {
 		return last.bytes
@@ -51,14 +51,15 @@ func (d *standbyDirt) known(name string, st drbd.Status) *int64 {
 	return nil
 }
 
-// nothingFound is no count of written blocks: a look that failed says nothing of any.
+// nothingFound stands in place of the count of written blocks after a scan that failed.
 const nothingFound = -1
 
-// rereadAfter spares a busy standby's disk, and one that cannot be read: a reading that changes all the time is worth nothing anyway.
+// rereadAfter is the shortest time between two scans of one disk. It spares disks that are written to all the time, or that
+// cannot be read.
 const rereadAfter = 5 * time.Second
 
-// standbyDirty returns what a replica that is not connected holds dirty, or nil if that is not certain: the copy must be
-// current, and nothing may have been written while it was read.
+// standbyDirty returns the dirty bytes of a replica that is not connected, or nil if they are not certain: the copy must be
+// current, and nothing may have been written while the disk was scanned.
 func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *int64 {
 	if !st.Current() || v.Phase != phaseReady {
 		return nil
@@ -76,18 +77,18 @@ func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *in
 	return reading.bytes
 }
 
-// standbyLook is how often standbys are looked for of which it is not known what they hold.
-const standbyLook = 5 * time.Second
+// standbyPoll is how often watchStandbys looks for standbys that were not scanned yet.
+const standbyPoll = 5 * time.Second
 
-// watchStandbys looks at standbys' disks, one after the other, until ctx ends, so that a status of all volumes knows what they hold. While
-// the peer is Primary that would have to be done again and again, and the peer's own status tells it.
+// watchStandbys scans standbys' disks, one after the other, until ctx ends, so that a status of all volumes has their dirty bytes.
+// It leaves out standbys whose peer is Primary: they change all the time, and the peer's own status has the number.
 func (e *Engine) watchStandbys(ctx context.Context) {
-	for pause.For(ctx, standbyLook) == nil {
-		e.lookAtStandbys(ctx)
+	for pause.For(ctx, standbyPoll) == nil {
+		e.scanStandbys(ctx)
 	}
 }
 
-func (e *Engine) lookAtStandbys(ctx context.Context) {
+func (e *Engine) scanStandbys(ctx context.Context) {
 	volumes := e.reg.list()
 	if len(volumes) == 0 {
 		return

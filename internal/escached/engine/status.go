@@ -9,9 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Status reports the volumes here. It takes no lock and runs nothing that waits for I/O. Without a ref it starts no child either, for it is
-// polled. With one it reports exactly that volume, which may be absent; whoever asks about one volume wants to decide something, so a
-// standby's disk is looked at if it must be.
+// Status reports the volumes on this host. It takes no lock and does not wait for I/O. Without a ref it reports all volumes and
+// starts no child process, because it is polled. With a ref it reports exactly that volume, which may be absent. The caller
+// then usually has to decide something, so Status scans a standby's disk if it has to.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
 	volumes := e.reg.list()
@@ -56,7 +56,7 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	return out, nil
 }
 
-// clients are the Ceph clients of all maps, by the number of the mapped device.
+// clients returns the Ceph clients of all maps, by the number of the mapped device.
 func (e *Engine) clients() map[string]string {
 	out := map[string]string{}
 	maps, err := e.Images.Find("", "")
@@ -104,7 +104,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev cache.Sta
 	}
 }
 
-// describeFault names the most serious thing that is wrong.
+// describeFault sets the most serious error of the volume.
 func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status, up, connected bool) {
 	stuck := e.Stuck()[v.name()]
 	switch {
@@ -118,7 +118,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 			v.Epoch, escache.PathAbandon))
 	case v.Phase != phaseReady:
 		s.State = escache.StateError
-		s.Error = fault(escache.CodeInternal, "the replica is half made or half removed; repeat that call")
+		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")
 	case !up:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)

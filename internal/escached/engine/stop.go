@@ -10,8 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Stop removes the device, unmaps the image and demotes the replica. It does not flush: only a cache that is positively
-// clean is let go.
+// Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails unless the cache is known to
+// be clean.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	return e.withReplica(ctx, req.VolumeRef, "stop", e.stop)
 }
