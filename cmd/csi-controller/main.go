@@ -1,13 +1,9 @@
-// Command csi-controller is the half of the driver that runs on masters.
+// Command csi-controller serves CSI's Controller service, and runs the controllers of escache's kinds.
 package main
 
-import (
-	"os"
+import "github.com/escache/escache-csi/cmd/csi-controller/app"
 
-	"github.com/escache/escache-csi/cmd/csi-controller/app"
-)
-
-// version is set when the binary is built.
+// version is set by the linker.
 var version = "unknown"
 
-func main() { os.Exit(app.Run(version, os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { app.Main(version) }

@@ -1,10 +1,9 @@
-// Package app wires csi-controller: flags, and what they set in motion.
+// Package app is csi-controller's command line: flags, and the wiring of what they start.
 package app
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -12,19 +11,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Run runs the command line and returns the exit code.
-func Run(version string, args []string, stdout, stderr io.Writer) int {
+// Main runs csi-controller's command line, and ends the process.
+func Main(version string) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	command := newCommand(version)
-	command.SetArgs(args)
-	command.SetOut(stdout)
-	command.SetErr(stderr)
-	if err := command.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintln(stderr, "csi-controller:", err)
-		return 1
+	err := newCommand(version).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "csi-controller:", err)
+		os.Exit(1)
 	}
-	return 0
 }
 
 func newCommand(version string) *cobra.Command {

@@ -14,44 +14,68 @@ import (
 	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
-// Options are the flags. See their help for what they mean.
+// Options are the command line's flags. Their help, in bindCommon and bindServe, is for operators.
 type Options struct {
-	Version string // of the binary
+	// Version of the binary, set when it is built. It is not a flag.
+	Version string
 
-	Kubeconfig  string
-	CephDir     string
+	// Kubeconfig is the path of a kubeconfig; empty stands for the pod's service account.
+	Kubeconfig string
+	// CephDir holds one directory for each clusterID, with ceph.conf and keyring in it.
+	CephDir string
+	// ImagePrefix begins the names of all images and snapshots of this Kubernetes cluster.
 	ImagePrefix string
-	LogLevel    string
+	// LogLevel is debug, info, warn or error.
+	LogLevel string
 
-	Socket      string
-	Metrics     string
-	Health      string
+	// Socket is the absolute path of the CSI socket.
+	Socket string
+	// Metrics is the IP:PORT of /metrics, Health that of /healthz and /readyz; "0" turns them off.
+	Metrics string
+	Health  string
+	// TraceTarget is the HOST:PORT of an OpenTelemetry collector (gRPC); empty: no traces.
 	TraceTarget string
+	// LongestCall bounds every CSI call, and every try of a reconciler at one volume.
 	LongestCall time.Duration
 
-	Namespace     string
-	LeaseName     string
-	Identity      string
+	// Namespace and LeaseName name the Lease of the leader election; no namespace stands for the pod's.
+	Namespace string
+	LeaseName string
+	// Identity is this replica's name in the lease; empty: made from the host's name.
+	Identity string
+	// LeaseDuration is how long the other replicas wait after the last renewal that they saw.
 	LeaseDuration time.Duration
+	// RenewDeadline is how long after its last renewal a leader gives up and exits. The rest of
+	// LeaseDuration is for what it had begun.
 	RenewDeadline time.Duration
-	RetryPeriod   time.Duration
+	// RetryPeriod is the time between two renewals, or two tries to become leader.
+	RetryPeriod time.Duration
 
+	// EscachedPort is the port of the escached on every node's InternalIP.
 	EscachedPort int
-	EscachedTLS  escacheclient.TLSFiles
-	Plaintext    bool
-	Slots        reservation.Slots
+	// EscachedTLS are the files with which escacheds are called.
+	EscachedTLS escacheclient.TLSFiles
+	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
+	Plaintext bool
+	// Slots are the ports and minors of DRBD that volumes may get.
+	Slots reservation.Slots
 
-	Poll        time.Duration
+	// Poll is the time between two polls of every escached.
+	Poll time.Duration
+	// OrphanEvery is the time between two counts of orphans, which the metrics show.
 	OrphanEvery time.Duration
 
+	// Recovery says how volumes are brought back after the loss of hosts.
 	Recovery RecoveryOptions
-	Page     overview.Options
+	// Page is the read-only web page.
+	Page overview.Options
 }
 
-// defaults are made so that another replica serves within 20 s of the leader's death: it waits out the lease (10 s, from when
-// it last saw it renewed), tries every 2 s, and needs a second or two to read all volumes. The leader gives up after 6 s
-// without a renewal, and the 4 s that are left are for what it had begun. A lease much shorter would be lost to a slow API
-// server or etcd compaction.
+// defaults returns the flags' defaults. With them another replica serves within 20 s of the leader's
+// death: it waits until the lease has run out (10 s after the last renewal that it saw), tries every
+// 2 s, and needs a second or two to read all volumes. The leader gives up 6 s after its last renewal;
+// the remaining 4 s are for what it had begun. A much shorter lease would be lost whenever the API
+// server or etcd is slow.
 func defaults() Options {
 	return Options{
 		CephDir: "/etc/escache/ceph", ImagePrefix: "escache-", LogLevel: "info",
@@ -67,10 +91,10 @@ func defaults() Options {
 }
 
 func (o *Options) bindCommon(f *pflag.FlagSet) {
-	f.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "path of a kubeconfig; empty: the pod's service account")
-	f.StringVar(&o.CephDir, "ceph-dir", o.CephDir, "directory with one directory for each clusterID, with ceph.conf and keyring in it")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "path of a kubeconfig; empty: use the pod's service account")
+	f.StringVar(&o.CephDir, "ceph-dir", o.CephDir, "directory that holds, for each clusterID, a directory with ceph.conf and keyring")
 	f.StringVar(&o.ImagePrefix, "image-prefix", o.ImagePrefix,
-		"begins the name of every image; Kubernetes clusters that share a pool need different ones")
+		"prefix of every image's name; Kubernetes clusters that share a pool need different prefixes")
 	f.StringVar(&o.LogLevel, "log-level", o.LogLevel, "debug, info, warn or error")
 }
 
@@ -79,34 +103,34 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Metrics, "metrics-address", o.Metrics, "IP:PORT of /metrics; 0 turns it off")
 	f.StringVar(&o.Health, "health-address", o.Health, "IP:PORT of /healthz and /readyz; 0 turns them off")
 	f.StringVar(&o.TraceTarget, "otlp-endpoint", o.TraceTarget, "HOST:PORT of an OpenTelemetry collector (gRPC); empty: no traces")
-	f.DurationVar(&o.LongestCall, "longest-call", o.LongestCall, "bounds every CSI call, whatever its caller's deadline")
+	f.DurationVar(&o.LongestCall, "longest-call", o.LongestCall, "limit for every CSI call, whatever its caller's deadline")
 
-	f.StringVar(&o.Namespace, "lease-namespace", o.Namespace, "namespace of the lease; empty: the pod's")
-	f.StringVar(&o.LeaseName, "lease-name", o.LeaseName, "name of the lease")
-	f.StringVar(&o.Identity, "identity", o.Identity, "this replica's name in the lease; empty: made from the host's name")
-	f.DurationVar(&o.LeaseDuration, "lease-duration", o.LeaseDuration, "how long others wait after the last renewal they saw")
-	f.DurationVar(&o.RenewDeadline, "lease-renew-deadline", o.RenewDeadline, "how long after its last renewal a leader gives up and ends")
-	f.DurationVar(&o.RetryPeriod, "lease-retry-period", o.RetryPeriod, "how often the lease is renewed or tried for")
+	f.StringVar(&o.Namespace, "lease-namespace", o.Namespace, "namespace of the leader election's Lease; empty: the pod's")
+	f.StringVar(&o.LeaseName, "lease-name", o.LeaseName, "name of the leader election's Lease")
+	f.StringVar(&o.Identity, "identity", o.Identity, "this replica's name in the Lease; empty: made from the host's name")
+	f.DurationVar(&o.LeaseDuration, "lease-duration", o.LeaseDuration, "how long other replicas wait after the last renewal that they saw")
+	f.DurationVar(&o.RenewDeadline, "lease-renew-deadline", o.RenewDeadline, "how long after its last renewal a leader gives up and exits")
+	f.DurationVar(&o.RetryPeriod, "lease-retry-period", o.RetryPeriod, "time between two renewals, or two tries to become leader")
 
-	f.IntVar(&o.EscachedPort, "escached-port", o.EscachedPort, "port of every escached, on its node's InternalIP")
-	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA, "PEM file of the authority that signed the escacheds' certificates")
+	f.IntVar(&o.EscachedPort, "escached-port", o.EscachedPort, "port of the escached on every node's InternalIP")
+	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA, "PEM file of the certificate authority that signed the escacheds' certificates")
 	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
 	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
-		"name in every escached's certificate; empty: the InternalIP of its node")
-	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; for tests only")
-	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports of replication links; the same range as escached's drbd.ports")
-	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors of DRBD devices; the same range as escached's drbd.minors")
+		"server name in every escached's certificate; empty: its node's InternalIP")
+	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; only for tests")
+	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports for replication links; the same range as escached's drbd.ports")
+	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors for DRBD devices; the same range as escached's drbd.minors")
 
-	f.DurationVar(&o.Poll, "poll-interval", o.Poll, "how often every escached is asked how it is")
+	f.DurationVar(&o.Poll, "poll-interval", o.Poll, "time between two polls of every escached")
 	f.StringVar(&o.Page.Address, "page-address", o.Page.Address, "IP:PORT of the read-only web page; empty: none")
-	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert, "PEM file of the page's certificate; without one it is served on loopback only")
+	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert, "PEM file of the page's certificate; without one, the page is served on loopback only")
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
-	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "how often orphans are counted for the metrics")
+	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
 }
 
-// Validate reports everything that is wrong at once, each with the flag to change.
+// Validate returns everything that is wrong, each with the flag to change.
 func (o *Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -114,24 +138,24 @@ func (o *Options) Validate() error {
 		bad("--csi-socket %q is not an absolute path", o.Socket)
 	}
 	if len(o.ImagePrefix) > 63 || strings.ContainsAny(o.ImagePrefix, "/@ ") {
-		bad("--image-prefix %q has a character that RBD gives a meaning, or is longer than 63", o.ImagePrefix)
+		bad("--image-prefix %q contains /, @ or a blank, or is longer than 63 bytes", o.ImagePrefix)
 	}
 	if o.RetryPeriod <= 0 || o.RenewDeadline <= o.RetryPeriod*12/10 || o.LeaseDuration <= o.RenewDeadline {
-		bad("--lease-duration %s, --lease-renew-deadline %s and --lease-retry-period %s: each is well above the next",
+		bad("--lease-duration %s, --lease-renew-deadline %s and --lease-retry-period %s: each must be well above the next",
 			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
 	}
 	for name, d := range map[string]time.Duration{
 		"--longest-call": o.LongestCall, "--poll-interval": o.Poll, "--orphan-interval": o.OrphanEvery,
 	} {
 		if d < time.Second {
-			bad("%s %s is below a second", name, d)
+			bad("%s %s is below one second", name, d)
 		}
 	}
 	if err := o.Page.Validate(); err != nil {
 		bad("--page-address: %w", err)
 	}
 	if o.EscachedPort < 1 || o.EscachedPort > 65535 {
-		bad("--escached-port %d is no port", o.EscachedPort)
+		bad("--escached-port %d is not between 1 and 65535", o.EscachedPort)
 	}
 	files := 0
 	for _, file := range []string{o.EscachedTLS.CA, o.EscachedTLS.Cert, o.EscachedTLS.Key} {

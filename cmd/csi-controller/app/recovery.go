@@ -16,38 +16,48 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// RecoveryOptions are the flags of what brings volumes back after the loss of hosts.
+// RecoveryOptions are the flags of the reconcilers that bring volumes back after the loss of hosts.
 type RecoveryOptions struct {
+	// TaintDeadNodes has nodes that are proven dead tainted out-of-service.
 	TaintDeadNodes bool
-	TaintAfter     time.Duration
+	// TaintAfter is how long the proof has to hold without a break.
+	TaintAfter time.Duration
 
-	RepairAfter    time.Duration
-	RepairDrain    bool
+	// RepairAfter is how long a host is gone before its replicas of attached volumes are replaced on
+	// the third host of the group; 0: never.
+	RepairAfter time.Duration
+	// RepairDrain has a volume write through to Ceph while its lost replica is being replaced.
+	RepairDrain bool
+	// RepairParallel bounds the volumes that are copied at once. One host takes part in one copy at a time.
 	RepairParallel int
 }
 
-// defaultRecovery has a dead node's proof last two minutes before the node is tainted: longer than the kubelet's restart and a
-// switch's reboot, shorter than the five minutes that Kubernetes itself waits before it evicts pods.
+// defaultRecovery returns the flags' defaults.
 //
-// Replicas are not replaced unless that is asked for: it copies whole caches. Ten minutes is a good choice: a server needs up to that to
-// reboot, and one that is back catches up with only what it missed.
+// A node's death must be proven for two minutes before the node is tainted. That is longer than a
+// kubelet's restart or a switch's reboot takes, and shorter than the five minutes that Kubernetes
+// itself waits before it evicts pods.
+//
+// Replicas are replaced only on request, because that copies whole caches. Ten minutes is a good
+// choice: a server needs up to that long to reboot, and then catches up with only what it missed.
 func defaultRecovery() RecoveryOptions {
 	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }
 
-// repairPatience is how long a Ceph that does not take what is dirty holds up the second copy.
+// repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the second
+// copy anyway.
 const repairPatience = 2 * time.Minute
 
 func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.TaintDeadNodes, "taint-dead-nodes", o.TaintDeadNodes,
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
-	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that proof has to hold without a break")
+	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that has to hold without a break")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
 		"how long a host is gone before its replicas of attached volumes are replaced on the third host; 0: never")
 	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
-		"how many volumes are copied to a new replica at once; one for each host")
+		"how many volumes are copied to a new replica at once; at most one for each host")
 }
 
 func (o *RecoveryOptions) validate() error {
@@ -65,7 +75,7 @@ func (o *RecoveryOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// recovery is what brings volumes back after the loss of hosts.
+// recovery starts the reconcilers that bring volumes back after the loss of hosts.
 func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *drain.Drainer) error {
 	live, events := p.manager.GetAPIReader(), p.manager.GetEventRecorder("escache-csi-controller")
 	lift := unfence.New(unfence.Config{

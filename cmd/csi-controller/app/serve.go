@@ -36,10 +36,11 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
-// errLeaseLost ends the process: another replica leads, and nothing here may go on.
-var errLeaseLost = errors.New("the lease is lost; ending, so that nothing goes on in two places")
+// errLeaseLost ends the process: another replica leads, so nothing may go on here.
+var errLeaseLost = errors.New("lost the lease; exiting, because another replica may lead now")
 
-// leaseWatch is how often the age of the lease is looked at. A paused leader that goes on has that long for what it had begun.
+// leaseWatch is the time between two checks of the lease's age. A leader that was paused and goes on
+// has that long before it exits.
 const leaseWatch = 100 * time.Millisecond
 
 // serve runs until the context ends or the lease is lost.
@@ -91,7 +92,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	}
 	go lease.Watch(ctx, leaseWatch, func(age time.Duration) {
 		log.Error(errLeaseLost.Error(), "age", age)
-		os.Exit(1) // an orderly end would let go on what was begun while the lease was held
+		os.Exit(1) // at once: an orderly shutdown would let calls finish that began while the lease was held
 	})
 	log.Info("started", "version", o.Version, "identity", lease.Identity())
 	err = m.Start(ctx)
@@ -106,7 +107,7 @@ func kubernetesConfig(o Options) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the Kubernetes API server: %w; in a pod leave --kubeconfig out", err)
 	}
-	// The API server's own priority and fairness is what bounds calls; the client's default of 20 a second would bound creation.
+	// The API server's priority and fairness limits calls. The client's default, 20 a second, would slow down volume creation.
 	config.QPS = -1
 	config.Timeout = 30 * time.Second
 	config.UserAgent = "escache-csi-controller/" + o.Version
@@ -124,14 +125,14 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	}
 	m, err := ctrl.NewManager(kubernetes, ctrl.Options{
 		Scheme: scheme, Logger: ctrl.Log,
-		// Nobody here reads who owns which field, and it is a third of every object.
+		// Nothing here reads managed fields, and they are a third of every object.
 		Cache:                               cache.Options{HTTPClient: watching, DefaultTransform: cache.TransformStripManagedFields()},
 		Client:                              client.Options{},
 		Metrics:                             metricsserver.Options{BindAddress: o.Metrics},
 		HealthProbeBindAddress:              o.Health,
 		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: lease,
-		LeaderElectionID:                    o.LeaseName, // for the metric alone: the lock has the name already
+		LeaderElectionID:                    o.LeaseName, // only for the metric: the lock has the name already
 		LeaderElectionReleaseOnCancel:       true,
 		LeaseDuration:                       &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
 	})
@@ -141,8 +142,9 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	return m, nil
 }
 
-// watchClient is for the cache. The deadline of calls would end every watch too, and begin it anew, as long as the process runs: the API
-// server ends watches when it likes, and a connection that is dead is found by its pings.
+// watchClient returns the cache's HTTP client, which has no timeout: the timeout of calls would also
+// end every watch, again and again. The API server ends watches by itself, and pings find a dead
+// connection.
 func watchClient(kubernetes *rest.Config) (*http.Client, error) {
 	lasting := rest.CopyConfig(kubernetes)
 	lasting.Timeout = 0
@@ -153,8 +155,8 @@ func watchClient(kubernetes *rest.Config) (*http.Client, error) {
 	return c, nil
 }
 
-// newWriter is the client for all objects that only the leader may write. Its connection sends nothing without the lease; reading is the
-// manager's.
+// newWriter returns the client for objects that only the leader may write. It reads from the manager's
+// cache, and its connection sends nothing unless this process holds the lease.
 func newWriter(kubernetes *rest.Config, m ctrl.Manager, lease *leadership.Lease) (client.Client, error) {
 	own := rest.CopyConfig(kubernetes)
 	own.Dial = lease.Dial
@@ -167,7 +169,7 @@ func newWriter(kubernetes *rest.Config, m ctrl.Manager, lease *leadership.Lease)
 	return lease.Client(c), nil
 }
 
-// parts are what the process is made of.
+// parts are the process's components.
 type parts struct {
 	options  Options
 	log      *slog.Logger
@@ -183,7 +185,7 @@ type parts struct {
 	locks    *operation.Locks
 }
 
-// assemble hands every part to the manager, which runs them while this process leads.
+// assemble gives every part to the manager, which runs them while this process leads.
 func (p parts) assemble(ctx context.Context) error {
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
@@ -231,8 +233,8 @@ func (p parts) assemble(ctx context.Context) error {
 	)
 }
 
-// prepare reads what the leader before has left. It goes on until it succeeds: a leader that ended itself because the API
-// server was slow would only be followed by another.
+// prepare reads what the leader before left behind. It tries until it succeeds: if the API server is
+// slow, another leader would not be faster.
 func (p parts) prepare(ctx context.Context) error {
 	if err := nodegroup.Follow(ctx, p.manager.GetCache(), p.book); err != nil {
 		return err
@@ -242,7 +244,7 @@ func (p parts) prepare(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		p.log.Warn("reading all volumes and groups again", "error", err)
+		p.log.Warn("could not read all volumes and groups; trying again", "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -13,25 +13,18 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// namedVolumes is how many volumes are named when there are more.
+// namedVolumes bounds how many volumes the refusal names.
 const namedVolumes = 5
 
-// newCheckUninstall fails while there are volumes: the chart runs it before it removes the driver that they need.
+// newCheckUninstall returns the command that fails while there are volumes. The chart runs it before it
+// removes the driver that they need.
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail while there are CacheVolumes, which need the driver to be detached and removed",
+		Short: "Fail if there are CacheVolumes: detaching and removing them needs the driver",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			config, err := kubernetesConfig(*o)
-			if err != nil {
-				return err
-			}
-			scheme, err := newScheme()
-			if err != nil {
-				return err
-			}
-			kube, err := client.New(config, client.Options{Scheme: scheme})
+			kube, err := newKubeClient(o)
 			if err != nil {
 				return err
 			}

@@ -37,17 +37,18 @@ import (
 // youngVolume is how old a CacheVolume without a PersistentVolume has to be to count as an orphan.
 const youngVolume = 10 * time.Minute
 
-// fencedFor is how long the Ceph clients of earlier leaders are kept out. One that was paused for longer has no valid tickets any more, and
-// asks for new ones only after it has noticed that it does not lead.
+// fencedFor is how long the Ceph clients of earlier leaders are kept out. After a longer pause a
+// client's tickets have expired, and it asks for new ones only after it has noticed that it does not
+// lead.
 const fencedFor = 24 * time.Hour
 
 type traceProvider = trace.TracerProvider
 
-// newLogger is the one logger; klog and controller-runtime write into it.
+// newLogger returns the process's logger. klog and controller-runtime write to it, too.
 func newLogger(level string, out io.Writer) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q is none of debug, info, warn and error", level)
+		return nil, fmt.Errorf("--log-level %q is not one of debug, info, warn and error", level)
 	}
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l}))
 	bridge := logr.FromSlogHandler(log.With("component", "kubernetes").Handler())
@@ -88,7 +89,8 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", path)
 }
 
-// newLease makes the lock, and the record of Ceph clients in it, with a client of its own, which other traffic does not slow down.
+// newLease returns the leader election's lock, and the record of Ceph clients that is kept in it. Both
+// use a Kubernetes client of their own, so that other traffic does not slow them down.
 func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadership.Clients, error) {
 	identity := o.Identity
 	if identity == "" {
@@ -120,7 +122,8 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadershi
 	return leadership.New(lock, o.RenewDeadline, o.LeaseDuration-o.RenewDeadline, time.Now), clients, nil
 }
 
-// admit lets this leader use a connection to Ceph when nothing of earlier leaders can happen there any more.
+// admit returns a function that lets this leader use a connection to Ceph once the clients of earlier
+// leaders are fenced.
 func admit(ctx context.Context, clients *leadership.Clients, log *slog.Logger) func(rbd.Session) error {
 	const patience = 10 * time.Second
 	return func(s rbd.Session) error {
@@ -133,17 +136,18 @@ func admit(ctx context.Context, clients *leadership.Clients, log *slog.Logger) f
 	}
 }
 
-// synced is readiness: the cache of objects is filled, so that this replica can take over at once.
+// synced is the readiness check: the cache of Kubernetes objects is filled, so that this replica can
+// take over at once.
 func (p parts) synced(r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
 	if !p.manager.GetCache().WaitForCacheSync(ctx) {
-		return fmt.Errorf("the API server's objects are not read yet")
+		return fmt.Errorf("the cache of Kubernetes objects is not filled yet")
 	}
 	return nil
 }
 
-// emptyTrash purges deleted images in the background, also those that the leader before has left.
+// emptyTrash purges deleted images in the background, including those that an earlier leader left.
 func (p parts) emptyTrash(ctx context.Context) error {
 	go p.findTrash(ctx)
 	p.clusters.Run(ctx, p.log.With("component", "trash"))
@@ -157,7 +161,7 @@ func (p parts) findTrash(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		p.log.Warn("not all trash is found, looking again", "error", err)
+		p.log.Warn("could not find all deleted images; searching again", "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -166,7 +170,7 @@ func (p parts) findTrash(ctx context.Context) {
 	}
 }
 
-// page serves the web page where it is asked for, on every replica.
+// page serves the web page on every replica, if the flags ask for it.
 func (p parts) page() error {
 	if p.options.Page.Address == "" {
 		return nil

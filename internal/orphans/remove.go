@@ -1,0 +1,62 @@
+package orphans
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Removal removes orphans by name. It refuses whatever a search has not found to be an orphan.
+type Removal struct {
+	// Found is the result of a search that read the API server itself and not a cache.
+	Found Found
+	// Kube reads from the API server itself, and writes.
+	Kube client.Client
+	// DeleteImage moves an image to its pool's trash.
+	DeleteImage func(ctx context.Context, image Image) error
+}
+
+// Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE.
+func (r Removal) Image(ctx context.Context, name string) error {
+	at := slices.IndexFunc(r.Found.Images, func(i Image) bool { return i.String() == name })
+	if at < 0 {
+		return fmt.Errorf("image %s is not an orphan; run without flags to list the orphans", name)
+	}
+	if err := r.DeleteImage(ctx, r.Found.Images[at]); err != nil {
+		return fmt.Errorf("remove image %s: %w", name, err)
+	}
+	return nil
+}
+
+// Volume removes the record of an orphan volume; its image stays. It refuses a volume that is
+// attached, may have dirty data, or may have replicas on hosts: without the record nobody would know
+// of them.
+func (r Removal) Volume(ctx context.Context, name string) error {
+	if !slices.ContainsFunc(r.Found.Volumes, func(v Volume) bool { return v.Name == name }) {
+		return fmt.Errorf("volume %s is not an orphan; run without flags to list the orphans", name)
+	}
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Kube.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
+		return fmt.Errorf("read volume %s: %w", name, err)
+	}
+	if v.Status.AttachedNode != "" || v.Status.Authority == v1alpha1.AuthorityCache {
+		return fmt.Errorf("volume %s is attached to node %q or may have dirty data; detach and flush it first", name, v.Status.AttachedNode)
+	}
+	if v.Status.Epoch > 0 {
+		return fmt.Errorf("volume %s may have replicas on %v; make a PersistentVolume for it and delete that, which removes everything",
+			name, v.Spec.Replicas)
+	}
+	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, v.UID)
+	if err := r.Kube.Patch(ctx, v, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestRemoveVolume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status  v1alpha1.CacheVolumeStatus
+		remove  string
+		refusal string // empty: it is removed
+	}{
+		"never attached":    {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCeph}, "v", ""},
+		"not an orphan":     {v1alpha1.CacheVolumeStatus{}, "w", "is not an orphan"},
+		"attached":          {v1alpha1.CacheVolumeStatus{AttachedNode: "n1"}, "v", `attached to node "n1"`},
+		"dirty":             {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCache}, "v", "may have dirty data"},
+		"replicas on hosts": {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCeph, Epoch: 1}, "v", "may have replicas on [n1 n2]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", Finalizers: []string{v1alpha1.Finalizer}}, Status: tc.status}
+			v.Spec.Replicas = []string{"n1", "n2"}
+			scheme := runtime.NewScheme()
+			if err := v1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(v).Build()
+			err := Removal{Found: Found{Volumes: []Volume{{Name: "v"}}}, Kube: kube}.Volume(t.Context(), tc.remove)
+			gone := apierrors.IsNotFound(kube.Get(t.Context(), client.ObjectKey{Name: "v"}, v))
+			switch {
+			case tc.refusal == "" && (err != nil || !gone):
+				t.Errorf("not removed: %v", err)
+			case tc.refusal != "" && (err == nil || gone || !strings.Contains(err.Error(), tc.refusal)):
+				t.Errorf("removed, or refused without %q: %v", tc.refusal, err)
+			}
+		})
+	}
+}
+
+func TestRemoveImage(t *testing.T) {
+	orphan := Image{Pool: Pool{"ceph", "rbd"}, Image: "escache-v"}
+	var deleted []Image
+	r := Removal{Found: Found{Images: []Image{orphan}}, DeleteImage: func(_ context.Context, i Image) error {
+		deleted = append(deleted, i)
+		return nil
+	}}
+	if err := r.Image(t.Context(), "ceph/rbd/other"); err == nil || !strings.Contains(err.Error(), "is not an orphan") {
+		t.Errorf("another image: %v", err)
+	}
+	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); err != nil || len(deleted) != 1 || deleted[0] != orphan {
+		t.Errorf("the orphan: deleted %v, %v", deleted, err)
+	}
+	inUse := errors.New("in use")
+	r.DeleteImage = func(context.Context, Image) error { return inUse }
+	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); !errors.Is(err, inUse) {
+		t.Errorf("an image in use: %v", err)
+	}
+}
