@@ -2,14 +2,14 @@ package command
 
 import "sync"
 
-// Breaker remembers which volumes have a child stuck in the kernel, so that no more are piled on top of it. It closes
-// by itself when the kernel lets the child go.
+// Breaker remembers which volumes have a child process that is stuck in the kernel, and refuses to
+// start more of them. It closes by itself when the child ends.
 type Breaker struct {
 	mu    sync.Mutex
 	stuck map[breakerKey]*StuckError
 }
 
-// A stuck query must stop further queries, but a stuck change must not: status has to answer.
+// A stuck query blocks further queries, but a stuck change does not: status must still answer.
 type breakerKey struct {
 	volume string
 	query  bool
@@ -18,7 +18,8 @@ type breakerKey struct {
 // NewBreaker returns a closed breaker.
 func NewBreaker() *Breaker { return &Breaker{stuck: map[breakerKey]*StuckError{}} }
 
-// Allow refuses with the stuck child's *StuckError. Commands of no volume are always allowed.
+// Allow returns the *StuckError of the volume's stuck child, or nil. Commands without a volume are
+// always allowed.
 func (b *Breaker) Allow(volume string, query bool) error {
 	if volume == "" {
 		return nil
@@ -31,7 +32,7 @@ func (b *Breaker) Allow(volume string, query bool) error {
 	return nil
 }
 
-// Trip opens the breaker until done delivers.
+// Trip opens the breaker until something arrives on done.
 func (b *Breaker) Trip(volume string, query bool, e *StuckError, done <-chan error) {
 	if volume == "" {
 		return
@@ -50,7 +51,7 @@ func (b *Breaker) Trip(volume string, query bool, e *StuckError, done <-chan err
 	}()
 }
 
-// Stuck lists the stuck children by volume.
+// Stuck returns the stuck children by volume.
 func (b *Breaker) Stuck() map[string]*StuckError {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package command runs other programs: with a deadline, captured output and no shell, and without ever waiting for a
-// process that the kernel does not let go of.
+// Package command runs other programs with a deadline, without a shell, and captures their output.
+// It never waits for a process that is stuck in the kernel.
 package command
 
 import (
@@ -17,29 +17,31 @@ import (
 	"time"
 )
 
-// Command is one run of a program. Nothing secret may be in Args: every user of the host can read them.
+// Command is one run of a program. Args must hold no secrets: every user of the host can read them.
 type Command struct {
-	// Volume is the breaker's key: while a child of this volume is stuck in the kernel, only queries run for it.
+	// Volume is the breaker's key: while a child of this volume is stuck in the kernel, only
+	// queries run for the volume.
 	Volume string
 	Name   string
 	Args   []string
 	Stdin  []byte
-	// Timeout bounds the run; zero means DefaultTimeout.
+	// Timeout limits the run. Zero means DefaultTimeout.
 	Timeout time.Duration
-	// Query marks a command that changes nothing and is worth trying on a stuck volume.
+	// Query marks a command that changes nothing, and that may run on a volume with a stuck change.
 	Query bool
 }
 
-// DefaultTimeout bounds commands that do not say otherwise. Generous: a loaded host is slow, not broken.
+// DefaultTimeout applies to commands without a timeout of their own. It is long because a host
+// under load is slow, not broken.
 const DefaultTimeout = 30 * time.Second
 
-// killGrace is how long a killed child may take to vanish before it counts as stuck in the kernel.
+// killGrace is how long a killed child may take to end before it counts as stuck in the kernel.
 const killGrace = 2 * time.Second
 
-// maxOutput bounds what is kept of a child's output.
+// maxOutput is how many bytes of a child's output are kept.
 const maxOutput = 8 << 20
 
-// Result is what a finished program left.
+// Result is the output of a finished program.
 type Result struct {
 	Stdout []byte
 	Stderr []byte
@@ -47,30 +49,30 @@ type Result struct {
 
 // Runner runs commands. Exec is the real one.
 type Runner interface {
-	// Run returns *ExitError for a non-zero exit, *TimeoutError if the deadline passed, *StuckError if the child could
-	// not be killed or an earlier one of the same volume could not.
+	// Run returns *ExitError for a non-zero exit, *TimeoutError if the deadline passed, and
+	// *StuckError if this child, or an earlier one of the same volume, could not be killed.
 	Run(ctx context.Context, c Command) (Result, error)
 }
 
-// RunnerFunc makes a function a Runner.
+// RunnerFunc is a function as a Runner.
 type RunnerFunc func(ctx context.Context, c Command) (Result, error)
 
 // Run calls the function.
 func (f RunnerFunc) Run(ctx context.Context, c Command) (Result, error) { return f(ctx, c) }
 
-// Exec runs programs for real.
+// Exec is the Runner that really starts programs.
 type Exec struct {
 	breaker *Breaker
 	now     func() time.Time
 }
 
-// NewExec returns a runner with a breaker of its own.
+// NewExec returns an Exec with its own breaker.
 func NewExec() *Exec { return &Exec{breaker: NewBreaker(), now: time.Now} }
 
-// Stuck lists the children that are stuck right now, by volume.
+// Stuck returns the children that are stuck now, by volume.
 func (x *Exec) Stuck() map[string]*StuckError { return x.breaker.Stuck() }
 
-// Reasons says, a sentence each, which volume's children are stuck.
+// Reasons returns one sentence for each volume with a stuck child.
 func (x *Exec) Reasons() []string {
 	stuck := x.Stuck()
 	reasons := make([]string, 0, len(stuck))
@@ -100,7 +102,8 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // its words are read by programs
-	// A child must not outlive this process: it would go on with what the next one believes undone.
+	// A child must not outlive this process: it would go on with work that the next process takes
+	// for undone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = killGrace
 	start := x.now()
@@ -128,8 +131,8 @@ func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
 	return Result{}, stuck
 }
 
-// spawn starts a child and delivers what waiting for it says. The kernel sends Pdeathsig when the thread that started the
-// child ends, so that thread is kept until the child is gone.
+// spawn starts a child and sends the result of Wait on the channel. The kernel sends Pdeathsig when
+// the thread that started the child ends, so spawn keeps that thread until the child is gone.
 func spawn(cmd *exec.Cmd) (<-chan error, error) {
 	started, done := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -155,7 +158,7 @@ func finish(c Command, stdout, stderr *limited, err error) (Result, error) {
 	return res, fmt.Errorf("%s: %w", c.String(), err)
 }
 
-// String names a command for people: the program and as many arguments as tell it from others.
+// String returns the program and its first arguments, for messages.
 func (c Command) String() string {
 	words := append([]string{c.Name[strings.LastIndexByte(c.Name, '/')+1:]}, c.Args...)
 	if len(words) > 6 {

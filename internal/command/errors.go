@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// What an error of Run is, for errors.Is.
+// Errors of Run, for errors.Is.
 var (
-	// ErrTimeout: the program took too long and was killed; it is gone.
+	// ErrTimeout: the program took too long, was killed, and has ended.
 	ErrTimeout = errors.New("took too long and was killed")
-	// ErrStuck: this program, or an earlier one of the same volume, does not end although it was killed.
+	// ErrStuck: this program, or an earlier one of the same volume, was killed and has not ended.
 	ErrStuck = errors.New("stuck in the kernel")
 )
 
-// ExitError is a program's non-zero exit.
+// ExitError reports a program's non-zero exit.
 type ExitError struct {
 	Command string
 	Code    int
@@ -28,7 +28,8 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit %d: %s", e.Command, e.Code, e.Output())
 }
 
-// Output is the end of what the program said, in one line: its errors, or what it printed where it named none.
+// Output returns the end of the program's standard error in one line, or of its standard output if
+// it wrote no errors.
 func (e *ExitError) Output() string {
 	const most = 6
 	said := strings.TrimSpace(e.Stderr)
@@ -47,7 +48,7 @@ func ExitCode(err error) int {
 	return -1
 }
 
-// TimeoutError is a program that was killed because its time was up.
+// TimeoutError reports a program that was killed because its time was up.
 type TimeoutError struct {
 	Command string
 	After   time.Duration
@@ -57,10 +58,10 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, e.After.Round(time.Millisecond))
 }
 
-// Unwrap makes it a context.DeadlineExceeded too, for callers that only care about that.
+// Unwrap makes errors.Is true for ErrTimeout and for context.DeadlineExceeded.
 func (e *TimeoutError) Unwrap() []error { return []error{ErrTimeout, context.DeadlineExceeded} }
 
-// StuckError is a child that not even SIGKILL ends, because the kernel does not return to it.
+// StuckError reports a child that SIGKILL does not end, because it hangs in the kernel (D state).
 type StuckError struct {
 	Command string
 	Pid     int
@@ -73,5 +74,5 @@ func (e *StuckError) Error() string {
 		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
 }
 
-// Unwrap makes it an ErrStuck.
+// Unwrap makes errors.Is true for ErrStuck.
 func (e *StuckError) Unwrap() error { return ErrStuck }

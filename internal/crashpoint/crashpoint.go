@@ -1,4 +1,5 @@
-// Package crashpoint names the moments at which a process may die, so that tests can kill it at every one of them.
+// Package crashpoint marks the moments at which a process may die, so that tests can kill it at
+// each of them.
 //
 // Reach does nothing unless the binary is built with the tag crashpoint. Then, if the directory named by the
 // environment variable ESCACHE_CRASHPOINTS (default /run/escache-crashpoints) exists, it appends each name it reaches

@@ -2,5 +2,5 @@
 
 package crashpoint
 
-// Reach marks a moment, e.g. "dev_connect/promoted". This build does nothing with it.
+// Reach marks a moment, such as "dev_connect/promoted". In this build it does nothing.
 func Reach(string) {}

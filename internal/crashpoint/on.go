@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Reach records the name, and kills the process if it is the one asked for.
+// Reach appends the name to the trace, and kills the process if a test asked for that name.
 func Reach(name string) {
 	dir := cmp.Or(os.Getenv("ESCACHE_CRASHPOINTS"), "/run/escache-crashpoints")
 	trace, err := os.OpenFile(filepath.Join(dir, "trace"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

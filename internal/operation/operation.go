@@ -1,5 +1,6 @@
-// Package operation lets one operation at a time run on a volume, in every one of the daemons. The second is refused at once
-// and told what runs and for how long: whoever asks repeats, and a queue behind a slow call would hide what all wait for.
+// Package operation lets only one operation at a time run on a volume, within one process. A second
+// one is refused at once, with the name and age of the running one. It is not queued: callers
+// repeat their calls anyway, and a queue behind a slow call would hide what they all wait for.
 package operation
 
 import (
@@ -9,10 +10,10 @@ import (
 	"time"
 )
 
-// ErrBusy is what every refusal is, for errors.Is.
+// ErrBusy is the error of a refused operation, for errors.Is.
 var ErrBusy = errors.New("busy")
 
-// Locks are the volumes of a process on which something runs.
+// Locks holds the operations that run in a process, by volume.
 type Locks struct {
 	now func() time.Time
 
@@ -25,13 +26,13 @@ type operation struct {
 	since time.Time
 }
 
-// NewLocks returns locks that nobody has. The clock tells how old an operation is.
+// NewLocks returns Locks without any operation. now is the clock for the age of operations.
 func NewLocks(now func() time.Time) *Locks {
 	return &Locks{now: now, running: map[string]operation{}}
 }
 
-// Begin claims the volume for the named operation until done is called. The error of a refusal is ErrBusy and names the
-// operation that runs and its age.
+// Begin reserves the volume for the named operation until done is called. If another operation
+// runs, the error is ErrBusy and names that operation and its age.
 func (l *Locks) Begin(volume, name string) (done func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +49,7 @@ func (l *Locks) Begin(volume, name string) (done func(), err error) {
 	}, nil
 }
 
-// Running names what runs on a volume, or "".
+// Running returns the name of the operation that runs on a volume, or "".
 func (l *Locks) Running(volume string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

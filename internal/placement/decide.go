@@ -5,11 +5,13 @@ import (
 	"slices"
 )
 
-// Decide says where a volume goes, and changes nothing: SetVolume records it. A volume that is already placed is decided
-// anew as if it were not there. The error is a *NoFitError, which is ErrNoFit.
+// Decide returns where a volume should go. It changes nothing: SetVolume stores the decision. A
+// volume that has a place already is decided anew as if it had none. The error is a *NoFitError,
+// which is ErrNoFit.
 //
-// Between groups: the lowest allocated share after placing, then fewest volumes, then rendezvous hash of the volume name.
-// Within the group see choosePair.
+// Of all groups with room it takes the one with the lowest allocated share after placing, then the
+// fewest volumes, then the highest rendezvous hash with the volume's name.
+// choosePair chooses the hosts within the group.
 func (s *State) Decide(r Request) (Placement, error) {
 	if old, ok := s.volumes[r.Volume]; ok {
 		s.RemoveVolume(r.Volume)
@@ -80,7 +82,7 @@ func (a *score) better(b *score, size int64, seed uint64) bool {
 	return a.group.name < b.group.name
 }
 
-// pair is a candidate: what it would cost, in the order of importance.
+// pair is a candidate with its costs, the most important first.
 type pair struct {
 	primary, partner *node
 	share            float64 // sum of both nodes' allocated shares after placing

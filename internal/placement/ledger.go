@@ -2,18 +2,20 @@ package placement
 
 import "sync"
 
-// Ledger is a State that many goroutines can use: deciding and recording is one step, so calls in flight count as placed.
-// Once its groups and volumes are set from the API, it is what creations ask.
+// Ledger is a State for many goroutines. It decides and stores in one step, so calls in flight
+// count as placed.
+// Its groups and volumes must be set from the Kubernetes API before the first volume is created.
 type Ledger struct {
 	mu    sync.Mutex
 	state *State
 }
 
-// NewLedger wraps a State, which must not be used directly any more.
+// NewLedger returns a Ledger of a State. The State must not be used directly afterwards.
 func NewLedger(s *State) *Ledger { return &Ledger{state: s} }
 
-// Reserve decides where a volume goes and records it. A volume that is already recorded keeps its place: the repeated call
-// gets the first one's answer, also when the request differs. Release drops the record of a call that failed.
+// Reserve decides where a volume goes and stores that. A volume that has a place keeps it: a
+// repeated call gets the first answer, even if its request differs. Release removes the volume
+// again if the call fails.
 func (l *Ledger) Reserve(r Request) (Placement, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,7 +25,8 @@ func (l *Ledger) Reserve(r Request) (Placement, error) {
 	return l.place(r)
 }
 
-// Move decides anew where a recorded volume goes, as if it were not placed, and records that. On an error the old place stays.
+// Move decides anew where a stored volume goes, as if it had no place, and stores that. On an error
+// the old place stays.
 func (l *Ledger) Move(r Request) (Placement, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// ErrNoFit says that no allowed group has two ready members with room.
+// ErrNoFit means that no allowed group has two ready members with room.
 var ErrNoFit = errors.New("no fit")
 
-// maxShortfalls bounds the error message: with hundreds of groups, those nearest to a fit are the ones worth reading.
+// maxShortfalls limits the error message: of hundreds of groups it names those that nearly fit.
 const maxShortfalls = 5
 
-// NoFitError says what was short where. It is ErrNoFit.
+// NoFitError says what each group lacks. It is ErrNoFit.
 type NoFitError struct {
 	Request Request
-	// Shortfalls are the allowed groups nearest to a fit, at most five.
+	// Shortfalls are the allowed groups that nearly fit, at most five.
 	Shortfalls []Shortfall
-	// Omitted is how many more allowed groups did not fit either.
+	// Omitted is the number of allowed groups that are not in Shortfalls.
 	Omitted int
 }
 
-// Shortfall says why one group was ruled out.
+// Shortfall says why one group does not fit.
 type Shortfall struct {
 	Group  string
 	Reason string
@@ -72,7 +72,7 @@ func (s *State) explain(r Request) *NoFitError {
 	return e
 }
 
-// candidates are the groups worth a word: with a node given, only its own.
+// candidates returns the groups to explain: if the request names a primary, only that node's group.
 func (s *State) candidates(r Request) []string {
 	if r.Primary != "" {
 		if n := s.nodes[r.Primary]; n != nil && n.group != nil {
@@ -140,7 +140,7 @@ func bounded(parts []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// formatBytes rounds down, so that a free figure never looks as if it were enough.
+// formatBytes rounds down, so that too little free space never looks like enough.
 func formatBytes(n int64) string {
 	for _, u := range []struct {
 		size int64

@@ -1,53 +1,57 @@
 // Package placement decides which group, and which two hosts of it, hold the cache of a volume.
 //
-// It is pure: no I/O, no clock, no randomness. The same State and Request give the same Placement, in whatever order the
-// state was built, so a decision that was lost in a crash is found again.
+// It is pure: no I/O, no clock, no randomness. The same State and Request always give the same
+// Placement, in whatever order the state was built. So a decision that was lost in a crash is made
+// again.
 package placement
 
-// Member is a host of a group as placement sees it.
+// Member is a host of a group.
 type Member struct {
 	Name string
-	// Ready means that the host may get new replicas now. A member that is not ready keeps its place in the balance, so
-	// that a reboot does not pull the next volumes away from its group.
+	// Ready means that the host may get new replicas now. A member that is not ready still counts
+	// in the balance, so that a reboot does not drive the next volumes away from its group.
 	Ready bool
-	// CapacityBytes is the whole cache device, the last known figure while the host does not answer.
+	// CapacityBytes is the size of the whole cache device. While the host does not answer, it is
+	// the last known size.
 	CapacityBytes int64
-	// OtherBytes is what something else than the volumes of the State takes of the capacity, for a host that reports
-	// free and allocated bytes: capacity - free - allocated, if positive.
+	// OtherBytes is the part of the capacity that is used by something other than volumes of the
+	// State. For a host that reports free and allocated bytes it is capacity - free - allocated, if
+	// positive.
 	OtherBytes int64
-	// MaxVolumes is the most replicas the host takes; 0 is no limit.
+	// MaxVolumes is the largest number of replicas for the host. 0 means no limit.
 	MaxVolumes int
 }
 
-// Group is a NodeGroup as placement sees it. A node is a member of at most one group.
+// Group is a NodeGroup. A node is a member of at most one group.
 type Group struct {
 	Name     string
 	Cordoned bool
 	Members  []Member
 }
 
-// Volume is a placed volume: what it takes on its two hosts, from the moment of the decision on.
+// Volume is a volume with its place. It counts on both hosts from the moment of the decision.
 type Volume struct {
 	Name    string
 	Group   string
 	Primary string
 	Partner string
-	// CacheBytes is what one replica takes on its host, metadata and rounding included.
+	// CacheBytes is the space of one replica on its host, metadata and rounding included.
 	CacheBytes int64
 }
 
 // Request asks where a volume should go.
 type Request struct {
 	Volume string
-	// CacheBytes is what one replica will take, metadata and rounding included. It is above zero.
+	// CacheBytes is the space that one replica will take, metadata and rounding included. It is
+	// above zero.
 	CacheBytes int64
-	// Groups are the names of the allowed groups; empty allows all.
+	// Groups are the names of the allowed groups. Empty means all.
 	Groups []string
-	// Primary is the host that the scheduler chose; empty leaves the choice free.
+	// Primary is the host that the scheduler chose. Empty means that any host will do.
 	Primary string
 }
 
-// Placement answers a Request.
+// Placement is the answer to a Request.
 type Placement struct {
 	Group   string
 	Primary string

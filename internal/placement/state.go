@@ -5,22 +5,24 @@ import (
 	"fmt"
 )
 
-// ErrNodeTaken is returned for a group that claims a node of another group.
+// ErrNodeTaken is returned for a group that names a node of another group.
 var ErrNodeTaken = errors.New("node is already in another group")
 
-// State holds groups and placed volumes, with all sums that a decision needs kept up to date at each change.
-// A call in flight is a volume that was added and may be removed again. State must not be used by two goroutines at
-// once: Ledger is the type that locks.
+// State holds groups and placed volumes, and keeps all sums that a decision needs up to date.
+// A call in flight is a volume that was added and may be removed again. State must not be used by
+// two goroutines at once; Ledger adds the lock.
 type State struct {
 	volumes map[string]Volume
 	nodes   map[string]*node
 	groups  map[string]*group
-	// scores has one entry a group, side by side in memory: a decision looks at nothing else until it knows the group.
+	// scores has one entry for each group, side by side in memory: the choice of a group reads
+	// nothing else.
 	scores []score
 	free   []int // slots of scores that no group uses
 }
 
-// node outlives its membership while volumes name it: they may arrive before their group does.
+// node is kept while a volume names it, even if no group does: volumes may arrive before their
+// group.
 type node struct {
 	Member
 
@@ -39,7 +41,8 @@ type group struct {
 	members  []*node
 }
 
-// score is what the choice between groups compares. Members that are not ready count in allocated and capacity.
+// score holds the numbers by which groups are compared. Members that are not ready count in
+// allocated and capacity.
 type score struct {
 	allocated int64
 	capacity  int64
@@ -54,8 +57,8 @@ func New() *State {
 	return &State{volumes: map[string]Volume{}, nodes: map[string]*node{}, groups: map[string]*group{}}
 }
 
-// SetGroup adds a group or replaces what is known of it. Volumes placed in it stay.
-// A node of another group is refused with ErrNodeTaken, and nothing is changed.
+// SetGroup adds or replaces a group. Its volumes stay.
+// If a node belongs to another group, it changes nothing and returns ErrNodeTaken.
 func (s *State) SetGroup(in Group) error {
 	for i, m := range in.Members {
 		if n := s.nodes[m.Name]; n != nil && n.group != nil && n.group.name != in.Name {
@@ -79,7 +82,8 @@ func (s *State) SetGroup(in Group) error {
 	return nil
 }
 
-// RemoveGroup forgets a group. Its volumes stay known, and count again when the group or its nodes come back.
+// RemoveGroup removes a group. Its volumes are kept, and count again when the group or its nodes
+// return.
 func (s *State) RemoveGroup(name string) {
 	g := s.groups[name]
 	if g == nil {
@@ -91,14 +95,14 @@ func (s *State) RemoveGroup(name string) {
 	s.dropUnused(g)
 }
 
-// SetVolume adds a volume or replaces what is known of it.
+// SetVolume adds or replaces a volume.
 func (s *State) SetVolume(v Volume) {
 	s.RemoveVolume(v.Name)
 	s.volumes[v.Name] = v
 	s.count(v, 1)
 }
 
-// RemoveVolume forgets a volume; one that is not known is no error.
+// RemoveVolume removes a volume, if it is there.
 func (s *State) RemoveVolume(name string) {
 	v, ok := s.volumes[name]
 	if !ok {
@@ -109,7 +113,7 @@ func (s *State) RemoveVolume(name string) {
 	s.dropUnused(s.groups[v.Group])
 }
 
-// Volume returns a volume that was set.
+// Volume returns a volume, and whether it is there.
 func (s *State) Volume(name string) (Volume, bool) {
 	v, ok := s.volumes[name]
 	return v, ok
@@ -177,7 +181,8 @@ func (s *State) dropUnused(g *group) {
 	s.free = append(s.free, g.slot)
 }
 
-// rescore computes the sums of a group anew: groups have three members, so this costs less than keeping deltas right.
+// rescore computes the sums of a group anew. Groups have three members, so this is simpler than
+// deltas, and as fast.
 func (s *State) rescore(g *group) {
 	sc := &s.scores[g.slot]
 	sc.allocated, sc.capacity, sc.room = 0, 0, noRoom
@@ -199,10 +204,10 @@ func (s *State) rescore(g *group) {
 
 const noRoom = -1
 
-// usable is the capacity that volumes of the state can have at all.
+// usable is the capacity that is left for volumes of the State.
 func (n *node) usable() int64 { return max(0, n.CapacityBytes-n.OtherBytes) }
 
-// room is the largest replica the node can still take, noRoom if none.
+// room is the largest replica that the node can still take, or noRoom.
 func (n *node) room() int64 {
 	if !n.Ready || (n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes) {
 		return noRoom

@@ -5,21 +5,22 @@ import (
 	"slices"
 )
 
-// Usage is what a group has and what still fits, as decisions count it: calls in flight included.
+// Usage is the capacity and use of a group, as decisions count them: calls in flight included.
 type Usage struct {
 	Group          string
 	Cordoned       bool
 	Volumes        int
 	CapacityBytes  int64 // of all members
 	AllocatedBytes int64 // replicas on all members, so two for each volume
-	// LargestBytes is the largest cache that still fits; 0 if none.
+	// LargestBytes is the largest cache that still fits, 0 if none does.
 	LargestBytes int64
-	// RoomBytes is how much cache still fits in all if it comes in small volumes, each counted once. 0 if none.
+	// RoomBytes is the sum of the caches that still fit, in small volumes. Each cache counts once.
+	// 0 if none fits.
 	RoomBytes int64
 	Members   []MemberUsage
 }
 
-// MemberUsage is the share of one member.
+// MemberUsage is the capacity and use of one member.
 type MemberUsage struct {
 	Name           string
 	Ready          bool
@@ -29,7 +30,7 @@ type MemberUsage struct {
 	Primaries      int
 }
 
-// Usage returns all groups that were set, by name.
+// Usage returns all groups, sorted by name.
 func (s *State) Usage() []Usage {
 	var out []Usage
 	for _, g := range s.groups {
@@ -57,7 +58,8 @@ func (s *State) usage(g *group) Usage {
 		sum, largest = sum+room, max(largest, room)
 	}
 	if !g.cordoned {
-		// Each volume needs two different members: what the largest has above all others together is of no use.
+		// Each volume needs two different members: room of the largest member beyond that of all
+		// others together cannot be used.
 		u.RoomBytes = min(sum/2, sum-largest)
 	}
 	return u

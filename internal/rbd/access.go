@@ -15,14 +15,15 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// Watcher is a client that has an image open for writing, or mapped.
+// Watcher is a client that has an image mapped, or open for writing.
 type Watcher struct {
 	Address string // IP:PORT/NONCE, as the blocklist takes it
 	Client  int64  // the number of client.N
 	Cookie  uint64
 }
 
-// Watchers returns who has an image open for writing. This package's own looks are not among them.
+// Watchers returns the clients that have an image mapped or open for writing. This package opens
+// images read-only and is not among them.
 func (c *Cluster) Watchers(ctx context.Context, ref ImageRef) ([]Watcher, error) {
 	return onImage(ctx, c, "watchers", ref.String(), ref, readOnly, func(image *librbd.Image) ([]Watcher, error) {
 		all, err := image.ListWatchers()
@@ -37,14 +38,15 @@ func (c *Cluster) Watchers(ctx context.Context, ref ImageRef) ([]Watcher, error)
 	})
 }
 
-// LockOwner is who holds an image's exclusive lock.
+// LockOwner is the client that holds an image's exclusive lock.
 type LockOwner struct {
 	Address string // IP:PORT/NONCE, as the blocklist takes it
 	Client  string // client.N
 	Cookie  string
 }
 
-// LockOwner returns who holds an image's exclusive lock, alive or dead; nil if nobody does.
+// LockOwner returns the client that holds an image's exclusive lock, alive or dead, or nil if there
+// is none.
 func (c *Cluster) LockOwner(ctx context.Context, ref ImageRef) (*LockOwner, error) {
 	return onImage(ctx, c, "lock_owner", ref.String(), ref, readOnly, func(image *librbd.Image) (*LockOwner, error) {
 		_, lockers, err := image.ListLockers()
@@ -55,17 +57,18 @@ func (c *Cluster) LockOwner(ctx context.Context, ref ImageRef) (*LockOwner, erro
 	})
 }
 
-// BlocklistEntry is a client that Ceph refuses.
+// BlocklistEntry is a client whose requests Ceph refuses.
 type BlocklistEntry struct {
 	Address string
 	Until   time.Time
 }
 
-// BlocklistForGood is the life to give an entry that must not end by itself: when it ends, a client that is still there writes again.
+// BlocklistForGood is the life of an entry that must not expire: after that, a client that still
+// exists could write again.
 const BlocklistForGood = 10 * 365 * 24 * time.Hour
 
-// BlocklistAdd makes Ceph refuse a client, for a while or, if it is on the list already, for that long from now.
-// address is IP:PORT/NONCE. On return no OSD takes a write of it any more that was not taken before.
+// BlocklistAdd makes Ceph refuse a client, address IP:PORT/NONCE, for life from now on, also if it
+// is on the list already. When it returns, no OSD accepts another write of that client.
 func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
 	_, err := call(ctx, c, "blocklist_add", "client "+address, func(conn *rados.Conn) (struct{}, error) {
 		return struct{}{}, blocklist(conn, life, address)
@@ -73,7 +76,8 @@ func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Du
 	return err
 }
 
-// BlocklistRemove takes a client off the list. If it still exists, it can write again at once. One that is not listed is no error.
+// BlocklistRemove removes a client from the list. If the client still exists, it can write again at
+// once. It is no error if the client is not on the list.
 func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 	if err := checkClientAddress(address); err != nil {
 		return err
@@ -109,7 +113,7 @@ func blocklist(conn *rados.Conn, life time.Duration, addresses ...string) error 
 	return conn.WaitForLatestOSDMap()
 }
 
-// Blocklist returns all entries.
+// Blocklist returns all entries of the blocklist.
 func (c *Cluster) Blocklist(ctx context.Context) ([]BlocklistEntry, error) {
 	return call(ctx, c, "blocklist_list", "", func(conn *rados.Conn) ([]BlocklistEntry, error) {
 		out, err := tell(conn, map[string]any{"prefix": "osd blocklist ls"})
@@ -144,7 +148,8 @@ func parseBlocklist(text []byte) ([]BlocklistEntry, error) {
 	}
 }
 
-// checkClientAddress refuses what would hit more than one client: Ceph takes an address without a nonce as the whole host.
+// checkClientAddress refuses an address that stands for more than one client: Ceph takes an address
+// without a nonce for the whole host.
 func checkClientAddress(address string) error {
 	_, nonce, ok := strings.Cut(address, "/")
 	if !ok || nonce == "" || nonce == "0" {

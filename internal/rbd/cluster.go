@@ -1,9 +1,11 @@
-// Package rbd is the driver's way to Ceph: pools, images, snapshots, watchers, locks and the blocklist, over go-ceph.
+// Package rbd is the driver's client for Ceph: pools, images, snapshots, watchers, locks and the
+// blocklist. It uses go-ceph.
 // It is the only package that needs cgo.
 //
-// librbd knows no contexts: a call can hang for as long as Ceph does. Every call here returns when its context ends, with
-// ErrUnavailable that says what hangs; see gate. A call that was given up may still take effect later, so callers repeat it:
-// all are idempotent, or say with ErrExists and ErrNotFound that the work is done.
+// librbd has no contexts: a call can hang for as long as Ceph does. Every call here returns when
+// its context ends, with an ErrUnavailable that says what hangs; see gate. A call that was given up
+// may still take effect later, so callers repeat it: all calls are idempotent, or report with
+// ErrExists or ErrNotFound that the work is done.
 package rbd
 
 import (
@@ -20,30 +22,36 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options configure Clusters. The zero value of everything but Dir is a good choice.
+// Options configures Clusters. Only Dir is required; the zero value of every other field is a good
+// default.
 type Options struct {
-	// Dir has one directory for each cluster ID, with ceph.conf and keyring (the first [client.NAME] of it is used).
+	// Dir has one directory for each cluster ID, with the files ceph.conf and keyring. The
+	// keyring's first [client.NAME] is used.
 	Dir string
-	// Connections is how many connections to a cluster are kept; 0: 2.
+	// Connections is the number of connections to each cluster. 0 means 2.
 	Connections int
-	// Calls is how many calls to a cluster run at once; 0: 28. With the four that empty the trash that makes 32: more of them
-	// are slower, not faster.
+	// Calls is the number of calls that run on a cluster at once. 0 means 28: with the four that
+	// empty the trash these are 32, and more would be slower, not faster.
 	Calls int
-	// MaxStuck is how many calls may hang before new ones are refused; 0: 8.
+	// MaxStuck is how many calls may hang before new ones are refused. 0 means 8.
 	MaxStuck int
-	// CallTimeout bounds calls whose context has no earlier deadline; 0: 30 s.
+	// CallTimeout limits calls whose context has no earlier deadline. 0 means 30 s.
 	CallTimeout time.Duration
-	// OpTimeout is when librados ends an operation by itself; 0: 60 s. Shorter ones break operations that are only slow.
+	// OpTimeout is the time after which librados itself ends an operation. 0 means 60 s. A shorter
+	// time breaks operations that are only slow.
 	OpTimeout time.Duration
-	// ConnectTimeout bounds a dial; 0: 10 s.
+	// ConnectTimeout limits a connection attempt. 0 means 10 s.
 	ConnectTimeout time.Duration
-	// Recheck is how often the files in Dir are looked at; 0: 5 s.
+	// Recheck is how often the files in Dir are checked for changes. 0 means 5 s.
 	Recheck time.Duration
-	// OwnsTrash says which images in a pool's trash may be purged. Those that this process moved there always may; nil: only those.
+	// OwnsTrash says which images in a pool's trash may be purged. Images that this process moved
+	// there may always be. nil means only those.
 	OwnsTrash func(image string) bool
-	// Admit is asked about each new connection before the first call uses it; with an error none does. nil: all are admitted.
+	// Admit is called for each new connection before the first call uses it. After an error the
+	// connection is not used. nil admits all.
 	Admit func(Session) error
-	// Observe is told of each call: its name, "ok" or a word for the error, and how long it took. nil: nobody is.
+	// Observe is called after each call, with its name, "ok" or a word for the error, and how long
+	// it took. It may be nil.
 	Observe func(op, result string, took time.Duration)
 }
 
@@ -83,7 +91,8 @@ type Clusters struct {
 	kicked   chan struct{}
 }
 
-// NewClusters returns the clusters under options.Dir. Nothing is read or dialled until it is needed.
+// NewClusters returns the clusters under options.Dir. It reads no file and connects to nothing
+// until that is needed.
 func NewClusters(options Options) *Clusters {
 	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, kicked: make(chan struct{}, 1)}
 }
@@ -113,7 +122,7 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 	return c, nil
 }
 
-// Close ends all connections; calls that are running end first, in the background.
+// Close ends all connections, each when its running calls have ended. It does not wait for that.
 func (cs *Clusters) Close() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -139,10 +148,10 @@ type Cluster struct {
 	checked  time.Time
 }
 
-// ID is the name of the cluster's directory.
+// ID returns the cluster ID, which is the name of its directory.
 func (c *Cluster) ID() string { return c.id }
 
-// Health is what the calls of late tell of a cluster.
+// Health describes a cluster by the results of recent calls.
 type Health struct {
 	Cluster     string
 	Connections int // that are up, of those configured
@@ -155,7 +164,7 @@ type Health struct {
 	Refusing bool
 }
 
-// Health asks nobody and never blocks; Ping asks Ceph.
+// Health never blocks: it uses what is known. Ping asks Ceph.
 func (c *Cluster) Health() Health {
 	h := Health{Cluster: c.id}
 	for _, l := range c.links {
@@ -178,7 +187,7 @@ func (c *Cluster) Ping(ctx context.Context) error {
 	return err
 }
 
-// FSID asks a monitor for the cluster's own ID.
+// FSID asks a monitor for the cluster's fsid.
 func (c *Cluster) FSID(ctx context.Context) (string, error) {
 	type answer struct {
 		FSID string `json:"fsid"`
@@ -235,7 +244,7 @@ func attempt[T any](c *Cluster, fn func(*rados.Conn) (T, error)) (T, error) {
 	return value, translate(err)
 }
 
-// dial connects, and hands out no connection that was not admitted.
+// dial connects, and returns only connections that were admitted.
 func (c *Cluster) dial(s settings) (*rados.Conn, error) {
 	conn, err := connect(s, timeouts{connect: c.options.ConnectTimeout, op: c.options.OpTimeout})
 	if err != nil || c.options.Admit == nil {
@@ -252,7 +261,8 @@ func (c *Cluster) dial(s settings) (*rados.Conn, error) {
 	return conn, nil
 }
 
-// notAdmitted keeps what Ceph said; what else keeps a connection out, a later one may not meet.
+// notAdmitted keeps an error from Ceph. Any other error counts as unavailable: a later connection
+// may not meet it.
 func notAdmitted(err error) error {
 	if errno(err) != 0 {
 		return fmt.Errorf("new connection: %w", translate(err))

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// emptyEvery is how often trash is looked at without a reason: for images that could not be removed before.
+// emptyEvery is how often Run tries again to remove images that it could not remove before.
 const emptyEvery = time.Minute
 
-// Run empties the trash of all pools that DeleteImage or WatchTrash named, whenever there is something in it, until ctx ends.
+// Run empties the trash of all pools that were given to DeleteImage or WatchTrash, until ctx ends.
 func (cs *Clusters) Run(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(emptyEvery)
 	defer tick.Stop()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Sentinels of this package. Everything it returns is one of them, wrapped with what was being done, or a context's error.
+// Errors of this package. Every error it returns wraps one of them, with what was being done, or is
+// a context's error.
 var (
 	ErrClusterNotFound = errors.New("no such cluster in the configuration")
 	ErrConfig          = errors.New("the cluster's configuration cannot be used")
@@ -24,7 +25,7 @@ var (
 	ErrCeph            = errors.New("failure of Ceph")
 )
 
-// errnos is the one place where Ceph's error numbers get their meaning.
+// errnos translates Ceph's error numbers.
 var errnos = map[syscall.Errno]error{
 	syscall.ENOENT:       ErrNotFound,
 	syscall.EEXIST:       ErrExists,
@@ -59,7 +60,7 @@ func errno(err error) syscall.Errno {
 	return syscall.Errno(max(code, -code))
 }
 
-// failure is an error of Ceph with its meaning.
+// failure is an error of Ceph with its sentinel.
 type failure struct {
 	sentinel error
 	number   syscall.Errno
@@ -83,12 +84,13 @@ func translate(err error) error {
 	return &failure{sentinel, number}
 }
 
-// UnavailableError is ErrUnavailable with what hangs and since when.
+// UnavailableError is an ErrUnavailable that says what hangs, and since when.
 type UnavailableError struct {
 	Cluster string
 	Op      string // the call that was refused or given up
 	Reason  string
-	// Cause is set when the caller cancelled; a deadline that passed is not the caller's doing, and is not kept.
+	// Cause is set if the caller cancelled. It is not set if the deadline passed: that is not the
+	// caller's doing.
 	Cause error
 }
 
@@ -101,7 +103,7 @@ func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailab
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// ExistsError is ErrExists with what is there.
+// ExistsError is an ErrExists that describes the existing image.
 type ExistsError struct{ Image ImageInfo }
 
 func (e *ExistsError) Error() string {
@@ -111,7 +113,7 @@ func (e *ExistsError) Error() string {
 // Is makes errors.Is(err, ErrExists) true.
 func (e *ExistsError) Is(target error) bool { return target == ErrExists }
 
-// result is the label of an outcome in metrics.
+// result returns the label for an outcome in metrics.
 func result(err error) string {
 	if err == nil {
 		return "ok"
@@ -131,5 +133,5 @@ func result(err error) string {
 	return "error"
 }
 
-// ago says since when, as an operator reads it.
+// ago formats the time since a moment for operators.
 func ago(now, since time.Time) string { return now.Sub(since).Round(time.Second / 10).String() }

@@ -11,7 +11,8 @@ import (
 // Features is a set of RBD image features.
 type Features uint64
 
-// The features that a caller can choose. Linux maps all of them since 5.3; the nodes' kernels are newer.
+// The features that a caller can choose. Linux can map images with all of them since 5.3; the
+// nodes' kernels are newer.
 const (
 	Layering      = Features(librbd.FeatureLayering)
 	ExclusiveLock = Features(librbd.FeatureExclusiveLock)
@@ -19,8 +20,8 @@ const (
 	FastDiff      = Features(librbd.FeatureFastDiff)
 	DeepFlatten   = Features(librbd.FeatureDeepFlatten)
 
-	// DefaultFeatures leave out object-map: the kernel cannot grow an image with it while it has it mapped. It would make the
-	// deletion of a sparse image faster, and its diffs.
+	// DefaultFeatures leave out object-map: the kernel cannot grow a mapped image that has it.
+	// Object-map would make diffs and the deletion of a sparse image faster.
 	DefaultFeatures = Layering | ExclusiveLock | DeepFlatten
 
 	allFeatures = DefaultFeatures | ObjectMap | FastDiff
@@ -51,11 +52,11 @@ var refused = map[string]string{
 	"dirty-cache": "Ceph sets it by itself",
 }
 
-// FeatureNames are the names that ParseFeatures takes.
+// FeatureNames returns the names that ParseFeatures accepts.
 func FeatureNames() []string { return allFeatures.Names() }
 
-// ParseFeatures makes a set of names that the nodes' kernels can map; no names give DefaultFeatures. Errors are ErrInvalid
-// and say why a name or a combination is not taken.
+// ParseFeatures turns names into Features that the nodes' kernels can map. No names give
+// DefaultFeatures. The error is ErrInvalid and says why a name or a combination is refused.
 func ParseFeatures(names []string) (Features, error) {
 	if len(names) == 0 {
 		return DefaultFeatures, nil
@@ -83,7 +84,7 @@ func ParseFeatures(names []string) (Features, error) {
 	return set, nil
 }
 
-// Names returns the features' names as Ceph spells them, those that Ceph sets by itself included.
+// Names returns Ceph's names of the features, including those that Ceph sets by itself.
 func (f Features) Names() []string {
 	set := librbd.FeatureSet(f)
 	names := set.Names()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// gate bounds calls into a library that knows no contexts. Each call runs on a goroutine of its own and holds one slot until it
-// really ends; the caller leaves when its context does, and the call counts as stuck from then on. With too many stuck,
-// new calls are refused at once instead of piling up behind them. Stuck calls end at last, because the client library has
-// time limits of its own: then the gate is open again, with nobody's help.
+// gate limits calls into a library that has no contexts. Each call runs on its own goroutine and
+// holds one slot until it really ends. The caller returns when its context ends; from then on the
+// call counts as stuck. If too many calls are stuck, new ones are refused at once instead of piling
+// up. Stuck calls end after the library's own time limits, and then the gate opens again by itself.
 type gate struct {
 	cluster  string
 	timeout  time.Duration // for callers without a deadline of their own

@@ -9,7 +9,8 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// GrowImage makes an image at least that large, and returns the size it has then. A larger image stays as it is.
+// GrowImage makes an image at least sizeBytes large, and returns the size it then has. A larger
+// image is not changed.
 //
 // librbd changes an image's size only with its exclusive lock, and a node's map never lends it. So an image that is mapped grows
 // through its header object, and the node's kernel is told to look at it again. That needs an image without object-map: the kernel

@@ -13,7 +13,7 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// ImageRef names an image.
+// ImageRef identifies an image.
 type ImageRef struct {
 	Pool string
 	Name string
@@ -21,23 +21,23 @@ type ImageRef struct {
 
 func (r ImageRef) String() string { return "image " + r.Pool + "/" + r.Name }
 
-// ImageSpec says what image to make.
+// ImageSpec describes the image to create.
 type ImageSpec struct {
 	ImageRef
 
 	SizeBytes int64 // a multiple of 512
-	// Features are what ParseFeatures gave; 0: DefaultFeatures.
+	// Features come from ParseFeatures. 0 means DefaultFeatures.
 	Features Features
-	// DataPool takes the data, Pool only the metadata; "": Pool takes both.
+	// DataPool gets the data, and Pool only the metadata. If it is "", Pool gets both.
 	DataPool string
-	// ObjectSizeBytes is a power of two from 4 KiB to 32 MiB; 0: Ceph's default, 4 MiB.
+	// ObjectSizeBytes is a power of two from 4 KiB to 32 MiB. 0 means Ceph's default, 4 MiB.
 	ObjectSizeBytes int64
-	// StripeUnitBytes and StripeCount come together; 0: no striping over objects.
+	// StripeUnitBytes and StripeCount must be set together. 0 means no striping over objects.
 	StripeUnitBytes int64
 	StripeCount     int64
 }
 
-// ImageInfo is what Ceph has.
+// ImageInfo describes an image that exists in Ceph.
 type ImageInfo struct {
 	ImageRef
 
@@ -49,11 +49,11 @@ type ImageInfo struct {
 	StripeUnitBytes int64
 	StripeCount     int64
 	Created         time.Time
-	// Parent is the snapshot the image is a clone of, nil if none.
+	// Parent is the snapshot that the image is a clone of, or nil.
 	Parent *SnapshotRef
 }
 
-// Limits of an image's layout: those of librbd.
+// Limits of an image's layout, from librbd.
 const (
 	minObjectSize = 4 << 10
 	maxObjectSize = 32 << 20
@@ -61,7 +61,8 @@ const (
 	sectorSize    = 512
 )
 
-// Validate returns ErrInvalid with the reason for a layout that Ceph or the nodes' kernels do not take.
+// Validate returns ErrInvalid, with the reason, for a layout that Ceph or the nodes' kernels do not
+// accept.
 func (s ImageSpec) Validate() error {
 	powerOfTwo := func(n int64) bool { return n > 0 && bits.OnesCount64(uint64(n)) == 1 }
 	object := s.ObjectSizeBytes
@@ -86,8 +87,9 @@ func (s ImageSpec) Validate() error {
 	return err
 }
 
-// CreateImage makes an image. If there is one of that name, the error is an *ExistsError with what it is like: the caller knows
-// whether that is its own from before. Other errors: ErrInvalid, ErrPoolNotFound, ErrFull.
+// CreateImage creates an image. If the name exists, the error is an *ExistsError that describes the
+// image; the caller decides whether it is its own from an earlier call. Other errors: ErrInvalid,
+// ErrPoolNotFound, ErrFull.
 func (c *Cluster) CreateImage(ctx context.Context, s ImageSpec) error {
 	if err := s.Validate(); err != nil {
 		return fmt.Errorf("create %s: %w", s.ImageRef, err)
@@ -206,7 +208,8 @@ func (s ImageSpec) options() (*librbd.ImageOptions, error) {
 	return o, nil
 }
 
-// ImageInfo opens an image to look at it, which costs Ceph a dozen messages. Errors: ErrNotFound, ErrPoolNotFound.
+// ImageInfo opens an image and describes it. This costs Ceph a dozen messages. Errors: ErrNotFound,
+// ErrPoolNotFound.
 func (c *Cluster) ImageInfo(ctx context.Context, ref ImageRef) (ImageInfo, error) {
 	return call(ctx, c, "image_info", ref.String(), func(conn *rados.Conn) (ImageInfo, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (ImageInfo, error) { return imageInfo(conn, io, ref) })
@@ -265,7 +268,7 @@ func imageID(io *rados.IOContext, name string) (string, error) {
 	return string(object[header : header+binary.LittleEndian.Uint32(object[:])]), nil
 }
 
-// ListImages returns the names of all images of a pool. Errors: ErrPoolNotFound.
+// ListImages returns the names of all images in a pool. Errors: ErrPoolNotFound.
 func (c *Cluster) ListImages(ctx context.Context, pool string) ([]string, error) {
 	return call(ctx, c, "image_list", "pool "+pool, func(conn *rados.Conn) ([]string, error) {
 		names, err := withPool(conn, pool, librbd.GetImageNames)

@@ -14,7 +14,7 @@ import (
 
 const application = "rbd"
 
-// PoolInfo is what CheckPool finds.
+// PoolInfo describes a pool.
 type PoolInfo struct {
 	Name string
 	// Applications the pool is tagged for; RBD needs to be among them.
@@ -23,20 +23,21 @@ type PoolInfo struct {
 	Initialised bool
 }
 
-// Ready says whether images can be made in the pool.
+// Ready reports whether images can be created in the pool.
 func (p PoolInfo) Ready() bool { return p.Initialised && slices.Contains(p.Applications, application) }
 
-// Pool looks at a pool. Errors: ErrPoolNotFound.
+// Pool describes a pool. Errors: ErrPoolNotFound.
 func (c *Cluster) Pool(ctx context.Context, name string) (PoolInfo, error) {
 	return call(ctx, c, "pool_check", "pool "+name, func(conn *rados.Conn) (PoolInfo, error) { return lookAtPool(conn, name) })
 }
 
-// Pools returns the names of all pools, RBD's or not.
+// Pools returns the names of all pools, also those that are not for RBD.
 func (c *Cluster) Pools(ctx context.Context) ([]string, error) {
 	return call(ctx, c, "pool_list", "pools", func(conn *rados.Conn) ([]string, error) { return conn.ListPools() })
 }
 
-// CheckPool returns nil for a pool in which images can be made, ErrPoolNotFound, or ErrPoolNotReady with what to do.
+// CheckPool returns nil if images can be created in the pool. Errors: ErrPoolNotFound, and
+// ErrPoolNotReady, which says what to do.
 func (c *Cluster) CheckPool(ctx context.Context, name string) error {
 	p, err := c.Pool(ctx, name)
 	if err != nil {
@@ -52,8 +53,9 @@ func (c *Cluster) CheckPool(ctx context.Context, name string) error {
 	}
 }
 
-// EnsurePool makes a pool that is missing and readies one that belongs to no application yet. It leaves a ready one as it is,
-// and fails with ErrPoolNotReady for one that belongs to something else. The user needs more than 'profile rbd' for it.
+// EnsurePool creates a missing pool, and prepares for RBD a pool that belongs to no application
+// yet. It does not change a pool that is ready, and fails with ErrPoolNotReady for a pool that
+// belongs to another application. The Ceph user needs more rights than 'profile rbd'.
 func (c *Cluster) EnsurePool(ctx context.Context, name string) error {
 	_, err := call(ctx, c, "pool_create", "pool "+name, func(conn *rados.Conn) (struct{}, error) {
 		return struct{}{}, ensurePool(conn, name)
@@ -122,16 +124,17 @@ func withPool[T any](conn *rados.Conn, pool string, fn func(*rados.IOContext) (T
 	return fn(io)
 }
 
-// PoolCapacity is the room of a pool for data, replication taken into account.
+// PoolCapacity is the room for data in a pool, after replication.
 type PoolCapacity struct {
-	// AvailableBytes is what can still be written: Ceph's max_avail, or what the pool's quota leaves if that is less.
+	// AvailableBytes can still be written: Ceph's max_avail, or the rest of the pool's quota if
+	// that is less.
 	AvailableBytes int64
 	UsedBytes      int64
 	// QuotaBytes is 0 without a quota.
 	QuotaBytes int64
 }
 
-// PoolCapacity asks a monitor for the room of a pool. Errors: ErrPoolNotFound.
+// PoolCapacity asks a monitor for the room in a pool. Errors: ErrPoolNotFound.
 func (c *Cluster) PoolCapacity(ctx context.Context, name string) (PoolCapacity, error) {
 	type answer struct {
 		Pools []struct {

@@ -16,7 +16,8 @@ type Session struct {
 	conn *rados.Conn
 }
 
-// Fence makes Ceph refuse other clients for a while. What this connection finds afterwards they change no more.
+// Fence makes Ceph refuse other clients for life. They cannot change anything that this connection
+// reads afterwards.
 func (s Session) Fence(life time.Duration, addresses ...string) error {
 	err := translate(blocklist(s.conn, life, addresses...))
 	if errors.Is(err, ErrPermission) {

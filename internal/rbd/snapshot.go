@@ -12,7 +12,7 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// SnapshotRef names a snapshot of an image.
+// SnapshotRef identifies a snapshot of an image.
 type SnapshotRef struct {
 	ImageRef
 
@@ -21,7 +21,7 @@ type SnapshotRef struct {
 
 func (r SnapshotRef) String() string { return "snapshot " + r.Pool + "/" + r.Name + "@" + r.Snapshot }
 
-// Snapshot is what Ceph has.
+// Snapshot describes a snapshot that exists in Ceph.
 type Snapshot struct {
 	Name      string
 	ID        uint64
@@ -29,10 +29,11 @@ type Snapshot struct {
 	Created   time.Time
 }
 
-// CreateSnapshot takes a snapshot of what is in Ceph: a cache in front of the image must be clean and stay so, and where a node has the
-// image mapped, all I/O to it must rest. If there is one of that name, it is returned with ErrExists; where a call before was interrupted,
-// that one may not hold what it should, and has to be removed. ErrUnavailable if the node does not take note of it in time: then there is
-// none. ErrBusy for a mapped image with object-map.
+// CreateSnapshot takes a snapshot of the data in Ceph. A cache in front of the image must be clean
+// and stay clean, and if a node has the image mapped, it must do no I/O. If the name exists, that
+// snapshot is returned with ErrExists; after an interrupted call it may have the wrong data and
+// must be removed. ErrUnavailable: the node did not read the new header in time, and there is no
+// snapshot. ErrBusy: the image is mapped and has object-map.
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
 	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
@@ -52,9 +53,10 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 	})
 }
 
-// RemoveSnapshot removes a snapshot. One that has clones stays in the image, hidden, until the last clone is gone; where a node has the
-// image mapped by then, until another snapshot of it or the image is removed. Errors: ErrNotFound for the image as for the snapshot;
-// ErrBusy for a mapped image with object-map.
+// RemoveSnapshot removes a snapshot. A snapshot with clones stays in the image, hidden, until the
+// last clone is gone; if a node has the image mapped then, until another snapshot or the image
+// itself is removed. Errors: ErrNotFound if the image or the snapshot does not exist; ErrBusy for a
+// mapped image with object-map.
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
@@ -148,7 +150,7 @@ func (c *Cluster) ListSnapshots(ctx context.Context, ref ImageRef) ([]Snapshot, 
 	return onImage(ctx, c, "snapshot_list", ref.String(), ref, readOnly, snapshots)
 }
 
-// Clones returns the images that are clones of any snapshot of an image.
+// Clones returns the images that are clones of a snapshot of this image.
 func (c *Cluster) Clones(ctx context.Context, ref ImageRef) ([]ImageRef, error) {
 	return onImage(ctx, c, "clone_list", ref.String(), ref, readOnly, func(image *librbd.Image) ([]ImageRef, error) {
 		children, err := image.ListChildrenAttributes()
@@ -163,8 +165,9 @@ func (c *Cluster) Clones(ctx context.Context, ref ImageRef) ([]ImageRef, error) 
 	})
 }
 
-// CloneImage makes an image of a snapshot, which needs no protection (clone format 2) and may be removed while the clone lives.
-// The size of spec is at least that of the snapshot; 0 takes it as it is. If there is an image of that name: *ExistsError.
+// CloneImage creates an image from a snapshot. The snapshot needs no protection (clone format 2)
+// and may be removed while the clone exists. spec.SizeBytes is at least the size of the snapshot; 0
+// means that size. If the name exists, the error is an *ExistsError.
 func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSpec) error {
 	sized := spec
 	sized.SizeBytes = max(spec.SizeBytes, sectorSize)

@@ -56,7 +56,7 @@ func (t *trash) prepare(io *rados.IOContext, pool string) error {
 	return nil
 }
 
-// TrashedImage is an image that waits for its removal.
+// TrashedImage is an image in a pool's trash.
 type TrashedImage struct {
 	Pool    string
 	ID      string
@@ -64,8 +64,9 @@ type TrashedImage struct {
 	Deleted time.Time
 }
 
-// DeleteImage moves an image to the pool's trash, and answers then: its name is free at once, its space when Run has emptied the trash.
-// Errors: ErrNotFound; ErrBusy while somebody has it open or mapped; ErrHasSnapshots; ErrPoolNotFound.
+// DeleteImage moves an image to the pool's trash and returns. Its name is free at once, its space
+// when Run has emptied the trash. Errors: ErrNotFound; ErrBusy while a client has the image open or
+// mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
@@ -133,7 +134,7 @@ func withoutSnapshots(image *librbd.Image) error {
 	return fmt.Errorf("%w: %s; remove them first", ErrHasSnapshots, strings.Join(names, ", "))
 }
 
-// TrashedImages returns what is in a pool's trash, whoever put it there.
+// TrashedImages returns all images in a pool's trash, also those that others moved there.
 func (c *Cluster) TrashedImages(ctx context.Context, pool string) ([]TrashedImage, error) {
 	return call(ctx, c, "trash_list", "pool "+pool, func(conn *rados.Conn) ([]TrashedImage, error) {
 		entries, err := withPool(conn, pool, librbd.GetTrashList)
@@ -148,15 +149,16 @@ func (c *Cluster) TrashedImages(ctx context.Context, pool string) ([]TrashedImag
 	})
 }
 
-// WatchTrash makes Run look into a pool's trash, for what an earlier process left there. Pools that DeleteImage used are watched anyway.
+// WatchTrash makes Run empty a pool's trash of the images that an earlier process left there. Pools
+// that were given to DeleteImage are included anyway.
 func (c *Cluster) WatchTrash(pool string) {
 	c.trash.add(pool, "")
 	c.kick()
 }
 
-// EmptyTrash removes the images of a pool's trash that are owned, see Options.OwnsTrash, and says how many are left that could not be
-// removed, because they have snapshots or clones, are watched, or are protected by a delay. ErrHasSnapshots is the error only if it is that
-// of all.
+// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows. left counts those
+// that could not be removed, because they have snapshots or clones, are in use, or are protected by
+// a delay. The error is ErrHasSnapshots only if that is the reason for all of them.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
 	entries, err := c.TrashedImages(ctx, pool)
 	if err != nil {
