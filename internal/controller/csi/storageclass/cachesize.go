@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// CacheSize says how large a volume's cache is: a fixed number of bytes, or a share of the volume within bounds.
+// CacheSize is the size of a volume's cache: a fixed number of bytes, or a percentage of the volume with
+// bounds.
 type CacheSize struct {
 	bytes   int64 // above zero: fixed
 	percent int64
@@ -14,26 +15,26 @@ type CacheSize struct {
 	maximum int64 // 0: none
 }
 
-// Sizes that every volume keeps to, in bytes.
+// Limits of a volume's size, in bytes.
 const (
-	VolumeGrain    = 1 << 20 // a volume is a multiple of it
+	VolumeGrain    = 1 << 20 // a volume's size is a multiple of it
 	MinVolumeBytes = 1 << 20
 	MaxVolumeBytes = 1 << 50
-	// DefaultVolumeBytes is for requests that name no size.
+	// DefaultVolumeBytes is the size of a volume whose request names none.
 	DefaultVolumeBytes = 1 << 30
 )
 
 const (
-	// cacheGrain is LVM's default extent: a cache takes whole ones.
+	// cacheGrain is LVM's default extent: a cache takes whole extents.
 	cacheGrain    = 4 << 20
 	minCacheBytes = 16 << 20
 	maxCacheBytes = 64 << 40
 )
 
-// defaultCacheSize is for StorageClasses without cacheSize.
+// defaultCacheSize applies to StorageClasses without cacheSize.
 func defaultCacheSize() CacheSize { return CacheSize{percent: 10, minimum: 1 << 30} }
 
-// parseCacheSize reads "20Gi", "10%", or a share with bounds: "10%,min=1Gi,max=100Gi".
+// parseCacheSize parses "20Gi", "10%", or a percentage with bounds: "10%,min=1Gi,max=100Gi".
 func parseCacheSize(v string) (CacheSize, error) {
 	usage := fmt.Errorf("is neither a size (20Gi) nor a percentage with bounds (10%%,min=1Gi,max=100Gi); sizes are from 16Mi to 64Ti")
 	parts := strings.Split(v, ",")
@@ -65,8 +66,8 @@ func parseCacheSize(v string) (CacheSize, error) {
 
 func validCacheBytes(n int64) bool { return n >= minCacheBytes && n <= maxCacheBytes }
 
-// For returns the bytes of cache for a volume of this size: never more than the volume has, never less than DRBD and
-// dm-writecache need, and a multiple of 4 MiB.
+// For returns the bytes of cache for a volume of volumeBytes: a multiple of 4 MiB, and at least what
+// DRBD and dm-writecache need. A percentage gives at most the volume's size.
 func (c CacheSize) For(volumeBytes int64) int64 {
 	n := c.bytes
 	if n == 0 {
@@ -79,12 +80,12 @@ func (c CacheSize) For(volumeBytes int64) int64 {
 	return min(RoundUp(max(n, minCacheBytes), cacheGrain), maxCacheBytes)
 }
 
-// Largest returns the largest volume whose cache fits into room bytes of cache; 0 if none does.
+// Largest returns the size in bytes of the largest volume whose cache fits into room bytes; 0 if none does.
 func (c CacheSize) Largest(room int64) int64 {
 	if c.For(MaxVolumeBytes) <= room {
 		return MaxVolumeBytes
 	}
-	// For grows with the volume, so the border between what fits and what does not can be halved in on.
+	// For never shrinks as the volume grows, so a binary search finds the border.
 	fits, tooLarge := int64(0), int64(MaxVolumeBytes/VolumeGrain)
 	for tooLarge-fits > 1 {
 		if middle := (fits + tooLarge) / 2; c.For(middle*VolumeGrain) <= room {

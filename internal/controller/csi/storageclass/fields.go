@@ -89,7 +89,7 @@ func features(out *[]string, v string) error {
 	return nil
 }
 
-// list reads a set of names, separated by commas or blanks, and sorts it: the order means nothing.
+// list parses names that are separated by commas or blanks. It sorts them: the order means nothing.
 func list(out *[]string, v string) error {
 	names := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 	if len(names) == 0 {
@@ -105,7 +105,8 @@ func list(out *[]string, v string) error {
 	return nil
 }
 
-// name takes what is safe as the name of a pool, cluster or group anywhere: in a path, a URL and a command line.
+// name accepts names of pools, clusters and groups that are safe everywhere: in a path, in a URL and on
+// a command line.
 func name(out *string, v string) error {
 	const most = 63
 	for i, r := range v {

@@ -1,4 +1,5 @@
-// Package storageclass reads the parameters of a StorageClass, once, into a struct that is valid by construction.
+// Package storageclass parses the parameters of a StorageClass, once, into a struct that is valid by
+// construction. docs/parameters.md describes each parameter for users; a test compares the two.
 package storageclass
 
 import (
@@ -11,25 +12,30 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// ErrInvalid says that a parameter is unknown, malformed, or at odds with another.
+// ErrInvalid means that a parameter is unknown or malformed, or contradicts another.
 var ErrInvalid = errors.New("invalid StorageClass parameter")
 
-// Parameters are a StorageClass's parameters. Parse is the only way to one, so every value is valid.
+// Parameters holds the parameters of a StorageClass. Only Parse and WithDefaults make one, so every
+// value is valid.
 type Parameters struct {
-	ClusterID  string
-	Pool       string
-	DataPool   string
+	// ClusterID is the fsid of the Ceph cluster.
+	ClusterID string
+	Pool      string
+	// DataPool holds the images' data; empty means Pool does.
+	DataPool string
+	// CreatePool allows CreateVolume to create Pool.
 	CreatePool bool
-	// Layout is nil where the StorageClass leaves all of it to the driver.
-	Layout  *v1alpha1.ImageLayout
-	Cache   CacheSize
-	Mode    v1alpha1.CacheMode
+	// Layout is nil if the StorageClass leaves all of it to the driver.
+	Layout *v1alpha1.ImageLayout
+	Cache  CacheSize
+	Mode   v1alpha1.CacheMode
+	// Options are zero where the kernel's defaults apply.
 	Options v1alpha1.CacheOptions
-	// NodeGroups are the only groups a volume may go to; empty allows all.
+	// NodeGroups lists the only groups a volume may be placed in; empty allows all.
 	NodeGroups []string
-	// MkfsOptions go to csi-node as they are.
+	// MkfsOptions are passed to csi-node unchanged.
 	MkfsOptions string
-	// Claim is the "namespace/name" of the PersistentVolumeClaim, where external-provisioner tells it.
+	// Claim is the "namespace/name" of the PersistentVolumeClaim, if external-provisioner passes it.
 	Claim string
 }
 
@@ -56,7 +62,7 @@ const (
 	keyClaimSpace = sidecarPrefix + "pvc/namespace"
 )
 
-// fields says how each key is parsed. What one key means for another is checked afterwards, in consistent.
+// fields maps each key to its parser. Rules between keys are checked afterwards, in consistent.
 var fields = map[string]func(*Parameters, string) error{
 	keyClusterID:     func(p *Parameters, v string) error { return name(&p.ClusterID, v) },
 	keyPool:          func(p *Parameters, v string) error { return name(&p.Pool, v) },
@@ -75,13 +81,13 @@ var fields = map[string]func(*Parameters, string) error{
 	keyMkfsOptions:   func(p *Parameters, v string) error { return options(&p.MkfsOptions, v) },
 }
 
-// WithDefaults are the parameters of a StorageClass that has none. They name no cluster and no pool.
+// WithDefaults returns the parameters of a StorageClass that sets none. They name no cluster and no pool.
 func WithDefaults() Parameters {
 	return Parameters{Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
 }
 
-// Parse reads StorageClass parameters. Unknown keys and combinations that cannot work are ErrInvalid, with what is
-// allowed. Keys of external-provisioner are let through.
+// Parse parses StorageClass parameters. It returns ErrInvalid, with a list of what is allowed, for
+// unknown keys, wrong values and combinations that cannot work. It ignores keys of external-provisioner.
 func Parse(in map[string]string) (Parameters, error) {
 	p := WithDefaults()
 	for _, key := range slices.Sorted(maps.Keys(in)) {
@@ -106,7 +112,7 @@ func Parse(in map[string]string) (Parameters, error) {
 	return p, nil
 }
 
-// consistent checks what the keys mean for each other.
+// consistent checks the rules between keys.
 func (p *Parameters) consistent(in map[string]string) error {
 	for _, key := range []string{keyClusterID, keyPool} {
 		if in[key] == "" {
@@ -149,7 +155,8 @@ func consistentStripes(l *v1alpha1.ImageLayout) error {
 	return nil
 }
 
-// needs says which feature each feature needs. What is not here, the nodes' kernels cannot map, or the driver does not use.
+// needs maps each feature that a StorageClass may name to the feature it needs. The kernels of the
+// nodes cannot map an image with any other feature, or the driver does not use it.
 var needs = map[string]string{
 	"layering":       "",
 	"exclusive-lock": "",
@@ -180,7 +187,7 @@ func (p *Parameters) layout() *v1alpha1.ImageLayout {
 	return p.Layout
 }
 
-// VolumeContext is what csi-node gets of the parameters.
+// VolumeContext returns the volume context: the parameters that csi-node needs.
 func (p *Parameters) VolumeContext() map[string]string {
 	if p.MkfsOptions == "" {
 		return nil
