@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -93,7 +94,8 @@ user=$(sed -n 's/^\[client\.\(.*\)\]$/\1/p' /etc/ceph/*.keyring)
 key=$(sed -n 's/^[[:space:]]*key = //p' /etc/ceph/*.keyring)
 echo "$monitor name=$user,secret=$key,noshare,exclusive %s %s -" >/sys/bus/rbd/add_single_major
 image=$(cd /sys/block; echo rbd*)
-dmsetup create by-hand --table "0 $(cat /sys/block/$image/size) writecache s /dev/$image /dev/drbd$minor 4096 2 start_sector 2048"`, s.v.Pool, s.v.Image))
+dmsetup create by-hand --table "0 $(cat /sys/block/$image/size) writecache s /dev/$image /dev/drbd$minor 4096 2 start_sector %d"`,
+		s.v.Pool, s.v.Image, cache.HeaderBytes/512))
 	return "/dev/mapper/by-hand", func() {
 		s.n2.Shell(s, `set -e
 dmsetup remove by-hand

@@ -7,15 +7,19 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// A cache begins with escache's own header of 1 MiB; dm-writecache's superblock follows.
-const (
-	saveSuperblock    = "dd if=%[1]s of=/tmp/superblock bs=4096 skip=256 count=1 iflag=direct 2>&1"
-	zeroSuperblock    = "dd if=/dev/zero of=%[1]s bs=4096 seek=256 count=1 oflag=direct conv=notrunc 2>&1"
-	restoreSuperblock = "dd if=/tmp/superblock of=%[1]s bs=4096 seek=256 count=1 oflag=direct conv=notrunc 2>&1"
-	superblockIsZero  = "dd if=%[1]s bs=4096 skip=256 count=1 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c"
+// metadataAt is where dm-writecache's superblock and entries begin, behind escached's own header: in
+// blocks of 4 KiB, as dd counts.
+const metadataAt = cache.HeaderBytes / cache.BlockBytes
+
+var (
+	saveSuperblock    = fmt.Sprintf("dd if=%%[1]s of=/tmp/superblock bs=4096 skip=%d count=1 iflag=direct 2>&1", metadataAt)
+	zeroSuperblock    = fmt.Sprintf("dd if=/dev/zero of=%%[1]s bs=4096 seek=%d count=1 oflag=direct conv=notrunc 2>&1", metadataAt)
+	restoreSuperblock = fmt.Sprintf("dd if=/tmp/superblock of=%%[1]s bs=4096 seek=%d count=1 oflag=direct conv=notrunc 2>&1", metadataAt)
+	superblockIsZero  = fmt.Sprintf("dd if=%%[1]s bs=4096 skip=%d count=1 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c", metadataAt)
 )
 
 // onBoth runs a script on both replicas' disks, below DRBD: what a firmware bug or a careless operator does.

@@ -30,9 +30,9 @@ func syncedFileSurvives(t *testing.T, lab *labtest.Lab, filesystem string) {
 	v.Flush(t, n1)
 
 	// The kernel's own record of what is in the cache, right after an fsync and much later: nothing may have been missing.
-	n1.Shell(t, fmt.Sprintf("record() { dd if=/dev/drbd%d of=$1 bs=4k skip=256 count=512 iflag=direct 2>/dev/null; }\n"+
+	n1.Shell(t, fmt.Sprintf("record() { dd if=/dev/drbd%d of=$1 bs=4k skip=%d count=512 iflag=direct 2>/dev/null; }\n"+
 		"dd if=/run/file of=%s/first bs=64k conv=fsync 2>/dev/null && record /run/then && sleep 3 && record /run/later && "+
-		"cmp /run/then /run/later && rm /run/then /run/later", v.Minor, at))
+		"cmp /run/then /run/later && rm /run/then /run/later", v.Minor, metadataAt, at))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
