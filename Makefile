@@ -1,4 +1,4 @@
-# Everything here works on a fresh Debian 12 as root with nothing but Go and make: each target installs what it needs.
+# Every target works on a fresh Debian 12 as root with only Go and make: it installs what it needs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -12,21 +12,21 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## install the Debian packages that building needs
+setup: ## install the Debian packages for building
 	hack/setup.sh build
 
 .PHONY: build
-build: setup ## build all binaries into bin/ (without -trimpath: so the tests share what is compiled)
+build: setup ## build all programs into bin/ (without -trimpath, so that tests share the compiled packages)
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ $(foreach c,$(STATIC),$(if $(wildcard cmd/$(c)),./cmd/$(c)))
 	go build -tags '$(CEPH_TAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/csi-controller
 	CGO_ENABLED=0 go build -o bin/lab ./test/lab
 
 .PHONY: test
-test: ## set up everything and run the tests (HOST_SKIP= runs those too that take minutes each)
+test: ## run the tests (HOST_SKIP= also runs those that take minutes each)
 	hack/test.sh
 
 .PHONY: e2e
-e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN picks from its tests)
+e2e: ## test the driver on a real Kubernetes in the lab (E2E_RUN=PATTERN selects tests)
 	hack/e2e.sh
 
 .PHONY: e2e-load
@@ -38,32 +38,32 @@ e2e-flush: ## flush and drain volumes in use, break that in the middle, and empt
 	hack/e2e.sh flush evacuate
 
 .PHONY: e2e-recovery
-e2e-recovery: ## lose hosts, copies and Ceph's good will on real hosts, and what the driver does by itself or is told to
+e2e-recovery: ## lose hosts, copies and access to Ceph on real hosts, and test how the driver recovers by itself and on request
 	hack/e2e.sh recovery
 
 .PHONY: e2e-chart
-e2e-chart: ## build the images, have the chart install them on bare hosts, lose one, upgrade (UPGRADE_FROM=REVISION), raise each alert, uninstall
+e2e-chart: ## build the images, install the chart on bare hosts, lose a host, upgrade (UPGRADE_FROM=REVISION), raise each alert, uninstall
 	hack/e2e-chart.sh
 
 .PHONY: e2e-operators
-e2e-operators: ## kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with played hosts
+e2e-operators: ## test kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with fake hosts
 	hack/setup.sh build kubernetes screens
 	go test -tags e2e -count 1 -timeout 20m ./test/e2e/operators
 
 .PHONY: demo
-demo: ## set up everything and show the main job on real parts (KEEP=1 leaves it running)
+demo: ## show what the driver does on real parts (KEEP=1 leaves it running)
 	hack/demo.sh
 
 .PHONY: bench
-bench: ## print the performance tables, each ratio from one run
+bench: ## measure performance and print tables, each ratio from one run
 	hack/bench.sh
 
 .PHONY: chaos
-chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count what is lost
+chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh
 
 .PHONY: lint
-lint: setup ## golangci-lint and shellcheck
+lint: setup ## run golangci-lint and shellcheck
 	hack/lint.sh
 
 .PHONY: graph
@@ -71,16 +71,16 @@ graph: ## print which folders import which, and fail if an import goes the wrong
 	go run ./test/graph
 
 .PHONY: vulncheck
-vulncheck: setup ## look for known vulnerabilities in what the programs call (VULNDB=file:///DIR: a copy of the database)
+vulncheck: setup ## look for known vulnerabilities in the code that the programs call (VULNDB=file:///DIR: a copy of the database)
 	go tool -modfile=hack/tools/govulncheck/go.mod govulncheck $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
-generate: ## deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values
+generate: ## generate deepcopy functions and CRDs from api/v1alpha1, and the chart's README from its values
 	go generate ./api/...
 	go tool -modfile=hack/tools/helm-docs/go.mod helm-docs --chart-search-root charts --sort-values-order file --log-level warning
 
 .PHONY: images-test
-images-test: ## build the images from bases made of Debian's packages, and try them (some minutes, as root)
+images-test: ## build the images on base images made from Debian's packages, and try them (some minutes, as root)
 	hack/images.sh
 
 .PHONY: reproduce

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures on real parts and prints tables. Each ratio is from one run in one lab, its candidates taken in turns.
+# Measures performance on real parts and prints tables. Each ratio is from one run in one lab, in which the candidates take turns.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh

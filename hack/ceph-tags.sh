@@ -8,11 +8,11 @@ if [ ! -r "$header" ]; then
   echo "ceph-tags.sh: $header is missing: run hack/setup.sh build" >&2
   exit 1
 fi
-# librbd's minor version counts Ceph's releases; librados' version has stood at 3.0 since Nautilus.
+# librbd's minor version grows with each Ceph release; librados' version has been 3.0 since Nautilus.
 minor=$(awk '/^#define LIBRBD_VER_MINOR/ { print $3 }' "$header")
 case $minor in
   1[0-5])
-    echo "ceph-tags.sh: librbd 1.$minor is older than Ceph 16 (Pacific), the oldest that is supported" >&2
+    echo "ceph-tags.sh: librbd 1.$minor is older than Ceph 16 (Pacific), the oldest supported release" >&2
     exit 1
     ;;
   16) echo pacific ;;

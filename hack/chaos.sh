@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Breaks every part of a lab at every moment that matters and prints what came of it: rows, runs, losses, double writers, time to recover.
-# CHAOS_RUNS=N runs every row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' only those that match.
+# Breaks every part of a lab at every moment that matters and prints the result: rows, runs, losses, double writers, time to recover.
+# CHAOS_RUNS=N runs each row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' runs only rows that match.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -19,6 +19,6 @@ esac
 step "install packages" hack/setup.sh build lab
 step "build" env CGO_ENABLED=0 go build -o bin/ ./test/lab
 step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/chaos
-step "lab up: Ceph and three hosts whose disks lose with the power what was not flushed" lab up --forgetful-disks
+step "lab up: Ceph and three hosts whose disks lose unflushed data with the power" lab up --forgetful-disks
 step "chaos" lab run -- env CHAOS_RUNS="$runs" bin/chaos.test -test.v -test.timeout $((90 * runs))m -test.run "${CHAOS_ROWS:-.}"
 step "lab down" lab down

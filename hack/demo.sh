@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job on real parts: a pod's volume is cached on two NVMe hosts, the pod moves, its host dies, and no byte is lost.
-# KEEP=1 leaves everything running and says what to try.
+# KEEP=1 leaves everything running and prints what to try.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -23,7 +23,7 @@ fail() {
 what_to_try() {
   cat <<TRY
 
-It is left running as lab "$LAB_NAME". Try:
+Lab "$LAB_NAME" is still running. Try:
   export LAB_NAME=$LAB_NAME
   bin/lab kubectl -- get nodegroups,cachevolumes,pods -o wide
   bin/lab kubectl -- scale statefulset app --replicas=1
@@ -33,7 +33,7 @@ It is left running as lab "$LAB_NAME". Try:
 TRY
 }
 
-# What the demo asks.
+# Questions to the lab.
 host_of_pod() { kubectl get pod app-0 -o 'jsonpath={.spec.nodeName}' 2>/dev/null || true; }
 volume() { kubectl get pvc data-app-0 -o 'jsonpath={.spec.volumeName}'; }
 handle() { kubectl get pv "$(volume)" -o 'jsonpath={.spec.csi.volumeHandle}'; }
@@ -52,10 +52,10 @@ wait_until() { # SECONDS WHAT COMMAND…
   shift 2
   until "$@" >/dev/null 2>&1; do
     [ $SECONDS -lt $end ] || fail "waited too long until $what"
-    sleep 1 # each look starts programs on the processors that the hosts run on
+    sleep 1 # each check takes processor time from the hosts
   done
 }
-pod_ready_off() { # HOST: the pod is Ready, and not there
+pod_ready_off() { # HOST: the pod is Ready, and on another host
   local host ready
   read -r host ready <<<"$(kubectl get pod app-0 -o 'jsonpath={.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status}')"
   [ -n "$host" ] && [ "$host" != "$1" ] && [ "$ready" = True ]
@@ -125,12 +125,12 @@ lose_host() {
   local outsider
   outsider=$(third_host)
   kubectl cordon "$outsider"
-  remark "$outsider has no copy and is cordoned, so that the pod starts where the other copy is, at once;"
-  remark "on $outsider it would start as well, after that copy has been written back to Ceph"
+  remark "$outsider has no copy. It is cordoned, so that the pod starts at once where the other copy is;"
+  remark "on $outsider the pod would start only after that copy is written back to Ceph"
   lab power-off "$second"
   wait_until 90 "$second is NotReady" not_ready "$second"
   proof "$second lost its power and is NotReady"
-  # What an operator, or a cloud's node controller, says of a host that is off.
+  # An operator, or a cloud's node controller, sets this taint on a host that is off.
   kubectl taint node "$second" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute
   wait_until 240 "the pod is ready on another host" pod_ready_off "$second"
   kubectl uncordon "$outsider"
@@ -149,8 +149,8 @@ bring_back() {
 flush() {
   kubectl scale statefulset app --replicas=0
   wait_until 120 "the volume is flushed and detached" detached
-  # $second was fenced when it was lost: a moment later csi-controller has asked its host, too, whether anybody still writes there.
-  wait_until 60 "the truth is on record as being in Ceph" in_ceph
+  # $second was fenced when it was lost. csi-controller also asks its host whether anybody still writes there, which takes a moment.
+  wait_until 60 "the record says that the truth is in Ceph" in_ceph
   proof "unmounted, flushed, detached: the truth is in Ceph ($(mib_in_ceph) MiB of the image)"
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the chart's own pods on hosts that have nothing of the driver: builds the images from Debian's packages (hack/images.sh), gives them to
-# the nodes of a lab's Kubernetes, follows docs/install.md, loses a host, upgrades under load, looks for secrets, and uninstalls.
-# KEEP=1 leaves the lab up where all went well. IMAGES_DIR=DIR keeps what building images starts from: the next time is minutes shorter.
-# UPGRADE_FROM=REVISION begins with the chart and the images of that revision of this repository, and upgrades them to those of here.
+# Tests the chart on hosts without anything of the driver: builds the images from Debian's packages (hack/images.sh), loads them into the
+# nodes of a lab's Kubernetes, follows docs/install.md, loses a host, upgrades under load, searches for secrets, and uninstalls.
+# KEEP=1 leaves the lab up after a success. IMAGES_DIR=DIR keeps the base images, which saves minutes the next time.
+# UPGRADE_FROM=REVISION starts with the chart and images of that revision of this repository, and upgrades them to the current ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh

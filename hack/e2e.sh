@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of the driver on hosts that are nodes of a real Kubernetes: e2e.sh [GROUP]…, the groups being
-# core, node (these two by default), many, moves, times, flush, evacuate, recovery.
-# E2E_RUN narrows the tests of `node`, `flush` and `recovery` down to those whose names match. KEEP=1 leaves the lab up where all went well.
+# Tests the driver on hosts that are nodes of a real Kubernetes: e2e.sh [GROUP]…
+# The groups are core and node (the default), many, moves, times, flush, evacuate and recovery.
+# E2E_RUN selects tests of `node`, `flush` and `recovery` by their names. KEEP=1 leaves the lab up after a success.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -38,7 +38,7 @@ for name in "$@"; do
     moves) suite "many moves" '^TestMoves$' 180m ;;
     times) suite "times" '^TestTimes$' 30m ;;
     flush) suite "flush and drain, broken in the middle" "^TestFlush\$/${E2E_RUN:-}" 60m ;;
-    recovery) suite "hosts, copies and Ceph's good will are lost" "^TestRecovery\$/${E2E_RUN:-}" 60m ;;
+    recovery) suite "hosts and copies are lost, and Ceph refuses" "^TestRecovery\$/${E2E_RUN:-}" 60m ;;
     evacuate) suite "a host is emptied" '^TestEvacuate$' 60m ;;
   esac
 done

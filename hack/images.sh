@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the images from bases that are made here of Debian's packages (no registry is asked), and tries each: images.sh [TARGET]…
-# Needs root and some minutes. All it makes is in a directory that is removed at the end, unless IMAGES_DIR names one: that is kept, and
-# the next run there is faster. IMAGES_OUT=DIR also writes DIR/TARGET.tar, for `ctr images import`, under the name that the chart expects,
-# or with the tag IMAGES_TAG.
+# Builds the images and tries each: images.sh [TARGET]… It makes the base images from Debian's packages and uses no registry.
+# Needs root and some minutes. It works in a temporary directory; IMAGES_DIR=DIR uses and keeps DIR, and makes the next run faster.
+# IMAGES_OUT=DIR also writes DIR/TARGET.tar for `ctr images import`, with the image name that the chart expects and the chart's tag,
+# or the tag IMAGES_TAG.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,10 +17,10 @@ dir=${IMAGES_DIR:-$(mktemp -d)}
 mkdir -p "$dir"
 exec 9>"$dir/lock"
 flock 9
-# No daemon and no user namespaces are needed this way.
+# This isolation needs no daemon and no user namespaces.
 export BUILDAH_ISOLATION=chroot
 buildah() { command buildah --root "$dir/store" --runroot "$dir/run" "$@"; }
-clean() { # a build that was interrupted leaves its mounts
+clean() { # an interrupted build leaves mounts
   awk -v dir="$dir/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount
   [ -n "${IMAGES_DIR:-}" ] || rm -rf "$dir"
 }
@@ -49,7 +49,7 @@ base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
 
 tag=${IMAGES_TAG:-$(sed -n 's/^appVersion: "\(.*\)"/\1/p' charts/escache-csi/Chart.yaml)}
 
-# The build takes its modules from this machine's cache: inside, a proxy's certificate may not be known.
+# The build takes Go modules from this machine's cache: in the container a proxy's certificate may be unknown.
 for module in . hack/tools/cyclonedx-gomod; do go -C "$module" mod download; done
 
 for target in "${targets[@]}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the linters over everything; the list and the reasons for exceptions stand in .golangci.yml.
+# Runs the linters on everything. .golangci.yml has the list, with a reason for each exception.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the programs as the images have them, and lists what is in each: release.sh OUT VERSION [PROGRAM]…
-# From the same source, Go and librbd they are the same byte for byte, wherever and whenever they are built (hack/reproduce.sh shows it).
-# NAME.cdx.json is a program's list of Go modules in CycloneDX's form; Debian's packages are in each image's own dpkg database.
+# Builds the programs for the images, and lists the Go modules in each: release.sh OUT VERSION [PROGRAM]…
+# The same source, Go and librbd give the same bytes, wherever and whenever they are built (hack/reproduce.sh tests this).
+# NAME.cdx.json lists a program's Go modules in CycloneDX format; the Debian packages are in each image's own dpkg database.
 set -euo pipefail
 out=$(realpath -m "$1")
 version=$2

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs twice, in two directories and each with an empty build cache, and fails where they differ by a byte:
-# reproduce.sh [PROGRAM]…
-# Takes some minutes of all cores: everything is compiled twice.
+# Builds the programs twice, in two directories and each time with an empty build cache, and fails if they differ: reproduce.sh [PROGRAM]…
+# Takes some minutes on all cores, because everything is compiled twice.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +16,7 @@ for file in "$dir"/here/out/*; do
   cmp "$file" "$dir/some where/else/out/$name"
   sha256sum "$file" | sed "s|$dir/here/out/||"
   case $name in *.cdx.json) continue ;; esac
-  # Each list has the modules that Go itself says are in the program.
+  # Each list has the modules that Go itself finds in the program.
   have=$(grep -c '"type": "library"' "$file.cdx.json")
   want=$(go version -m "$file" | grep -c $'^\tdep\t')
   [ "$have" = "$want" ] || {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a group of work needs: setup.sh [build|lab|kubernetes|screens|lint]…  (default: build lab kubernetes)
-# Does nothing when they are there; says what it installs; asks for a new package list only when something is missing.
+# Installs the Debian packages for a group of tasks: setup.sh [build|lab|kubernetes|screens|lint]…  (default: build lab kubernetes)
+# Prints what it installs. If nothing is missing, it does nothing, and does not update the package lists.
 set -euo pipefail
 
 packages() {

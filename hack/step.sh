@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it, which run with `set -e`: `step NAME COMMAND…` says what runs and how long it took;
-# `steps_summary`, called at the end in any case, prints all of it once more and names the step that failed.
+# The scripts beside this file source it and run with `set -e`. `step NAME COMMAND…` prints the name and runs the command;
+# `steps_summary`, which is called at the end in any case, lists all steps with their times and names the one that failed.
 steps_started=$SECONDS
 steps_done=()
 step_name=
@@ -10,7 +10,7 @@ step() {
   step_name=$1 step_started=$SECONDS
   shift
   printf '\n%s==> [%4ds] %s%s\n' "${bold:-}" $((SECONDS - steps_started)) "$step_name" "${plain:-}"
-  "$@" # not in a condition: there, a function that is a step would go on after a command in it has failed
+  "$@" # not in a condition: there `set -e` is off, and a function would go on after a failed command
   step_end ok
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up all it needs on a fresh Debian 12, then runs every test: of packages first, then in the lab on real Ceph, kernels and Kubernetes.
+# Installs what it needs on a fresh Debian 12, then runs the tests: first those of packages, then those in the lab on real Ceph, kernels and
+# Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
@@ -7,15 +8,15 @@ cd "$(dirname "$0")/.."
 export LAB_NAME=${LAB_NAME:-test-$$}
 . hack/with-lab.sh
 
-# All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) take longer than everything else together.
+# All 200 cycles of a cache's life (ESCACHE_E2E_CYCLES=200) would take longer than all other tests together.
 export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-12}
 
-# Minutes each, and what they show is known by other tests too: killed at every crash point of every verb, and memory and processor time
-# at rest. `make test HOST_SKIP=` runs them as well.
+# These take minutes each, and other tests cover the same: killed at every crash point of every verb, and memory and processor time
+# when idle. `make test HOST_SKIP=` runs them too.
 host_skip=${HOST_SKIP-'TestHosts/(escached_killed_at|escached_is_small)'}
 
-# What failed is said once more at the end, with its reason: between thousands of lines nobody finds it.
-tests() { # FORMAT ARGUMENT…: of gotestsum, which stands in front of go test
+# gotestsum repeats failures at the end: nobody finds them between thousands of lines.
+tests() { # FORMAT ARGUMENT…: arguments of gotestsum, which runs go test
   "$gotestsum" --format "$1" --format-hide-empty-pkg "${@:2}"
 }
 
@@ -37,7 +38,7 @@ step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/host ./test/e2e/chaos ./test/e2e/node
 step "build tools" build_tools
 gotestsum=$(go tool -modfile=hack/tools/gotestsum/go.mod -n gotestsum)
-# internal/rbd waits for minutes, for Ceph to fail: first, and beside the others.
+# internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others.
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
 
 step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./test/e2e/controller
@@ -50,7 +51,7 @@ step "tests on hosts" in_lab host -test.parallel 4 ${host_skip:+-test.skip "$hos
 step "lab down" lab down
 
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
-# The rest of this suite breaks more, and takes as long as all of the above: `make e2e` and its like.
+# The rest of this suite breaks more, and takes as long as everything above: `make e2e` and the other e2e targets.
 step "claim, pod, move, power loss, removal" in_lab node -test.run '^TestCore$'
 step "pods on hosts, and parts that are killed" in_lab node -test.run '^TestNode$/(claim_to|grows|moves|killed_under_load|loses_power)'
 step "lab down" lab down

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced first by scripts that start a lab of their own, LAB_NAME, and that stand beside this file. The script runs once more, as a child
-# in a process group of its own: bash hears a signal only between two commands, and so all of a long one ends with it. Whatever ends the
-# script, the lab goes down; with KEEP=1 it stays up where all went well.
+# Scripts beside this file that start their own lab, LAB_NAME, source it first. It runs the script again as a child in a process group of its
+# own: bash handles a signal only between two commands, and a signal to the group also ends a long command. However the script ends, the
+# lab is stopped; with KEEP=1 it stays up after a success.
 lab() { bin/lab "$@"; }
 
 with_lab() { # SCRIPT [ARGUMENT…]
@@ -16,7 +16,7 @@ with_lab() { # SCRIPT [ARGUMENT…]
     wait "$child" || status=$?
     kill -0 "$child" 2>/dev/null || break
   done
-  trap '' INT TERM HUP # what follows is short, and must not be left half done
+  trap '' INT TERM HUP # what follows is short and must not be interrupted
   kill -KILL -- "-$child" 2>/dev/null || true
   [ -z "$told" ] || status=$told
   if [ -x bin/lab ] && { [ "${KEEP:-}" != 1 ] || [ "$status" != 0 ]; }; then lab down || true; fi

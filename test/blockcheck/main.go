@@ -1,5 +1,6 @@
-// Blockcheck writes numbered blocks to a device, tells on standard output which of them the device has acknowledged, and later says
-// which of those are missing, stale or corrupt. It also times writes. It is static and goes into the hosts of the lab.
+// Command blockcheck writes numbered blocks to a device and prints which ones the device
+// acknowledged. Later it reports which of those are missing, stale or corrupt. It also measures
+// write times. It is linked statically and runs on the lab's hosts.
 package main
 
 import (

@@ -36,7 +36,7 @@ func run(ctx context.Context, everything bool, names []string) error {
 	if err != nil {
 		return err
 	}
-	// Standard output is for the path alone, so that a script can use it.
+	// Standard output has only the path, so that scripts can use it.
 	builder, err := toolbuilder.New(".", cache, progress.New(os.Stderr))
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
-// Package cephtest gives tests a real Ceph on loopback: monitor, manager, OSD in memory, cephx, pools rbd and fast. It starts in 3 to 8 s
-// and ends with the test process, however that ends.
+// Package cephtest starts a real Ceph on loopback for tests: monitor, manager, OSD in memory,
+// cephx, pools rbd and fast. It starts in 3 to 8 s and ends with the test process, even if that is
+// killed.
 package cephtest
 
 import (

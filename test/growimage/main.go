@@ -1,5 +1,6 @@
-// Growimage makes an RBD image larger the way csi-controller does, also while a host has it mapped. Tests of hosts use it, which are
-// linked without Ceph's libraries.
+// Command growimage makes an RBD image larger as csi-controller does, also while a host has it
+// mapped. It is a program of its own because the tests that use it are linked without Ceph's
+// libraries.
 package main
 
 import (

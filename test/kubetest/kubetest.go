@@ -1,5 +1,6 @@
-// Package kubetest gives tests a real Kubernetes control plane on loopback: etcd, API server, controller manager and scheduler, without
-// nodes. It starts in 4 s (minutes when they have to be built first, see test/buildtools) and ends with the test process, however that ends.
+// Package kubetest starts a real Kubernetes control plane on loopback for tests: etcd, API server,
+// controller manager and scheduler, without nodes. It starts in 4 s, or minutes if the programs
+// must be built first (test/buildtools), and ends with the test process, even if that is killed.
 package kubetest
 
 import (

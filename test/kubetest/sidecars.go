@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/test/internal/toolbuilder"
 )
 
-// Tools are the paths of tools by name (see test/buildtools), built first if they have to be.
+// Tools returns the paths of programs by name, and builds missing ones first. test/buildtools lists
+// the names.
 func Tools(t testing.TB, names ...string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
@@ -36,8 +37,8 @@ func builder(t testing.TB) *toolbuilder.Builder {
 	return b
 }
 
-// Snapshots gives the cluster the kinds of VolumeSnapshots and the snapshot-controller. Sidecars that are started afterwards have the real
-// external-snapshotter among them.
+// Snapshots installs the CRDs of VolumeSnapshots and starts the snapshot-controller. Sidecars that
+// start afterwards include the real external-snapshotter.
 func (c *Cluster) Snapshots(t testing.TB) {
 	t.Helper()
 	programs := Tools(t, kubernetes.SnapshotPrograms()...)
@@ -53,14 +54,14 @@ func (c *Cluster) Snapshots(t testing.TB) {
 	c.snapshots = true
 }
 
-// Sidecars starts the real external-provisioner, -attacher and -resizer beside a driver's socket. They end with the test; what
-// they log is shown when it has failed.
+// Sidecars starts the real external-provisioner, -attacher and -resizer on a driver's socket. They
+// end with the test. If the test fails, their logs are shown.
 func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
 	t.Helper()
 	c.SidecarsAs(t, Account{Kubeconfig: c.Kubeconfig(), Namespace: "default"}, name, socket, args)
 }
 
-// SidecarsAs is Sidecars with an account's rights.
+// SidecarsAs is like Sidecars, with the rights of an account.
 func (c *Cluster) SidecarsAs(t testing.TB, account Account, name, socket string, args map[string][]string) {
 	t.Helper()
 	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/test/lab/supervisor"
 )
 
-// verbTime bounds what a verb may take, on a machine with much else to do.
+// verbTime limits a command, on a machine that may be busy.
 const verbTime = 8 * time.Minute
 
 func root() *cobra.Command {
@@ -24,11 +24,11 @@ func root() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "lab",
 		Short: "A laboratory of real Ceph and real hosts on this machine",
-		Long: "lab starts, in namespaces of its own, a real Ceph and hosts that are small QEMU machines with Debian's stock kernel,\n" +
-			"and does to them what goes wrong in data centres. Needs root. `up` installs and builds what is missing.",
+		Long: "lab starts a real Ceph and hosts in its own namespaces. The hosts are small QEMU machines with Debian's stock kernel.\n" +
+			"lab can make them fail as hosts do in data centres. It needs root. `up` installs and builds what is missing.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	command.PersistentFlags().StringVar(&name, "name", "", "which lab of this checkout (default $LAB_NAME, or \"lab\")")
+	command.PersistentFlags().StringVar(&name, "name", "", "name of the lab in this checkout (default $LAB_NAME, or \"lab\")")
 	find := func() (labclient.Location, error) { return labclient.Locate(name) }
 	client := func() (*labclient.Client, error) {
 		if name == "" && os.Getenv(labclient.EnvSocket) != "" {
@@ -53,7 +53,7 @@ type (
 func upCommand(find finder) *cobra.Command {
 	var options supervisor.Options
 	command := &cobra.Command{
-		Use: "up", Short: "Start a lab and wait until all of it is usable", Args: cobra.NoArgs,
+		Use: "up", Short: "Start a lab and wait until all of it is ready", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if options.Nodes < 1 || options.Nodes > 9 {
 				return errors.New("--nodes: a lab has 1 to 9 nodes")
@@ -84,20 +84,20 @@ func upCommand(find finder) *cobra.Command {
 	flags.BoolVar(&options.Kubernetes, "kubernetes", false, "make the hosts nodes of a Kubernetes cluster")
 	flags.BoolVar(&options.Driver, "driver", false,
 		"also run the CSI driver: csi-node on the hosts, csi-controller beside them (means --kubernetes)")
-	flags.BoolVar(&options.Bare, "bare", false, "leave out escached and the hosts' way to Ceph")
+	flags.BoolVar(&options.Bare, "bare", false, "leave out escached and the hosts' access to Ceph")
 	flags.StringArrayVar(&options.Images, "image", nil,
-		"archive of a container image that the nodes shall have, with CSI's sidecars (may be repeated; means --kubernetes)")
+		"archive of a container image to load into the nodes, beside the CSI sidecars (may be repeated; means --kubernetes)")
 	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
 	flags.BoolVar(&options.ForgetfulDisks, "forgetful-disks", false,
-		"a host that loses its power loses what it had not flushed to its disks")
-	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of a host's NVMe stand-in in MiB; takes only what is written")
-	flags.BoolVar(&options.NoCeph, "no-ceph", false, "hosts only")
+		"a host that loses power also loses what it had not flushed to its disks")
+	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of the disk that stands in for a host's NVMe, in MiB; uses only the space that is written")
+	flags.BoolVar(&options.NoCeph, "no-ceph", false, "start hosts only")
 	return command
 }
 
 func downCommand(find finder) *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "End a lab and leave nothing of it but what failed tests have kept, also after a crash", Args: cobra.NoArgs,
+		Use: "down", Short: "Stop a lab and remove everything but the logs of failed tests, also after a crash", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			location, err := find()
 			if err != nil {
@@ -107,7 +107,7 @@ func downCommand(find finder) *cobra.Command {
 				return err
 			}
 			if _, err := os.Stat(location.FailedDir()); err == nil {
-				fmt.Println("what the hosts said when tests failed is kept until the next `lab up`:", location.FailedDir())
+				fmt.Println("the hosts' logs of failed tests are kept until the next `lab up`:", location.FailedDir())
 			}
 			return nil
 		},
@@ -118,15 +118,15 @@ func execCommand(connect connector) *cobra.Command {
 	var limit time.Duration
 	command := &cobra.Command{
 		Use: "exec NODE -- COMMAND [ARGUMENT…]", Short: "Run a command on a node", Args: cobra.MinimumNArgs(2),
-		Long: "Runs a command on a node, without a shell in between; its exit status becomes this one's. It works whatever is cut.\n" +
-			"When this program ends, so does the command.",
+		Long: "Runs a command on a node, without a shell, and exits with its exit status. It works whatever is cut.\n" +
+			"The command ends when this program ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			command := args[1:]
 			if command[0] == "--" {
 				command = command[1:]
 			}
 			if len(command) == 0 {
-				return errors.New("exec: which command?")
+				return errors.New("exec: name a command after the node")
 			}
 			client, err := connect()
 			if err != nil {
@@ -151,7 +151,7 @@ func execCommand(connect connector) *cobra.Command {
 	return command
 }
 
-// input is standard input unless that is a terminal, from which nothing is expected.
+// input returns standard input, or nil if it is a terminal.
 func input() io.Reader {
 	info, err := os.Stdin.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice != 0 {
@@ -160,7 +160,7 @@ func input() io.Reader {
 	return os.Stdin
 }
 
-// bounded runs a verb with its time.
+// bounded runs a command with the limit verbTime.
 func bounded(
 	connect connector, act func(ctx context.Context, client *labclient.Client, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -178,24 +178,24 @@ func bounded(
 func nodeCommands(connect connector) []*cobra.Command {
 	var undo, restore bool
 	fill := &cobra.Command{
-		Use: "fill NODE", Short: "Take all free room of a node's volume group", Args: cobra.ExactArgs(1),
+		Use: "fill NODE", Short: "Use up all free space of a node's volume group", Args: cobra.ExactArgs(1),
 		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.Fill(ctx, args[0], undo) }),
 	}
-	fill.Flags().BoolVar(&undo, "undo", false, "give the room back")
+	fill.Flags().BoolVar(&undo, "undo", false, "free the space again")
 	fail := &cobra.Command{
-		Use: "fail-disk NODE", Short: "Make a node's NVMe stand-in return I/O errors", Args: cobra.ExactArgs(1),
+		Use: "fail-disk NODE", Short: "Make a node's NVMe disk return I/O errors", Args: cobra.ExactArgs(1),
 		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {
 			return c.FailDisk(ctx, args[0], restore)
 		}),
 	}
-	fail.Flags().BoolVar(&restore, "restore", false, "make it work again")
+	fail.Flags().BoolVar(&restore, "restore", false, "make the disk work again")
 	return []*cobra.Command{
 		{
-			Use: "power-off NODE", Short: "Take a node's power away at once", Args: cobra.ExactArgs(1),
+			Use: "power-off NODE", Short: "Cut a node's power at once", Args: cobra.ExactArgs(1),
 			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOff(ctx, args[0]) }),
 		},
 		{
-			Use: "power-on NODE", Short: "Boot a node from its disks and wait until it is usable", Args: cobra.ExactArgs(1),
+			Use: "power-on NODE", Short: "Boot a node from its disks and wait until it is ready", Args: cobra.ExactArgs(1),
 			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOn(ctx, args[0]) }),
 		},
 		fill, fail,
@@ -208,9 +208,9 @@ func cutCommand(connect connector) *cobra.Command {
 		Use: "cut NODE", Short: "Cut a node's data network; exec still works", Args: cobra.ExactArgs(1),
 		RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.Cut(ctx, args[0], cut) }),
 	}
-	command.Flags().StringVar(&cut.From, "from", "", "only from this node, \"ceph\" or \"control-plane\"")
-	command.Flags().BoolVar(&cut.OneWay, "one-way", false, "lose only what the node sends")
-	command.Flags().BoolVar(&cut.Slow, "slow", false, fmt.Sprintf("lose only what is more than %d KiB a second", labclient.SlowRate))
+	command.Flags().StringVar(&cut.From, "from", "", "cut only from this node, \"ceph\" or \"control-plane\"")
+	command.Flags().BoolVar(&cut.OneWay, "one-way", false, "drop only what the node sends")
+	command.Flags().BoolVar(&cut.Slow, "slow", false, fmt.Sprintf("drop only what exceeds %d KiB a second", labclient.SlowRate))
 	return command
 }
 
@@ -223,12 +223,12 @@ func lifeCommands(connect connector) []*cobra.Command {
 	}
 	return []*cobra.Command{
 		simple("heal", "Undo all cuts", (*labclient.Client).Heal),
-		simple("stall-ceph", "Freeze Ceph's OSD: nothing fails, nothing goes on", (*labclient.Client).StallCeph),
-		simple("resume-ceph", "Let Ceph's OSD go on", (*labclient.Client).ResumeCeph),
-		simple("stop-api-server", "End the Kubernetes API server at once", (*labclient.Client).StopAPIServer),
+		simple("stall-ceph", "Freeze Ceph's OSD: requests hang, and none fails", (*labclient.Client).StallCeph),
+		simple("resume-ceph", "Unfreeze Ceph's OSD", (*labclient.Client).ResumeCeph),
+		simple("stop-api-server", "Kill the Kubernetes API server", (*labclient.Client).StopAPIServer),
 		simple("start-api-server", "Start the Kubernetes API server again and wait until it is ready", (*labclient.Client).StartAPIServer),
 		{
-			Use: "controller-flags [-- FLAG…]", Short: "Start csi-controller again with these flags after the lab's own",
+			Use: "controller-flags [-- FLAG…]", Short: "Restart csi-controller with these flags added to the lab's own",
 			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {
 				return c.SetControllerFlags(ctx, args...)
 			}),
@@ -236,7 +236,7 @@ func lifeCommands(connect connector) []*cobra.Command {
 	}
 }
 
-// insideCommands run something of this machine in the lab's namespaces.
+// insideCommands run a program of this machine in the lab's namespaces.
 func insideCommands(connect connector) []*cobra.Command {
 	inside := func(use, short string, prefix ...string) *cobra.Command {
 		command := &cobra.Command{
@@ -253,7 +253,7 @@ func insideCommands(connect connector) []*cobra.Command {
 		return command
 	}
 	return []*cobra.Command{
-		inside("run -- COMMAND [ARGUMENT…]", "Run a command of this machine inside the lab's namespaces, with its environment"),
+		inside("run -- COMMAND [ARGUMENT…]", "Run a command of this machine in the lab's namespaces and environment"),
 		inside("ceph -- ARGUMENT…", "Run ceph as the lab's administrator", "ceph"),
 		inside("rbd -- ARGUMENT…", "Run rbd as the lab's administrator", "rbd"),
 		inside("kubectl -- ARGUMENT…", "Run kubectl as the lab's administrator", "kubectl"),

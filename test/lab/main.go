@@ -1,5 +1,5 @@
-// Command lab starts and steers a laboratory of real parts: Ceph, hosts with a stock kernel, DRBD and dm-writecache, a network that can be
-// cut.
+// Command lab starts and controls a laboratory of real parts on this machine: Ceph, hosts with a
+// stock kernel, DRBD and dm-writecache, and a network that can be cut.
 package main
 
 import (
@@ -35,7 +35,7 @@ func run() int {
 	return 0
 }
 
-// exitStatusError is that of a command that ran on a node; it becomes this program's.
+// exitStatusError is the exit status of a command on a node. This program exits with it.
 type exitStatusError int
 
 func (e exitStatusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

@@ -1,5 +1,5 @@
-// Command pause holds a pod's namespaces open: it waits to be told to end, and buries the orphans it inherits where a pod shares process
-// ids.
+// Command pause keeps a pod's namespaces open until it gets a signal. If the pod shares process
+// ids, it also reaps orphaned processes.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command startceph runs a real one-machine Ceph on loopback in the foreground, in a directory that goes when it ends: with Ctrl-C, or the
-// terminal.
+// Command startceph runs a real, minimal Ceph on loopback in the foreground. It ends with Ctrl-C or
+// with the terminal, and then removes its files.
 //
 //	go run ./test/startceph
 //	CEPH_CONF=… rbd create --size 1G rbd/try
@@ -20,8 +20,8 @@ import (
 )
 
 func main() {
-	port := flag.Int("port", 0, "the monitor's port of protocol v1, v2 is one above; 0 takes two free ones")
-	propose := flag.Duration("propose-interval", 0, "paxos_propose_interval; 0 leaves Ceph's own second")
+	port := flag.Int("port", 0, "port of the monitor for protocol v1; v2 uses the next one; 0 means two free ports")
+	propose := flag.Duration("propose-interval", 0, "paxos_propose_interval; 0 means Ceph's default, one second")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	err := run(ctx, *port, *propose)

@@ -1,5 +1,5 @@
-// Package bare is go-ceph with nothing around it: one connection, no limits. Benchmarks measure beside it what the driver's own way
-// to Ceph costs.
+// Package bare uses go-ceph directly, with one connection and no limits. Benchmarks compare
+// internal/rbd with it.
 package bare
 
 import (

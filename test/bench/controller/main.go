@@ -1,6 +1,7 @@
-// Command controller measures csi-controller, the binary as it is, against a real Ceph and a real Kubernetes API server on
-// loopback: volumes made and deleted per second through CSI, beside bare go-ceph calls on the same Ceph in the same run, and its
-// memory with many volumes.
+// Command controller measures the csi-controller binary with a real Ceph and a real Kubernetes API
+// server on loopback. It counts the volumes created and deleted per second through CSI, compares
+// that with bare go-ceph calls on the same Ceph in the same run, and measures the memory for many
+// volumes.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command host measures, in a running lab, what a volume of escache costs against what it is made of: a bare DRBD device on the same two
-// hosts, and an RBD image without a cache. Hosts are emulated, so no number means anything outside the run it is from; the ratios do.
+// Command host compares, in a running lab, an escache volume with its parts: a bare DRBD device on
+// the same two hosts, and an RBD image without a cache. The hosts are emulated, so only the ratios
+// within one run mean anything, not the numbers.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command rbd measures what internal/rbd costs: images made and deleted per second, beside bare go-ceph calls on the same Ceph in the
-// same run, at several numbers of calls in flight. It starts a Ceph of its own on loopback.
+// Command rbd measures the overhead of internal/rbd: images created and deleted per second,
+// compared with bare go-ceph calls on the same Ceph in the same run, with different numbers of
+// parallel calls. It starts its own Ceph on loopback.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Package buildcache keeps what is slow to make: packages, images, binaries. An entry is a directory named by the content of what it was
-// made from, so an entry is never changed and never wrong; several checkouts and processes may share one cache.
+// Package buildcache keeps packages, images and binaries that are slow to build. An entry is a
+// directory whose name is a hash of everything it was built from, so entries never change. Several
+// checkouts and processes can share a cache.
 package buildcache
 
 import (
@@ -24,7 +25,8 @@ type Cache struct {
 	dir string
 }
 
-// Open opens the cache in dir, or, where dir is empty, in $ESCACHE_CACHE, $XDG_CACHE_HOME/escache-csi or ~/.cache/escache-csi.
+// Open opens the cache in dir. If dir is empty, it is $ESCACHE_CACHE, $XDG_CACHE_HOME/escache-csi
+// or ~/.cache/escache-csi.
 func Open(dir string) (*Cache, error) {
 	if dir == "" {
 		dir = os.Getenv("ESCACHE_CACHE")
@@ -46,7 +48,7 @@ func Open(dir string) (*Cache, error) {
 	return &Cache{dir: dir}, nil
 }
 
-// Key hashes the parts that an entry is made from.
+// Key hashes the parts that an entry is built from.
 func Key(parts ...string) string {
 	sum := sha256.New()
 	for _, part := range parts {
@@ -55,7 +57,8 @@ func Key(parts ...string) string {
 	return hex.EncodeToString(sum.Sum(nil))[:20]
 }
 
-// KeyFS hashes names and contents of all files of a tree but tests, so a builder can be keyed by its own embedded source.
+// KeyFS hashes the names and contents of all files in a tree except tests, so that a builder's own
+// embedded source can be part of the key.
 func KeyFS(tree fs.FS) (string, error) {
 	var parts []string
 	err := fs.WalkDir(tree, ".", func(path string, entry fs.DirEntry, err error) error {
@@ -72,8 +75,9 @@ func KeyFS(tree fs.FS) (string, error) {
 	return Key(parts...), nil
 }
 
-// Get returns the directory of the entry kind/key. Where it is missing, build fills an empty directory, which becomes the entry only when
-// build succeeds. Of several callers one builds, the others wait for it.
+// Get returns the directory of the entry kind/key. If it is missing, build fills an empty
+// directory, which becomes the entry if build succeeds. Of several callers, in any process, one
+// builds and the others wait.
 func (c *Cache) Get(ctx context.Context, kind, key string, build func(ctx context.Context, dir string) error) (string, error) {
 	entry := filepath.Join(c.dir, kind, key)
 	if c.use(entry) {
@@ -90,7 +94,8 @@ func (c *Cache) Get(ctx context.Context, kind, key string, build func(ctx contex
 	if err := os.MkdirAll(filepath.Dir(entry), 0o755); err != nil {
 		return "", fmt.Errorf("create the cache: %w", err)
 	}
-	// A directory left by a build that was killed is not waited for: nobody holds the lock but us.
+	// A build that was killed may have left a directory. Only this process holds the lock, so it
+	// can be removed.
 	work := entry + ".new"
 	if err := os.RemoveAll(work); err != nil {
 		return "", fmt.Errorf("clear %s: %w", work, err)
@@ -109,7 +114,8 @@ func (c *Cache) Get(ctx context.Context, kind, key string, build func(ctx contex
 	return entry, nil
 }
 
-// Dir returns a directory of the cache that its users fill themselves, for things that carry their version in their name.
+// Dir returns a directory of the cache that callers fill themselves, for files whose names contain
+// their version.
 func (c *Cache) Dir(kind string) (string, error) {
 	dir := filepath.Join(c.dir, kind)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -118,7 +124,7 @@ func (c *Cache) Dir(kind string) (string, error) {
 	return dir, nil
 }
 
-// Lock waits for the exclusive use of a name; the returned function gives it back.
+// Lock waits for the exclusive use of a name. The returned function ends that use.
 func (c *Cache) Lock(ctx context.Context, name string) (func(), error) { return c.lock(ctx, name) }
 
 func (c *Cache) use(entry string) bool {
@@ -143,7 +149,7 @@ func (c *Cache) prune(kind string) {
 	}
 }
 
-// sayEvery is how often somebody who waits for another process is told so.
+// sayEvery is how often a process that waits for another one prints so.
 const sayEvery = 30 * time.Second
 
 // lock polls, because a blocking flock cannot be interrupted by a context.

@@ -1,5 +1,6 @@
-// Package hostimage builds the disk image that the lab's machines boot: Debian's own kernel, modules and tools, unpacked from its
-// packages, with a small start script. Nothing of the machine that builds it is changed, and the result is cached.
+// Package hostimage builds the disk image that the lab's machines boot. It unpacks Debian's kernel,
+// modules and tools from their packages and adds a small start script. It does not change the
+// building machine, and caches the result.
 package hostimage
 
 import (

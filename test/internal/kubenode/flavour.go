@@ -1,5 +1,5 @@
-// Package kubenode makes a lab machine a Kubernetes node: what its root image holds beyond a plain host's (containerd, kubelet, images
-// unpacked in containerd's store), and the files that are each node's own.
+// Package kubenode turns a lab machine into a Kubernetes node. It adds containerd, the kubelet and
+// unpacked container images to the root image, and writes the files that differ for each node.
 package kubenode
 
 import (

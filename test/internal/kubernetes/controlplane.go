@@ -1,5 +1,6 @@
-// Package kubernetes runs a real Kubernetes control plane (etcd, API server, controller manager, scheduler) and CSI's sidecars as children
-// of the calling process, and knows what a node needs to join it. Nothing of it survives that process.
+// Package kubernetes runs a real Kubernetes control plane (etcd, API server, controller manager,
+// scheduler) and the CSI sidecars as children of the calling process, and writes the configuration
+// that a node needs to join. Everything ends with that process.
 package kubernetes
 
 import (

@@ -1,5 +1,6 @@
-// Package microceph runs the smallest real Ceph there is: one monitor, one manager and one OSD in memory, with cephx on and both protocol
-// versions, as children of the calling process. Nothing of it survives that process.
+// Package microceph runs a minimal real Ceph as children of the calling process: one monitor, one
+// manager and one OSD in memory, with cephx and both protocol versions. Everything ends with that
+// process.
 package microceph
 
 import (

@@ -1,5 +1,6 @@
-// Package ociimage writes container images from static binaries, without a container engine: one layer, in the OCI image layout that
-// `ctr images import` reads. The same input gives the same bytes.
+// Package ociimage writes container images from static binaries, without a container engine. An
+// image has one layer, in the OCI image layout that `ctr images import` reads. The same input gives
+// the same bytes.
 package ociimage
 
 import (

@@ -1,5 +1,6 @@
-// Package process runs the lab's daemons as children in the foreground. A child dies with the process that started it, its output goes to
-// a file, and nothing is ever restarted here: whoever starts a daemon decides what its end means.
+// Package process runs the lab's daemons as children in the foreground. A child ends with the
+// process that started it, and its output goes to a file. This package never restarts a daemon: the
+// caller decides what to do when one ends.
 package process
 
 import (

@@ -1,4 +1,5 @@
-// Package progress tells a person what a long command is doing: a line for each step, with when it ended and how long it took.
+// Package progress prints the steps of a long command: a line for each, with its start time and
+// duration.
 package progress
 
 import (

@@ -32,7 +32,7 @@ type Builder struct {
 	out   *progress.Printer
 }
 
-// New makes a builder for the checkout that dir is in. Builds are announced on out.
+// New returns a Builder for the checkout that dir is in. It prints each build on out.
 func New(dir string, cache *buildcache.Cache, out *progress.Printer) (*Builder, error) {
 	root, err := checkout(dir)
 	if err != nil {
@@ -41,7 +41,7 @@ func New(dir string, cache *buildcache.Cache, out *progress.Printer) (*Builder, 
 	return &Builder{root: root, cache: cache, out: out}, nil
 }
 
-// checkout walks up to the directory that holds the tools' modules.
+// checkout returns the first directory from dir upwards that holds hack/tools.
 func checkout(dir string) (string, error) {
 	start, err := filepath.Abs(dir)
 	if err != nil {
@@ -57,8 +57,8 @@ func checkout(dir string) (string, error) {
 	}
 }
 
-// Path returns the path of a tool, which is built first if the cache has not got it. Of several callers, in this checkout or another,
-// one builds and the others wait.
+// Path returns the path of a tool, and builds it first if the cache lacks it. Of several callers,
+// in this checkout or another, one builds and the others wait.
 func (b *Builder) Path(ctx context.Context, name string) (string, error) {
 	s, err := find(name)
 	if err != nil {
@@ -71,7 +71,7 @@ func (b *Builder) Path(ctx context.Context, name string) (string, error) {
 	return filepath.Join(dir, name), nil
 }
 
-// Paths is Path for several tools: the map is by name.
+// Paths returns the paths of several tools by name; see Path.
 func (b *Builder) Paths(ctx context.Context, names ...string) (map[string]string, error) {
 	paths := map[string]string{}
 	for _, name := range names {
@@ -84,7 +84,8 @@ func (b *Builder) Paths(ctx context.Context, names ...string) (map[string]string
 	return paths, nil
 }
 
-// Module returns the directory with the source of a Go module, in the version that a set of tools is built from.
+// Module returns the directory with the source of a Go module, in the version from which a set of
+// tools is built.
 func (b *Builder) Module(ctx context.Context, set, path string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path)
 	cmd.Dir = filepath.Join(b.root, "hack", "tools", set)
@@ -102,7 +103,7 @@ func (b *Builder) Module(ctx context.Context, set, path string) (string, error) 
 	return module.Dir, nil
 }
 
-// All builds every tool there is, one after the other: each of them uses all cores by itself.
+// All builds every tool, one after the other: each build uses all cores.
 func (b *Builder) All(ctx context.Context) error {
 	for _, s := range all() {
 		if _, err := b.build(ctx, s); err != nil {
@@ -131,13 +132,14 @@ func (b *Builder) build(ctx context.Context, s set) (string, error) {
 	})
 }
 
-// compile runs the go command at low priority, since a cold build takes minutes of all cores, and links the other names.
+// compile runs the go command at low priority, because a cold build uses all cores for minutes, and
+// links the other names to the program.
 func compile(ctx context.Context, module, program string, args, links []string) error {
 	build := []string{"-n", "10", "go", args[0], "-o", program}
 	cmd := exec.CommandContext(ctx, "nice", append(build, args[1:]...)...)
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), buildEnv()...)
-	// The compilers are children of the go command; they end with it only as a group.
+	// The compilers are children of the go command: only a signal to the group ends them too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	var output bytes.Buffer
@@ -155,12 +157,14 @@ func compile(ctx context.Context, module, program string, args, links []string) 
 	return nil
 }
 
-// buildEnv makes builds depend on nothing but the module: static, no workspace, no write to go.mod, no version control.
+// buildEnv makes builds depend only on the module: static, without workspace, writes to go.mod, or
+// version control.
 func buildEnv() []string {
 	return []string{"CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false"}
 }
 
-// cacheKey covers all that can change the result: the module's own files, the arguments, and the Go version.
+// cacheKey covers everything that can change the result: the module's own files, the arguments and
+// the Go version.
 func cacheKey(ctx context.Context, module string, args []string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOEXPERIMENT")
 	cmd.Dir = module
@@ -188,7 +192,7 @@ func cacheKey(ctx context.Context, module string, args []string) (string, error)
 	return buildcache.Key(parts...), nil
 }
 
-// versionOf is the version that a module's go.mod requires of another.
+// versionOf returns the version of another module that a module's go.mod requires.
 func versionOf(ctx context.Context, module, required string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "mod", "edit", "-json", filepath.Join(module, "go.mod")).Output()
 	if err != nil {
@@ -211,7 +215,7 @@ func versionOf(ctx context.Context, module, required string) (string, error) {
 	return "", fmt.Errorf("%s/go.mod does not require %s", module, required)
 }
 
-// ldflags strips the program and stamps the version into it.
+// ldflags returns the flags that strip the program and stamp its version into it.
 func (s set) ldflags(version string) string {
 	flags := "-s -w"
 	if s.variables == nil {

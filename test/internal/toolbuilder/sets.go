@@ -6,22 +6,24 @@ import (
 	"strings"
 )
 
-// set is one program of one module under hack/tools, and the names it answers to.
+// set is one program of one module under hack/tools, and its names.
 type set struct {
 	module   string   // directory under hack/tools
 	pkg      string   // package to build, as the module's go.mod names it
 	requires string   // module whose version is the program's version
-	names    []string // the program; more than one name: links to it, and it looks at the name it is called by
-	// variables gives the linker variables (package path, dot, name) that tell the program its version. Nil: it needs none.
+	names    []string // the program; further names are links, and the program does what it is called
+	// variables returns the linker variables (package path, dot, name) that hold the program's
+	// version. nil: there are none.
 	variables func(version string) map[string]string
 }
 
-// versionIn sets one variable to the version.
+// versionIn returns a function that sets one variable to the version.
 func versionIn(variable string) func(string) map[string]string {
 	return func(version string) map[string]string { return map[string]string{variable: version} }
 }
 
-// kubernetesVersion is what Kubernetes' own build sets; without it the parts call themselves v0.0.0 and refuse to compare versions.
+// kubernetesVersion returns the variables that Kubernetes' own build sets. Without them the parts
+// report v0.0.0 and cannot compare versions.
 func kubernetesVersion(version string) map[string]string {
 	number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	variables := map[string]string{}
@@ -34,8 +36,9 @@ func kubernetesVersion(version string) map[string]string {
 	return variables
 }
 
-// helm3Version sets what Helm 3's own build sets: its version, and the Kubernetes that `helm template` takes for granted, that of the
-// k8s.io/client-go in its go.mod; without it charts are rendered for 1.20.
+// helm3Version returns the variables that Helm 3's own build sets: its version, and the version of
+// Kubernetes for which `helm template` renders, which is that of k8s.io/client-go in its go.mod.
+// Without it, that would be 1.20.
 func helm3Version(version string) map[string]string {
 	const helm, minor = "helm.sh/helm/v3/", "37"
 	return map[string]string{
@@ -94,7 +97,7 @@ func all() []set {
 	)
 }
 
-// find returns the set that holds a program.
+// find returns the set that builds a program.
 func find(name string) (set, error) {
 	var known []string
 	for _, s := range all() {

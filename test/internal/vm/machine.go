@@ -1,5 +1,5 @@
-// Package vm runs QEMU machines: real kernels where the building machine has no modules of its own. Power is real too: power off is
-// SIGKILL.
+// Package vm runs QEMU machines, so that tests have real kernels with all modules. Power loss is
+// real too: it is a SIGKILL of QEMU.
 package vm
 
 import (

@@ -1,4 +1,5 @@
-// Command lab-agent runs inside a lab machine and runs the commands that come in over the management network.
+// Command lab-agent runs on a lab's machine and executes the commands that arrive over the
+// management network.
 package main
 
 import (

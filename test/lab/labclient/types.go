@@ -1,4 +1,4 @@
-// Package labclient talks to a running lab: the command line uses it, and so do end-to-end tests.
+// Package labclient is the client of a running lab, for the command line and for end-to-end tests.
 package labclient
 
 import "time"

@@ -1,5 +1,6 @@
-// Package supervisor is a laboratory of real parts on one machine: Ceph, hosts with a stock kernel, a network between them that can be cut. All
-// of it lives in namespaces of its own below one supervisor process, whose end is the end of everything.
+// Package supervisor runs a laboratory of real parts on one machine: Ceph, hosts with a stock
+// kernel, and a network between them that can be cut. All of it runs in its own namespaces below
+// one supervisor process, and ends when that process ends.
 package supervisor
 
 import (
