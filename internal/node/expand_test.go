@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node/mounts"
+	"github.com/escache/escache-csi/internal/node/topology"
 )
 
 func TestExpand(t *testing.T) {
@@ -148,7 +149,7 @@ func TestNodeInfoNamesTheOldestGroupAndTheLimit(t *testing.T) {
 		info.GetAccessibleTopology().GetSegments()[v1alpha1.TopologyKey] != "old" {
 		t.Errorf("%v %v", info, err)
 	}
-	if told, asked := s.Told(); !asked || told != (Info{Group: "old", MaxVolumes: 64}) {
+	if told, asked := s.Told(); !asked || told != (topology.Info{Group: "old", MaxVolumes: 64}) {
 		t.Errorf("told %+v %v", told, asked)
 	}
 	// While escached restarts, the kubelet must not lose the driver.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/topology"
 )
 
 // Probe says whether volumes can be staged here.
@@ -42,25 +43,17 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 type nodeInfo struct {
 	mu    sync.Mutex
 	limit int64
-	told  *Info
-}
-
-// Info is what the kubelet keeps of this node. When it changes, the driver registers anew.
-type Info struct {
-	// Group is "" while no NodeGroup names the node.
-	Group string
-	// MaxVolumes is 0 while it is not known.
-	MaxVolumes int64
+	told  *topology.Info
 }
 
 // infoTime bounds asking escached for its limit.
 const infoTime = 5 * time.Second
 
 // Info asks the Kubernetes API for the node's group, and escached for its limit.
-func (s *Service) Info(ctx context.Context) (Info, error) {
+func (s *Service) Info(ctx context.Context) (topology.Info, error) {
 	groups, err := s.Cluster.Groups(ctx)
 	if err != nil {
-		return Info{}, err
+		return topology.Info{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, infoTime)
 	defer cancel()
@@ -70,7 +63,7 @@ func (s *Service) Info(ctx context.Context) (Info, error) {
 	if err == nil {
 		s.info.limit = int64(max(host.MaxVolumes, 0))
 	}
-	return Info{Group: groupOf(groups, s.Node), MaxVolumes: s.info.limit}, nil
+	return topology.Info{Group: groupOf(groups, s.Node), MaxVolumes: s.info.limit}, nil
 }
 
 // groupOf returns the name of the group that the node belongs to: the oldest that names it.
@@ -89,11 +82,11 @@ func groupOf(groups []v1alpha1.NodeGroup, node string) string {
 }
 
 // Told returns what NodeGetInfo answered last, which is what the kubelet goes by; false while it has not asked.
-func (s *Service) Told() (Info, bool) {
+func (s *Service) Told() (topology.Info, bool) {
 	s.info.mu.Lock()
 	defer s.info.mu.Unlock()
 	if s.info.told == nil {
-		return Info{}, false
+		return topology.Info{}, false
 	}
 	return *s.info.told, true
 }

@@ -2,11 +2,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
@@ -32,101 +29,138 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/node/registration"
+	"github.com/escache/escache-csi/internal/node/shutdown"
+	"github.com/escache/escache-csi/internal/node/topology"
 	"github.com/escache/escache-csi/internal/node/watch"
+	"github.com/escache/escache-csi/internal/node/web"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
 // grace is how long running calls may take to end after a signal.
 const grace = 20 * time.Second
 
+// parts are what Run serves and runs.
+type parts struct {
+	options  Options
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	kube      *kube.Client
+	escached  *escacheclient.Local
+	run       *command.Exec
+	watch     *watch.Watch
+	service   *node.Service
+	registrar *registration.Registrar
+	group     *topology.Follower
+	arbiter   *arbiter.Arbiter
+	shutdown  shutdown.Shutdown
+}
+
 // Run serves until the context ends, and longer where the host shuts down with volumes that are connected.
 func Run(ctx context.Context, o Options) error {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.LogLevel}))
 	klog.SetLogger(logr.FromSlogHandler(logger.Handler()))
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
-	kubernetes, err := connect(o)
+	p, err := assemble(o, logger)
 	if err != nil {
 		return err
 	}
-	client, err := escacheclient.New(escacheclient.Options{
-		Node: o.NodeName, UnixSocket: o.EscachedSocket, UserAgent: "csi-node/" + o.Version,
-		Logger: logger.With("component", "escache"),
-	})
+	l, err := p.listen(ctx)
 	if err != nil {
 		return err
-	}
-	cache := &local{Client: client}
-	follow := watch.New(watch.Options{
-		Node: o.NodeName, Cache: cache, Cluster: kubernetes, Progress: watch.KernelProgress, Now: time.Now,
-		Logger: logger.With("component", "watch"),
-	})
-	registry.MustRegister(follow.Collector())
-	run := command.NewExec()
-	registrar := (*registration.Registrar)(nil)
-	ready := func(ctx context.Context) []string { return problems(ctx, cache, follow, run, registrar) }
-	service := node.New(node.Options{
-		Node: o.NodeName, Version: o.Version, Cache: cache, Cluster: kubernetes,
-		Mounter:     mounts.NewMounter(run),
-		Filesystems: filesystem.NewTools(run, []string{"/proc/self/exe", "inspect"}),
-		Devices:     node.NewKernelDevices(),
-		Logger:      logger.With("component", "node"), Connected: follow.Wake, Ready: ready,
-	})
-	group := &follower{service: service, cluster: kubernetes, node: o.NodeName, logger: logger.With("component", "registration")}
-	registrar = registration.New(registration.Options{
-		Driver: v1alpha1.DriverName, Endpoint: o.CSISocket,
-		Socket:  filepath.Join(o.RegistrationDir, v1alpha1.DriverName+"-reg.sock"),
-		Prepare: group.prepare, Logger: logger.With("component", "registration"),
-	})
-	group.registrar = registrar
-	judge := arbiter.New(o.NodeName, kubernetes, follow.Recorded, logger.With("component", "arbiter"))
-
-	calls := csiserver.Observer{Log: logger.With("component", "csi"), Code: node.Code, Seconds: node.NewCallMetric(registry)}
-	csiServer := grpc.NewServer(grpc.UnaryInterceptor(calls.Intercept))
-	csi.RegisterNodeServer(csiServer, service)
-	csi.RegisterIdentityServer(csiServer, service)
-	csiListener, err := unixsocket.Listen(o.CSISocket, unixsocket.Modes{Directory: 0o755, Socket: 0o600})
-	if err != nil {
-		return err
-	}
-	arbiterListener, err := unixsocket.Listen(o.ArbiterSocket, unixsocket.Modes{Directory: 0o755, Socket: 0o600})
-	if err != nil {
-		return err
-	}
-	webListener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.MetricsAddress)
-	if err != nil {
-		return fmt.Errorf("listen for metrics: %w", err)
 	}
 	logger.InfoContext(ctx, "csi-node serves", "node", o.NodeName, "version", o.Version, "csi", o.CSISocket, "arbiter", o.ArbiterSocket,
-		"metrics", webListener.Addr().String())
+		"metrics", l.web.Addr().String())
+	err = p.serve(ctx, l)
+	p.shutdown.Removed(context.WithoutCancel(ctx)) // after the registrar has ended, which would make its socket again
+	return err
+}
 
-	leave := departure{
-		node: o.NodeName, daemonSet: o.DaemonSet, longest: o.ShutdownWait, pause: time.Second,
-		nodes: kubernetes, daemonSets: kubernetes, volumes: client, kubelet: registrar,
-		logger: logger.With("component", "departure"),
+// assemble makes all parts.
+func assemble(o Options, logger *slog.Logger) (*parts, error) {
+	p := &parts{options: o, log: logger, registry: prometheus.NewRegistry(), run: command.NewExec()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	var err error
+	if p.kube, err = connect(o); err != nil {
+		return nil, err
 	}
+	client, err := escacheclient.New(escacheclient.Options{
+		Node: o.NodeName, UnixSocket: o.EscachedSocket, UserAgent: "csi-node/" + o.Version, Logger: p.component("escache"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.escached = &escacheclient.Local{Client: client}
+	p.watch = watch.New(watch.Options{
+		Node: o.NodeName, Cache: p.escached, Cluster: p.kube, Progress: watch.KernelProgress, Now: time.Now, Logger: p.component("watch"),
+	})
+	p.registry.MustRegister(p.watch.Collector())
+	p.service = node.New(node.Options{
+		Node: o.NodeName, Version: o.Version, Cache: p.escached, Cluster: p.kube,
+		Mounter:     mounts.NewMounter(p.run),
+		Filesystems: filesystem.NewTools(p.run, []string{"/proc/self/exe", "inspect"}),
+		Devices:     node.NewKernelDevices(),
+		Logger:      p.component("node"), Connected: p.watch.Wake, Ready: p.problems,
+	})
+	p.group = &topology.Follower{Service: p.service, Kube: p.kube, Node: o.NodeName, Log: p.component("registration")}
+	p.registrar = registration.New(registration.Options{
+		Driver: v1alpha1.DriverName, Endpoint: o.CSISocket,
+		Socket:  filepath.Join(o.RegistrationDir, v1alpha1.DriverName+"-reg.sock"),
+		Prepare: p.group.Prepare, Logger: p.component("registration"),
+	})
+	p.group.Registrar = p.registrar
+	p.arbiter = arbiter.New(o.NodeName, p.kube, p.watch.Recorded, p.component("arbiter"))
+	p.shutdown = shutdown.Shutdown{
+		Node: o.NodeName, DaemonSet: o.DaemonSet, Longest: o.ShutdownWait, Poll: time.Second,
+		Nodes: p.kube, DaemonSets: p.kube, Volumes: client, Kubelet: p.registrar, Log: p.component("shutdown"),
+	}
+	return p, nil
+}
+
+func (p *parts) component(name string) *slog.Logger { return p.log.With("component", name) }
+
+// listeners are open before anything runs, so that a wrong address ends the start.
+type listeners struct{ csi, arbiter, web net.Listener }
+
+func (p *parts) listen(ctx context.Context) (l listeners, err error) {
+	modes := unixsocket.Modes{Directory: 0o755, Socket: 0o600}
+	if l.csi, err = unixsocket.Listen(p.options.CSISocket, modes); err != nil {
+		return l, err
+	}
+	if l.arbiter, err = unixsocket.Listen(p.options.ArbiterSocket, modes); err != nil {
+		return l, err
+	}
+	if l.web, err = (&net.ListenConfig{}).Listen(ctx, "tcp", p.options.MetricsAddress); err != nil {
+		return l, fmt.Errorf("listen for metrics: %w", err)
+	}
+	return l, nil
+}
+
+// serve runs everything until one part fails, or the context has ended and shutdown no longer waits.
+func (p *parts) serve(ctx context.Context, l listeners) error {
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() {
-		leave.wait(serving)
+		p.shutdown.Wait(serving)
 		end()
 	})()
+	calls := csiserver.Observer{Log: p.component("csi"), Code: node.Code, Seconds: node.NewCallMetric(p.registry)}
+	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Intercept))
+	csi.RegisterNodeServer(server, p.service)
+	csi.RegisterIdentityServer(server, p.service)
+
 	all, ctx := errgroup.WithContext(serving)
-	all.Go(func() error { return csiserver.Serve(ctx, csiServer, csiListener, grace) })
-	all.Go(func() error { return serveHTTP(ctx, arbiterListener, judge.Handler()) })
+	all.Go(func() error { return csiserver.Serve(ctx, server, l.csi, grace) })
+	all.Go(func() error { return web.Serve(ctx, l.arbiter, p.arbiter.Handler()) })
 	all.Go(func() error {
-		return serveHTTP(ctx, webListener, web(registry, ready, handOn(o.EscachedSocket, logger)))
+		return web.Serve(ctx, l.web, web.Handler(p.registry, p.problems, p.options.EscachedSocket, p.log))
 	})
 	all.Go(func() error {
-		group.settle(ctx)
-		return registrar.Run(ctx)
+		p.group.Await(ctx)
+		return p.registrar.Run(ctx)
 	})
-	all.Go(func() error { return group.run(ctx) })
-	all.Go(func() error { return follow.Run(ctx) })
-	err = all.Wait()
-	leave.removed(context.WithoutCancel(ctx)) // not before the registrar has ended, which would make its socket anew
-	return err
+	all.Go(func() error { return p.group.Run(ctx) })
+	all.Go(func() error { return p.watch.Run(ctx) })
+	return all.Wait()
 }
 
 func connect(o Options) (*kube.Client, error) {
@@ -144,60 +178,22 @@ func connect(o Options) (*kube.Client, error) {
 // healthTime bounds one health check.
 const healthTime = 4 * time.Second
 
-// problems says why volumes cannot be served here: it takes the way that a call takes.
-func problems(
-	ctx context.Context, cache *local, follow *watch.Watch, run *command.Exec, registrar *registration.Registrar,
-) []string {
+// problems says why volumes cannot be served here. It asks escached the way a call does.
+func (p *parts) problems(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	reasons := run.Reasons()
-	host, err := cache.Node(ctx)
+	reasons := p.run.Reasons()
+	host, err := p.escached.Node(ctx)
 	switch {
-	case follow.Silence() > 0:
-		reasons = append(reasons, fmt.Sprintf("escached has not answered for %s", follow.Silence().Round(time.Second)))
+	case p.watch.Silence() > 0:
+		reasons = append(reasons, fmt.Sprintf("escached has not answered for %s", p.watch.Silence().Round(time.Second)))
 	case err != nil:
 		reasons = append(reasons, "escached does not answer: "+err.Error())
 	case !host.Healthy:
 		reasons = append(reasons, host.Reasons...)
 	}
-	if registrar != nil && registrar.Problem() != "" {
-		reasons = append(reasons, registrar.Problem())
+	if p.registrar != nil && p.registrar.Problem() != "" {
+		reasons = append(reasons, p.registrar.Problem())
 	}
 	return reasons
-}
-
-// web serves /metrics, /metrics/escached, /healthz (can volumes be served, and if not why) and /livez (does this process run).
-func web(registry *prometheus.Registry, ready func(context.Context) []string, escached http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics/escached", escached)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		reasons := ready(r.Context())
-		if len(reasons) == 0 {
-			_, _ = fmt.Fprintln(w, "ok")
-			return
-		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-		for _, reason := range reasons {
-			_, _ = fmt.Fprintln(w, reason)
-		}
-	})
-	return mux
-}
-
-const headerTime = 5 * time.Second
-
-func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: headerTime}
-	stop := context.AfterFunc(ctx, func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), headerTime)
-		defer cancel()
-		_ = s.Shutdown(ending)
-	})
-	defer stop()
-	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package app
+package web
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 
 func TestMetricsOfEscachedAreHandedOnAndNothingElse(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "escached.sock")
-	server := httptest.NewServer(web(prometheus.NewRegistry(), nil, handOn(socket, slog.New(slog.DiscardHandler))))
+	server := httptest.NewServer(Handler(prometheus.NewRegistry(), nil, socket, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	get := func(method, path string) (int, string) {
 		request, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)

@@ -1,4 +1,4 @@
-package app
+package escacheclient
 
 import (
 	"context"
@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
-// local is the escached of this host. What it says of the host as a whole is remembered for a while: health checks and the
-// registration ask often, and each answer costs escached some commands. Whether it answers at all, the watch knows.
-type local struct {
-	*escacheclient.Client
+// Local is the client of this host's escached. It remembers what escached says of the host as a whole
+// for half a minute: health checks and the registration ask often, and each answer costs escached some
+// commands.
+type Local struct {
+	*Client
 
 	mu   sync.Mutex
 	at   time.Time
@@ -23,7 +23,7 @@ type local struct {
 const memory = 30 * time.Second
 
 // Node returns what the host has and whether it is healthy, as of at most half a minute ago.
-func (l *local) Node(ctx context.Context) (*escache.Node, error) {
+func (l *Local) Node(ctx context.Context) (*escache.Node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.at.IsZero() && time.Since(l.at) < memory {

@@ -1,4 +1,4 @@
-package app
+package topology
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -53,30 +52,30 @@ func TestRegistrationWaitsForTheNodeObject(t *testing.T) {
 
 // fakeNode is a node and its kubelet, which is called by Again.
 type fakeNode struct {
-	info, told node.Info
+	info, told Info
 	asked      bool
 	err        error
 	calls      int
 }
 
-func (f *fakeNode) Info(context.Context) (node.Info, error) { return f.info, f.err }
-func (f *fakeNode) Told() (node.Info, bool)                 { return f.told, f.asked }
-func (f *fakeNode) Again()                                  { f.calls++ }
+func (f *fakeNode) Info(context.Context) (Info, error) { return f.info, f.err }
+func (f *fakeNode) Told() (Info, bool)                 { return f.told, f.asked }
+func (f *fakeNode) Again()                             { f.calls++ }
 
 func TestTheKubeletIsCalledWhenItWasToldOtherwise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := &fakeNode{info: node.Info{Group: "a", MaxVolumes: 7}}
-		f := &follower{service: host, registrar: host, logger: slog.New(slog.DiscardHandler)}
+		host := &fakeNode{info: Info{Group: "a", MaxVolumes: 7}}
+		f := &Follower{Service: host, Registrar: host, Log: slog.New(slog.DiscardHandler)}
 		expect := func(when string, calls int) {
 			t.Helper()
-			f.look(t.Context())
+			f.compare(t.Context())
 			if host.calls != calls {
 				t.Fatalf("%s: called %d times, expected %d", when, host.calls, calls)
 			}
 		}
 		expect("before the kubelet has asked", 0)
 		// It asked before there was a group; whoever looks for the first time now finds one.
-		host.told, host.asked = node.Info{MaxVolumes: 7}, true
+		host.told, host.asked = Info{MaxVolumes: 7}, true
 		expect("told before the group was made", 1)
 		expect("not come yet", 1)
 		host.told = host.info

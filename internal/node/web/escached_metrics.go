@@ -1,4 +1,4 @@
-package app
+package web
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 // metricsTime bounds one scrape of escached, which reads the kernel's state for it.
 const metricsTime = 25 * time.Second
 
-// handOn answers with the metrics of the local escached. Whoever reads them so needs no certificate, with which replicas could be
-// removed as well.
-func handOn(socket string, logger *slog.Logger) http.Handler {
+// escachedMetrics passes a scrape on to the local escached. A scraper needs no client certificate then;
+// with one it could also remove replicas.
+func escachedMetrics(socket string, logger *slog.Logger) http.Handler {
 	dialer := &net.Dialer{Timeout: headerTime}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {

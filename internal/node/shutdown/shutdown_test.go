@@ -1,4 +1,4 @@
-package app
+package shutdown
 
 import (
 	"context"
@@ -49,10 +49,10 @@ func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				host := row.host
 				host.begin = time.Now()
-				d := departure{
-					node: "n1", longest: row.longest, pause: time.Second, nodes: &host, volumes: &host, logger: slog.New(slog.DiscardHandler),
+				d := Shutdown{
+					Node: "n1", Longest: row.longest, Poll: time.Second, Nodes: &host, Volumes: &host, Log: slog.New(slog.DiscardHandler),
 				}
-				d.wait(t.Context())
+				d.Wait(t.Context())
 				if waited := time.Since(host.begin); waited != row.waits {
 					t.Errorf("waited %s, not %s", waited, row.waits)
 				}
@@ -89,8 +89,8 @@ func TestTheKubeletForgetsTheDriverOnlyWhenItsDaemonSetIsDeleted(t *testing.T) {
 		{"not a DaemonSet's", "", leaver{deleted: true}, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			d := departure{daemonSet: row.daemonSet, daemonSets: &row.host, kubelet: &row.host, logger: slog.New(slog.DiscardHandler)}
-			d.removed(t.Context())
+			d := Shutdown{DaemonSet: row.daemonSet, DaemonSets: &row.host, Kubelet: &row.host, Log: slog.New(slog.DiscardHandler)}
+			d.Removed(t.Context())
 			if row.host.left != row.left {
 				t.Errorf("the driver was taken back %d times, not %d", row.host.left, row.left)
 			}

@@ -1,0 +1,110 @@
+// Package shutdown ends csi-node in order: while its host shuts down, and when it is removed for good.
+package shutdown
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+// Shutdown decides how long csi-node stays after a signal, and whether the kubelet forgets the driver.
+type Shutdown struct {
+	Node string
+	// DaemonSet is NAMESPACE/NAME of the DaemonSet that csi-node belongs to; empty if to none.
+	DaemonSet string
+	// Longest bounds the wait for volumes; 0 ends csi-node at once.
+	Longest time.Duration
+	// Poll is the time between two looks at the volumes.
+	Poll       time.Duration
+	Nodes      Nodes
+	DaemonSets DaemonSets
+	Kubelet    Kubelet
+	Volumes    Volumes
+	Log        *slog.Logger
+}
+
+type (
+	// Nodes reports whether the kubelet says that its host is shutting down.
+	Nodes interface {
+		NodeShutsDown(ctx context.Context, node string) (bool, error)
+	}
+	// DaemonSets reports whether a DaemonSet is deleted.
+	DaemonSets interface {
+		DaemonSetDeleted(ctx context.Context, namespace, name string) (bool, error)
+	}
+	// Kubelet makes the kubelet forget the driver.
+	Kubelet interface{ Leave() error }
+	// Volumes returns what escached has on this host.
+	Volumes interface {
+		Status(ctx context.Context) (*escache.Status, error)
+	}
+)
+
+// Wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not touch
+// volumes. While the host shuts down, it returns when no volume is connected here any more, or after
+// Longest. The kubelet first ends the pods with volumes and then this one, and may unstage the volumes
+// only after that. Without csi-node they would not be written back and detached, and could not start
+// elsewhere at once.
+func (d *Shutdown) Wait(ctx context.Context) {
+	if d.Longest <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.Longest)
+	defer cancel()
+	down, err := d.Nodes.NodeShutsDown(ctx, d.Node)
+	if err != nil || !down {
+		d.Log.InfoContext(ctx, "ending; volumes stay connected", "error", err)
+		return
+	}
+	begin := time.Now()
+	for {
+		left := d.connected(ctx)
+		if len(left) == 0 {
+			d.Log.InfoContext(ctx, "the host shuts down, and no volume is connected any more", "waited", time.Since(begin))
+			return
+		}
+		select {
+		case <-ctx.Done():
+			d.Log.WarnContext(ctx, "the host shuts down with volumes connected", "waited", time.Since(begin), "volumes", left)
+			return
+		case <-time.After(d.Poll):
+		}
+	}
+}
+
+// Removed makes the kubelet forget the driver if csi-node will not come back. If that is not certain the
+// kubelet keeps it: without the driver it can neither unstage volumes nor report what it has.
+func (d *Shutdown) Removed(ctx context.Context) {
+	namespace, name, found := strings.Cut(d.DaemonSet, "/")
+	if !found {
+		return
+	}
+	deleted, err := d.DaemonSets.DaemonSetDeleted(ctx, namespace, name)
+	if err == nil && deleted {
+		d.Log.InfoContext(ctx, "the DaemonSet is deleted; the kubelet is to forget the driver", "daemonset", d.DaemonSet)
+		err = d.Kubelet.Leave()
+	}
+	if err != nil {
+		d.Log.WarnContext(ctx, "the kubelet keeps the driver", "error", err)
+	}
+}
+
+// connected returns the images that have a device here. If escached does not answer, nothing can be
+// written back: that counts as none.
+func (d *Shutdown) connected(ctx context.Context) []string {
+	status, err := d.Volumes.Status(ctx)
+	if err != nil {
+		d.Log.WarnContext(ctx, "cannot list the connected volumes", "error", err)
+		return nil
+	}
+	var images []string
+	for _, v := range status.Volumes {
+		if v.Device != "" {
+			images = append(images, v.Pool+"/"+v.Image)
+		}
+	}
+	return images
+}
