@@ -14,7 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is the configuration of one escached. LoadConfig reads it from a YAML file; unknown keys are errors.
+// Config is the configuration of one escached. LoadConfig reads it from a YAML file; unknown keys
+// are errors.
 type Config struct {
 	// Node is the name of this host in replica requests.
 	Node string `yaml:"node"`
@@ -22,14 +23,16 @@ type Config struct {
 	Address string `yaml:"address"`
 	// VolumeGroup is the LVM volume group on local NVMe that holds the caches. It must exist.
 	VolumeGroup string `yaml:"volumeGroup"`
-	// Listen is the TCP address "IP:PORT" of the API with mutual TLS. Empty: only the unix socket is served.
+	// Listen is the TCP address "IP:PORT" of the API with mutual TLS. Empty: only the unix socket
+	// is served.
 	Listen string `yaml:"listen"`
-	// TLS names the files for Listen and for an https arbiter. They are read again when they change.
+	// TLS names the files for Listen and for an https arbiter. They are read again when they
+	// change.
 	TLS TLSFiles `yaml:"tls"`
 	// Socket is the path of the API's unix socket, made with mode 0600.
 	Socket string `yaml:"socket"`
-	// Arbiter is the URL of the arbiter, which decides whether a replica may go on without its peer: unix:///PATH,
-	// http://HOST:PORT or https://HOST:PORT.
+	// Arbiter is the URL of the arbiter, which decides whether a replica may go on without its
+	// peer: unix:///PATH, http://HOST:PORT or https://HOST:PORT.
 	Arbiter string `yaml:"arbiter"`
 	// ArbiterTimeout bounds one call to the arbiter.
 	ArbiterTimeout time.Duration `yaml:"arbiterTimeout"`
@@ -37,7 +40,8 @@ type Config struct {
 	Ceph CephConfig `yaml:"ceph"`
 	// DRBD says how replicas are connected.
 	DRBD DRBDConfig `yaml:"drbd"`
-	// RunDir holds the records of holds, which must not survive a reboot, and the log of the fence-peer handler.
+	// RunDir holds the records of holds, which must not survive a reboot, and the log of the
+	// fence-peer handler.
 	RunDir string `yaml:"runDir"`
 	// DeviceDir is the directory of the links POOL/IMAGE to the devices.
 	DeviceDir string `yaml:"deviceDir"`
@@ -62,8 +66,8 @@ type CephConfig struct {
 
 // DRBDConfig bounds ports and minors and tunes the link.
 type DRBDConfig struct {
-	// ResourceDir is the directory of the resource files, one per volume. The host's drbd.conf must include
-	// ResourceDir/*.res.
+	// ResourceDir is the directory of the resource files, one per volume. The host's drbd.conf must
+	// include ResourceDir/*.res.
 	ResourceDir string `yaml:"resourceDir"`
 	Ports       Range  `yaml:"ports"`
 	Minors      Range  `yaml:"minors"`
@@ -107,7 +111,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// LoadConfig reads a file over the defaults. It does not validate the result, because flags may still change it.
+// LoadConfig reads a file over the defaults. It does not validate the result, because flags may
+// still change it.
 func LoadConfig(path string) (Config, error) {
 	cfg := DefaultConfig()
 	data, err := os.ReadFile(path)

@@ -17,8 +17,8 @@ import (
 // fenceTimeout bounds the handler. The kernel freezes I/O until the handler ends.
 const fenceTimeout = 30 * time.Second
 
-// fencePeer runs DRBD's fence-peer handler and returns its exit code. The kernel starts it through drbdadm, which passes
-// the resource in the environment.
+// fencePeer runs DRBD's fence-peer handler and returns its exit code. The kernel starts it through
+// drbdadm, which passes the resource in the environment.
 func fencePeer(ctx context.Context, f *flags) int {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
@@ -38,8 +38,8 @@ func fencePeer(ctx context.Context, f *flags) int {
 	return engine.FencePeer(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
 }
 
-// fenceLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has these lines only. The
-// handler has no other output.
+// fenceLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has
+// these lines only. The handler has no other output.
 func fenceLog(dir string) io.Writer {
 	var out []io.Writer
 	if kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0); err == nil {

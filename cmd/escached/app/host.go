@@ -21,8 +21,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// newEngine wires an engine to the real layers of this host. configPath is the configuration file that the fence-peer
-// handler will read.
+// newEngine wires an engine to the real layers of this host. configPath is the configuration file
+// that the fence-peer handler will read.
 func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger) (*engine.Engine, error) {
 	uname, err := os.Hostname()
 	if err != nil {
@@ -50,8 +50,8 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	}, log), nil
 }
 
-// fencePeerLine returns the command line of the fence-peer handler for the resource files. drbdadm passes it to a shell,
-// so it refuses paths with characters that are special there.
+// fencePeerLine returns the command line of the fence-peer handler for the resource files. drbdadm
+// passes it to a shell, so it refuses paths with characters that are special there.
 func fencePeerLine(configPath string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -12,18 +12,18 @@ package cache
 
 import "context"
 
-// Engine builds and drives caches. Sizes are bytes. A name is the volume's on this host; it is unique
-// and starts with escached's prefix. The caller never changes one cache from two goroutines, but it
-// calls States at any time.
+// Engine builds and drives caches. Sizes are bytes. A name is the volume's on this host; it is
+// unique and starts with escached's prefix. The caller never changes one cache from two goroutines,
+// but it calls States at any time.
 //
 // Every method may fail, and the process may be killed in it, at any step. Then the caller calls
-// Resume if States has the cache, or Remove if not, and may repeat the method. A method that needs an
-// assembled cache returns ErrAbsent if there is none.
+// Resume if States has the cache, or Remove if not, and may repeat the method. A method that needs
+// an assembled cache returns ErrAbsent if there is none.
 type Engine interface {
 	// Wipe makes a disk look as if it was never used. The rest of its content stays.
 	Wipe(ctx context.Context, disk Disk) error
-	// Unused reports whether nothing was written to a disk since it was wiped, neither by Prepare on
-	// this host nor by a resync from another one.
+	// Unused reports whether nothing was written to a disk since it was wiped, neither by Prepare
+	// on this host nor by a resync from another one.
 	Unused(ctx context.Context, disk Disk) (bool, error)
 	// Dirty counts the bytes on a disk that are not in the origin. The disk may be part of an
 	// assembled cache or not. The count is right only if nobody writes meanwhile. A blank disk has
@@ -39,8 +39,8 @@ type Engine interface {
 	// disk has lost data and is ErrCorrupt.
 	Prepare(ctx context.Context, s Spec, id Identity, usedHere bool) error
 	// Assemble makes the device from a disk that is prepared and an origin, and returns its path.
-	// What was dirty on the disk is dirty in the new cache. After an error no device is left, unless
-	// the error says so.
+	// What was dirty on the disk is dirty in the new cache. After an error no device is left,
+	// unless the error says so.
 	Assemble(ctx context.Context, s Spec) (path string, err error)
 	// Remove removes the device, and whatever a killed Prepare or Assemble left. It writes nothing
 	// back: what is dirty stays on the disk. It returns ErrOpen while someone has the device open.
@@ -51,10 +51,10 @@ type Engine interface {
 	// and waits for no I/O, so it also answers while I/O is frozen.
 	States(ctx context.Context, prefix string) (map[string]State, error)
 
-	// WriteBack writes to the origin what is dirty when it is called, and returns when that is done,
-	// however long the origin takes. When ctx ends WriteBack returns, but the writing goes on. Success
-	// does not mean clean: I/O goes on meanwhile. If the origin refuses a write, WriteBack fails and
-	// State.Failed is set.
+	// WriteBack writes to the origin what is dirty when it is called, and returns when that is
+	// done, however long the origin takes. When ctx ends WriteBack returns, but the writing goes
+	// on. Success does not mean clean: I/O goes on meanwhile. If the origin refuses a write,
+	// WriteBack fails and State.Failed is set.
 	WriteBack(ctx context.Context, name string) error
 	// Retry clears State.Failed so that WriteBack can be tried again. Nothing dirty is lost, the
 	// device stays open, and Failed is set again if the origin still refuses.
@@ -62,16 +62,17 @@ type Engine interface {
 	// SetMode changes the mode under running I/O. Changing to Writethrough does not write back what
 	// is dirty already: see WriteBack.
 	SetMode(ctx context.Context, name string, m Mode) error
-	// Resize makes the device larger under running I/O, after the origin has grown. It never shrinks
-	// a device. Called with the size that there is, it completes an interrupted Resize.
+	// Resize makes the device larger under running I/O, after the origin has grown. It never
+	// shrinks a device. Called with the size that there is, it completes an interrupted Resize.
 	Resize(ctx context.Context, name string, bytes int64) error
 	// Hold brings the origin to one point in time: it holds everything that was acknowledged before
 	// the call, and gets nothing more until Resume. An engine may stop all I/O for as long. A hold
-	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if it
-	// did not get everything. After any error the caller calls Resume.
+	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if
+	// it did not get everything. After any error the caller calls Resume.
 	Hold(ctx context.Context, name string) error
 	// Resume ends a hold, and completes an Assemble, SetMode, Resize or Retry that was interrupted.
-	// It does nothing to a cache that works, and does not clear State.Failed of one that is not held.
+	// It does nothing to a cache that works, and does not clear State.Failed of one that is not
+	// held.
 	Resume(ctx context.Context, name string) error
 
 	// Version returns the version of the engine that this host can run, or "" if it has none.

@@ -32,8 +32,8 @@ const (
 // Options tunes a cache. A zero field means the engine's default.
 type Options struct {
 	Mode Mode
-	// HighWatermark and LowWatermark are percent of the cache that is dirty: write-back starts above
-	// the one and stops below the other.
+	// HighWatermark and LowWatermark are percent of the cache that is dirty: write-back starts
+	// above the one and stops below the other.
 	HighWatermark int
 	LowWatermark  int
 	// MaxAgeSeconds bounds how long a block stays dirty. Zero means no bound.

@@ -1,6 +1,6 @@
-// Package child does kernel work that may block for ever in a child process of our own binary: writes
-// to sysfs and direct I/O on replicated devices. A stuck thread of the service could never be given
-// up; a stuck child can.
+// Package child does kernel work that may block for ever in a child process of our own binary:
+// writes to sysfs and direct I/O on replicated devices. A stuck thread of the service could never
+// be given up; a stuck child can.
 //
 // Secrets go in on stdin, never in arguments.
 package child

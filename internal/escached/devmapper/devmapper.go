@@ -32,8 +32,8 @@ func New(run command.Runner) *Mapper { return &Mapper{run: run, control: newCont
 
 // Device is one device as the kernel shows it.
 type Device struct {
-	// Target is the type of the device's only target. It is empty for a device that has no table yet,
-	// or more than one target; then Sectors, Table and Status are empty too.
+	// Target is the type of the device's only target. It is empty for a device that has no table
+	// yet, or more than one target; then Sectors, Table and Status are empty too.
 	Target  string
 	Sectors int64
 	// Table and Status are the target's own text, without start, length and type.
@@ -49,8 +49,8 @@ func Node(device string) string { return "/dev/mapper/" + device }
 
 // Devices reads every device whose name has the prefix and calls use with them.
 //
-// Reading and use run off the caller's goroutine, and the caller waits at most 5 s for both: use may
-// ask the kernel for more without a risk that a poll hangs. After an error from Devices use may
+// Reading and use run off the caller's goroutine, and the caller waits at most 5 s for both: use
+// may ask the kernel for more without a risk that a poll hangs. After an error from Devices use may
 // still be running.
 func (m *Mapper) Devices(ctx context.Context, prefix string, use func(map[string]Device) error) error {
 	return m.control.with(ctx, func(fd int) error {

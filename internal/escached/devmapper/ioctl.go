@@ -47,8 +47,8 @@ const (
 
 	firstReply = 16 << 10
 	maxReply   = 16 << 20
-	// askTimeout bounds a round of questions. None of them waits for I/O, so one that takes longer is
-	// stuck in the kernel.
+	// askTimeout bounds a round of questions. None of them waits for I/O, so one that takes longer
+	// is stuck in the kernel.
 	askTimeout = 5 * time.Second
 )
 
@@ -148,8 +148,8 @@ func (c *control) names(fd int, prefix string) ([]string, error) {
 	return out, err
 }
 
-// entries walks a list in an answer's data. An entry has the distance to the next one at nextAt, and
-// its name at nameAt.
+// entries walks a list in an answer's data. An entry has the distance to the next one at nextAt,
+// and its name at nameAt.
 func entries(buf []byte, nextAt, nameAt int, visit func(entry []byte, name string)) error {
 	data, err := payload(buf)
 	if err != nil {

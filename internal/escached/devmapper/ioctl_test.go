@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// kernel answers as device-mapper does: a list of names, and per device one target with its table and status.
+// kernel answers as device-mapper does: a list of names, and per device one target with its table
+// and status.
 type kernel struct {
 	names   []string
 	targets map[string][3]string // kind, table, status

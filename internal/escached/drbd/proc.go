@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// States as /proc/drbd spells them. The connection states of a resync are SyncSource, SyncTarget and some before them.
+// States as /proc/drbd spells them. The connection states of a resync are SyncSource, SyncTarget
+// and some before them.
 const (
 	Connected  = "Connected"
 	StandAlone = "StandAlone"
@@ -38,7 +39,8 @@ type Status struct {
 	SyncedPercent float64
 	// OutOfSyncKiB is what the two copies differ by.
 	OutOfSyncKiB int64
-	// DiskWrittenKiB counts what was written to the local disk: two equal readings mean that nothing changed.
+	// DiskWrittenKiB counts what was written to the local disk: two equal readings mean that
+	// nothing changed.
 	DiskWrittenKiB int64
 }
 
@@ -52,8 +54,9 @@ func (s Status) Linked() bool {
 	return true
 }
 
-// Negotiating reports whether the local copy is about to learn what it is worth: its disk is being attached, or the two ends work out what
-// it has missed. It takes moments, and ends in Connected, a resync or a lost link.
+// Negotiating reports whether the local copy is about to learn what it is worth: its disk is being
+// attached, or the two ends work out what it has missed. It takes moments, and ends in Connected, a
+// resync or a lost link.
 func (s Status) Negotiating() bool {
 	switch s.Connection {
 	case "WFReportParams", "WFBitMapT", "WFSyncUUID", "StartingSyncT":
@@ -62,8 +65,8 @@ func (s Status) Negotiating() bool {
 	return s.Disk == "Attaching" || s.Disk == "Negotiating"
 }
 
-// Current reports whether the local disk certainly holds all that was acknowledged: both copies agree on it, or the other one is known not
-// to have it.
+// Current reports whether the local disk certainly holds all that was acknowledged: both copies
+// agree on it, or the other one is known not to have it.
 func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.PeerDisk == Outdated) }
 
 // Table is all of /proc/drbd, by minor.
@@ -72,7 +75,8 @@ type Table struct {
 	Devices map[int]Status
 }
 
-// Proc reads /proc/drbd: one read answers for all devices, needs no child and cannot block, whatever a device does.
+// Proc reads /proc/drbd: one read answers for all devices, needs no child and cannot block,
+// whatever a device does.
 type Proc struct{ Path string }
 
 // Read parses the file. A kernel without DRBD gives an empty Version.

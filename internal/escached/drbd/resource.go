@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Resource is one replicated device with its two ends. All strings are checked by the caller: names are host names,
-// addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
+// Resource is one replicated device with its two ends. All strings are checked by the caller: names
+// are host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
 type Resource struct {
 	Name  string
 	Minor int
@@ -27,7 +27,8 @@ type Resource struct {
 	LocalAddress string
 	PeerHost     string
 	PeerAddress  string
-	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times slower.
+	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times
+	// slower.
 	ResyncRate string
 	// FencePeer is the command line the kernel asks before it goes on without the peer.
 	FencePeer string
@@ -47,9 +48,10 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
-// pair names the two ends of the link, the same on both. DRBD 8.4 takes whoever connects to the port for the peer: a former partner that
-// returns would be filled, and reported, in the place of the present one. The words of the handshake differ with the pair, so it is turned
-// away. It is a name and no secret: it keeps out hosts that are mistaken, not hosts that lie.
+// pair names the two ends of the link, the same on both. DRBD 8.4 takes whoever connects to the
+// port for the peer: a former partner that returns would be filled, and reported, in the place of
+// the present one. The words of the handshake differ with the pair, so it is turned away. It is a
+// name and no secret: it keeps out hosts that are mistaken, not hosts that lie.
 func (r Resource) pair() string {
 	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
@@ -64,22 +66,25 @@ func endpoint(address string, port int) string {
 	return fmt.Sprintf("%s:%d", address, port)
 }
 
-// Files keeps one file per resource in a directory that drbd.conf includes, and beside it one that includes nothing else.
+// Files keeps one file per resource in a directory that drbd.conf includes, and beside it one that
+// includes nothing else.
 type Files struct{ Dir string }
 
 func (f Files) path(name string) string { return filepath.Join(f.Dir, name+".res") }
 
 func (f Files) configPath(name string) string { return filepath.Join(f.Dir, name+".conf") }
 
-// config returns the path of a drbd.conf that knows this resource only, and writes it if it is missing. With the host's own, drbdadm opens
-// the files of all resources, and fails if one is removed between its listing and its opening.
+// config returns the path of a drbd.conf that knows this resource only, and writes it if it is
+// missing. With the host's own, drbdadm opens the files of all resources, and fails if one is
+// removed between its listing and its opening.
 func (f Files) config(name string) (string, error) {
 	text := fmt.Appendf(nil, "# written by escached; changes are lost\nglobal { usage-count no; }\ninclude %q;\n", f.path(name))
 	_, err := f.put(f.configPath(name), text)
 	return f.configPath(name), err
 }
 
-// Write puts a resource's file in place atomically, and reports whether it differs from what was there.
+// Write puts a resource's file in place atomically, and reports whether it differs from what was
+// there.
 func (f Files) Write(r Resource) (changed bool, err error) { return f.put(f.path(r.Name), r.Text()) }
 
 // put has a file hold the text, in one step, and reports whether it held something else.
@@ -107,7 +112,8 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// Forget removes a resource's files, the one that List sees last. Removing what is not there succeeds.
+// Forget removes a resource's files, the one that List sees last. Removing what is not there
+// succeeds.
 func (f Files) Forget(name string) error {
 	for _, path := range []string{f.configPath(name), f.path(name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -12,11 +12,13 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// unfreezeTimeout bounds how long the kernel may take to fail frozen I/O, and verbs that hang in that I/O to end.
+// unfreezeTimeout bounds how long the kernel may take to fail frozen I/O, and verbs that hang in
+// that I/O to end.
 const unfreezeTimeout = 20 * time.Second
 
-// Abandon gives up the device of a volume that another node has taken over. The copy here may be the only one, so Abandon needs
-// proof. It records the decision, and from then on the decision is carried out, even after interruptions and restarts.
+// Abandon gives up the device of a volume that another node has taken over. The copy here may be
+// the only one, so Abandon needs proof. It records the decision, and from then on the decision is
+// carried out, even after interruptions and restarts.
 func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error {
 	ctx, done, err := e.takeAbandoned(ctx, req)
 	if err != nil {
@@ -54,8 +56,9 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume, error) {
 	return e.known(ref)
 }
 
-// takeAbandoned locks the volume. Another verb may have the lock and hang in the frozen I/O, which only Abandon can end. Then
-// takeAbandoned makes the I/O fail first, on the same proof, and the other verb returns an error.
+// takeAbandoned locks the volume. Another verb may have the lock and hang in the frozen I/O, which
+// only Abandon can end. Then takeAbandoned makes the I/O fail first, on the same proof, and the
+// other verb returns an error.
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
 	longer, done, busy := e.beginWaiting(ctx, req.VolumeRef, func(running string) bool {
 		// The background work on frozen I/O ends by itself, and must not be disturbed.
@@ -112,9 +115,10 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume) (bool, error) {
 	return up && st.Role == drbd.Primary, err
 }
 
-// superseded returns nil only if the record, read just now, proves that this host's copy is dispensable: a newer epoch has begun,
-// the volume is not attached here, and this replica is outdated or no longer one of the volume's. Attachment elsewhere is
-// not enough: until that node is promoted, the frozen copy here may be the only one. No answer proves nothing.
+// superseded returns nil only if the record, read just now, proves that this host's copy is
+// dispensable: a newer epoch has begun, the volume is not attached here, and this replica is
+// outdated or no longer one of the volume's. Attachment elsewhere is not enough: until that node is
+// promoted, the frozen copy here may be the only one. No answer proves nothing.
 func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 	not := func(format string, args ...any) error {
 		return v.fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
@@ -146,8 +150,8 @@ func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 		record.Epoch, record.AttachedNode, e.cfg.Node)
 }
 
-// failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the peer, and without the disk
-// nothing can be acknowledged when the kernel lets the I/O go on.
+// failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the
+// peer, and without the disk nothing can be acknowledged when the kernel lets the I/O go on.
 func (e *Engine) failIO(ctx context.Context, v volume) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
@@ -232,7 +236,8 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("abandon/outdated")
-	// The replica is a standby again. As soon as the new holder can be reached, a resync brings this copy up to date.
+	// The replica is a standby again. As soon as the new holder can be reached, a resync brings
+	// this copy up to date.
 	if err := e.Replicator.Up(ctx, v.name()); err != nil {
 		return err
 	}
@@ -249,7 +254,8 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 	return nil
 }
 
-// finishAbandoned carries out decisions that could not be finished because something had the device open.
+// finishAbandoned carries out decisions that could not be finished because something had the device
+// open.
 func (e *Engine) finishAbandoned(ctx context.Context) {
 	for _, v := range e.reg.list() {
 		if v.Phase != phaseAbandoning {

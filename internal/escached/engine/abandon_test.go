@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// cutOff is a host with the device of epoch 2, frozen because its peer is lost, and the record of a take-over in epoch 3.
+// cutOff is a host with the device of epoch 2, frozen because its peer is lost, and the record of a
+// take-over in epoch 3.
 func cutOff(t *testing.T) (*world, *Engine) {
 	t.Helper()
 	w := newWorld(t)
@@ -116,7 +117,8 @@ func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	}
 }
 
-// TestAFlushThatIsStuckInFrozenIOIsFreed: the flush has the volume, and only the end of the frozen I/O ends it.
+// TestAFlushThatIsStuckInFrozenIOIsFreed: the flush has the volume, and only the end of the frozen
+// I/O ends it.
 func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
 	w, e := cutOff(t)
 	release, err := e.lock(ref, "flush")

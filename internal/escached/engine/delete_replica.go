@@ -7,7 +7,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// DeleteReplica removes this host's replica. Without discard it does so only if the replica is known to be clean.
+// DeleteReplica removes this host's replica. Without discard it does so only if the replica is
+// known to be clean.
 func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
 	ctx, done, err := e.beginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
@@ -49,14 +50,15 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 		return err
 	}
 	if err != nil {
-		e.log.Warn("replica discarded, with an unknown amount of unflushed data", "pool", v.Pool, "image", v.Image, "why", err)
+		e.log.Warn("replica discarded, with an unknown amount of unflushed data", "pool", v.Pool, "image", v.Image, "error", err)
 	} else {
 		e.log.Warn("replica discarded", "pool", v.Pool, "image", v.Image, "lostBytes", dirty)
 	}
 	return nil
 }
 
-// finishDelete removes everything of a replica. It is repeated until it succeeds, also after a restart.
+// finishDelete removes everything of a replica. It is repeated until it succeeds, also after a
+// restart.
 func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 	gone := v
 	gone.Phase = phaseDeleting

@@ -12,10 +12,10 @@ import (
 	"github.com/escache/escache-csi/internal/escached/krbd"
 )
 
-// DevConnect makes the device here. The order matters. The image's lock is held before the replica may
-// become Primary. The epoch is on the disk before that too, because the fence-peer handler asks with
-// it, but after every check that needs no arbiter. The cache's identity is checked before the device is
-// made. The link is made last, because a user who finds it may use the device.
+// DevConnect makes the device here. The order matters. The image's lock is held before the replica
+// may become Primary. The epoch is on the disk before that too, because the fence-peer handler asks
+// with it, but after every check that needs no arbiter. The cache's identity is checked before the
+// device is made. The link is made last, because a user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if err := e.Caches.CheckOptions(optionsOf(req.Options)); err != nil {
@@ -50,7 +50,8 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	}
 	resp, err := e.connect(ctx, v, req)
 	if err != nil {
-		// Undo everything, so that the next attempt starts from the same state, here or on the peer.
+		// Undo everything, so that the next attempt starts from the same state, here or on the
+		// peer.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
 		if left := e.unmapAndDemote(undo, v); left != nil {
@@ -61,8 +62,9 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	return resp, nil
 }
 
-// takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes nothing. After any other error the
-// new epoch stays, because the arbiter may have been asked with it.
+// takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes
+// nothing. After any other error the new epoch stays, because the arbiter may have been asked with
+// it.
 func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error) error {
 	if escache.StatusOf(ProblemOf(refusal).Code) >= http.StatusInternalServerError {
 		return nil
@@ -148,8 +150,8 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }
 
-// mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id and size. It returns the
-// changed volume.
+// mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id
+// and size. It returns the changed volume.
 func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequest) (volume, krbd.Device, error) {
 	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
 	if err != nil {
@@ -199,7 +201,8 @@ func optionsOf(o escache.ConnectOptions) cache.Options {
 	}
 }
 
-// identify checks that the mapped image is the right one. It returns the volume with the new epoch and the image's id and size.
+// identify checks that the mapped image is the right one. It returns the volume with the new epoch
+// and the image's id and size.
 func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {

@@ -30,7 +30,8 @@ func (e *Engine) localDisk(v volume) cache.Disk {
 	return cache.Disk{Name: v.name(), Path: e.Store.Path(v.name())}
 }
 
-// mayTouch is the first call of a verb that changes the device: it refuses what would only get stuck.
+// mayTouch is the first call of a verb that changes the device: it refuses what would only get
+// stuck.
 func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error {
 	if e.holds.until(v.name()) != nil {
 		return v.fail(escache.CodeHeld, "it is held; release it first")
@@ -44,8 +45,8 @@ func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error 
 	return nil
 }
 
-// thaw is how long a verb waits for frozen I/O to go on. Usually the arbiter answers in a moment, or a slow peer comes back as
-// soon.
+// thaw is how long a verb waits for frozen I/O to go on. Usually the arbiter answers in a moment,
+// or a slow peer comes back as soon.
 const thaw = 10 * time.Second
 
 func (e *Engine) notFrozen(ctx context.Context, v volume) error {
@@ -69,8 +70,8 @@ func (e *Engine) notFrozen(ctx context.Context, v volume) error {
 	}
 }
 
-// adopt completes a device that is here already and makes POOL/IMAGE point at it. It leaves alone what
-// is held: that was complete before.
+// adopt completes a device that is here already and makes POOL/IMAGE point at it. It leaves alone
+// what is held: that was complete before.
 func (e *Engine) adopt(ctx context.Context, v volume, dev cache.State) (link string, err error) {
 	if e.holds.until(v.name()) == nil {
 		if err := e.Caches.Resume(ctx, v.name()); err != nil {

@@ -1,9 +1,11 @@
-// Package engine implements the verbs of the escache API on this host, one file each. It takes the layers below as
-// interfaces (layers.go). Steps that verbs share are in verb.go (how a verb begins), replica.go (the DRBD replica) and
-// device.go (the assembled device). The watch_*.go files hold the background work.
+// Package engine implements the verbs of the escache API on this host, one file each. It takes the
+// layers below as interfaces (layers.go). Steps that verbs share are in verb.go (how a verb
+// begins), replica.go (the DRBD replica) and device.go (the assembled device). The watch_*.go files
+// hold the background work.
 //
-// All state is on the disks and in the kernel: LVM tags, DRBD metadata, the header of each cache, the kernel's tables.
-// What the engine keeps in memory it can read again, so a restart loses nothing and does not touch I/O.
+// All state is on the disks and in the kernel: LVM tags, DRBD metadata, the header of each cache,
+// the kernel's tables. What the engine keeps in memory it can read again, so a restart loses
+// nothing and does not touch I/O.
 package engine
 
 import (
@@ -41,15 +43,15 @@ type Engine struct {
 	metrics *measures
 	unasked *unasked
 
-	// turns bounds how many replicas are laid or removed at the same time: that starts many programs, and no I/O waits
-	// for it.
+	// turns bounds how many replicas are laid or removed at the same time: that starts many
+	// programs, and no I/O waits for it.
 	turns  *semaphore.Weighted
 	space  *space
 	faults sync.Map // by name of the LV: the error of its recovery
 }
 
-// New returns an engine over layers. uname is this host's name in DRBD's resource files. fencePeer is the command line
-// that the kernel runs before a replica goes on without its peer.
+// New returns an engine over layers. uname is this host's name in DRBD's resource files. fencePeer
+// is the command line that the kernel runs before a replica goes on without its peer.
 func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
 	return &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,

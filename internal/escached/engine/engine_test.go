@@ -77,7 +77,8 @@ func verbsOfALife() []lifeVerb {
 	}
 }
 
-// lifeWithALoss is the same life, but before it ends the host is cut off with the device in use and another one takes the volume over.
+// lifeWithALoss is the same life, but before it ends the host is cut off with the device in use and
+// another one takes the volume over.
 func lifeWithALoss(w *world) []lifeVerb {
 	life := verbsOfALife()
 	last := len(life) - 1

@@ -9,22 +9,22 @@ import (
 	"github.com/escache/escache-csi/internal/escached"
 )
 
-// Exit codes of the fence-peer handler. With 7, which means that the peer was fenced, DRBD lets I/O go on. With 0, 1 or 126
-// it stays frozen.
+// Exit codes of the fence-peer handler. With 7, which means that the peer was fenced, DRBD lets I/O
+// go on. With 0, 1 or 126 it stays frozen.
 const (
 	FencedExit  = 7
 	RefusedExit = 1
 )
 
-// Arbiter decides whether a replica may go on without its peer. OutdatePeer returns nil if it may; the peer is then on
-// record as outdated.
+// Arbiter decides whether a replica may go on without its peer. OutdatePeer returns nil if it may;
+// the peer is then on record as outdated.
 type Arbiter interface {
 	OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error
 }
 
-// FencePeer is DRBD's fence-peer handler and returns its exit code, FencedExit or RefusedExit. The kernel runs it when a
-// Primary loses its peer, and before a promotion without the peer. It does not need the service: it reads what it has to
-// know from the tags, without LVM's locks.
+// FencePeer is DRBD's fence-peer handler and returns its exit code, FencedExit or RefusedExit. The
+// kernel runs it when a Primary loses its peer, and before a promotion without the peer. It does
+// not need the service: it reads what it has to know from the tags, without LVM's locks.
 func FencePeer(ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter, resource string, log *slog.Logger) int {
 	log = log.With("resource", resource)
 	req, err := questionFor(ctx, cfg, store, resource)

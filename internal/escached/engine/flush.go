@@ -12,8 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that holds the
-// volume until then. A caller whose time is up leaves it running, and the next caller joins it.
+// A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that
+// holds the volume until then. A caller whose time is up leaves it running, and the next caller
+// joins it.
 type flushJob struct {
 	// attended is true while a caller waits for the job.
 	attended bool
@@ -35,7 +36,8 @@ func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
 // flushTimeout is when a flush is given up on that Ceph never answers.
 const flushTimeout = 24*time.Hour + time.Minute
 
-// Flush writes back until nothing is dirty or TimeoutSeconds have passed. It then returns what is still dirty.
+// Flush writes back until nothing is dirty or TimeoutSeconds have passed. It then returns what is
+// still dirty.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
 	v, err := e.known(req.VolumeRef)
@@ -61,8 +63,8 @@ type flushAnswer struct {
 	flushed int64
 }
 
-// flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if something has become dirty
-// since the job found nothing dirty, and there is time for another job.
+// flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if
+// something has become dirty since the job found nothing dirty, and there is time for another job.
 func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
 	job, err := e.joinFlush(v)
 	if err != nil {
@@ -125,9 +127,8 @@ func (e *Engine) leaveFlush(job *flushJob) {
 	job.wanted()
 }
 
-// flushLoop repeats the write-back: its success says that what was dirty when it began is written, not
-// that nothing is dirty now.
-// It ends without an error when nobody waits any more.
+// flushLoop repeats the write-back: its success says that what was dirty when it began is written,
+// not that nothing is dirty now. It ends without an error when nobody waits any more.
 func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), flushTimeout)
 	defer cancel()

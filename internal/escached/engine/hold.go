@@ -2,13 +2,8 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -16,96 +11,6 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/pause"
 )
-
-// holds records which volumes are held and until when, in one file each under /run. The record must survive this process, so
-// that the next one releases the hold. It must not survive a reboot, which ends the suspension in the kernel.
-type holds struct {
-	dir string
-	mu  sync.Mutex
-	// none is true while it is known that nothing is held, which is nearly always. It saves reading the directory.
-	none bool
-}
-
-func newHolds(dir string) *holds { return &holds{dir: dir} }
-
-type holdRecord struct {
-	escache.VolumeRef
-
-	Until time.Time `json:"until"`
-}
-
-func (h *holds) path(name string) string { return filepath.Join(h.dir, name) }
-
-// until returns when a volume's hold ends, or nil.
-func (h *holds) until(name string) *time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.none {
-		return nil
-	}
-	r, err := h.read(name)
-	if err != nil {
-		return nil
-	}
-	return &r.Until
-}
-
-func (h *holds) read(name string) (holdRecord, error) {
-	var r holdRecord
-	data, err := os.ReadFile(h.path(name)) //nolint:gosec // the directory is ours, and so are the names in it
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	return r, err
-}
-
-func (h *holds) put(r holdRecord) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.none = false
-	data, err := json.Marshal(r)
-	if err == nil {
-		err = os.MkdirAll(h.dir, 0o700)
-	}
-	tmp := h.path("." + nameOf(r.VolumeRef))
-	if err == nil {
-		err = os.WriteFile(tmp, data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(tmp, h.path(nameOf(r.VolumeRef)))
-	}
-	if err != nil {
-		return fmt.Errorf("record the hold: %w", err)
-	}
-	return nil
-}
-
-func (h *holds) drop(name string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) { //nolint:gosec // as above
-		return fmt.Errorf("forget the hold: %w", err)
-	}
-	return nil
-}
-
-// list returns all holds.
-func (h *holds) list() []holdRecord {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.none {
-		return nil
-	}
-	entries, err := os.ReadDir(h.dir)
-	var out []holdRecord
-	for _, entry := range entries {
-		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), namePrefix) {
-			out = append(out, r)
-		}
-	}
-	h.none = len(out) == 0 && (err == nil || os.IsNotExist(err))
-	return out
-}
 
 // cleanTries bounds how often a volume that is being written to is flushed before it is suspended.
 const cleanTries = 3
@@ -120,7 +25,8 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 	return resp, err
 }
 
-// hold suspends the device for longest at most, and returns when the hold ends. A hold that is already there is only extended.
+// hold suspends the device for longest at most, and returns when the hold ends. A hold that is
+// already there is only extended.
 func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest time.Duration) (time.Time, error) {
 	until := e.now().Add(longest).UTC()
 	if old := e.holds.until(v.name()); old != nil && dev.Held {
@@ -139,7 +45,8 @@ func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest ti
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/begin")
-	// First the record, then the suspension: after a crash in between, the next start finds the record and resumes.
+	// First the record, then the suspension: after a crash in between, the next start finds the
+	// record and resumes.
 	if err := e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until}); err != nil {
 		return time.Time{}, err
 	}
@@ -152,7 +59,8 @@ func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest ti
 	return until, nil
 }
 
-// flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is short.
+// flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is
+// short.
 func (e *Engine) flushBeforeHold(ctx context.Context, v volume) error {
 	for range cleanTries {
 		if err := e.writeBackWithin(ctx, v, changeTimeout/2); err != nil {

@@ -100,7 +100,8 @@ func TestAnswersOfALifeOverHTTP(t *testing.T) {
 	documented(t, metrics)
 }
 
-// documented compares what was exported, with a volume and without, with docs/metrics.md: names and help texts.
+// documented compares what was exported, with a volume and without, with docs/metrics.md: names and
+// help texts.
 func documented(t *testing.T, metrics string) {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/metrics.md")

@@ -12,12 +12,14 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// unasked is the set of replicas that came up while the arbiter could not say whether they are outdated. The arbiter is asked
-// again about them. Until it answers, only its answer at the promotion keeps an outdated copy from being used.
+// unasked is the set of replicas that came up while the arbiter could not say whether they are
+// outdated. The arbiter is asked again about them. Until it answers, only its answer at the
+// promotion keeps an outdated copy from being used.
 type unasked struct {
 	mu    sync.Mutex
 	names map[string]bool
-	// silent is set when the arbiter has not answered during a recovery. The other volumes then do not wait for it.
+	// silent is set when the arbiter has not answered during a recovery. The other volumes then do
+	// not wait for it.
 	silent bool
 }
 
@@ -52,8 +54,8 @@ func (u *unasked) setSilent(silent bool) {
 }
 
 const (
-	// askAtStart bounds the question about one replica during the recovery. At boot the arbiter usually starts later than
-	// escached.
+	// askAtStart bounds the question about one replica during the recovery. At boot the arbiter
+	// usually starts later than escached.
 	askAtStart = 2 * time.Second
 	// askPendingEvery is how often the arbiter is asked again about unasked replicas.
 	askPendingEvery = 5 * time.Second
@@ -61,15 +63,15 @@ const (
 	recordFresh = 10 * time.Second
 )
 
-// mayBeOutdated reports whether only the record can say that this replica is outdated. While the replica is linked, DRBD
-// knows by itself.
+// mayBeOutdated reports whether only the record can say that this replica is outdated. While the
+// replica is linked, DRBD knows by itself.
 func mayBeOutdated(st drbd.Status, up bool) bool {
 	return !up || st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
 }
 
-// markFromRecord marks the replica outdated if the record lists it, and only then: if two hosts marked themselves on their own
-// judgement, neither could be promoted without force. The caller has locked the volume. If it runs before `up`, the mark
-// is on the disk before DRBD reads the disk.
+// markFromRecord marks the replica outdated if the record lists it, and only then: if two hosts
+// marked themselves on their own judgement, neither could be promoted without force. The caller has
+// locked the volume. If it runs before `up`, the mark is on the disk before DRBD reads the disk.
 func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Duration) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil {

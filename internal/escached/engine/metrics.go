@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// measures holds the metrics that flush calls update. Everything else is read from the kernel at each scrape.
+// measures holds the metrics that flush calls update. Everything else is read from the kernel at
+// each scrape.
 type measures struct {
 	flushSeconds *prometheus.HistogramVec
 	flushBytes   *prometheus.CounterVec
@@ -49,7 +50,8 @@ type collector struct{ e *Engine }
 // scrapeTimeout bounds reading the state for one scrape.
 const scrapeTimeout = 20 * time.Second
 
-// Describe sends nothing, which makes this an unchecked collector: its metrics depend on the volumes.
+// Describe sends nothing, which makes this an unchecked collector: its metrics depend on the
+// volumes.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. What cannot be read is left out.

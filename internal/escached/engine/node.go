@@ -11,8 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// Node reports what this host has and whether it is healthy. It never fails, and starts no child process: it is polled, and a
-// busy host must not look dead.
+// Node reports what this host has and whether it is healthy. It never fails, and starts no child
+// process: it is polled, and a busy host must not look dead.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n := escache.Node{Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
@@ -42,8 +42,8 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	return n, nil
 }
 
-// allocated returns the space that replicas use in the volume group, in bytes. Capacity that is neither allocated nor free is
-// used by something other than escached.
+// allocated returns the space that replicas use in the volume group, in bytes. Capacity that is
+// neither allocated nor free is used by something other than escached.
 func allocated(volumes []volume, space lvm.Space) int64 {
 	var sum int64
 	for _, v := range volumes {

@@ -14,7 +14,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// fail returns an error that the API answers with code. The text tells the operator what to do next.
+// fail returns an error that the API answers with code. The text tells the operator what to do
+// next.
 func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
@@ -77,7 +78,8 @@ func codeOf(err error) escache.Code {
 func ProblemOf(err error) *escache.Problem {
 	var p *escache.Problem
 	if errors.As(err, &p) {
-		// What was wrapped around the problem says where it happened, which is of no use to the caller.
+		// What was wrapped around the problem says where it happened, which is of no use to the
+		// caller.
 		p = &escache.Problem{Code: p.Code, Detail: p.Detail}
 	} else {
 		p = &escache.Problem{Code: codeOf(err), Detail: err.Error()}

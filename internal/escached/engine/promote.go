@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// lossNotice is how long DRBD may take to notice that its peer is gone: 3.5 s (timeout 2 s, ping 1.5 s), and more on a
-	// loaded host.
+	// lossNotice is how long DRBD may take to notice that its peer is gone: 3.5 s (timeout 2 s,
+	// ping 1.5 s), and more on a loaded host.
 	lossNotice = 6 * time.Second
 	// handshake is how long a running peer may take to connect after a start.
 	handshake = 10 * time.Second
-	// promoteTries bounds the attempts to promote. The first always fails while DRBD has not noticed the loss of the peer.
-	// In one attempt the kernel asks the arbiter up to four times.
+	// promoteTries bounds the attempts to promote. The first always fails while DRBD has not
+	// noticed the loss of the peer. In one attempt the kernel asks the arbiter up to four times.
 	promoteTries = 4
 )
 
-// mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not. It changes nothing,
-// except that it declares two new replicas equal.
+// mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not.
+// It changes nothing, except that it declares two new replicas equal.
 func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 	start := e.now()
 	for {
@@ -49,8 +49,8 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 	}
 }
 
-// skipFirstSync declares two new replicas equal. It reads the disk first, because a replica that a resync has partly filled
-// must not be declared equal to anything.
+// skipFirstSync declares two new replicas equal. It reads the disk first, because a replica that a
+// resync has partly filled must not be declared equal to anything.
 func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
 	unused, err := e.unused(ctx, v)
 	if err != nil {
@@ -66,7 +66,8 @@ func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
 	return err
 }
 
-// neverUsed reports whether both replicas are connected and newly created. Their contents are then equal where it matters.
+// neverUsed reports whether both replicas are connected and newly created. Their contents are then
+// equal where it matters.
 func neverUsed(v volume, st drbd.Status) bool {
 	return !v.Joined && st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
 		st.Connection == drbd.Connected && !v.Formatted
@@ -98,8 +99,8 @@ func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err er
 		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
 }
 
-// promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the arbiter, and promote
-// accepts a refusal.
+// promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the
+// arbiter, and promote accepts a refusal.
 func (e *Engine) promote(ctx context.Context, v volume) error {
 	var err error
 	for try := range promoteTries {

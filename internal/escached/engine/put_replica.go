@@ -12,7 +12,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or gives it another partner.
+// PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or
+// gives it another partner.
 func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
 	ctx, done, err := e.beginInTurn(ctx, req.VolumeRef, "put_replica")
 	if err != nil {
@@ -149,8 +150,8 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 	return err
 }
 
-// forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all: lvcreate may have succeeded
-// although it timed out.
+// forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all:
+// lvcreate may have succeeded although it timed out.
 func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
@@ -164,13 +165,15 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
 	return nil
 }
 
-// layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so every step can be repeated.
+// layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so
+// every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume) error {
 	name := v.name()
 	if err := e.Store.Activate(ctx, name); err != nil {
 		return err
 	}
-	// The LV may contain an old cache. Header and superblock must be blank, and the same on both hosts.
+	// The LV may contain an old cache. Header and superblock must be blank, and the same on both
+	// hosts.
 	if err := e.Caches.Wipe(ctx, e.localDisk(v)); err != nil {
 		return err
 	}
@@ -196,14 +199,15 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 	return nil
 }
 
-// confirmReplica changes a ready replica to what the request asks: it is up, has this peer, and knows size and id of the image.
+// confirmReplica changes a ready replica to what the request asks: it is up, has this peer, and
+// knows size and id of the image.
 func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
 	next := have
 	next.SizeBytes = want.SizeBytes
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
 	if want.Joined && !have.Joined {
-		// The replica was laid before, and the caller has learned since that it has to be filled. A copy that was used keeps
-		// its data.
+		// The replica was laid before, and the caller has learned since that it has to be filled. A
+		// copy that was used keeps its data.
 		unused, err := e.unused(ctx, have)
 		if err != nil {
 			return err

@@ -15,10 +15,11 @@ import (
 // recoverAtOnce is how many volumes are recovered at the same time.
 const recoverAtOnce = 4
 
-// Recover finds out what is on this host after a start of the service or of the host: volumes from the tags, and DRBD devices,
-// maps and caches from the kernel. It leaves alone what carries I/O, and finishes or undoes what a killed verb left half
-// done. It fails only if the volume group or device-mapper cannot be read; then call it again. Volumes that cannot be
-// recovered are logged and reported by Status and Node.
+// Recover finds out what is on this host after a start of the service or of the host: volumes from
+// the tags, and DRBD devices, maps and caches from the kernel. It leaves alone what carries I/O,
+// and finishes or undoes what a killed verb left half done. It fails only if the volume group or
+// device-mapper cannot be read; then call it again. Volumes that cannot be recovered are logged and
+// reported by Status and Node.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
@@ -101,8 +102,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev c
 	if e.unasked.isSilent() {
 		e.unasked.set(v.name(), true)
 	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
-		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter, which is asked at the
-		// promotion, keeps an outdated copy from being used.
+		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter,
+		// which is asked at the promotion, keeps an outdated copy from being used.
 		e.log.Warn("the replica is outdated according to the record, but could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
@@ -113,7 +114,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev c
 	return e.unmapAndDemote(ctx, v)
 }
 
-// dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm would refuse all files.
+// dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm
+// would refuse all files.
 func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
 	names, err := e.Resources.List(namePrefix)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// registry keeps the contents of the tags in memory, so that status needs no LVM command. Only escached writes the tags,
-// and it writes each change to the disk first.
+// registry keeps the contents of the tags in memory, so that status needs no LVM command. Only
+// escached writes the tags, and it writes each change to the disk first.
 type registry struct {
 	mu      sync.Mutex
 	volumes map[string]volume
@@ -53,8 +53,9 @@ func (r *registry) list() []volume {
 	return out
 }
 
-// reserve adds a new volume. It fails if another volume has the port or the minor, or if there are already limit volumes.
-// It checks and adds in one step, because verbs on different volumes run in parallel.
+// reserve adds a new volume. It fails if another volume has the port or the minor, or if there are
+// already limit volumes. It checks and adds in one step, because verbs on different volumes run in
+// parallel.
 func (r *registry) reserve(v volume, limit int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// repeer gives a replica another partner, if its own data is current. The new partner's metadata is fresh, so DRBD fills it from
-// here. I/O goes on meanwhile.
+// repeer gives a replica another partner, if its own data is current. The new partner's metadata is
+// fresh, so DRBD fills it from here. I/O goes on meanwhile.
 func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
 	if err := e.ensureUp(ctx, have); err != nil {
 		return err
@@ -23,15 +23,15 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeer")
-	// Disconnect while the old partner is still the one on record here: a Primary now asks the arbiter about it, not about the
-	// new one.
+	// Disconnect while the old partner is still the one on record here: a Primary now asks the
+	// arbiter about it, not about the new one.
 	if err := e.Replicator.Disconnect(ctx, have.name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/old_peer_left")
 	if err := e.notFrozen(ctx, have); err != nil {
-		// The old partner was lost at this moment, and the arbiter did not allow going on without it. So it may still be the
-		// one that goes on.
+		// The old partner was lost at this moment, and the arbiter did not allow going on without
+		// it. So it may still be the one that goes on.
 		return errors.Join(err, e.Replicator.Connect(ctx, have.name()))
 	}
 	next.Self, next.Peer = want.Self, want.Peer
@@ -48,7 +48,8 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
 	return err
 }
 
-// mayRepeer fails if this replica may not have every acknowledged write: the new partner would be filled with old data.
+// mayRepeer fails if this replica may not have every acknowledged write: the new partner would be
+// filled with old data.
 func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Status) error {
 	mismatch := func() error {
 		return have.fail(escache.CodeReplicaMismatch,
@@ -61,8 +62,8 @@ func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Statu
 			"its partner %s has the device; give that one the partner %s, or delete the replica here",
 			have.Peer.Name, want.Peer.Name)
 	case st.Disk == drbd.UpToDate:
-		// While I/O is frozen it is not known which of the two copies goes on, and the arbiter is being asked about the old
-		// partner.
+		// While I/O is frozen it is not known which of the two copies goes on, and the arbiter is
+		// being asked about the old partner.
 		return e.notFrozen(ctx, have)
 	case st.Disk != drbd.Inconsistent || st.Linked():
 		return mismatch()

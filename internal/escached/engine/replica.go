@@ -31,8 +31,8 @@ func (e *Engine) resource(v volume) drbd.Resource {
 
 func drbdDevice(v volume) string { return drbd.Device(v.Minor) }
 
-// ensureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not touch a link that works,
-// even if the resource file has changed: it may carry I/O.
+// ensureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
+// touch a link that works, even if the resource file has changed: it may carry I/O.
 func (e *Engine) ensureUp(ctx context.Context, v volume) error {
 	changed, err := e.Resources.Write(e.resource(v))
 	if err != nil {
@@ -61,9 +61,11 @@ func (e *Engine) unused(ctx context.Context, v volume) (bool, error) {
 	return e.Caches.Unused(ctx, e.localDisk(v))
 }
 
-// dirtyHere returns how many bytes in this replica are not yet in Ceph. An error means that this is not known.
+// dirtyHere returns how many bytes in this replica are not yet in Ceph. An error means that this is
+// not known.
 //
-// It counts the local copy only, even if the peer has newer data: what is only on the peer is not lost with this copy.
+// It counts the local copy only, even if the peer has newer data: what is only on the peer is not
+// lost with this copy.
 func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 	unknown := func(why string) error {
 		return v.fail(escache.CodeDirtyUnknown, "it is not known whether the replica on %s is clean: %s; discard=true drops it for good",
@@ -91,8 +93,8 @@ func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 	return dirty, nil
 }
 
-// unmapAndDemote takes from a volume without a device what it still has: link, maps, the Primary role. It ends a stop, and
-// undoes a connect that failed.
+// unmapAndDemote takes from a volume without a device what it still has: link, maps, the Primary
+// role. It ends a stop, and undoes a connect that failed.
 func (e *Engine) unmapAndDemote(ctx context.Context, v volume) error {
 	var errs []error
 	errs = append(errs, e.unlink(v), e.Caches.Remove(ctx, v.name()))
@@ -114,7 +116,8 @@ func (e *Engine) unmapAndDemote(ctx context.Context, v volume) error {
 // demoteTries bounds how often a demotion is tried, once each poll.
 const demoteTries = 25
 
-// demote makes the replica Secondary. It tries for a while, because udev opens every new device for a moment.
+// demote makes the replica Secondary. It tries for a while, because udev opens every new device for
+// a moment.
 func (e *Engine) demote(ctx context.Context, name string) error {
 	var err error
 	for range demoteTries {

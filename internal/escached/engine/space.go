@@ -12,9 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// space keeps the size of the volume group in memory: LVM takes seconds to start on a busy host, and callers poll. Every
-// verb that changes the group reads it again before the verb answers. It is also read once a minute, because others may
-// use the group too.
+// space keeps the size of the volume group in memory: LVM takes seconds to start on a busy host,
+// and callers poll. Every verb that changes the group reads it again before the verb answers. It is
+// also read once a minute, because others may use the group too.
 type space struct {
 	store Store
 	now   func() time.Time
@@ -32,14 +32,15 @@ type spaceReading struct {
 const (
 	// rereadSpace is how often the group is read although no verb changed it.
 	rereadSpace = time.Minute
-	// spaceTooOld is the age from which a reading is reported as an error: a host that could not read its group for so
-	// long is in trouble, not only busy.
+	// spaceTooOld is the age from which a reading is reported as an error: a host that could not
+	// read its group for so long is in trouble, not only busy.
 	spaceTooOld = 5 * time.Minute
 )
 
 func newSpace(store Store, now func() time.Time) *space { return &space{store: store, now: now} }
 
-// refresh returns after a reading that began no earlier than the call. Another caller may have done the reading.
+// refresh returns after a reading that began no earlier than the call. Another caller may have done
+// the reading.
 func (s *space) refresh(ctx context.Context) error {
 	asked := s.now()
 	s.reading.Lock()
@@ -58,8 +59,8 @@ func (s *space) refresh(ctx context.Context) error {
 	return nil
 }
 
-// changed reads the group again after a verb has allocated bytes in it, or freed them if bytes is negative. If the group
-// cannot be read now, changed corrects the last reading by bytes.
+// changed reads the group again after a verb has allocated bytes in it, or freed them if bytes is
+// negative. If the group cannot be read now, changed corrects the last reading by bytes.
 func (s *space) changed(ctx context.Context, bytes int64) {
 	if s.refresh(ctx) == nil {
 		return
@@ -73,8 +74,8 @@ func (s *space) changed(ctx context.Context, bytes int64) {
 	}
 }
 
-// latest returns the last reading and its age. It fails if there is none, if it is older than spaceTooOld, or if the
-// volume group does not exist.
+// latest returns the last reading and its age. It fails if there is none, if it is older than
+// spaceTooOld, or if the volume group does not exist.
 func (s *space) latest() (lvm.Space, time.Duration, error) {
 	last, failed := s.last.Load(), s.failed.Load()
 	why := errors.New("it has not been read yet")

@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// standbyDirt remembers how many dirty bytes a scan of a standby's disk has found, and DRBD's count of written blocks at that
-// time. The result is valid as long as that count does not change.
+// standbyDirt remembers how many dirty bytes a scan of a standby's disk has found, and DRBD's count
+// of written blocks at that time. The result is valid as long as that count does not change.
 type standbyDirt struct {
 	mu    sync.Mutex
 	found map[string]dirtReading
@@ -43,7 +43,8 @@ func (d *standbyDirt) put(name string, r dirtReading) {
 	d.found[name] = r
 }
 
-// known returns the dirty bytes of a current copy that was not written to since it was scanned, or nil.
+// known returns the dirty bytes of a current copy that was not written to since it was scanned, or
+// nil.
 func (d *standbyDirt) known(name string, st drbd.Status) *int64 {
 	if last, ok := d.get(name); ok && st.Current() && last.written == st.DiskWrittenKiB {
 		return last.bytes
@@ -54,12 +55,12 @@ func (d *standbyDirt) known(name string, st drbd.Status) *int64 {
 // nothingFound stands in place of the count of written blocks after a scan that failed.
 const nothingFound = -1
 
-// rereadAfter is the shortest time between two scans of one disk. It spares disks that are written to all the time, or that
-// cannot be read.
+// rereadAfter is the shortest time between two scans of one disk. It spares disks that are written
+// to all the time, or that cannot be read.
 const rereadAfter = 5 * time.Second
 
-// standbyDirty returns the dirty bytes of a replica that is not connected, or nil if they are not certain: the copy must be
-// current, and nothing may have been written while the disk was scanned.
+// standbyDirty returns the dirty bytes of a replica that is not connected, or nil if they are not
+// certain: the copy must be current, and nothing may have been written while the disk was scanned.
 func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *int64 {
 	if !st.Current() || v.Phase != phaseReady {
 		return nil
@@ -80,8 +81,9 @@ func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *in
 // standbyPoll is how often watchStandbys looks for standbys that were not scanned yet.
 const standbyPoll = 5 * time.Second
 
-// watchStandbys scans standbys' disks, one after the other, until ctx ends, so that a status of all volumes has their dirty bytes.
-// It leaves out standbys whose peer is Primary: they change all the time, and the peer's own status has the number.
+// watchStandbys scans standbys' disks, one after the other, until ctx ends, so that a status of all
+// volumes has their dirty bytes. It leaves out standbys whose peer is Primary: they change all the
+// time, and the peer's own status has the number.
 func (e *Engine) watchStandbys(ctx context.Context) {
 	for pause.For(ctx, standbyPoll) == nil {
 		e.scanStandbys(ctx)

@@ -9,9 +9,10 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Status reports the volumes on this host. It takes no lock and does not wait for I/O. Without a ref it reports all volumes and
-// starts no child process, because it is polled. With a ref it reports exactly that volume, which may be absent. The caller
-// then usually has to decide something, so Status scans a standby's disk if it has to.
+// Status reports the volumes on this host. It takes no lock and does not wait for I/O. Without a
+// ref it reports all volumes and starts no child process, because it is polled. With a ref it
+// reports exactly that volume, which may be absent. The caller then usually has to decide
+// something, so Status scans a standby's disk if it has to.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
 	volumes := e.reg.list()

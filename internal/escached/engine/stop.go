@@ -10,8 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails unless the cache is known to
-// be clean.
+// Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails
+// unless the cache is known to be clean.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	return e.withReplica(ctx, req.VolumeRef, "stop", e.stop)
 }
@@ -80,8 +80,8 @@ func (e *Engine) stayedClean(ctx context.Context, v volume, dev cache.State) err
 	return errors.Join(err, back)
 }
 
-// standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk is
-// not scanned again. It does so only if nothing was written since before.
+// standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk
+// is not scanned again. It does so only if nothing was written since before.
 func (e *Engine) standsClean(v volume, before drbd.Status) {
 	after, up, err := e.replica(v.Minor)
 	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {

@@ -18,8 +18,8 @@ const (
 // poll is how often the kernel's state is read while a verb waits for it to change.
 const poll = 200 * time.Millisecond
 
-// begin locks the volume for a verb. The context that it returns does not end when the caller hangs up, so that the verb
-// is not stopped half way.
+// begin locks the volume for a verb. The context that it returns does not end when the caller hangs
+// up, so that the verb is not stopped half way.
 func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
@@ -31,9 +31,9 @@ func (e *Engine) begin(ctx context.Context, ref escache.VolumeRef, verb string, 
 	return ctx, func() { cancel(); release() }, nil
 }
 
-// beginInTurn is begin for verbs that lay or remove replicas. When many pods start, dozens of them come at once, and all
-// would time out if they ran together. So only a few run at a time, in the order in which they came. The verb's time
-// limit starts with its turn.
+// beginInTurn is begin for verbs that lay or remove replicas. When many pods start, dozens of them
+// come at once, and all would time out if they ran together. So only a few run at a time, in the
+// order in which they came. The verb's time limit starts with its turn.
 func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
 	waiting, done, err := e.begin(ctx, ref, verb, turnTimeout)
 	if err != nil {
@@ -48,7 +48,8 @@ func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb st
 	return ctx, func() { cancel(); e.turns.Release(1); done() }, nil
 }
 
-// lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the volume is locked.
+// lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the
+// volume is locked.
 func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
 	release, err = e.locks.Begin(nameOf(ref), verb)
 	if err != nil {
@@ -73,7 +74,8 @@ func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
 	return v, nil
 }
 
-// connected returns the volume and its device. It fails with CodeNotConnected if there is no device here.
+// connected returns the volume and its device. It fails with CodeNotConnected if there is no device
+// here.
 func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, cache.State, error) {
 	v, err := e.known(ref)
 	if err != nil {
@@ -116,7 +118,8 @@ func (e *Engine) withDevice(
 	return do(ctx, v, dev)
 }
 
-// change is withDevice for verbs that change the running device. It refuses while the volume is held or its I/O is frozen.
+// change is withDevice for verbs that change the running device. It refuses while the volume is
+// held or its I/O is frozen.
 func (e *Engine) change(
 	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, cache.State) error,
 ) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// namePrefix begins every name that escached gives to kernel objects. escached does not touch objects with other names.
+// namePrefix begins every name that escached gives to kernel objects. escached does not touch
+// objects with other names.
 const namePrefix = "escache-"
 
 // phase says how far laying or removing a replica got.
@@ -21,11 +22,13 @@ const (
 	phaseCreating phase = "creating" // nothing was ever written through it
 	phaseReady    phase = "ready"
 	phaseDeleting phase = "deleting" // the removal is decided, and repeated until it succeeds
-	// Another node has taken the volume over. The device here is being given up; that is repeated until it succeeds.
+	// Another node has taken the volume over. The device here is being given up; that is repeated
+	// until it succeeds.
 	phaseAbandoning phase = "abandoning"
 )
 
-// volume describes one replica on this host. It is stored in the tags of the logical volume and nowhere else.
+// volume describes one replica on this host. It is stored in the tags of the logical volume and
+// nowhere else.
 type volume struct {
 	escache.VolumeRef
 
@@ -37,16 +40,16 @@ type volume struct {
 	Port       int
 	Minor      int
 	Epoch      int64
-	// Joined means that the replica started empty beside one that holds the volume. It is never declared equal to its
-	// peer; a resync has to fill it.
+	// Joined means that the replica started empty beside one that holds the volume. It is never
+	// declared equal to its peer; a resync has to fill it.
 	Joined bool
 	// Formatted is set before this host makes the device available for the first time.
 	Formatted bool
 	Phase     phase
 }
 
-// nameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all three, however long the
-// names of pool and image are.
+// nameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
+// three, however long the names of pool and image are.
 func nameOf(ref escache.VolumeRef) string {
 	sum := sha256.Sum256([]byte(ref.Pool + "/" + ref.Image))
 	return namePrefix + hex.EncodeToString(sum[:8])

@@ -4,9 +4,9 @@ import (
 	"context"
 )
 
-// Watch runs the background work until ctx ends: it asks the arbiter again about frozen I/O and outdated replicas, reconnects
-// replicas, cleans up what verbs left behind, releases overdue holds, and reads again what status reports. Call it after
-// Recover.
+// Watch runs the background work until ctx ends: it asks the arbiter again about frozen I/O and
+// outdated replicas, reconnects replicas, cleans up what verbs left behind, releases overdue holds,
+// and reads again what status reports. Call it after Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watchFrozen(ctx)
 	go e.watchLeftovers(ctx)

@@ -15,9 +15,9 @@ const (
 	aloneLongest = 2 * time.Minute
 )
 
-// watchAlone reconnects replicas whose link DRBD has given up (StandAlone), as after a former partner called the wrong port
-// or a handshake failed for a transient reason. It leaves frozen I/O and outdated copies alone: those wait for the
-// arbiter.
+// watchAlone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
+// partner called the wrong port or a handshake failed for a transient reason. It leaves frozen I/O
+// and outdated copies alone: those wait for the arbiter.
 func (e *Engine) watchAlone(ctx context.Context) {
 	type try struct {
 		next time.Time

@@ -14,8 +14,9 @@ const askAgainEvery = 10 * time.Second
 // frozenPoll is how often watchFrozen looks for frozen I/O. An idle host does not notice it.
 const frozenPoll = 3 * time.Second
 
-// watchFrozen asks the arbiter again about Primaries that have lost their peer and whose I/O is frozen, because the arbiter
-// may have been unreachable before. DRBD asks only once by itself; a disconnect makes it ask again.
+// watchFrozen asks the arbiter again about Primaries that have lost their peer and whose I/O is
+// frozen, because the arbiter may have been unreachable before. DRBD asks only once by itself; a
+// disconnect makes it ask again.
 func (e *Engine) watchFrozen(ctx context.Context) {
 	since := map[string]time.Time{}
 	for pause.For(ctx, frozenPoll) == nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// leftoverEvery is how often watchLeftovers looks for leftovers. Something is a leftover if it is found twice in a row
-// while no verb runs on the volume.
+// leftoverEvery is how often watchLeftovers looks for leftovers. Something is a leftover if it is
+// found twice in a row while no verb runs on the volume.
 const leftoverEvery = time.Minute
 
-// watchLeftovers unmaps and demotes volumes that a verb could not, because the kernel kept them busy for too long. It
-// matters because an image that is still mapped here cannot be mapped on the peer.
+// watchLeftovers unmaps and demotes volumes that a verb could not, because the kernel kept them
+// busy for too long. It matters because an image that is still mapped here cannot be mapped on the
+// peer.
 func (e *Engine) watchLeftovers(ctx context.Context) {
 	before := map[string]bool{}
 	for pause.For(ctx, leftoverEvery) == nil {

@@ -187,7 +187,8 @@ func (w *world) takenOver(epoch int64) {
 	}
 }
 
-// freeze is what DRBD does when the peer of a Primary is lost and the arbiter does not grant going on.
+// freeze is what DRBD does when the peer of a Primary is lost and the arbiter does not grant going
+// on.
 func (w *world) freeze(name string) {
 	st := w.minors[w.minorOf(name)]
 	st.Connection, st.PeerRole, st.PeerDisk, st.Suspended = "WFConnection", "Unknown", "DUnknown", true

@@ -19,8 +19,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// world is one host as the engine sees it through its layers, with a peer that is there and answers. Every change goes
-// through step, which a test can make fail or kill the engine.
+// world is one host as the engine sees it through its layers, with a peer that is there and
+// answers. Every change goes through step, which a test can make fail or kill the engine.
 type world struct {
 	t      *testing.T
 	dir    string
@@ -35,7 +35,8 @@ type world struct {
 	caches *cachetest.Fake
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
-	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not grant going on.
+	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
+	// grant going on.
 	lostOnLeaving bool
 	// ioFailed is told when frozen I/O was made to fail.
 	ioFailed func()

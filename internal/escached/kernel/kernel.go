@@ -1,4 +1,5 @@
-// Package kernel loads the kernel modules that escached needs, and reports which of them the running kernel has.
+// Package kernel loads the kernel modules that escached needs, and reports which of them the
+// running kernel has.
 package kernel
 
 import (
@@ -27,8 +28,8 @@ type Kernel struct {
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches is the cache's engine: its version in the kernel, "" for none, and its modules, the most
-	// important first.
+	// caches is the cache's engine: its version in the kernel, "" for none, and its modules, the
+	// most important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
 		Modules() []string
@@ -54,8 +55,8 @@ func (k *Kernel) Load(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Describe returns the parts found, of which an absent one has version "", and a sentence for each part
-// that is absent or cannot be used.
+// Describe returns the parts found, of which an absent one has version "", and a sentence for each
+// part that is absent or cannot be used.
 func (k *Kernel) Describe(ctx context.Context) (found escache.Kernel, missing []string) {
 	found.RBD = k.images.Available()
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {

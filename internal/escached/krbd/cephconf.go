@@ -13,7 +13,8 @@ import (
 // ErrConfig says that ceph.conf or the keyring does not hold what a map needs.
 var ErrConfig = errors.New("Ceph's client configuration is incomplete") //nolint:staticcheck // a name
 
-// ini reads the sections of ceph.conf or a keyring. Keys are spelled with spaces, underscores or dashes in the wild.
+// ini reads the sections of ceph.conf or a keyring. Keys are spelled with spaces, underscores or
+// dashes in the wild.
 func ini(path string) (map[string]map[string]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -66,8 +67,9 @@ func monitors(ctx context.Context, confPath, user string) ([]string, error) {
 	return mons, nil
 }
 
-// One address of mon_host: an optional protocol, a host (IPv6 in brackets), an optional port and nonce. Groups such as
-// [v2:A:3300,v1:A:6789] need no grammar of their own: their brackets match nothing.
+// One address of mon_host: an optional protocol, a host (IPv6 in brackets), an optional port and
+// nonce. Groups such as [v2:A:3300,v1:A:6789] need no grammar of their own: their brackets match
+// nothing.
 var monAddress = regexp.MustCompile(`(?:\b(v1|v2|any):)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d+))?(?:/\d+)?`)
 
 func parseMonHost(value string, lookup func(string) ([]string, error)) ([]string, error) {

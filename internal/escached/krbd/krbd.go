@@ -1,5 +1,5 @@
-// Package krbd maps RBD images with the kernel's client, each as a client of its own that holds the image's exclusive
-// lock: putting that one client on Ceph's blocklist stops this map and no other.
+// Package krbd maps RBD images with the kernel's client, each as a client of its own that holds the
+// image's exclusive lock: putting that one client on Ceph's blocklist stops this map and no other.
 package krbd
 
 import (
@@ -28,8 +28,9 @@ var (
 )
 
 const (
-	// options makes each map a client of its own that must get the lock. A dead holder's lock is broken by krbd itself
-	// after 30 s; giving up earlier leaves that decision to those who keep the blocklist.
+	// options makes each map a client of its own that must get the lock. A dead holder's lock is
+	// broken by krbd itself after 30 s; giving up earlier leaves that decision to those who keep
+	// the blocklist.
 	options = "exclusive,noshare,lock_timeout=20,mount_timeout=15"
 	// mapTimeout is longer than the kernel's own limits together.
 	mapTimeout   = 50 * time.Second
@@ -78,7 +79,8 @@ type Device struct {
 // Path is the device's node.
 func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
 
-// Map maps an image exclusively and returns its device. What an earlier, unfinished call left must be unmapped first.
+// Map maps an image exclusively and returns its device. What an earlier, unfinished call left must
+// be unmapped first.
 func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
 	mons, err := monitors(ctx, c.cfg.Conf, c.cfg.User)
 	if err != nil {
@@ -142,7 +144,8 @@ func (c *Client) reachable(ctx context.Context, mons []string) bool {
 	})
 }
 
-// Unmap removes a mapped device. ErrBusy while something holds it open; removing what is not there succeeds.
+// Unmap removes a mapped device. ErrBusy while something holds it open; removing what is not there
+// succeeds.
 func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 	err := c.write.WriteSysfs(ctx, volume, c.bus("remove_single_major"), []byte(strconv.Itoa(id)), unmapTimeout)
 	switch {
@@ -156,8 +159,8 @@ func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 	return nil
 }
 
-// Find lists escached's maps of an image, oldest first; empty names stand for any. Maps made by others, without a client
-// of their own, are not touched and not listed.
+// Find lists escached's maps of an image, oldest first; empty names stand for any. Maps made by
+// others, without a client of their own, are not touched and not listed.
 func (c *Client) Find(pool, image string) ([]Device, error) {
 	dirs, err := filepath.Glob(c.bus("devices/[0-9]*"))
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package lvm keeps the caches' logical volumes: space, creation and removal, and the tags that say what each one is.
+// Package lvm keeps the caches' logical volumes: space, creation and removal, and the tags that say
+// what each one is.
 package lvm
 
 import (
@@ -21,8 +22,8 @@ var ErrNoRoom = errors.New("the volume group has not enough free space")
 // ErrNoGroup says that the volume group is not there.
 var ErrNoGroup = errors.New("the volume group does not exist")
 
-// LVM never looks at what escached builds: reading a frozen or suspended device would hang every LVM command. The filter
-// comes on top of the host's own global_filter.
+// LVM never looks at what escached builds: reading a frozen or suspended device would hang every
+// LVM command. The filter comes on top of the host's own global_filter.
 const config = `devices { filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|","r|/dev/escache/|"] }` +
 	` activation { auto_set_activation_skip=0 }`
 
@@ -30,7 +31,8 @@ const config = `devices { filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|",
 type Group struct {
 	name string
 	run  command.Runner
-	// LVM serialises changes by a lock of its own, and waiters time out on a busy host: queue here instead.
+	// LVM serialises changes by a lock of its own, and waiters time out on a busy host: queue here
+	// instead.
 	mu sync.Mutex
 }
 
@@ -91,7 +93,8 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-// Volumes lists the group's volumes that carry tags of ours. readOnly takes no lock, for callers that must not wait.
+// Volumes lists the group's volumes that carry tags of ours. readOnly takes no lock, for callers
+// that must not wait.
 func (g *Group) Volumes(ctx context.Context, readOnly bool) ([]Volume, error) {
 	args := []string{
 		"lvs", "--reportformat", "json", "--units", "b", "--nosuffix",
@@ -143,7 +146,8 @@ func parseVolumes(data []byte) ([]Volume, error) {
 	return out, nil
 }
 
-// Create makes an active volume of at least size bytes, tagged from its first moment. ErrNoRoom if it does not fit.
+// Create makes an active volume of at least size bytes, tagged from its first moment. ErrNoRoom if
+// it does not fit.
 func (g *Group) Create(ctx context.Context, name string, size int64, tags map[string]string) error {
 	args := []string{
 		"lvcreate", "--yes", "--wipesignatures", "n", "--zero", "n",

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// LVM takes only [A-Za-z0-9_+.=:&#!/-] in tags and no more than 1024 bytes. A pair is kept as "escache.KEY=VALUE";
-// in VALUE every byte that could be refused is written as "+XX", so any name fits and stays readable.
+// LVM takes only [A-Za-z0-9_+.=:&#!/-] in tags and no more than 1024 bytes. A pair is kept as
+// "escache.KEY=VALUE"; in VALUE every byte that could be refused is written as "+XX", so any name
+// fits and stays readable.
 const tagPrefix = "escache."
 
 // EncodeTag makes the tag of one pair. Keys are the project's own and need no encoding.

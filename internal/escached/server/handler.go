@@ -33,8 +33,8 @@ type Engine interface {
 	Resize(ctx context.Context, req escache.ResizeRequest) error
 	Abandon(ctx context.Context, req escache.AbandonRequest) error
 
-	// Recover finds out what is on this host. The server repeats it until it succeeds. Before that it calls no verb that
-	// changes something.
+	// Recover finds out what is on this host. The server repeats it until it succeeds. Before that
+	// it calls no verb that changes something.
 	Recover(ctx context.Context) error
 	// Watch runs the engine's background work until ctx ends. The server calls it after Recover.
 	Watch(ctx context.Context)
@@ -42,7 +42,8 @@ type Engine interface {
 	Collectors() []prometheus.Collector
 }
 
-// call is one operation of the API. It parses the request, runs the verb and returns the body of the answer, nil for 204.
+// call is one operation of the API. It parses the request, runs the verb and returns the body of
+// the answer, nil for 204.
 type call func(r *http.Request) (any, error)
 
 // api routes requests to verbs.
@@ -220,8 +221,8 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// Handler serves the API, and the metrics at /metrics. Requests that change something wait for ready, and fail with its
-// error.
+// Handler serves the API, and the metrics at /metrics. Requests that change something wait for
+// ready, and fail with its error.
 func Handler(engine Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()

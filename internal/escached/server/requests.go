@@ -21,7 +21,8 @@ import (
 // maxBody bounds a request's body, in bytes.
 const maxBody = 64 << 10
 
-// minCache is the size of the smallest cache that works, in bytes: header, metadata of the cache and of DRBD, some data.
+// minCache is the size of the smallest cache that works, in bytes: header, metadata of the cache
+// and of DRBD, some data.
 const minCache = 8 << 20
 
 var (
@@ -33,7 +34,8 @@ func invalid(format string, args ...any) error {
 	return fail(escache.CodeInvalidRequest, format, args...)
 }
 
-// decode reads a body into a request. The body is one JSON value in UTF-8. Unknown fields are errors.
+// decode reads a body into a request. The body is one JSON value in UTF-8. Unknown fields are
+// errors.
 func decode(r *http.Request, into any) error {
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	switch {
@@ -55,7 +57,8 @@ func decode(r *http.Request, into any) error {
 	return nil
 }
 
-// query reads the parameters of the URL. A parameter that is not allowed, or given twice, is an error.
+// query reads the parameters of the URL. A parameter that is not allowed, or given twice, is an
+// error.
 func query(r *http.Request, allowed ...string) (map[string]string, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -169,7 +172,8 @@ func checkSeconds(key string, n, most int) error {
 	return nil
 }
 
-// discardOf reads the parameter discard, which allows losing data. Only "true" means yes; left out means no.
+// discardOf reads the parameter discard, which allows losing data. Only "true" means yes; left out
+// means no.
 func discardOf(text string, given bool) (bool, error) {
 	switch {
 	case !given, text == "false":

@@ -1,4 +1,5 @@
-// Package server serves the escache API and escached's metrics over HTTP: on a unix socket, and on TCP with mutual TLS.
+// Package server serves the escache API and escached's metrics over HTTP: on a unix socket, and on
+// TCP with mutual TLS.
 package server
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
-// shutdownGrace is how long the server waits for running calls when it stops. Work in the kernel goes on without it.
+// shutdownGrace is how long the server waits for running calls when it stops. Work in the kernel
+// goes on without it.
 const shutdownGrace = 20 * time.Second
 
 // recoverEvery is how long the server waits before it tries a failed recovery again.
@@ -33,7 +35,8 @@ type Server struct {
 	cfg    escached.Config
 	engine Engine
 	log    *slog.Logger
-	// recovered is closed when the engine has found out what is on this host. Until then, notYet says why it has not.
+	// recovered is closed when the engine has found out what is on this host. Until then, notYet
+	// says why it has not.
 	recovered chan struct{}
 	notYet    atomic.Pointer[error]
 }
@@ -79,8 +82,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// ready waits for the recovery after a start. It usually takes a moment. After startPatience, ready returns why it has
-// not succeeded yet.
+// ready waits for the recovery after a start. It usually takes a moment. After startPatience, ready
+// returns why it has not succeeded yet.
 func (s *Server) ready(ctx context.Context) error {
 	select {
 	case <-s.recovered:
@@ -91,7 +94,8 @@ func (s *Server) ready(ctx context.Context) error {
 	return *s.notYet.Load()
 }
 
-// recover repeats the recovery until it succeeds, then runs the engine's background work until ctx ends.
+// recover repeats the recovery until it succeeds, then runs the engine's background work until ctx
+// ends.
 func (s *Server) recover(ctx context.Context) {
 	for {
 		err := s.engine.Recover(ctx)

@@ -14,8 +14,8 @@ type lifeStep struct {
 	held bool
 }
 
-// life brings a cache up and down again, with a call of every method that changes something. It writes
-// three blocks filled with mark, of which the last is still dirty at the end.
+// life brings a cache up and down again, with a call of every method that changes something. It
+// writes three blocks filled with mark, of which the last is still dirty at the end.
 func (s *suite) life(mark byte) []lifeStep {
 	name := s.name()
 	write := func(number int64) func(context.Context) error {

@@ -10,9 +10,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Fake is a host with a cache engine in memory. It passes the contract, so what its users see is what
-// they see of a real engine. All caches use one engine, and all are gone after Reboot, but not what is
-// on their disks.
+// Fake is a host with a cache engine in memory. It passes the contract, so what its users see is
+// what they see of a real engine. All caches use one engine, and all are gone after Reboot, but not
+// what is on their disks.
 type Fake struct {
 	// Step is called before every change with what the change is. Its error stops the change.
 	Step func(what string) error

@@ -1,5 +1,5 @@
-// Package cachetest holds the contract of cache.Engine as tests that any engine must pass, and Fake,
-// an engine in memory for the tests of its users.
+// Package cachetest holds the contract of cache.Engine as tests that any engine must pass, and
+// Fake, an engine in memory for the tests of its users.
 package cachetest
 
 import (

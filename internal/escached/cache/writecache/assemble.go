@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/devmapper"
 )
 
-// Assemble implements cache.Engine. Prepare must have checked the disk: the kernel formats a blank one.
+// Assemble implements cache.Engine. Prepare must have checked the disk: the kernel formats a blank
+// one.
 func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err error) {
 	name, t := s.Disk.Name, tableOf(s)
 	if err := e.dm.Create(ctx, name, name, t.String()); err != nil {
@@ -26,8 +27,8 @@ func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err e
 	return devmapper.Node(front(name)), nil
 }
 
-// assembledRight looks at a new device before anyone uses it: creating one on an origin or disk that
-// fails succeeds all the same.
+// assembledRight looks at a new device before anyone uses it: creating one on an origin or disk
+// that fails succeeds all the same.
 func (e *Engine) assembledRight(ctx context.Context, name string) error {
 	d, err := e.device(ctx, name)
 	switch {
@@ -41,7 +42,8 @@ func (e *Engine) assembledRight(ctx context.Context, name string) error {
 	return nil
 }
 
-// Remove implements cache.Engine. It also removes the device under which a killed Prepare formatted.
+// Remove implements cache.Engine. It also removes the device under which a killed Prepare
+// formatted.
 func (e *Engine) Remove(ctx context.Context, name string) error {
 	return errors.Join(e.remove(ctx, name, name), e.remove(ctx, name, formatting(name)))
 }

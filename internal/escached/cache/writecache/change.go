@@ -64,8 +64,8 @@ func (e *Engine) Resume(ctx context.Context, name string) error {
 // undoTimeout bounds putting the old table back. The caller's time may be over by then.
 const undoTimeout = 2 * time.Minute
 
-// reload puts a table in place of the running one under open files. If that fails, I/O must not stay
-// suspended: then it loads the old table again.
+// reload puts a table in place of the running one under open files. If that fails, I/O must not
+// stay suspended: then it loads the old table again.
 func (e *Engine) reload(ctx context.Context, name string, old, next table) error {
 	err := e.suspendAndLoad(ctx, name, next)
 	if err == nil {
@@ -80,8 +80,8 @@ func (e *Engine) reload(ctx context.Context, name string, old, next table) error
 	return errors.Join(err, e.loadAndResume(ctx, name, old))
 }
 
-// suspendAndLoad suspends without freezing the file system and without a flush: with an error set, a
-// plain suspend aborts ext4's journal.
+// suspendAndLoad suspends without freezing the file system and without a flush: with an error set,
+// a plain suspend aborts ext4's journal.
 func (e *Engine) suspendAndLoad(ctx context.Context, name string, next table) error {
 	if err := e.dm.SuspendNoFlush(ctx, name, name); err != nil {
 		return err

@@ -11,13 +11,14 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Wipe implements cache.Engine. It zeroes escached's header and the kernel's superblock in one write.
+// Wipe implements cache.Engine. It zeroes escached's header and the kernel's superblock in one
+// write.
 func (e *Engine) Wipe(ctx context.Context, disk cache.Disk) error {
 	return e.disks.Write(ctx, disk.Name, disk.Path, 0, make([]byte, superblockAt+cache.BlockBytes))
 }
 
-// Unused implements cache.Engine. The header is written before anything else, so a blank one means an
-// unused disk. The superblock is read too: a resync need not copy the header first.
+// Unused implements cache.Engine. The header is written before anything else, so a blank one means
+// an unused disk. The superblock is read too: a resync need not copy the header first.
 func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
 	for _, offset := range []int64{0, superblockAt} {
 		block, err := e.disks.Read(ctx, disk.Name, disk.Path, offset, cache.BlockBytes)

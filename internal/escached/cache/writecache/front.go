@@ -14,11 +14,11 @@ import (
 //	linear (counted, frozen and removed by device-mapper) → loop → dm-writecache
 //
 // With its cache on a disk, dm-writecache answers a write that must be stable at once (FUA, with
-// which a file system ends an fsync) as soon as the block itself is stable. The entry that says where
-// the block lies may follow a second later: if power fails before, the synced block is lost
-// (drivers/md/dm-writecache.c: writecache_map_write; Linux 4.18 to 6.x at least). It handles a flush
-// correctly. A loop device has a cache to flush but no FUA, so the kernel's block layer turns every
-// FUA into a flush after the write.
+// which a file system ends an fsync) as soon as the block itself is stable. The entry that says
+// where the block lies may follow a second later: if power fails before, the synced block is lost
+// (drivers/md/dm-writecache.c: writecache_map_write; Linux 4.18 to 6.x at least). It handles a
+// flush correctly. A loop device has a cache to flush but no FUA, so the kernel's block layer turns
+// every FUA into a flush after the write.
 const frontSuffix = "-front"
 
 func front(name string) string { return name + frontSuffix }
@@ -53,8 +53,8 @@ func (e *Engine) expose(ctx context.Context, name string, size int64) error {
 	return e.dm.Resume(ctx, name, front(name))
 }
 
-// seenFromFront replaces what dm-writecache's own device says about its users with what the device in
-// front says.
+// seenFromFront replaces what dm-writecache's own device says about its users with what the device
+// in front says.
 func (e *Engine) seenFromFront(d *device, name string, all map[string]devmapper.Device) error {
 	if f, there := all[front(name)]; there {
 		d.open, d.suspended = f.Open, d.suspended || f.Suspended

@@ -19,8 +19,8 @@ import (
 )
 
 // host has a kernel as far as this engine sees it: device-mapper with the targets linear and
-// writecache, loop devices, one disk and one origin. It does what the kernel does, also where that is
-// surprising: see resume.
+// writecache, loop devices, one disk and one origin. It does what the kernel does, also where that
+// is surprising: see resume.
 type host struct {
 	t       *testing.T
 	mu      sync.Mutex

@@ -81,8 +81,8 @@ func (h *host) Remove(_ context.Context, _, name string) error {
 	return nil
 }
 
-// Suspend implements Mapper. A failing origin does not make it fail, but with the error set it aborts
-// the journal of a file system.
+// Suspend implements Mapper. A failing origin does not make it fail, but with the error set it
+// aborts the journal of a file system.
 func (h *host) Suspend(_ context.Context, _, name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,8 +122,8 @@ func (h *host) Load(_ context.Context, _, name, table string) error {
 	return nil
 }
 
-// Resume implements Mapper. With the error set and no table loaded, the cache looks empty afterwards:
-// what was dirty is lost.
+// Resume implements Mapper. With the error set and no table loaded, the cache looks empty
+// afterwards: what was dirty is lost.
 func (h *host) Resume(_ context.Context, _, name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -41,8 +41,8 @@ func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, u
 	return nil
 }
 
-// format has the kernel format the disk. The header says whose the disk is before anything else is on
-// it, and that it is formatted before anyone can write through it.
+// format has the kernel format the disk. The header says whose the disk is before anything else is
+// on it, and that it is formatted before anyone can write through it.
 func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header) error {
 	name := s.Disk.Name
 	if err := e.writeHeader(ctx, s.Disk, header); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// errSuperblock means that there is no dm-writecache superblock where one must be. The kernel formats
-// a zeroed superblock without a warning, which would drop everything in the cache. So this is checked
-// before the kernel gets the disk.
+// errSuperblock means that there is no dm-writecache superblock where one must be. The kernel
+// formats a zeroed superblock without a warning, which would drop everything in the cache. So this
+// is checked before the kernel gets the disk.
 var errSuperblock = fmt.Errorf("%w: its superblock is not dm-writecache's", cache.ErrCorrupt)
 
 // superblock is the start of dm-writecache's metadata (drivers/md/dm-writecache.c,
@@ -56,8 +56,8 @@ func parseSuperblock(block []byte) (sb superblock, blank bool, err error) {
 }
 
 // CountDirty returns how many bytes the cache at offset holds that its origin lacks. It applies the
-// kernel's rules of assembly: an entry counts if its sequence number is below the superblock's, once
-// for each of the origin's sectors. A blank superblock holds nothing.
+// kernel's rules of assembly: an entry counts if its sequence number is below the superblock's,
+// once for each of the origin's sectors. A blank superblock holds nothing.
 func CountDirty(dev io.ReaderAt, offset int64) (int64, error) {
 	block := make([]byte, cache.BlockBytes)
 	if _, err := dev.ReadAt(block, offset); err != nil {
@@ -70,7 +70,8 @@ func CountDirty(dev io.ReaderAt, offset int64) (int64, error) {
 	dirty := map[uint64]struct{}{}
 	const chunk = 1 << 20
 	buf := make([]byte, chunk)
-	// Direct I/O reads whole blocks, entries start at 64: walk the blocks and skip what is not an entry.
+	// Direct I/O reads whole blocks, entries start at 64: walk the blocks and skip what is not an
+	// entry.
 	end := int64(entriesOffset) + int64(sb.Blocks)*entryBytes
 	for pos := int64(0); pos < end; pos += chunk {
 		want := min(int64(chunk), roundUp(end-pos, cache.BlockBytes))

@@ -21,7 +21,8 @@ type table struct {
 	// origin and disk are paths, or MAJOR:MINOR in what the kernel prints.
 	origin string
 	disk   string
-	// options: a zero watermark leaves the kernel's default. The kernel's "cleaner" is write-through.
+	// options: a zero watermark leaves the kernel's default. The kernel's "cleaner" is
+	// write-through.
 	options cache.Options
 }
 
@@ -95,8 +96,8 @@ func parseTable(bytes int64, text string) (table, error) {
 	return t, nil
 }
 
-// counters is what the kernel counts for one cache. All but blocks and free start at zero when it is
-// assembled; blocks is zero while it cannot say anything.
+// counters is what the kernel counts for one cache. All but blocks and free start at zero when it
+// is assembled; blocks is zero while it cannot say anything.
 type counters struct {
 	failed    bool
 	blocks    int64

@@ -12,8 +12,8 @@ import (
 // messageTimeout is when dmsetup is given up that waits for the answer to a flush.
 const messageTimeout = 24 * time.Hour
 
-// WriteBack implements cache.Engine. The kernel answers the message when all is written, however long
-// the origin takes, and nothing calls it back.
+// WriteBack implements cache.Engine. The kernel answers the message when all is written, however
+// long the origin takes, and nothing calls it back.
 func (e *Engine) WriteBack(ctx context.Context, name string) error {
 	if _, err := e.device(ctx, name); err != nil {
 		return err
@@ -21,9 +21,9 @@ func (e *Engine) WriteBack(ctx context.Context, name string) error {
 	return e.dm.Message(ctx, name, name, "flush", messageTimeout)
 }
 
-// Hold implements cache.Engine: it flushes once more and suspends with the file system frozen, so the
-// origin is then complete and consistent. It does not suspend a device with an error: that would
-// abort ext4's journal.
+// Hold implements cache.Engine: it flushes once more and suspends with the file system frozen, so
+// the origin is then complete and consistent. It does not suspend a device with an error: that
+// would abort ext4's journal.
 func (e *Engine) Hold(ctx context.Context, name string) error {
 	d, err := e.device(ctx, name)
 	switch {

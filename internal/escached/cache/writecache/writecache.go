@@ -1,5 +1,5 @@
-// Package writecache is the cache engine on the kernel's dm-writecache. Nothing outside this package
-// knows how dm-writecache behaves.
+// Package writecache is the cache engine on the kernel's dm-writecache. Nothing outside this
+// package knows how dm-writecache behaves.
 //
 // What users get is not dm-writecache's own device but one in front of it (front.go):
 //

@@ -41,7 +41,8 @@ func New(run command.Runner) *Control {
 	return &Control{run: run, sys: "/sys/block", number: deviceNumber, backing: backingNumber}
 }
 
-// Find returns the loop device of a block device, "" if it has none. It starts no child and waits for no I/O.
+// Find returns the loop device of a block device, "" if it has none. It starts no child and waits
+// for no I/O.
 func (c *Control) Find(backing string) (string, error) {
 	number, err := c.number(backing)
 	if errors.Is(err, os.ErrNotExist) {
@@ -60,8 +61,9 @@ func (c *Control) Find(backing string) (string, error) {
 			continue // it was taken away just now
 		}
 		device := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file)))
-		// The file that the kernel names may be another node of the same device. Where the loop device was made in a container that has
-		// ended, the kernel names the file as nobody sees it any more; then the loop device itself has to be asked.
+		// The file that the kernel names may be another node of the same device. Where the loop
+		// device was made in a container that has ended, the kernel names the file as nobody sees
+		// it any more; then the loop device itself has to be asked.
 		other, err := c.number(strings.TrimSpace(string(path)))
 		if err != nil {
 			other, err = c.backing(device)
@@ -98,8 +100,8 @@ func deviceNumber(path string) (uint64, error) {
 	return st.Rdev, nil
 }
 
-// Attach returns the loop device of a block device, as large as that is now, and makes it if there is none. Its I/O goes past the page
-// cache.
+// Attach returns the loop device of a block device, as large as that is now, and makes it if there
+// is none. Its I/O goes past the page cache.
 func (c *Control) Attach(ctx context.Context, volume, backing string, size int64) (string, error) {
 	device, err := c.Find(backing)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// kernel has loop devices, shown in a directory like /sys/block, and block devices with a number each.
+// kernel has loop devices, shown in a directory like /sys/block, and block devices with a number
+// each.
 type kernel struct {
 	t       *testing.T
 	sys     string
