@@ -1,5 +1,5 @@
-// Package orphans finds what nothing points to any more: images without a CacheVolume, and CacheVolumes without a
-// PersistentVolume. It only tells. Removing one is an explicit act that names it.
+// Package orphans finds images without a CacheVolume, and CacheVolumes without a PersistentVolume. It
+// removes one only if it is named.
 package orphans
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Images is what a search needs of Ceph.
+// Images lists the images of a pool.
 type Images interface {
 	// List returns the names of a pool's images that begin with prefix.
 	List(ctx context.Context, clusterID, pool, prefix string) ([]string, error)
@@ -34,7 +34,7 @@ type Image struct {
 	Image string
 }
 
-// String is what names the image when it is to be removed.
+// String returns CLUSTERID/POOL/IMAGE, the name by which the image can be removed.
 func (i Image) String() string { return i.ClusterID + "/" + i.Pool.Pool + "/" + i.Image }
 
 // Volume is a CacheVolume that no PersistentVolume names.
@@ -44,27 +44,31 @@ type Volume struct {
 	Since time.Time
 }
 
-// Found is what a search found, in the order of the names.
+// Found is the result of a search, sorted by name.
 type Found struct {
 	Images  []Image
 	Volumes []Volume
 }
 
-// Search says where to look.
+// Search looks for orphans.
 type Search struct {
-	// Reader reads the API server's objects; for a removal, the API server itself and not a cache.
+	// Reader reads Kubernetes objects. Before a removal it must read from the API server itself and not
+	// from a cache.
 	Reader client.Reader
 	Images Images
-	// Prefix begins the names of this Kubernetes cluster's images. Others are not looked at.
+	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
 	Prefix string
-	// Young is how old a CacheVolume has to be before it is missed by a PersistentVolume: its creation may be running.
+	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its creation
+	// may still be running.
 	Young time.Duration
 	Now   func() time.Time
 }
 
-// Find looks everywhere. An unreachable cluster does not keep the others from being looked at; the error names it.
+// Find searches all pools. If a Ceph cluster does not answer, Find searches the others, and the error
+// names it.
 func (s Search) Find(ctx context.Context) (Found, error) {
-	// Images first: one whose record is written after this list is in neither, and one that is in the list has its record already.
+	// Images first. A record is written before its image is made: so an image in this list has its
+	// record already, and an image that is made later is not in it.
 	pools, err := s.pools(ctx)
 	if err != nil {
 		return Found{}, err
@@ -103,7 +107,7 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	return found, errors.Join(failures...)
 }
 
-// pools are all pools that volumes are in, or StorageClasses name.
+// pools returns all pools that hold volumes, or that a StorageClass names.
 func (s Search) pools(ctx context.Context) ([]Pool, error) {
 	volumes, classes := &v1alpha1.CacheVolumeList{}, &storagev1.StorageClassList{}
 	if err := s.Reader.List(ctx, volumes); err != nil {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
 // Removal removes orphans by name. It refuses whatever a search has not found to be an orphan.
@@ -54,8 +54,7 @@ func (r Removal) Volume(ctx context.Context, name string) error {
 	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, v.UID)
-	if err := r.Kube.Patch(ctx, v, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+	if err := cachevolume.RemoveFinalizers(ctx, r.Kube, v); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	return nil

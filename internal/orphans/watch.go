@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Watch searches from time to time while this process leads, and shows how many orphans there are.
+// Watch searches for orphans at an interval while this process leads, and exports their number.
 type Watch struct {
 	search Search
 	every  time.Duration
@@ -16,7 +16,7 @@ type Watch struct {
 	count  *prometheus.GaugeVec
 }
 
-// NewWatch returns a Runnable for controller-runtime's manager.
+// NewWatch returns a Watch, and registers its metric. Add it to controller-runtime's manager.
 func NewWatch(search Search, every time.Duration, log *slog.Logger, registry prometheus.Registerer) *Watch {
 	count := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "escache", Name: "orphans",
@@ -26,7 +26,7 @@ func NewWatch(search Search, every time.Duration, log *slog.Logger, registry pro
 	return &Watch{search: search, every: every, log: log, count: count}
 }
 
-// NeedLeaderElection keeps standbys from searching too.
+// NeedLeaderElection returns true: only the leader searches.
 func (*Watch) NeedLeaderElection() bool { return true }
 
 // Start searches until the context ends.
@@ -36,7 +36,7 @@ func (w *Watch) Start(ctx context.Context) error {
 	for {
 		found, err := w.search.Find(ctx)
 		if err != nil && ctx.Err() == nil {
-			w.log.Warn("search for orphans incomplete", "error", err)
+			w.log.Warn("search for orphans is incomplete", "error", err)
 		}
 		if err == nil {
 			w.count.WithLabelValues("image").Set(float64(len(found.Images)))

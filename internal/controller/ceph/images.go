@@ -1,4 +1,4 @@
-// Package ceph gives the controller its images: it speaks to internal/rbd and turns what that says into the controller's terms.
+// Package ceph implements volumes.Images with package rbd, and translates its errors.
 package ceph
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
-// checkedFor is how long a pool that was found good is not looked at again.
+// checkedFor is how long the result of a good pool check is reused.
 const checkedFor = time.Minute
 
 // Images are the RBD images of all configured clusters.
@@ -67,7 +67,7 @@ func (i *Images) wasChecked(key [2]string) bool {
 	return ok && i.now().Sub(at) < checkedFor
 }
 
-// Create makes an image, empty or of a snapshot, or finds the one that an earlier call has made.
+// Create makes an image, empty or from a snapshot, or finds the one that an earlier call made.
 func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool, err error) {
 	cluster, err := i.cluster(spec.ClusterID)
 	if err != nil {
@@ -87,7 +87,7 @@ func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool,
 		return err == nil, translate(ctx, err)
 	}
 	if spec.From == nil && exists.Image.SizeBytes != spec.SizeBytes {
-		return false, fmt.Errorf("image %s/%s is there with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
+		return false, fmt.Errorf("image %s/%s exists with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
 			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, volumes.ErrRefused)
 	}
 	return false, nil
@@ -105,7 +105,7 @@ func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
 	return out, err
 }
 
-// ID reads the image's own id, in one message.
+// ID reads Ceph's id of the image, in one message.
 func (i *Images) ID(ctx context.Context, image volumes.ImageRef) (string, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
@@ -125,11 +125,11 @@ func (i *Images) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes i
 	return translate(ctx, err)
 }
 
-// Delete moves an image to the trash. A pool that is gone has taken its images along.
+// Delete moves an image to the trash. If the image or its pool is gone, that is success.
 func (i *Images) Delete(ctx context.Context, image volumes.ImageRef) error {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
-		// Unlike a missing image this is no proof that nothing is left.
+		// Unlike a missing image, this does not prove that nothing is left.
 		return fmt.Errorf("%w: %w", volumes.ErrRefused, err)
 	}
 	err = cluster.DeleteImage(ctx, refOf(image))
@@ -139,7 +139,8 @@ func (i *Images) Delete(ctx context.Context, image volumes.ImageRef) error {
 	return translate(ctx, err)
 }
 
-// TakeSnapshot takes a snapshot. One that is there may hold what the image had in the middle of something, and makes room for a new one.
+// TakeSnapshot takes a snapshot. It replaces one of the same name: an interrupted call left it, and the
+// image may have been written to at that time.
 func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) (volumes.Snapshot, error) {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
@@ -157,7 +158,7 @@ func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef)
 	return volumes.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
 }
 
-// DeleteSnapshot removes a snapshot. A pool or an image that is gone has taken its snapshots along.
+// DeleteSnapshot removes a snapshot. If the snapshot, its image or its pool is gone, that is success.
 func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) error {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
@@ -170,7 +171,8 @@ func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRe
 	return translate(ctx, err)
 }
 
-// Clients returns who has the image open, or its lock. The nodes map with the exclusive lock, so that is one.
+// Clients returns the addresses of the clients that have the image open, or hold its lock. Nodes map
+// images with the exclusive lock, so there is at most one writer.
 func (i *Images) Clients(ctx context.Context, image volumes.ImageRef) ([]string, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
@@ -216,7 +218,7 @@ func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
 	return translate(ctx, cluster.BlocklistRemove(ctx, address))
 }
 
-// AvailableBytes is what can still be written to a pool.
+// AvailableBytes returns how many bytes can still be written to a pool.
 func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error) {
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
@@ -226,7 +228,7 @@ func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (in
 	return capacity.AvailableBytes, translate(ctx, err)
 }
 
-// List returns the names of a pool's images that begin with prefix. A pool that is gone has none.
+// List returns the names of a pool's images that begin with prefix; none if the pool is gone.
 func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]string, error) {
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
@@ -239,9 +241,9 @@ func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]st
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
 }
 
-// WatchTrash has the trash of every pool emptied in which an earlier process has left images that begin with prefix. It
-// looks into all pools: the last volume of one may be gone, and no StorageClass has to name it any more. Pools that cannot be
-// looked into are none of ours.
+// WatchTrash starts emptying the trash of every pool in which an earlier process left images that begin
+// with prefix. It searches all pools: one may have lost its last volume, and no StorageClass may name it
+// any more. It skips pools that it may not read: they are not ours.
 func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
 	ids, err := i.ids()
 	if err != nil {
@@ -275,7 +277,7 @@ func (i *Images) watchTrashOf(ctx context.Context, clusterID, prefix string) err
 	return nil
 }
 
-// Problems asks every configured cluster. One that answers is enough to be of use.
+// Problems asks every configured cluster. If one answers, there is no problem.
 func (i *Images) Problems(ctx context.Context) (problems []string, curable bool) {
 	ids, err := i.ids()
 	if err != nil {
@@ -321,7 +323,7 @@ func (i *Images) ping(ctx context.Context, ids []string) map[string]error {
 	return failures
 }
 
-// ids are the configured clusters. Kubernetes' own entries in a mounted Secret begin with two dots.
+// ids returns the configured clusters. In a mounted Secret, Kubernetes' own entries begin with two dots.
 func (i *Images) ids() ([]string, error) {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Volumes is what carries the decision out; *volumes.Locked.
+// Volumes discards a cache; *volumes.Locked.
 type Volumes interface {
 	Discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error)
 }
 
-// Config is what a Reconciler is made of.
+// Config holds what a Reconciler needs.
 type Config struct {
 	Client  client.Client
 	Live    client.Reader
@@ -36,7 +36,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Again is how long after a try that failed the next one begins; Longest bounds one try.
+	// Again is the time from a failed try to the next; Longest bounds one try.
 	Again   time.Duration
 	Longest time.Duration
 }
@@ -47,7 +47,7 @@ type Reconciler struct{ Config }
 // New returns a reconciler.
 func New(config Config) *Reconciler { return &Reconciler{config} }
 
-// SetupWithManager has the manager call Reconcile for every CacheDiscard, while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheDiscard while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.CacheDiscard{}).
@@ -55,7 +55,7 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile carries one CacheDiscard out, or says why not.
+// Reconcile carries out one CacheDiscard, or records why not.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !final(d) {
 		return ctrl.Result{RequeueAfter: r.Again}, nil
 	}
-	r.tell(ctx, d)
+	r.emitEvents(ctx, d)
 	return ctrl.Result{}, nil
 }
 
@@ -98,8 +98,8 @@ func (r *Reconciler) succeed(d *v1alpha1.CacheDiscard, loss *v1alpha1.DiscardedC
 	if len(loss.Nodes) > 0 {
 		lost = "the only current copy was on " + strings.Join(loss.Nodes, " and ")
 	}
-	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up what only the cache of volume %s had in epoch %d: %s, %d bytes (%s) were "+
-		"dirty when last seen. The volume is what Ceph has of it; check its filesystem before use",
+	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up the data that only the cache of volume %s had in epoch %d: %s, %d bytes (%s) were "+
+		"dirty when last reported. The volume now holds what Ceph has of it; check its filesystem before use",
 		loss.RequestedBy, d.Spec.Volume, loss.Epoch, lost, loss.BytesAtStake, v1alpha1.HumanBytes(loss.BytesAtStake)))
 }
 
@@ -111,7 +111,7 @@ func (r *Reconciler) finish(d *v1alpha1.CacheDiscard, phase v1alpha1.DiscardPhas
 	})
 }
 
-// write writes the status where it has changed: a try that failed like the one before writes nothing.
+// write writes the status if it has changed: a try that failed like the one before writes nothing.
 func (r *Reconciler) write(ctx context.Context, before, d *v1alpha1.CacheDiscard) error {
 	if before.Status.Phase == d.Status.Phase && before.Status.Message == d.Status.Message {
 		return nil
@@ -122,13 +122,13 @@ func (r *Reconciler) write(ctx context.Context, before, d *v1alpha1.CacheDiscard
 	return nil
 }
 
-// tell makes Events of the end, on the request and on the volume.
-func (r *Reconciler) tell(ctx context.Context, d *v1alpha1.CacheDiscard) {
+// emitEvents emits an Event on the request and on the volume once the request is Discarded or Refused.
+func (r *Reconciler) emitEvents(ctx context.Context, d *v1alpha1.CacheDiscard) {
 	kind, reason := corev1.EventTypeWarning, "CacheDiscarded"
 	if d.Status.Phase == v1alpha1.DiscardRefused {
 		reason = "DiscardRefused"
 	}
-	r.Log.WarnContext(ctx, "cache discard decided", "discard", d.Name, "volume", d.Spec.Volume, "phase", d.Status.Phase,
+	r.Log.WarnContext(ctx, "cache discard ended", "discard", d.Name, "volume", d.Spec.Volume, "phase", d.Status.Phase,
 		"message", d.Status.Message)
 	r.Events.Eventf(d, nil, kind, reason, "Discard", "%s", d.Status.Message)
 	v := &v1alpha1.CacheVolume{}

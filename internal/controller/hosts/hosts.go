@@ -1,4 +1,4 @@
-// Package hosts reaches the escached on each node: where it is, Kubernetes' Node object tells.
+// Package hosts calls the escached on each node. It finds its address in the Kubernetes Node.
 package hosts
 
 import (
@@ -23,28 +23,28 @@ import (
 	"github.com/escache/escache-csi/internal/escacheclient"
 )
 
-// Options say how escacheds are called.
+// Options configure the calls to escacheds.
 type Options struct {
 	// Port of every escached's API, on its node's InternalIP.
 	Port int
-	// TLS files; empty ones call over plain HTTP, which is for tests.
+	// TLS files for the calls. If empty, calls go over plain HTTP, which is for tests only.
 	TLS escacheclient.TLSFiles
-	// Dial opens the connections; a leader's sends nothing without the lease.
+	// Dial opens the connections. leadership.Lease.Dial sends nothing unless this process leads.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeouts of the calls.
 	Timeouts escacheclient.Timeouts
-	// UserAgent names the controller in the hosts' logs.
+	// UserAgent is how the controller appears in the hosts' logs.
 	UserAgent string
 	Log       *slog.Logger
-	// Observe is told each call.
+	// Observe is called after each call.
 	Observe func(call, code string, took time.Duration)
 }
 
 // Hosts reaches the escached on each node. It is safe for concurrent use.
 type Hosts struct {
 	options Options
-	nodes   client.Reader // a cache is good enough for addresses
-	live    client.Reader // not for who is dead
+	nodes   client.Reader // may be a cache: for addresses
+	live    client.Reader // the API server itself: for whether a node is dead
 
 	mu      sync.Mutex
 	clients map[string]*endpoint
@@ -57,12 +57,12 @@ type endpoint struct {
 
 var _ volumes.Hosts = (*Hosts)(nil)
 
-// New returns the hosts of the cluster that the readers read.
+// New returns the hosts of the Kubernetes cluster. nodes may read from a cache, live must not.
 func New(nodes, live client.Reader, options Options) *Hosts {
 	return &Hosts{options: options, nodes: nodes, live: live, clients: map[string]*endpoint{}}
 }
 
-// Node asks a host what it has.
+// Node returns a host's health, capacity and versions.
 func (h *Hosts) Node(ctx context.Context, node string) (*escache.Node, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -72,7 +72,7 @@ func (h *Hosts) Node(ctx context.Context, node string) (*escache.Node, error) {
 	return out, translate(err)
 }
 
-// Status asks a host about one volume.
+// Status returns a host's status of one volume.
 func (h *Hosts) Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -85,7 +85,7 @@ func (h *Hosts) Status(ctx context.Context, node string, volume escache.VolumeRe
 	return *out, nil
 }
 
-// Volumes asks a host about all volumes it has a replica of.
+// Volumes returns a host's status of all volumes of which it has a replica.
 func (h *Hosts) Volumes(ctx context.Context, node string) ([]escache.VolumeStatus, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -98,7 +98,7 @@ func (h *Hosts) Volumes(ctx context.Context, node string) ([]escache.VolumeStatu
 	return out.Volumes, nil
 }
 
-// PutReplica lays a replica.
+// PutReplica creates a replica, or updates who its partner is.
 func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -116,7 +116,7 @@ func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume escache.V
 	return translate(c.DeleteReplica(ctx, volume, discard))
 }
 
-// DevConnect makes the volume's device on a host.
+// DevConnect creates the volume's device on a host.
 func (h *Hosts) DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -135,7 +135,8 @@ func (h *Hosts) Stop(ctx context.Context, node string, volume escache.VolumeRef)
 	return translate(c.Stop(ctx, volume))
 }
 
-// Flush writes a volume back for that long, in whole seconds; the answer says what is left.
+// Flush writes a volume back for at most longest, rounded down to whole seconds but at least one. The
+// answer says how much is left.
 func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -145,7 +146,8 @@ func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef
 	return out, translate(err)
 }
 
-// Hold suspends a volume's I/O with a clean cache, at the longest for so many whole seconds, and returns until when.
+// Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds, and returns when
+// the hold ends by itself.
 func (h *Hosts) Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -167,7 +169,7 @@ func (h *Hosts) Release(ctx context.Context, node string, volume escache.VolumeR
 	return translate(c.Release(ctx, volume))
 }
 
-// SetMode turns a volume to write-through and back.
+// SetMode switches a volume to write-through or write-back.
 func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -176,7 +178,8 @@ func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeR
 	return translate(c.SetMode(ctx, volume, mode))
 }
 
-// ReplicationAddress is the node's InternalIP, unless an annotation says otherwise.
+// ReplicationAddress returns the node's address for replication: the one in its annotation, or else its
+// InternalIP.
 func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {
 	n, err := read(ctx, h.nodes, node)
 	if err != nil {
@@ -184,17 +187,17 @@ func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, er
 	}
 	address := cmp.Or(n.Annotations[v1alpha1.AnnotationReplicationAddress], internalIP(n))
 	if net.ParseIP(address) == nil {
-		return "", fmt.Errorf("node %s: replication address %q is no IP address; set the annotation %s: %w",
+		return "", fmt.Errorf("node %s: replication address %q is not an IP address; set the annotation %s: %w",
 			node, address, v1alpha1.AnnotationReplicationAddress, volumes.ErrRefused)
 	}
 	return address, nil
 }
 
-// Death says why Kubernetes has given a node up; it reads the Node itself, not a cache.
+// Death returns why Kubernetes has given a node up, if it has. It reads the Node from the API server.
 func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error) {
 	n, err := read(ctx, h.live, node)
 	if errors.Is(err, volumes.ErrNotFound) {
-		return authority.Death{Reason: fmt.Sprintf("Kubernetes has no node %s any more", node)}, nil
+		return authority.Death{Reason: fmt.Sprintf("node %s no longer exists in Kubernetes", node)}, nil
 	}
 	if err != nil {
 		return authority.Death{}, err
@@ -213,7 +216,7 @@ func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error)
 	return authority.Death{}, nil
 }
 
-// client returns the client of a node's escached; one whose address has changed is made anew.
+// client returns the client of a node's escached, a new one if the node's address has changed.
 func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client, error) {
 	n, err := read(ctx, h.nodes, node)
 	if err != nil {
@@ -251,7 +254,7 @@ func read(ctx context.Context, from client.Reader, name string) (*corev1.Node, e
 	n := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: name}, n)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("no node %s in Kubernetes: %w", name, volumes.ErrNotFound)
+		return nil, fmt.Errorf("Kubernetes has no node %s: %w", name, volumes.ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)
@@ -268,7 +271,7 @@ func internalIP(n *corev1.Node) string {
 	return ""
 }
 
-// translate makes what did not get an answer of the API ErrUnavailable.
+// translate wraps ErrUnavailable around every error that is not an answer of the escache API.
 func translate(err error) error {
 	var problem *escache.Problem
 	if err == nil || errors.As(err, &problem) || errors.Is(err, context.Canceled) {

@@ -14,13 +14,14 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// clientsAnnotation of the lease holds the addresses of the Ceph clients of its holder, and of earlier ones that nobody has fenced yet:
-// lists by cluster, as JSON.
+// clientsAnnotation on the Lease holds the addresses of its holder's Ceph clients, and of those of
+// earlier holders that are not fenced yet: a JSON object with a list for each Ceph cluster.
 const clientsAnnotation = "escache.io/ceph-clients"
 
-// Clients shuts out of Ceph what an earlier leader has begun there. Check keeps a leader that was paused from beginning anything new,
-// but what it had begun within librbd would go on with it, and make images that nobody knows of any more. So every leader puts
-// its Ceph clients on record before it uses them, and fences those of earlier leaders before it uses its own.
+// Clients stops what earlier leaders began in Ceph. Lease.Check keeps a leader that was paused from
+// beginning anything new, but what it began inside librbd would go on after the pause, and could create
+// images that have no record. So every leader records its Ceph clients before it uses them, and fences
+// those of earlier leaders before it uses its own.
 type Clients struct {
 	leases   coordinationv1.LeaseInterface
 	name     string
@@ -30,13 +31,13 @@ type Clients struct {
 	own map[string]bool
 }
 
-// NewClients keeps the record in the lease of that name, while identity holds it.
+// NewClients returns Clients that keep the record in the Lease called name, while identity holds it.
 func NewClients(leases coordinationv1.LeaseInterface, name, identity string) *Clients {
 	return &Clients{leases: leases, name: name, identity: identity, own: map[string]bool{}}
 }
 
-// Admit returns nil when the client may be used: it is on record, and fence has shut out the clients that earlier leaders had at that
-// cluster. The error is ErrUnavailable if this process does not lead.
+// Admit returns nil if the client may be used: its address is on record, and fence has fenced the clients
+// of earlier leaders at that Ceph cluster. The error is ErrUnavailable if this process does not lead.
 func (c *Clients) Admit(ctx context.Context, cluster, address string, fence func(earlier []string) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +67,7 @@ func (c *Clients) Admit(ctx context.Context, cluster, address string, fence func
 	return nil
 }
 
-// change rewrites the record if this process holds the lease and nobody else has written to it since it was read.
+// change updates the record, if this process holds the lease and nobody has written it since it was read.
 func (c *Clients) change(ctx context.Context, edit func(record map[string][]string)) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := c.leases.Get(ctx, c.name, metav1.GetOptions{})

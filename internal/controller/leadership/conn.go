@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial is for the clients that write objects and call hosts. A request passes Check long before it is sent, in a process that is paused in
-// between perhaps half a minute; so what it has written is checked again where it leaves the process. And it does not stay on its way: what
-// has not arrived when another may lead, or when the call is given up, is thrown away by the kernel, which would send it for minutes.
+// Dial opens connections for the clients that write objects and call hosts. If the process is paused, a
+// request may be sent half a minute after it passed Check; so each write to the connection checks again.
+// Nor may a request stay in the kernel, which would try to send it for minutes: the kernel drops data
+// that is not delivered when another replica may lead, or when the call is given up.
 func (l *Lease) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
@@ -23,8 +24,8 @@ func (l *Lease) Dial(ctx context.Context, network, address string) (net.Conn, er
 	return guardedConn{conn, l}, nil
 }
 
-// bound sets how long the kernel tries to deliver data: while the process has the socket (TCP_USER_TIMEOUT, see tcp(7)), and not at all
-// when it has closed it (SO_LINGER, see socket(7)).
+// bound limits how long the kernel tries to deliver data: to the lease's margin while the socket is open
+// (TCP_USER_TIMEOUT, see tcp(7)), and not at all once it is closed (SO_LINGER, see socket(7)).
 func (l *Lease) bound(_ context.Context, network, _ string, socket syscall.RawConn) error {
 	if network == "unix" {
 		return nil
@@ -40,7 +41,7 @@ func (l *Lease) bound(_ context.Context, network, _ string, socket syscall.RawCo
 		err = failed
 	}
 	if err != nil {
-		return fmt.Errorf("bound how long a call is on its way: %w", err)
+		return fmt.Errorf("limit how long the kernel tries to send a call: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,8 @@
-// Package leadership knows, without asking anybody, whether this process still leads.
+// Package leadership tells whether this process still leads, without asking the API server.
 //
-// A leader that was paused does not know it when it goes on: its calls continue where they stood, while another leads. So
-// whatever is changed outside is preceded by Check, which goes by the time of the last renewal that was seen to succeed.
+// A leader that was paused does not notice: its calls go on where they stood, while another replica
+// leads. So every change outside this process is preceded by Check, which compares the clock with the
+// last renewal that succeeded.
 package leadership
 
 import (
@@ -27,8 +28,9 @@ type Lease struct {
 	renewed time.Time
 }
 
-// New watches over a lock. valid is how long after a renewal was begun this process may act; it is less than the lease's
-// duration, by margin, so that what was begun at the last moment ends before another leads.
+// New returns a Lease around a lock. This process may act for valid after it began its last renewal.
+// valid is shorter than the lease's duration by margin, so that what began at the last moment ends before
+// another replica leads.
 func New(lock resourcelock.Interface, valid, margin time.Duration, now func() time.Time) *Lease {
 	return &Lease{Interface: lock, valid: valid, margin: margin, now: now}
 }
@@ -43,8 +45,9 @@ func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.observe(record, func() error { return l.Interface.Update(ctx, record) })
 }
 
-// observe counts from before the call: when the API server has written it nobody here knows. A lease that has run out stays so: another may
-// have led and ended in between, and what was begun here before is late, however new the lease.
+// observe counts from before the call, because the time of the write is not known here. A lease that has
+// run out stays so: another replica may have led in between, and what this process began before is late,
+// however new the lease.
 func (l *Lease) observe(record resourcelock.LeaderElectionRecord, write func() error) error {
 	begun := l.now()
 	if err := write(); err != nil {
@@ -61,7 +64,7 @@ func (l *Lease) observe(record resourcelock.LeaderElectionRecord, write func() e
 	return nil
 }
 
-// Check returns an error unless this process surely leads.
+// Check returns ErrUnavailable unless this process certainly leads.
 func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +78,9 @@ func (l *Lease) Check() error {
 	return nil
 }
 
-// Watch calls lost once, as soon as a lease that this process has held has run out, and looks that often. Check keeps new changes from
-// beginning; what a library had begun when the process was paused goes on with it, so lost must end the process and wait for nothing.
+// Watch checks the lease's age at an interval, and calls lost once, when a lease that this process held
+// has run out. Check keeps new changes from beginning, but what a library began before a pause goes on
+// after it. So lost must end the process at once.
 func (l *Lease) Watch(ctx context.Context, every time.Duration, lost func(age time.Duration)) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -93,7 +97,7 @@ func (l *Lease) Watch(ctx context.Context, every time.Duration, lost func(age ti
 	}
 }
 
-// ranOut is not true of a lease that was never held, or was given back.
+// ranOut reports whether a lease that was held, and not given back, has run out.
 func (l *Lease) ranOut() (age time.Duration, out bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package reservation keeps what volumes have taken: cache on two hosts, a port and a minor. It is in memory only; the
-// CacheVolumes and NodeGroups it is told of are the truth, and a volume in creation counts from its reservation on.
+// Package reservation keeps account of what volumes occupy: cache on two hosts, a port and a minor. It
+// is in memory only, rebuilt from CacheVolumes and NodeGroups. A volume that is being created counts from
+// its reservation on.
 package reservation
 
 import (
@@ -14,20 +15,20 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// ErrNoSlot says that a group has used up its ports and minors.
+// ErrNoSlot is returned when a group has no port and minor left.
 var ErrNoSlot = errors.New("no port and minor left")
 
-// Range is the numbers from First to Last.
+// Range is the numbers from First to Last, both included.
 type Range struct{ First, Last int32 }
 
-// Slots are the ports and minors that volumes of a group share out. The n-th port goes with the n-th minor, so each volume
-// takes one number of both.
+// Slots are the ports and minors for the volumes of a group. The n-th port goes with the n-th minor, so
+// each volume takes one slot.
 type Slots struct {
 	Ports  Range
 	Minors Range
 }
 
-// Validate reports ranges that cannot be used.
+// Validate returns an error if a range cannot be used.
 func (s Slots) Validate() error {
 	if s.Ports.First < 1024 || s.Ports.Last > 65535 || s.Ports.Last < s.Ports.First {
 		return fmt.Errorf("ports %d-%d are not a range within 1024-65535", s.Ports.First, s.Ports.Last)
@@ -50,7 +51,7 @@ type Reservation struct {
 	Minor int32
 }
 
-// Book hands out places. It can be used by many goroutines.
+// Book reserves places for volumes. It is safe for concurrent use.
 type Book struct {
 	slots Slots
 
@@ -62,15 +63,16 @@ type Book struct {
 	ready   map[string]map[string]bool // by group and node
 }
 
-// entry is a volume's place and the object that has it on record; none while the volume is in creation.
+// entry is a volume's place, and the UID of the CacheVolume that records it; empty while the volume is
+// being created.
 type entry struct {
 	Reservation
 
 	object types.UID
 }
 
-// NewBook returns an empty book. A replica takes as much of its host as the volume's cache has: escached keeps its own header
-// and DRBD's metadata within that.
+// NewBook returns an empty book. A replica takes the size of the volume's cache on its host; that
+// includes escached's header and DRBD's metadata.
 func NewBook(slots Slots) *Book {
 	return &Book{
 		slots:   slots,
@@ -80,7 +82,8 @@ func NewBook(slots Slots) *Book {
 	}
 }
 
-// Reserve finds a place for a volume and takes it. A volume that has one keeps it. The error is placement.ErrNoFit or ErrNoSlot.
+// Reserve finds a place for a volume and takes it. A volume that has a place keeps it. The error is
+// placement.ErrNoFit or ErrNoSlot.
 func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reservation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +99,7 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	slot, ok := b.numbers(p.Group).lowestFree(b.slots.count())
 	if !ok {
 		b.ledger.Release(volume)
-		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges, on the controller and on its "+
+		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges, in the controller and on its "+
 			"hosts: %w", p.Group, b.slots.count(), ErrNoSlot)
 	}
 	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
@@ -104,7 +107,8 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	return r, nil
 }
 
-// Around finds a new pair of hosts for a volume, in its group, with node as the primary, and takes it.
+// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it. The
+// error is placement.ErrNoFit.
 func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,15 +121,15 @@ func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement
 	return p, err
 }
 
-// Observe takes a volume's place from its record, which was read or written just now.
+// Observe enters the place that a volume's record gives it. The record was just read or written.
 func (b *Book) Observe(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.observe(v)
 }
 
-// Saw takes in a record that a watch reports. That may be late, and tell of a volume that was deleted since, perhaps even
-// made anew under the same name; so it does not touch what is known better.
+// Saw enters a record that a watch reports. Such a report may be late: the volume may have been deleted
+// since, and even created again under its name. So Saw changes nothing that is known from a newer source.
 func (b *Book) Saw(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,7 +139,7 @@ func (b *Book) Saw(v *v1alpha1.CacheVolume) {
 	}
 }
 
-// SawGone gives the place of a record back that a watch reports as deleted.
+// SawGone frees the place of a record that a watch reports as deleted.
 func (b *Book) SawGone(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +151,7 @@ func (b *Book) SawGone(v *v1alpha1.CacheVolume) {
 
 func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	if len(v.Spec.Replicas) != 2 {
-		return // the API server does not let such a record in
+		return // the API server refuses such a record
 	}
 	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
@@ -157,7 +161,7 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
 }
 
-// Forget gives a volume's place back.
+// Forget frees a volume's place.
 func (b *Book) Forget(volume string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,8 +169,8 @@ func (b *Book) Forget(volume string) {
 	b.ledger.Release(volume)
 }
 
-// SetGroup tells what a group has. A group that claims a node of another is refused with placement.ErrNodeTaken. Replicas
-// that wait for their host to come back keep their port and minor.
+// SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
+// belongs to another group. Stale replicas, which wait for their host to come back, keep their slot.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,7 +191,7 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 	return nil
 }
 
-// HoldStale keeps ports and minors of replicas that were given up just now, until SetGroup tells which are left.
+// HoldStale keeps the slots of replicas that were just given up, until SetGroup says which are left.
 func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,14 +201,14 @@ func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
 	b.stale[group] = append(b.stale[group], stale...)
 }
 
-// Ready reports whether the node was ready for replicas when it was last looked at.
+// Ready reports whether the node was ready for replicas when it was last polled.
 func (b *Book) Ready(group, node string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ready[group][node]
 }
 
-// RemoveGroup forgets what a group has; its volumes keep their places.
+// RemoveGroup removes a group; its volumes keep their places.
 func (b *Book) RemoveGroup(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -212,7 +216,7 @@ func (b *Book) RemoveGroup(name string) {
 	delete(b.ready, name)
 }
 
-// Usage returns what every group has and what still fits, by name.
+// Usage returns, for each group, what is used and what still fits, sorted by name.
 func (b *Book) Usage() []placement.Usage { return b.ledger.Usage() }
 
 func (b *Book) enter(volume string, e entry) {
@@ -237,11 +241,12 @@ func (b *Book) numbers(group string) *numbers {
 	return n
 }
 
-// numbers counts who holds each number of a group: a stale replica and a volume can hold the same one, when the volume's
-// own old replica is the stale one. Numbers outside the range (of a range configured earlier) are held like the others.
+// numbers counts the holders of each slot of a group. A stale replica and a volume can hold the same
+// slot, if the stale replica is the volume's own. Slots outside the range, of an earlier configuration,
+// are held like the others.
 type numbers struct {
 	holders map[int]int
-	low     int // none below it is free
+	low     int // no slot below it is free
 }
 
 func (n *numbers) take(slot int) { n.holders[slot]++ }

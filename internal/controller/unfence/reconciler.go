@@ -1,6 +1,9 @@
-// Package unfence lifts fences: a client that was shut out of Ceph by a forced hand-over leaves the blocklist once its map is known to
-// be gone. Until then the entry stays, for lifting it would revive a writer whose volume has another holder; and another client that
-// its host makes late is fenced as well.
+// Package unfence takes Ceph clients off the blocklist that were fenced when a volume was taken from a
+// node by force.
+//
+// A client stays fenced until its map is known to be gone: lifting the fence earlier would revive a
+// writer while another node has the volume. If the old host opens the image late with another client,
+// that one is fenced as well.
 package unfence
 
 import (
@@ -17,28 +20,28 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// Volumes is what fences and lifts; *volumes.Locked.
+// Volumes fences and unfences; *volumes.Locked.
 type Volumes interface {
 	FenceLate(ctx context.Context, volume string) error
 	Unfence(ctx context.Context, volume string) (left int, err error)
 }
 
-// Config is what a Reconciler is made of.
+// Config holds what a Reconciler needs.
 type Config struct {
 	Volumes Volumes
 	Log     *slog.Logger
-	// Again is how long after a look the next one begins while fences are left; Longest bounds one look.
+	// Again is the time to the next try while fences are left; Longest bounds one try.
 	Again   time.Duration
 	Longest time.Duration
 }
 
-// Reconciler looks after volumes with fenced clients. It is safe for concurrent use.
+// Reconciler lifts the fences of volumes. It is safe for concurrent use.
 type Reconciler struct{ Config }
 
 // New returns a reconciler.
 func New(config Config) *Reconciler { return &Reconciler{config} }
 
-// SetupWithManager has the manager call Reconcile for every CacheVolume with fenced clients, while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheVolume with fenced clients, while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).Named("unfence").
 		For(&v1alpha1.CacheVolume{}).
@@ -49,7 +52,8 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile lifts what can be lifted now. A host that does not answer, or a volume that is busy, is looked at again later.
+// Reconcile lifts the fences that can be lifted now. If a host does not answer or the volume is busy, it
+// tries again later.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
@@ -59,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	if err = errors.Join(late, err); err != nil {
-		r.Log.DebugContext(ctx, "fences are not lifted yet", "volume", request.Name, "error", err)
+		r.Log.DebugContext(ctx, "could not lift fences yet", "volume", request.Name, "error", err)
 	}
 	if err != nil || left > 0 {
 		return ctrl.Result{RequeueAfter: r.Again}, nil
