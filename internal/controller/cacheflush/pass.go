@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,16 +22,15 @@ import (
 
 // each calls do for 0 to n-1, at most parallel at once.
 func each(n, parallel int, do func(i int)) {
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, max(parallel, 1))
+	var group errgroup.Group
+	group.SetLimit(max(parallel, 1))
 	for i := range n {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
+		group.Go(func() error {
 			do(i)
+			return nil
 		})
 	}
-	wait.Wait()
+	_ = group.Wait() // do cannot fail
 }
 
 // pass works on the volumes of all nodes until its time is up or all are done.
@@ -38,7 +38,7 @@ func (r *Reconciler) pass(ctx context.Context, f *v1alpha1.CacheFlush) {
 	end := time.Now().Add(r.Pass)
 	nodes := map[string][]int{}
 	for i, v := range f.Status.Volumes {
-		if !settled(v.Phase) {
+		if !ended(v.Phase) {
 			nodes[v.Node] = append(nodes[v.Node], i)
 		}
 	}
@@ -83,7 +83,7 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 				left := v.LeftBytes
 				// At least a second, so that a volume late in the pass gets a turn worth the call.
 				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
-				stalled := m.took(v.Name, v.LeftBytes < left || settled(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
+				stalled := m.took(v.Name, v.LeftBytes < left || ended(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
 				if v.Message == "" && stalled > patience {
 					v.Message = fmt.Sprintf("no less dirty than %s ago: Ceph takes nothing, or no more than is written meanwhile; "+
 						"look at Ceph's health and at what the pod writes", stalled.Round(time.Second))

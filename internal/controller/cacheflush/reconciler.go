@@ -194,7 +194,7 @@ func (r *Reconciler) write(ctx context.Context, before, f *v1alpha1.CacheFlush) 
 	if err := r.Client.Status().Update(ctx, f); err != nil {
 		return err
 	}
-	r.tell(before, f)
+	r.emitEvents(before, f)
 	return nil
 }
 

@@ -62,7 +62,7 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	var words []string
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
-		if timeUp && !settled(v.Phase) {
+		if timeUp && !ended(v.Phase) {
 			giveUp(v, f.Spec.TimeoutSeconds)
 		}
 		switch v.Phase { //nolint:exhaustive // the rest are open
@@ -159,8 +159,8 @@ func summarize(s *v1alpha1.CacheFlushStatus) {
 
 func same(a, b *v1alpha1.CacheFlush) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }
 
-// tell makes an Event of every volume that failed, and of the end.
-func (r *Reconciler) tell(before, f *v1alpha1.CacheFlush) {
+// emitEvents makes an Event of every volume that failed, and of the end.
+func (r *Reconciler) emitEvents(before, f *v1alpha1.CacheFlush) {
 	phases := map[string]v1alpha1.FlushPhase{}
 	for _, v := range before.Status.Volumes {
 		phases[v.Name] = v.Phase

@@ -52,7 +52,7 @@ func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
 		at := slices.IndexFunc(f.Status.Volumes, func(known v1alpha1.FlushedVolume) bool { return known.Name == v.Name })
 		if at < 0 {
 			fresh = append(fresh, v)
-		} else if known := &f.Status.Volumes[at]; f.Spec.Node != "" && settled(known.Phase) {
+		} else if known := &f.Status.Volumes[at]; f.Spec.Node != "" && ended(known.Phase) {
 			known.Phase, known.Message, known.Node = v1alpha1.FlushPending, "", v.Status.AttachedNode
 		}
 	}
@@ -60,8 +60,8 @@ func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	return nil
 }
 
-// settled reports that nothing more happens to a volume.
-func settled(phase v1alpha1.FlushPhase) bool {
+// ended reports that nothing more happens to a volume.
+func ended(phase v1alpha1.FlushPhase) bool {
 	return phase == v1alpha1.FlushComplete || phase == v1alpha1.FlushFailed
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // Hosts is what draining needs of the escached on each node.
@@ -36,17 +37,12 @@ type Hosts interface {
 	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
 }
 
-// Locks keep others from a volume; see operation.Locks.
-type Locks interface {
-	Begin(volume, operation string) (done func(), err error)
-}
-
 // Config is what a Drainer is made of.
 type Config struct {
 	Client client.Client // writes
 	Live   client.Reader // what is decided by must not be stale
 	Hosts  Hosts
-	Locks  Locks
+	Locks  *operation.Locks
 	Now    func() time.Time
 }
 

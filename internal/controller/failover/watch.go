@@ -67,7 +67,7 @@ func (*Watch) NeedLeaderElection() bool { return true }
 // Start looks until the context ends.
 func (w *Watch) Start(ctx context.Context) error {
 	for {
-		if err := w.Look(ctx); err != nil && ctx.Err() == nil {
+		if err := w.Poll(ctx); err != nil && ctx.Err() == nil {
 			w.Log.WarnContext(ctx, "looking again for dead nodes", "error", err)
 		}
 		select {
@@ -79,7 +79,7 @@ func (w *Watch) Start(ctx context.Context) error {
 }
 
 // Look looks once at all members of all groups and acts on what it sees. It is not safe for concurrent use.
-func (w *Watch) Look(ctx context.Context) error {
+func (w *Watch) Poll(ctx context.Context) error {
 	w.forgetOld()
 	members, nodes, err := w.members(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *Watch) Look(ctx context.Context) error {
 	}
 	w.remember(members)
 	d := Decide(members, w.Policy, w.Now())
-	w.tell(ctx, members, nodes, d)
+	w.reportStandDown(ctx, members, nodes, d)
 	if d.Taint != "" {
 		if err := w.taint(ctx, d.Taint, d.Reason); err != nil {
 			return err
@@ -207,7 +207,7 @@ func (w *Watch) attached(ctx context.Context) (map[string]int, error) {
 }
 
 // tell says why it stood down, each reason once for as long as the node looks dead.
-func (w *Watch) tell(ctx context.Context, members []Member, nodes map[string]*corev1.Node, d Decision) {
+func (w *Watch) reportStandDown(ctx context.Context, members []Member, nodes map[string]*corev1.Node, d Decision) {
 	for _, m := range members {
 		if !m.suspect() {
 			delete(w.said, m.Name)

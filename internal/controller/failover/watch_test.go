@@ -81,7 +81,7 @@ func (b *bench) restart() {
 func (b *bench) look(long time.Duration) {
 	b.t.Helper()
 	for end := b.now.Add(long); !b.now.After(end); b.now = b.now.Add(5 * time.Second) {
-		if err := b.watch.Look(b.t.Context()); err != nil {
+		if err := b.watch.Poll(b.t.Context()); err != nil {
 			b.t.Fatal(err)
 		}
 	}

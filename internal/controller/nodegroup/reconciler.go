@@ -22,6 +22,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/placement"
 )
 
@@ -31,18 +32,13 @@ type Hosts interface {
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
 }
 
-// Locks keep others from a volume; see operation.Locks.
-type Locks interface {
-	Begin(volume, operation string) (done func(), err error)
-}
-
 // Config is what a Reconciler is made of.
 type Config struct {
 	Client client.Client // reads from a cache
 	Live   client.Reader
 	Hosts  Hosts
 	Book   *reservation.Book
-	Locks  Locks
+	Locks  *operation.Locks
 	Events events.EventRecorder
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -98,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return again, err
 	}
-	seen := r.look(ctx, group, owners)
+	seen := r.poll(ctx, group, owners)
 	if err := r.Book.SetGroup(placementOf(group, seen), group.Status.StaleReplicas); err != nil {
 		// The other group's own turn takes the node from it; until then this one keeps what placement knew of it.
 		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
@@ -139,11 +135,11 @@ const (
 )
 
 // look asks all members at once.
-func (r *Reconciler) look(ctx context.Context, group *v1alpha1.NodeGroup, owners map[string]string) []sight {
+func (r *Reconciler) poll(ctx context.Context, group *v1alpha1.NodeGroup, owners map[string]string) []sight {
 	seen := make([]sight, len(group.Spec.Nodes))
 	var wait sync.WaitGroup
 	for i, name := range group.Spec.Nodes {
-		wait.Go(func() { seen[i] = r.lookAt(ctx, group.Name, name, owners[name]) })
+		wait.Go(func() { seen[i] = r.pollMember(ctx, group.Name, name, owners[name]) })
 	}
 	wait.Wait()
 	for i := range seen {
@@ -155,7 +151,7 @@ func (r *Reconciler) look(ctx context.Context, group *v1alpha1.NodeGroup, owners
 	return seen
 }
 
-func (r *Reconciler) lookAt(ctx context.Context, group, name, owner string) sight {
+func (r *Reconciler) pollMember(ctx context.Context, group, name, owner string) sight {
 	if owner != group {
 		return sight{name: name, claimed: true, reason: reasonClaimed, problem: fmt.Sprintf(
 			"node %s belongs to the older group %s; name another node here, or take it out of that group", name, owner)}

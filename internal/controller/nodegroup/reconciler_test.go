@@ -22,6 +22,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // bench is a reconciler with hosts that say what a test wants.
@@ -45,8 +46,6 @@ func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
 }
 
 func (*bench) DeleteReplica(context.Context, string, escache.VolumeRef, bool) error { return nil }
-
-func (*bench) Begin(string, string) (func(), error) { return func() {}, nil }
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	t.Helper()
@@ -72,7 +71,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
 	})
 	b.r = New(Config{
-		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Locks: b, Events: b.events, Log: slog.New(slog.DiscardHandler),
+		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Locks: operation.NewLocks(time.Now), Events: b.events, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
 	})
 	return b

@@ -39,7 +39,7 @@ func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen 
 	r.mu.Lock()
 	r.wrote[group.Name] = now.Time
 	r.mu.Unlock()
-	r.tell(group, wanted, seen)
+	r.emitEvents(group, wanted, seen)
 	return nil
 }
 
@@ -158,7 +158,7 @@ func withoutFigures(s v1alpha1.NodeGroupStatus) v1alpha1.NodeGroupStatus {
 }
 
 // tell makes an Event of every member that became ready or ceased to be, and of the group's own readiness.
-func (r *Reconciler) tell(old, now *v1alpha1.NodeGroup, seen []sight) {
+func (r *Reconciler) emitEvents(old, now *v1alpha1.NodeGroup, seen []sight) {
 	for _, s := range seen {
 		before := memberOf(old, s.name)
 		switch was := before != nil && before.Ready; {

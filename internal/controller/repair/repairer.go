@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // Volumes changes replicas; *volumes.Locked.
@@ -35,11 +37,6 @@ type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
 }
 
-// Locks keep others from a volume; see operation.Locks.
-type Locks interface {
-	Begin(volume, operation string) (done func(), err error)
-}
-
 // Config is what a Repairer is made of.
 type Config struct {
 	Policy
@@ -49,7 +46,7 @@ type Config struct {
 	Volumes Volumes
 	Drainer Drainer
 	Hosts   Hosts
-	Locks   Locks
+	Locks   *operation.Locks
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -80,7 +77,7 @@ func (*Repairer) NeedLeaderElection() bool { return true }
 // Start looks until the context ends.
 func (r *Repairer) Start(ctx context.Context) error {
 	for {
-		if err := r.Look(ctx); err != nil && ctx.Err() == nil {
+		if err := r.Poll(ctx); err != nil && ctx.Err() == nil {
 			r.Log.WarnContext(ctx, "looking again for volumes to repair", "error", err)
 		}
 		select {
@@ -91,8 +88,8 @@ func (r *Repairer) Start(ctx context.Context) error {
 	}
 }
 
-// Look takes every volume that needs it one step further.
-func (r *Repairer) Look(ctx context.Context) error {
+// Poll takes every volume that needs it one step further.
+func (r *Repairer) Poll(ctx context.Context) error {
 	groups := &v1alpha1.NodeGroupList{}
 	if err := r.Client.List(ctx, groups); err != nil {
 		return fmt.Errorf("list groups: %w", err)
@@ -103,19 +100,18 @@ func (r *Repairer) Look(ctx context.Context) error {
 	}
 	gone := r.gone(ctx, groups.Items)
 	works := r.judge(volumes.Items, groups.Items, gone)
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, workers)
+	var group errgroup.Group
+	group.SetLimit(workers)
 	for _, w := range works {
-		wait.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, r.Longest)
 			defer cancel()
 			r.work(ctx, w, gone)
+			return nil
 		})
 	}
-	wait.Wait()
-	r.tellGroups(ctx, groups.Items, works, gone)
+	_ = group.Wait() // work reports its failures itself
+	r.reportGroups(ctx, groups.Items, works, gone)
 	return nil
 }
 

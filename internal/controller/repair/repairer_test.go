@@ -112,7 +112,7 @@ func (w *world) look() {
 	w.now = w.now.Add(5 * time.Second)
 	_, err := w.groups.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g"}})
 	check(w.t, err)
-	check(w.t, w.repair.Look(w.t.Context()))
+	check(w.t, w.repair.Poll(w.t.Context()))
 }
 
 func (w *world) volume(name string) *v1alpha1.CacheVolume {

@@ -26,7 +26,7 @@ func repairing(v *v1alpha1.CacheVolume) bool {
 }
 
 // tell keeps the volume's condition, and makes an Event of each change of what is being done.
-func (r *Repairer) tell(ctx context.Context, w *work, progress string) error {
+func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
 	wanted.Message = w.step.Reason
 	if progress != "" {
@@ -94,7 +94,7 @@ func (r *Repairer) forget(volume string) {
 }
 
 // tellGroups keeps the groups' condition.
-func (r *Repairer) tellGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, gone Gone) {
+func (r *Repairer) reportGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, gone Gone) {
 	for i := range groups {
 		g := &groups[i]
 		wanted := groupCondition(g, works, gone)

@@ -25,7 +25,7 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 	name := w.volume.Name
 	switch w.step.Action {
 	case Begin, End:
-		err = r.keep(ctx, name, w.step, gone)
+		err = r.store(ctx, name, w.step, gone)
 	case Drain:
 		progress, err = r.drain(ctx, name)
 	case Substitute, Copy:
@@ -44,7 +44,7 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 			r.Log.WarnContext(ctx, "repair goes on later", "volume", name, "action", w.step.Action, "error", err)
 		}
 	}
-	if err := r.tell(ctx, w, progress); err != nil && !passing(err) {
+	if err := r.report(ctx, w, progress); err != nil && !passing(err) {
 		r.Log.WarnContext(ctx, "cannot write the condition of a repair", "volume", name, "error", err)
 	}
 }
@@ -55,7 +55,7 @@ func passing(err error) bool {
 }
 
 // keep writes or removes the repair on record, if the record as it is now still asks for that.
-func (r *Repairer) keep(ctx context.Context, name string, step Step, gone Gone) error {
+func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone) error {
 	done, err := r.Locks.Begin(name, "the record of a repair")
 	if err != nil {
 		return err
@@ -78,7 +78,11 @@ func (r *Repairer) keep(ctx context.Context, name string, step Step, gone Gone) 
 	if err := r.Client.Status().Update(ctx, v); err != nil {
 		return fmt.Errorf("record the repair of volume %s: %w", name, err)
 	}
-	crashpoint.Reach("repair/" + map[Action]string{Begin: "begun", Finish: "ended", End: "ended"}[step.Action])
+	if step.Action == Begin {
+		crashpoint.Reach("repair/begun")
+	} else {
+		crashpoint.Reach("repair/ended")
+	}
 	return nil
 }
 
@@ -148,5 +152,5 @@ func (r *Repairer) finish(ctx context.Context, name string, gone Gone) error {
 	if step.Action != Finish {
 		return nil
 	}
-	return r.keep(ctx, name, step, gone)
+	return r.store(ctx, name, step, gone)
 }

@@ -76,7 +76,11 @@ func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partn
 		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
 			return fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
 		}
-		crashpoint.Reach("repair/paired_on_" + map[bool]string{true: "substitute", false: "holder"}[node == partner])
+		if node == partner {
+			crashpoint.Reach("repair/paired_on_substitute")
+		} else {
+			crashpoint.Reach("repair/paired_on_holder")
+		}
 	}
 	return nil
 }
