@@ -119,9 +119,9 @@ type VolumeStatus struct {
 	Device     string `json:"device,omitempty"`
 	Port       int    `json:"port,omitempty"`
 	Minor      int    `json:"minor"`
-	// DiskState is DRBD's state of the local disk: UpToDate, Outdated, Inconsistent, Diskless, …
-	DiskState string `json:"diskState,omitempty"`
-	Peers     []Peer `json:"peers,omitempty"`
+	// DiskState is DRBD's state of the local disk, empty if DRBD does not run the replica.
+	DiskState DiskState `json:"diskState,omitempty"`
+	Peers     []Peer    `json:"peers,omitempty"`
 	// SyncedPercent is the progress of a resync, 100 if none is running.
 	SyncedPercent float64 `json:"syncedPercent"`
 	// IOSuspended is true while DRBD freezes I/O until the arbiter has answered.
@@ -135,10 +135,10 @@ type VolumeStatus struct {
 
 // Peer is the other replica as this node sees it.
 type Peer struct {
-	Name            string `json:"name"`
-	Address         string `json:"address"`
-	ConnectionState string `json:"connectionState"`
-	DiskState       string `json:"diskState"`
+	Name            string    `json:"name"`
+	Address         string    `json:"address"`
+	ConnectionState LinkState `json:"connectionState"`
+	DiskState       DiskState `json:"diskState"`
 }
 
 // Fault is an error that a volume has until something is done about it.

@@ -35,7 +35,7 @@ func (r Report) clean() bool {
 
 // current reports whether the host's replica is a standby that has all acknowledged writes.
 func (r Report) current() bool {
-	return r.Status.State == escache.StateStandby && r.Status.DiskState == "UpToDate"
+	return r.Status.State == escache.StateStandby && r.Status.DiskState == escache.DiskUpToDate
 }
 
 // Death says why Kubernetes has given a node up. An empty Reason means that the node lives.

@@ -61,7 +61,7 @@ func (r Report) usable() bool {
 	if s.State == escache.StateError && s.Error != nil && slices.Contains(beyondRepair(), s.Error.Code) {
 		return false
 	}
-	return s.DiskState == "UpToDate" || s.DiskState == "Consistent" || s.DiskState == ""
+	return s.DiskState == escache.DiskUpToDate || s.DiskState == escache.DiskConsistent || s.DiskState == ""
 }
 
 func beyondRepair() []escache.Code {

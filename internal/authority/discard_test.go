@@ -14,7 +14,7 @@ import (
 func TestDiscard(t *testing.T) {
 	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
 	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
-	disk := func(state string) Report {
+	disk := func(state escache.DiskState) Report {
 		r := standby(nil)
 		r.Status.DiskState = state
 		return r

@@ -38,10 +38,10 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 			"back first: %s: %w", v.Name, v.Status.DirtyBytes, strings.Join(current, " and "), strings.Join(reasons, "; "), because)
 	}
 	rank := func(node string) int {
-		switch reports[node].Status.DiskState {
-		case "UpToDate":
+		switch reports[node].Status.DiskState { //nolint:exhaustive // all others need help first
+		case escache.DiskUpToDate:
 			return 0
-		case "Consistent":
+		case escache.DiskConsistent:
 			return 1
 		default: // dev_connect says what is wrong with it, and what helps
 			return 2

@@ -10,7 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-func disk(state string) Report {
+func disk(state escache.DiskState) Report {
 	r := standby(nil)
 	r.Status.DiskState = state
 	return r

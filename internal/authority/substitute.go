@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -45,23 +46,26 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 // the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	s := holder.Status
-	holds := holder.Err == nil && s.Role == "Primary" && s.Epoch == v.Status.Epoch
-	if !holds || s.DiskState != "UpToDate" || s.IOSuspended || s.SyncedPercent < 100 {
+	holds := holder.Err == nil && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
+	if !holds || s.DiskState != escache.DiskUpToDate || s.IOSuspended || s.SyncedPercent < 100 {
 		return false
 	}
 	for _, p := range s.Peers {
 		if p.Name == peer {
-			return p.ConnectionState == "Connected" && p.DiskState == "UpToDate"
+			return p.ConnectionState == escache.LinkConnected && p.DiskState == escache.DiskUpToDate
 		}
 	}
 	return false
 }
 
-// Linked reports whether the holder replicates to the peer, or copies to it.
-func Linked(holder Report, peer string) bool {
+// CopiesTo reports whether the holder replicates to the peer, or is the source of a resync to it. It is
+// a narrower question than Peer.Linked: a holder that is the target fills itself, not the new copy.
+func CopiesTo(holder Report, peer string) bool {
 	for _, p := range holder.Status.Peers {
 		if p.Name == peer {
-			return slices.Contains([]string{"Connected", "SyncSource", "PausedSyncS", "VerifyS", "WFBitMapS"}, p.ConnectionState)
+			return slices.Contains([]escache.LinkState{
+				escache.LinkConnected, escache.LinkSyncSource, escache.LinkPausedSyncS, escache.LinkVerifyS, escache.LinkWFBitMapS,
+			}, p.ConnectionState)
 		}
 	}
 	return false

@@ -358,7 +358,7 @@ func TestTheSecondCallIsToldWhatRunsAndForHowLong(t *testing.T) {
 // TestACopyThatHasCaughtUpIsStaged: its disk had failed while this node had the volume; after a reboot it was filled from the peer.
 func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 	for name, c := range map[string]struct {
-		disk, peer string
+		disk, peer escache.DiskState
 		outdated   []string
 		code       codes.Code
 	}{

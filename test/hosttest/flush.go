@@ -16,7 +16,7 @@ func (h *Host) FlushAtMost(bytes int64) {
 
 // SetDisk sets DRBD's state of the volume's disk here. "Outdated" and "Consistent" are not connected: the arbiter of these hosts
 // confirms nothing.
-func (h *Host) SetDisk(volume escache.VolumeRef, diskState string) {
+func (h *Host) SetDisk(volume escache.VolumeRef, diskState escache.DiskState) {
 	h.change(volume, func(s *escache.VolumeStatus) { s.DiskState = diskState })
 }
 
@@ -39,12 +39,12 @@ func (h *Host) devConnect(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case request.Epoch < s.Epoch:
 				return problem(escache.CodeStaleEpoch, fmt.Sprintf("epoch %d is older than %d", request.Epoch, s.Epoch))
-			case s.DiskState == "Outdated":
+			case s.DiskState == escache.DiskOutdated:
 				return problem(escache.CodeOutdated, "the replica here is Outdated")
-			case s.DiskState == "Consistent":
+			case s.DiskState == escache.DiskConsistent:
 				return problem(escache.CodeFencingRefused, "nobody confirms that the replica here is current")
 			}
-			s.DiskState = "UpToDate"
+			s.DiskState = escache.DiskUpToDate
 			s.Epoch, s.State, s.Role = request.Epoch, escache.StateConnected, escache.RolePrimary
 			s.Device, s.Mode = "/dev/escache/"+request.Pool+"/"+request.Image, request.Options.Mode
 			s.ClientAddress = fmt.Sprintf("%s:0/%d", h.address, request.Epoch)

@@ -182,7 +182,7 @@ func (h *Host) lay(request escache.ReplicaRequest) *escache.Problem {
 	var clean int64
 	h.replicas[request.VolumeRef] = &replica{request: request, status: escache.VolumeStatus{
 		VolumeRef: request.VolumeRef, ImageID: request.ImageID, State: escache.StateStandby, Role: escache.RoleSecondary,
-		CacheBytes: request.CacheBytes, SizeBytes: request.SizeBytes, DirtyBytes: &clean, DiskState: "UpToDate",
+		CacheBytes: request.CacheBytes, SizeBytes: request.SizeBytes, DirtyBytes: &clean, DiskState: escache.DiskUpToDate,
 		Port: request.Port, Minor: request.Minor, SyncedPercent: 100,
 	}}
 	return nil

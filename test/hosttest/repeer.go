@@ -10,7 +10,7 @@ import (
 func (h *Host) repeer(there *replica, request escache.ReplicaRequest) *escache.Problem {
 	same := there.request
 	same.Nodes = request.Nodes
-	if !reflect.DeepEqual(same, request) || there.status.DiskState != "UpToDate" {
+	if !reflect.DeepEqual(same, request) || there.status.DiskState != escache.DiskUpToDate {
 		return problem(escache.CodeReplicaMismatch, "a replica with other parameters is here")
 	}
 	there.request = request
@@ -18,7 +18,7 @@ func (h *Host) repeer(there *replica, request escache.ReplicaRequest) *escache.P
 	for _, node := range request.Nodes {
 		if node.Name != h.name {
 			there.status.Peers = []escache.Peer{{
-				Name: node.Name, Address: node.Address, ConnectionState: "WFConnection", DiskState: "DUnknown",
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown,
 			}}
 		}
 	}
@@ -30,9 +30,9 @@ func (h *Host) Sync(volume escache.VolumeRef, percent float64) {
 	h.change(volume, func(s *escache.VolumeStatus) {
 		s.SyncedPercent = percent
 		for i := range s.Peers {
-			s.Peers[i].ConnectionState, s.Peers[i].DiskState = "SyncSource", "Inconsistent"
+			s.Peers[i].ConnectionState, s.Peers[i].DiskState = escache.LinkSyncSource, escache.DiskInconsistent
 			if percent >= 100 {
-				s.Peers[i].ConnectionState, s.Peers[i].DiskState = "Connected", "UpToDate"
+				s.Peers[i].ConnectionState, s.Peers[i].DiskState = escache.LinkConnected, escache.DiskUpToDate
 			}
 		}
 	})

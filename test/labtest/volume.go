@@ -287,13 +287,9 @@ func (v *Volume) WaitForPeer(t T, h *Host) time.Duration {
 
 // Redundant says whether both replicas are current.
 func Redundant(s escache.VolumeStatus) bool {
-	return s.DiskState == upToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == upToDate && s.Peers[0].ConnectionState == connected
+	return s.DiskState == escache.DiskUpToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == escache.DiskUpToDate &&
+		s.Peers[0].ConnectionState == escache.LinkConnected
 }
-
-const (
-	upToDate  = "UpToDate"
-	connected = "Connected"
-)
 
 func describe(s escache.VolumeStatus) string {
 	dirty := "unknown"

@@ -95,7 +95,7 @@ func (r report) real() authority.Report {
 	if r.silent {
 		return authority.Report{Err: errSilent}
 	}
-	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "Consistent"}
+	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: escache.DiskConsistent}
 	switch {
 	case r.device:
 		s.State, s.Device = escache.StateConnected, "/dev/escache/p/i"
@@ -114,7 +114,7 @@ func (r report) real() authority.Report {
 		if r.dirty {
 			bytes = 4096
 		}
-		s.DiskState, s.DirtyBytes = "UpToDate", &bytes
+		s.DiskState, s.DirtyBytes = escache.DiskUpToDate, &bytes
 	}
 	return authority.Report{Status: s}
 }

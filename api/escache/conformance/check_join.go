@@ -42,7 +42,7 @@ func joinRunning(s *suite) {
 	late := v.write(s.first, 16*mib, mib)
 	s.eventually("the copy of "+v.String()+" on "+s.second.Name+" is filled", func() (bool, any) {
 		status := s.second.status(v.VolumeRef)
-		return status.DiskState == "UpToDate" && status.SyncedPercent == 100, shown(status)
+		return status.DiskState == escache.DiskUpToDate && status.SyncedPercent == 100, shown(status)
 	})
 	holdAll := func(h *host) {
 		s.Helper()

@@ -119,16 +119,19 @@ func standDown(m Member, members []Member, suspects, outOfService []string, tain
 	return ""
 }
 
-// LinksTo sums up what one member's status says of its links to a node. A link that was given up (StandAlone) says nothing.
+// LinksTo adds to sum what one member's status says of its links to a node. The question is whether the
+// node lives, not whether the replicas exchange data (Peer.Linked): a handshake that is under way says
+// that it does, and a link that was given up (StandAlone) says nothing.
 func LinksTo(node, by string, volumes []escache.VolumeStatus, sum *Links) {
 	for _, v := range volumes {
 		for _, p := range v.Peers {
 			if p.Name != node {
 				continue
 			}
-			switch p.ConnectionState {
-			case "StandAlone", "Disconnecting", "":
-			case "WFConnection", "Connecting", "Unconnected", "NetworkFailure", "BrokenPipe", "Timeout", "TearDown":
+			switch p.ConnectionState { //nolint:exhaustive // in all others the node has answered
+			case escache.LinkStandAlone, escache.LinkDisconnecting, "":
+			case escache.LinkWFConnection, "Connecting", escache.LinkUnconnected, escache.LinkNetworkFailure, escache.LinkBrokenPipe,
+				escache.LinkTimeout, escache.LinkTearDown:
 				sum.Down++
 			default:
 				sum.Up++

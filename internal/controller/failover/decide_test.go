@@ -88,10 +88,10 @@ func TestOneGroupAlone(t *testing.T) {
 }
 
 func TestLinksTo(t *testing.T) {
-	status := func(peer, state string) escache.VolumeStatus {
+	status := func(peer string, state escache.LinkState) escache.VolumeStatus {
 		return escache.VolumeStatus{Peers: []escache.Peer{{Name: peer, ConnectionState: state}}}
 	}
-	for state, want := range map[string]Links{
+	for state, want := range map[escache.LinkState]Links{
 		"WFConnection": {Down: 1}, "NetworkFailure": {Down: 1}, "Connected": {Up: 1}, "SyncTarget": {Up: 1}, "StandAlone": {}, "": {},
 		"AStateOfTomorrow": {Up: 1},
 	} {

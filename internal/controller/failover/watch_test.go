@@ -26,7 +26,7 @@ type bench struct {
 	now    time.Time
 	api    client.Client
 	silent map[string]bool
-	links  string // of n2 and n3 to n1
+	links  escache.LinkState // of n2 and n3 to n1
 	events *events.FakeRecorder
 	watch  *Watch
 }

@@ -48,7 +48,7 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}
 	report := authority.Report{Status: status}
-	if out.Linked = authority.Linked(report, out.To); !out.Linked {
+	if out.Linked = authority.CopiesTo(report, out.To); !out.Linked {
 		return out, s.pair(ctx, v, holder, out.To)
 	}
 	out.Percent = status.SyncedPercent

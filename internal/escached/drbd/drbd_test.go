@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
+
+	"github.com/escache/escache-csi/api/escache"
 )
 
 const proc = `version: 8.4.11 (api:1/proto:86-101)
@@ -61,7 +63,7 @@ func TestParseProc(t *testing.T) {
 }
 
 func TestWhatBeginsAResyncIsWaitedFor(t *testing.T) {
-	for connection, want := range map[string]bool{
+	for connection, want := range map[escache.LinkState]bool{
 		"WFBitMapT": true, "WFSyncUUID": true, "StartingSyncT": true, "WFReportParams": true,
 		"SyncTarget": false, Connected: false, "WFConnection": false, StandAlone: false,
 	} {

@@ -8,19 +8,20 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/escache/escache-csi/api/escache"
 )
 
-// States as /proc/drbd spells them. The connection states of a resync are SyncSource, SyncTarget
-// and some before them.
+// Words of /proc/drbd.
 const (
-	Connected  = "Connected"
-	StandAlone = "StandAlone"
+	Connected  = escache.LinkConnected
+	StandAlone = escache.LinkStandAlone
 
-	UpToDate     = "UpToDate"
-	Consistent   = "Consistent"
-	Outdated     = "Outdated"
-	Inconsistent = "Inconsistent"
-	Diskless     = "Diskless"
+	UpToDate     = escache.DiskUpToDate
+	Consistent   = escache.DiskConsistent
+	Outdated     = escache.DiskOutdated
+	Inconsistent = escache.DiskInconsistent
+	Diskless     = escache.DiskDiskless
 
 	Primary   = "Primary"
 	Secondary = "Secondary"
@@ -28,11 +29,11 @@ const (
 
 // Status is one device as the kernel sees it.
 type Status struct {
-	Connection string
+	Connection escache.LinkState
 	Role       string
 	PeerRole   string
-	Disk       string
-	PeerDisk   string
+	Disk       escache.DiskState
+	PeerDisk   escache.DiskState
 	// Suspended is true while the kernel keeps I/O frozen.
 	Suspended bool
 	// SyncedPercent is 100 unless a resync runs.
@@ -44,25 +45,19 @@ type Status struct {
 	DiskWrittenKiB int64
 }
 
-// Linked reports whether the peers talk to each other.
-func (s Status) Linked() bool {
-	switch s.Connection {
-	case "StandAlone", "Disconnecting", "Unconnected", "Timeout", "BrokenPipe", "NetworkFailure", "ProtocolError",
-		"TearDown", "WFConnection", "WFReportParams", "":
-		return false
-	}
-	return true
-}
+// Linked reports whether the replicas exchange data. See escache.LinkState.Linked.
+func (s Status) Linked() bool { return s.Connection.Linked() }
 
 // Negotiating reports whether the local copy is about to learn what it is worth: its disk is being
 // attached, or the two ends work out what it has missed. It takes moments, and ends in Connected, a
-// resync or a lost link.
+// resync or a lost link. It is not the opposite of Linked: the last steps run over a link that is
+// up.
 func (s Status) Negotiating() bool {
-	switch s.Connection {
-	case "WFReportParams", "WFBitMapT", "WFSyncUUID", "StartingSyncT":
+	switch s.Connection { //nolint:exhaustive // in all others the copy's worth is known, or nobody works it out
+	case escache.LinkWFReportParams, escache.LinkWFBitMapT, escache.LinkWFSyncUUID, escache.LinkStartingSyncT:
 		return true
 	}
-	return s.Disk == "Attaching" || s.Disk == "Negotiating"
+	return s.Disk == escache.DiskAttaching || s.Disk == escache.DiskNegotiating
 }
 
 // Current reports whether the local disk certainly holds all that was acknowledged: both copies
@@ -111,12 +106,12 @@ func parse(r io.Reader) (Table, error) {
 		}
 		if m := deviceLine.FindStringSubmatch(line); m != nil {
 			minor, _ = strconv.Atoi(m[1])
-			if m[2] == "Unconfigured" {
+			if escache.LinkState(m[2]) == escache.LinkUnconfigured {
 				minor = -1
 				continue
 			}
 			t.Devices[minor] = Status{
-				Connection: m[2], Role: m[3], PeerRole: m[4], Disk: m[5], PeerDisk: m[6],
+				Connection: escache.LinkState(m[2]), Role: m[3], PeerRole: m[4], Disk: escache.DiskState(m[5]), PeerDisk: escache.DiskState(m[6]),
 				Suspended: strings.HasPrefix(m[7], "s"), SyncedPercent: 100,
 			}
 			continue

@@ -30,12 +30,12 @@ func code(err error) escache.Code {
 }
 
 // cut is a replica whose peer is gone, and whose own disk is like this.
-func cut(disk string) drbd.Status {
+func cut(disk escache.DiskState) drbd.Status {
 	return drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, PeerRole: "Unknown", Disk: disk, PeerDisk: "DUnknown"}
 }
 
 // linked is a Secondary beside a Secondary that is current.
-func linked(connection, disk string) drbd.Status {
+func linked(connection escache.LinkState, disk escache.DiskState) drbd.Status {
 	return drbd.Status{Connection: connection, Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: disk, PeerDisk: drbd.UpToDate}
 }
 

@@ -96,7 +96,7 @@ func TestReplicasAreLaidAFewAtATime(t *testing.T) {
 func TestANewPartnerIsTakenOnlyByACurrentReplica(t *testing.T) {
 	req := putReq
 	req.Nodes = []escache.ReplicaNode{putReq.Nodes[0], {Name: "n3", Address: "10.0.0.3"}}
-	for disk, want := range map[string]escache.Code{
+	for disk, want := range map[escache.DiskState]escache.Code{
 		drbd.UpToDate: "", drbd.Outdated: escache.CodeReplicaMismatch, drbd.Inconsistent: escache.CodeReplicaMismatch,
 	} {
 		w := newWorld(t)

@@ -83,8 +83,8 @@ func (e *Engine) dirtyHere(ctx context.Context, v volume) (int64, error) {
 			return 0, nil
 		}
 	}
-	if !slices.Contains([]string{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
-		return 0, unknown("its disk is " + st.Disk)
+	if !slices.Contains([]escache.DiskState{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
+		return 0, unknown("its disk is " + string(st.Disk))
 	}
 	dirty, err := e.Caches.Dirty(ctx, e.localDisk(v))
 	if err != nil {

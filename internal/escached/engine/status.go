@@ -74,7 +74,7 @@ func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatu
 	s := escache.VolumeStatus{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: v.Epoch,
 		CacheBytes: v.CacheBytes, SizeBytes: v.SizeBytes, Port: v.Port, Minor: v.Minor, SyncedPercent: 100,
-		Peers: []escache.Peer{{Name: v.Peer.Name, Address: v.Peer.Address, ConnectionState: "Unconfigured", DiskState: "DUnknown"}},
+		Peers: []escache.Peer{{Name: v.Peer.Name, Address: v.Peer.Address, ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown}},
 	}
 	if up {
 		s.Role, s.DiskState = escache.Role(st.Role), st.Disk
@@ -123,7 +123,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 	case !up:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
-	case st.Disk == drbd.Diskless || st.Disk == "Failed":
+	case st.Disk.Lost():
 		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
 		if !connected {
 			s.State = escache.StateError

@@ -51,12 +51,6 @@ type Finding struct {
 // nearlyFullPercent of the cache dirty means that writes are about to wait for Ceph.
 const nearlyFullPercent = 90
 
-const (
-	stateConnected = "Connected"
-	diskUpToDate   = "UpToDate"
-	diskless       = "Diskless"
-)
-
 // Findings returns what is wrong with a volume that is connected on this node. Stalled is true where the cache should be
 // shrinking and is not; only a look at several statuses can tell.
 func Findings(s escache.VolumeStatus, stalled bool) []Finding {
@@ -114,20 +108,20 @@ func redundancy(s escache.VolumeStatus) []Finding {
 		peer = s.Peers[0]
 	}
 	switch {
-	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != diskless && peer.Name != "" && IsConnected(peer):
+	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != escache.DiskDiskless && peer.Name != "" && peer.Linked():
 		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
 			"the replicas on this node and on %s are being made equal", peer.Name)}
 		copies := lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name)
 		return append(copies, resyncing)
-	case s.DiskState != "" && s.DiskState != diskUpToDate:
+	case s.DiskState != "" && s.DiskState != escache.DiskUpToDate:
 		return lost(LocalDiskLost, "the local replica is %s: reads and writes go to %s over the network; look at this host's NVMe device",
 			s.DiskState, peer.Name)
 	case peer.Name == "":
 		return lost(PeerLost, "the volume has no second replica: this node has the only current copy")
-	case !IsConnected(peer):
+	case !peer.Linked():
 		return lost(PeerLost, "the replica on %s does not answer (%s): this node has the only current copy", peer.Name,
 			peer.ConnectionState)
-	case peer.DiskState != diskUpToDate:
+	case peer.DiskState != escache.DiskUpToDate:
 		return lost(PeerOutdated, "the replica on %s is %s: this node has the only current copy", peer.Name, peer.DiskState)
 	default:
 		return nil
@@ -144,42 +138,31 @@ func IsRedundant(s escache.VolumeStatus) bool {
 	return true
 }
 
-// IsConnected reports whether the replication link is up: DRBD 8.4 says Connected, or names the resync that runs over it.
-func IsConnected(p escache.Peer) bool {
-	switch p.ConnectionState {
-	case stateConnected, "SyncSource", "SyncTarget", "VerifyS", "VerifyT", "PausedSyncS", "PausedSyncT":
-		return true
-	default:
-		return false
-	}
-}
-
 // IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and up to date at both ends.
 func IsCurrent(s escache.VolumeStatus, peer string) bool {
-	p, linked := linkedPeer(s, peer)
-	return linked && p.DiskState == diskUpToDate && s.DiskState == diskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
+	p, linked := idlePeer(s, peer)
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
 }
 
 // IsDiskless reports whether the status proves that the peer has lost its disk, and this node's copy is current: over a link that is up.
 func IsDiskless(s escache.VolumeStatus, peer string) bool {
-	p, linked := linkedPeer(s, peer)
-	return linked && lost(p.DiskState) && s.DiskState == diskUpToDate
+	p, linked := idlePeer(s, peer)
+	return linked && p.DiskState.Lost() && s.DiskState == escache.DiskUpToDate
 }
 
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's copy is current.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
-	p, linked := linkedPeer(s, peer)
-	return linked && p.DiskState == diskUpToDate && lost(s.DiskState) && !s.IOSuspended
+	p, linked := idlePeer(s, peer)
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended
 }
 
-// linkedPeer is the peer of that name, if its link is up and no resync runs over it.
-func linkedPeer(s escache.VolumeStatus, name string) (peer escache.Peer, linked bool) {
-	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == name && p.ConnectionState == stateConnected })
+// idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards one
+// runs over it. That is a narrower question than Peer.Linked: while the ends work out what a copy has
+// missed, what they report of each other may be about to change.
+func idlePeer(s escache.VolumeStatus, name string) (peer escache.Peer, linked bool) {
+	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == name && p.ConnectionState == escache.LinkConnected })
 	if i < 0 {
 		return escache.Peer{}, false
 	}
 	return s.Peers[i], true
 }
-
-// lost disks have no data that could be asked for.
-func lost(disk string) bool { return disk == diskless || disk == "Failed" }

@@ -92,3 +92,24 @@ func TestIsCurrent(t *testing.T) {
 		}
 	}
 }
+
+// While DRBD works out what a peer that is back has missed, the peer answers: it is catching up, and not lost. DRBD holds its disk
+// at Consistent or below in these states, so the volume does not count as redundant, and the peer's copy not as current.
+func TestAPeerThatIsAboutToBeFilledIsNotLost(t *testing.T) {
+	for _, link := range []escache.LinkState{escache.LinkStartingSyncS, escache.LinkWFBitMapS, escache.LinkSyncSource, escache.LinkPausedSyncS} {
+		for _, disk := range []escache.DiskState{escache.DiskInconsistent, escache.DiskOutdated, escache.DiskConsistent} {
+			dirty := int64(1)
+			s := escache.VolumeStatus{
+				State: escache.StateConnected, Role: escache.RolePrimary, Mode: escache.ModeWriteback, DirtyBytes: &dirty, CacheBytes: 1 << 30,
+				DiskState: escache.DiskUpToDate, SyncedPercent: 100, Peers: []escache.Peer{{Name: "n2", ConnectionState: link, DiskState: disk}},
+			}
+			findings := Findings(s, false)
+			if len(findings) != 1 || findings[0].Reason != PeerOutdated || IsRedundant(s) || IsCurrent(s, "n2") {
+				t.Errorf("%s, %s: %+v, redundant %v, current %v", link, disk, findings, IsRedundant(s), IsCurrent(s, "n2"))
+			}
+			if s.Peers[0].ConnectionState = escache.LinkWFReportParams; Findings(s, false)[0].Reason != PeerLost {
+				t.Errorf("before the handshake is over the peer has not answered: %+v", Findings(s, false))
+			}
+		}
+	}
+}

@@ -75,7 +75,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			gauge(m.failed, 1, append(labels, string(s.Error.Code))...)
 		}
 		for _, p := range s.Peers {
-			gauge(m.peer, number(health.IsConnected(p)), append(labels, p.Name)...)
+			gauge(m.peer, number(p.Linked()), append(labels, p.Name)...)
 		}
 	}
 }
