@@ -12,10 +12,10 @@ import (
 // Record says who may write a volume, as the lab's arbiter has it.
 type Record = arbiter.Record
 
-// Attach makes a node the one that may write a volume, from an epoch on. The arbiter refuses an epoch that is not newer than the one it
-// has.
-func (c *Client) Attach(ctx context.Context, volume escache.VolumeRef, node string, epoch int64) error {
-	request := arbiter.AttachRequest{VolumeRef: volume, AttachedNode: node, Epoch: epoch}
+// Attach records that a node may write from an epoch on. The arbiter refuses an epoch that is not
+// newer than the one on record. What the record says of outdated nodes is ignored.
+func (c *Client) Attach(ctx context.Context, r Record) error {
+	request := arbiter.AttachRequest{VolumeRef: r.VolumeRef, ImageID: r.ImageID, AttachedNode: r.AttachedNode, Epoch: r.Epoch}
 	return c.call(ctx, http.MethodPut, PathArbiter+arbiter.PathRecord, request, nil)
 }
 
@@ -31,7 +31,7 @@ func (c *Client) Forget(ctx context.Context, volume escache.VolumeRef) error {
 	return c.call(ctx, http.MethodDelete, recordPath(volume), nil, nil)
 }
 
-// Resynced tells the arbiter that a node's replica has everything again.
+// Resynced takes a node off the outdated list: the caller has seen that its replica is current.
 func (c *Client) Resynced(ctx context.Context, volume escache.VolumeRef, node string) error {
 	return c.call(ctx, http.MethodPost, PathArbiter+arbiter.PathResynced, arbiter.ResyncedRequest{VolumeRef: volume, Node: node}, nil)
 }

@@ -276,7 +276,6 @@ func (l *lab) environment() map[string]string {
 		labclient.EnvSocket: l.plan.Location.Socket(),
 		labclient.EnvState:  l.plan.Location.StateDir,
 		"LAB_NODES":         strings.Join(l.nodeNames(), " "),
-		"LAB_ARBITER":       recordURL(),
 		"LAB_CA":            l.path("tls", caFile),
 		"LAB_CLIENT_CERT":   l.path("tls", clientCertFile),
 		"LAB_CLIENT_KEY":    l.path("tls", clientKeyFile),
