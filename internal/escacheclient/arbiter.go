@@ -10,13 +10,14 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// Arbiter asks the keeper of a volume's record whether a replica may go on without its peer.
+// Arbiter is a client of the arbiter, which decides whether a host may go on without its peer.
 type Arbiter struct {
 	client *Client
 }
 
-// NewArbiter returns a client for the arbiter at unix:///PATH, http://HOST:PORT or https://HOST:PORT; files are needed for https.
-// timeout bounds one question with its repeats, which happen only when nothing was sent.
+// NewArbiter returns a client for the arbiter at unix:///PATH, http://HOST:PORT or https://HOST:PORT;
+// https needs the files. The timeout bounds one question with its repeats. A question is repeated only
+// if nothing was sent.
 func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter, error) {
 	if timeout <= 0 {
 		return nil, fmt.Errorf("arbiter: the timeout %s is not positive", timeout)
@@ -42,12 +43,13 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 	return &Arbiter{client: client}, nil
 }
 
-// OutdatePeer returns nil only when the peer is on record as outdated, so that the one who asks may go on. Any error is a refusal.
+// OutdatePeer returns nil only if the peer is on record as outdated, so that the host that asks may go
+// on alone. Any error is a refusal.
 func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error {
 	return a.client.change(ctx, "outdate_peer", http.MethodPost, escache.PathOutdatePeer, req)
 }
 
-// Record returns what is on record of a volume at this moment. Any error means that nothing is known.
+// Record returns the current record of a volume. Any error means that nothing is known.
 func (a *Arbiter) Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
 	var record escache.VolumeRecord
 	err := a.client.do(ctx, call{

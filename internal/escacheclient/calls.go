@@ -30,7 +30,7 @@ func (c *Client) Status(ctx context.Context) (*escache.Status, error) {
 	return &status, nil
 }
 
-// VolumeStatus returns one volume as the host sees it; its state is absent where no replica is there.
+// VolumeStatus returns one volume as the host sees it. Its state is absent if the host has no replica.
 func (c *Client) VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error) {
 	var status escache.Status
 	err := c.do(ctx, call{
@@ -75,7 +75,8 @@ func (c *Client) DevConnect(ctx context.Context, req escache.ConnectRequest) (*e
 	return &connected, nil
 }
 
-// Flush writes back until the cache is clean or the request's time is up; the answer says which. Its deadline is that time and a margin.
+// Flush writes back until the cache is clean or the request's time is up; the answer says which. The
+// call's deadline is that time plus Timeouts.FlushMargin.
 func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.FlushResponse, error) {
 	var flushed escache.FlushResponse
 	given := time.Duration(req.TimeoutSeconds) * time.Second
@@ -99,7 +100,7 @@ func (c *Client) SetMode(ctx context.Context, ref escache.VolumeRef, mode escach
 	return c.change(ctx, "mode", http.MethodPost, escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
 }
 
-// Hold suspends I/O with a clean cache, at the longest for the given time in whole seconds.
+// Hold suspends I/O with a clean cache for at most the given time, rounded down to whole seconds.
 func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.Duration) (*escache.HoldResponse, error) {
 	var held escache.HoldResponse
 	err := c.do(ctx, call{
@@ -122,8 +123,8 @@ func (c *Client) Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes in
 	return c.change(ctx, "resize", http.MethodPost, escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
 }
 
-// Abandon gives up the device of a volume that another node has taken over in that epoch. It is refused unless the host's arbiter has that
-// on record.
+// Abandon gives up the device of a volume that another node has taken over in that epoch. The host
+// refuses unless its arbiter has that on record.
 func (c *Client) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error {
 	return c.change(ctx, "abandon", http.MethodPost, escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
 }

@@ -1,7 +1,8 @@
-// Package escacheclient is the client of the escache HTTP API: over TCP with mutual TLS, or over the local service's unix socket.
+// Package escacheclient is the client of the escache HTTP API, over TCP with mutual TLS or over the
+// local service's unix socket.
 //
-// Every call is bounded by a deadline of its own beside its context's. A call is repeated only where that is safe: when nothing was
-// sent, or when it is a GET or PUT that got no answer.
+// Every call has a deadline of its own in addition to its context's. A call is repeated only if that
+// is safe: if nothing was sent, or if it is a GET or PUT that got no answer.
 package escacheclient
 
 import (
@@ -27,7 +28,8 @@ import (
 
 const (
 	dialTimeout = 3 * time.Second
-	// maxAnswerBytes is above the status of a host full of volumes, and below what would hurt the caller.
+	// maxAnswerBytes is more than the status of a host full of volumes takes, and less than would hurt
+	// the caller.
 	maxAnswerBytes = 8 << 20
 	maxRepeats     = 3
 	firstWait      = 100 * time.Millisecond
@@ -42,7 +44,8 @@ type Client struct {
 	certs *tlsfiles.Reloader // nil without TLS
 }
 
-// New returns a client. It reads the TLS files, and does not call the service.
+// New returns a client. It reads the TLS files but does not call the service. Errors wrap ErrTLS if
+// the files cannot be used.
 func New(opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("escache client: %w", err)
@@ -123,7 +126,8 @@ func (c *Client) secure(ctx context.Context, conn net.Conn, address string) (net
 // Close closes idle connections. The client stays usable.
 func (c *Client) Close() { c.idle.CloseIdleConnections() }
 
-// silent drops resty's own lines: they hold addresses and bodies. Observe and the slow-call line tell what matters.
+// silent drops resty's own log lines, which hold addresses and bodies. Observe and the slow-call line
+// report what matters.
 type silent struct{}
 
 func (silent) Errorf(string, ...any) {}

@@ -93,7 +93,7 @@ func problemOf(resp *resty.Response) error {
 	return &problem
 }
 
-// causeOf names the cause of a call without an answer; connected tells whether the request may have been sent.
+// causeOf returns why a call got no answer. The request may have been sent only if connected.
 func causeOf(ctx context.Context, err error, connected bool) error {
 	if sent, ok := errors.AsType[*url.Error](err); ok { // its text repeats method and URL
 		err = sent.Err
@@ -113,7 +113,7 @@ func causeOf(ctx context.Context, err error, connected bool) error {
 	}
 }
 
-// tlsAdvice tells what to do about a failed handshake; empty where err is something else.
+// tlsAdvice says what to do about a failed handshake. It is empty if err is something else.
 func tlsAdvice(err error) string {
 	var (
 		authority x509.UnknownAuthorityError

@@ -13,38 +13,42 @@ import (
 
 // Options say where an escached is and how to call it. Exactly one of BaseURL and UnixSocket is set.
 type Options struct {
-	// Node is the host's name for error messages and logs; where it is empty the address stands for it.
+	// Node is the host's name in error messages and logs. Empty: the address.
 	Node string
 	// BaseURL is "https://HOST:PORT" without a path.
 	BaseURL string
 	// UnixSocket is the absolute path of the local service's socket.
 	UnixSocket string
-	// TLS is needed with an https BaseURL. The files are read again when they change.
+	// TLS is needed for an https BaseURL. The files are read again when they change.
 	TLS TLSFiles
-	// AllowPlaintext permits an http BaseURL to more than the loopback.
+	// AllowPlaintext permits an http BaseURL to hosts other than the loopback.
 	AllowPlaintext bool
-	// Dial opens the connections, below TLS. nil: as net.Dialer does.
+	// Dial opens the connections, below TLS. nil: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Timeout bounds the calls; zero fields have the values of DefaultTimeouts.
+	// Timeout bounds the calls. Zero fields get the values of DefaultTimeouts.
 	Timeout Timeouts
 	// UserAgent names the caller in the other side's log.
 	UserAgent string
-	// Logger gets one line for each call that was slow or whose certificates could not be read. nil: no lines.
+	// Logger gets one line for each slow call, and for each call while changed TLS files cannot be
+	// used. nil: no lines.
 	Logger *slog.Logger
-	// SlowAfter is how long a call other than flush may take before it is logged. 0: three seconds.
+	// SlowAfter is the duration from which a call other than flush is logged. 0: three seconds.
 	SlowAfter time.Duration
-	// Observe is told each call's name, outcome and duration: "ok", a code of the API, or one of the Outcome constants. May be nil.
+	// Observe is called after each call. The code is "ok", a code of the API, or one of the Outcome
+	// constants. It may be nil.
 	Observe func(call, code string, d time.Duration)
 }
 
-// TLSFiles are PEM files: the authority that signed the service's certificate, and the caller's own certificate and key.
+// TLSFiles are the paths of PEM files: the authority that signed the service's certificate, and the
+// caller's own certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
-	// ServerName is the name that the service's certificate must have, where one certificate serves all hosts. Empty: the URL's host.
+	// ServerName is the name that the service's certificate must have, if one certificate serves all
+	// hosts. Empty: the URL's host.
 	ServerName string
 }
 
-// Timeouts bound a call with all its repeats, beside the deadline of the caller's context.
+// Timeouts bound a call with all its repeats. The deadline of the caller's context applies too.
 type Timeouts struct {
 	// Query bounds Node and Status.
 	Query time.Duration
@@ -52,11 +56,11 @@ type Timeouts struct {
 	Change time.Duration
 	// Connect bounds DevConnect, which may wait for Ceph to break a dead client's lock.
 	Connect time.Duration
-	// FlushMargin is added to the time that a flush is given.
+	// FlushMargin is added to the time that a flush request asks for.
 	FlushMargin time.Duration
 }
 
-// DefaultTimeouts are generous against a loaded host, and short enough that a caller learns of a dead one.
+// DefaultTimeouts returns limits that suit a loaded host, and are short enough to notice a dead one.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{Query: 5 * time.Second, Change: time.Minute, Connect: 2 * time.Minute, FlushMargin: 15 * time.Second}
 }

@@ -1,18 +1,37 @@
-// Package model explores the take-over protocol: two replicas and the third host of a group, the controller, the Kubernetes API as a
-// store with compare-and-swap, Ceph with its blocklist and exclusive lock, and a network that loses and delays. Hosts lose power and
-// return, links fail, the controller dies between any two of its steps, and Kubernetes gives up nodes that live. Every order of all that
-// is tried, up to a depth, and the promises of the design are checked after each step.
+// Package model explores the take-over protocol. It holds a group of three hosts with two replicas,
+// the controller, the Kubernetes API as a store with compare-and-swap, Ceph with its blocklist and
+// exclusive lock, and a network that loses and delays messages. Hosts lose power and come back, links
+// fail, the controller dies between any two of its steps, and Kubernetes gives up nodes that live. The
+// explorer tries every order of all these steps up to a depth, and checks the design's promises after
+// each step.
 //
-// Who may attach, when a node is fenced, when the truth is in Ceph and who may go on without its peer is not modelled: the model calls
-// the very functions of internal/authority. What the kernels do (DRBD 8.4, dm-writecache, krbd) is
-// modelled as it was measured: a copy that is alone promotes whatever it holds unless its handler refuses, a Primary that loses its peer
-// freezes, generation identifiers pick the direction of a resync, a lock whose holder is silent is broken after 30 s with a blocklist
-// entry that ends by itself, and an entry that is gone revives the old map.
+// # What is real
 //
-// A map that is on no record yet (its host, or the link to it, is lost between dev_connect and the record) is fenced by what Ceph knows of
-// it: the watch while its host lives, the lock in any case.
+// The rules are not modelled: the model calls internal/authority, and nothing else of the product. So
+// it is the code of the product that decides who may attach, stage and go on alone, whom to fence, and
+// when the truth is in Ceph. The tests also drop one guard (see Guard) at a time and show which promise
+// then breaks, by the shortest way there.
 //
-// What the model leaves out: loss of disks, orders by operators (discarding), the draining of an attached volume, what dm-writecache
-// writes back in the moment between its assembly and the record of its client, and the fencing of a map that a former holder makes after
-// the next one was attached: that only shuts out one more who may not write, so that the next one is not kept out for ever.
+// # What is modelled
+//
+// The kernels (DRBD 8.4, dm-writecache, krbd) are modelled as they were measured:
+//
+//   - A copy that is alone promotes whatever it holds, unless its handler refuses.
+//   - A Primary that loses its peer freezes.
+//   - Generation identifiers pick the direction of a resync.
+//   - If the holder of Ceph's exclusive lock is silent for 30 s, krbd breaks the lock with a blocklist
+//     entry that expires. Once the entry is gone, the old map works again.
+//
+// A map that is not on record yet, because its host or the link to it was lost between dev_connect and
+// the record, is fenced by what Ceph knows of it: the watch while its host lives, and the lock in any
+// case.
+//
+// # What is left out
+//
+//   - Loss of disks.
+//   - Orders by operators (discarding).
+//   - Draining an attached volume.
+//   - What dm-writecache writes back between its assembly and the record of its client.
+//   - Fencing a map that a former holder makes after the next attachment (authority.Late). It keeps out
+//     one more host that may not write, so that the next holder does not wait for ever.
 package model
