@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-//go:generate go tool -modfile=../../hack/tools/controller-gen/go.mod controller-gen object paths=. crd output:crd:dir=../../charts/escache-csi/crds
+//go:generate go tool -modfile=../../hack/tools/controller-gen/go.mod controller-gen object paths=.
+//go:generate go tool -modfile=../../hack/tools/controller-gen/go.mod controller-gen crd paths=. output:dir=../../charts/escache-csi/crds
 
 // GroupName is the API group of every type here.
 const GroupName = "escache.io"

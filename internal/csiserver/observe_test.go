@@ -29,7 +29,7 @@ func observer(log *bytes.Buffer) *Observer {
 			}
 			return codes.Internal
 		},
-		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "seconds"}, []string{"method", "code"}),
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "seconds", Help: "Duration of the calls."}, []string{"method", "code"}),
 	}
 }
 
@@ -67,7 +67,15 @@ func TestACallIsMappedAndLoggedOnce(t *testing.T) {
 					}
 					return
 				}
-				var line struct{ Level, Call, Code, Volume, Request, Error, Stack string }
+				var line struct {
+					Level   string `json:"level"`
+					Call    string `json:"call"`
+					Code    string `json:"code"`
+					Volume  string `json:"volume"`
+					Request string `json:"request"`
+					Error   string `json:"error"`
+					Stack   string `json:"stack"`
+				}
 				if err := json.Unmarshal(log.Bytes(), &line); err != nil { // also if there are two lines
 					t.Fatalf("%v: %s", err, log.String())
 				}

@@ -53,7 +53,8 @@ func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerReques
 func (a *Arbiter) Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
 	var record escache.VolumeRecord
 	err := a.client.do(ctx, call{
-		name: "record", method: http.MethodGet, path: escache.PathRecord, query: query(ref), out: &record, limit: a.client.opts.Timeout.Query,
+		name: "record", method: http.MethodGet, path: escache.PathRecord, query: query(ref), out: &record,
+		limit: a.client.opts.Timeout.Query,
 	})
 	if err == nil && record.VolumeRef != ref {
 		err = &CallError{Node: a.client.opts.Node, Call: "record", Err: &UnexpectedAnswerError{

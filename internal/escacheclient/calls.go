@@ -67,7 +67,8 @@ func (c *Client) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 func (c *Client) DevConnect(ctx context.Context, req escache.ConnectRequest) (*escache.ConnectResponse, error) {
 	var connected escache.ConnectResponse
 	err := c.do(ctx, call{
-		name: "dev_connect", method: http.MethodPost, path: escache.PathDevConnect, body: req, out: &connected, limit: c.opts.Timeout.Connect,
+		name: "dev_connect", method: http.MethodPost, path: escache.PathDevConnect, body: req, out: &connected,
+		limit: c.opts.Timeout.Connect,
 	})
 	if err != nil {
 		return nil, err

@@ -31,8 +31,7 @@ func list(ctx context.Context, dir string) ([]imported, error) {
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
 		return nil, fmt.Errorf("go list in %s: %w", dir, err)
@@ -45,9 +44,13 @@ func parse(out string) ([]imported, error) {
 	var all []imported
 	for decoder := json.NewDecoder(strings.NewReader(out)); ; {
 		var p struct {
-			ImportPath                         string
-			Imports, TestImports, XTestImports []string
-			Module                             struct{ Path string }
+			ImportPath   string   `json:"ImportPath"`
+			Imports      []string `json:"Imports"`
+			TestImports  []string `json:"TestImports"`
+			XTestImports []string `json:"XTestImports"`
+			Module       struct {
+				Path string `json:"Path"`
+			} `json:"Module"`
 		}
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
 			break

@@ -90,7 +90,8 @@ func upCommand(find finder) *cobra.Command {
 	flags.IntVar(&options.MemoryMiB, "memory", 384, "memory of a host in MiB; with --kubernetes at least 512")
 	flags.BoolVar(&options.ForgetfulDisks, "forgetful-disks", false,
 		"a host that loses power also loses what it had not flushed to its disks")
-	flags.IntVar(&options.DiskMiB, "disk", 4096, "size of the disk that stands in for a host's NVMe, in MiB; uses only the space that is written")
+	flags.IntVar(&options.DiskMiB, "disk", 4096,
+		"size of the disk that stands in for a host's NVMe, in MiB; uses only the space that is written")
 	flags.BoolVar(&options.NoCeph, "no-ceph", false, "start hosts only")
 	return command
 }

@@ -153,7 +153,8 @@ func (c *caller) do(ctx context.Context, req request) (*answer, error) {
 func problemOf(header http.Header, body []byte) (*escache.Problem, error) {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if err != nil || kind != escache.ProblemContentType {
-		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q", header.Get("Content-Type"), escache.ProblemContentType, body)
+		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q",
+			header.Get("Content-Type"), escache.ProblemContentType, body)
 	}
 	var problem escache.Problem
 	if err := json.Unmarshal(body, &problem); err != nil {

@@ -24,8 +24,8 @@ func abandonNeedsProof(s *suite) {
 		s.Helper()
 		refused(s, "abandon "+what, s.first.abandon(v, epoch), escache.CodeNotSuperseded)
 		status := s.first.status(v.VolumeRef)
-		if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Device != v.device || status.Epoch != v.epoch ||
-			status.IOSuspended || status.Error != nil {
+		if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Device != v.device ||
+			status.Epoch != v.epoch || status.IOSuspended || status.Error != nil {
 			s.Errorf("a refused abandon %s left the status %+v", what, shown(status))
 		}
 		v.holds(s.first, 0, data)

@@ -24,8 +24,8 @@ func connectMakesDevice(s *suite) {
 		s.Errorf("the device %s has %d bytes (%v), the image %d", first.Device, size, err, s.target.ImageBytes)
 	}
 	status := s.first.status(v.VolumeRef)
-	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Epoch != v.epoch || status.Device != first.Device ||
-		status.ClientAddress != first.ClientAddress || status.ImageID != v.id || first.ImageID != v.id ||
+	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Epoch != v.epoch ||
+		status.Device != first.Device || status.ClientAddress != first.ClientAddress || status.ImageID != v.id || first.ImageID != v.id ||
 		status.SizeBytes != s.target.ImageBytes || status.Mode != escache.ModeWriteback {
 		s.Errorf("dev_connect with epoch %d of image id %s answered %+v and left the status %+v", v.epoch, v.id, first, shown(status))
 	}
@@ -105,7 +105,8 @@ func nothingToConnect(s *suite) {
 		done(s, "lay a replica before its image", h.put(r))
 	}
 	refused(s, "connect without an image", s.first.connect(v, 1, ""), escache.CodeImageNotFound)
-	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
+	status := s.first.status(v.VolumeRef)
+	if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
 		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 }

@@ -27,7 +27,8 @@ func bothJoin(s *suite) {
 	}
 	for _, h := range []*host{s.first, s.second} {
 		refused(s, "connect on "+h.Name+" where both copies wait to be filled", h.connect(v, 1, v.id), escache.CodeOutdated)
-		if status := h.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Epoch != 0 {
+		status := h.status(v.VolumeRef)
+		if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Epoch != 0 {
 			s.Errorf("a refused connect left the status %+v", shown(status))
 		}
 	}

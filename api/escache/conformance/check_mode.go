@@ -56,7 +56,8 @@ func connectInWritethrough(s *suite) {
 	v.device = connected.Device
 	data := v.write(s.first, 0, 4*mib)
 	status := s.first.status(v.VolumeRef)
-	if status.Mode != escache.ModeWritethrough || status.State != escache.StateDraining || status.DirtyBytes == nil || *status.DirtyBytes != 0 {
+	if status.Mode != escache.ModeWritethrough || status.State != escache.StateDraining ||
+		status.DirtyBytes == nil || *status.DirtyBytes != 0 {
 		s.Errorf("the status after writing in writethrough is %+v", shown(status))
 	}
 	v.holds(s.first, 0, data)

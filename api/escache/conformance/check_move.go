@@ -15,10 +15,11 @@ func secondHostRefused(s *suite) {
 	v := s.connected()
 	data := v.makeDirty(s.first)
 	refused(s, "connect on the second host", s.second.connect(v, v.epoch+1, v.id), escache.CodeConnected, escache.CodeImageInUse)
-	if status := s.second.status(v.VolumeRef); status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
+	status := s.second.status(v.VolumeRef)
+	if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" {
 		s.Errorf("a refused connect left the second host's status %+v", shown(status))
 	}
-	status := s.first.status(v.VolumeRef)
+	status = s.first.status(v.VolumeRef)
 	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.IOSuspended || status.Error != nil {
 		s.Errorf("a refused connect on the second host left the first with %+v", shown(status))
 	}

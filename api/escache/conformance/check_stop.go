@@ -23,8 +23,8 @@ func stopRemoves(s *suite) {
 	for _, what := range []string{"stop", "stop again"} {
 		done(s, what, s.first.stopClosed(v))
 		status := s.first.status(v.VolumeRef)
-		if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" || status.ClientAddress != "" ||
-			status.Epoch != v.epoch {
+		if status.State != escache.StateStandby || status.Role == escache.RolePrimary || status.Device != "" ||
+			status.ClientAddress != "" || status.Epoch != v.epoch {
 			s.Errorf("%s: the status is %+v", what, shown(status))
 		}
 	}

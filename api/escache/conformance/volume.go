@@ -301,7 +301,10 @@ func (v *volume) remove() {
 func (v *volume) end(ctx context.Context, h *host) error {
 	steps := []request{
 		{method: http.MethodPost, path: escache.PathRelease, body: encode(v.s, escache.ReleaseRequest{VolumeRef: v.VolumeRef})},
-		{method: http.MethodPost, path: escache.PathFlush, body: encode(v.s, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 30})},
+		{
+			method: http.MethodPost, path: escache.PathFlush,
+			body: encode(v.s, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 30}),
+		},
 		{method: http.MethodPost, path: escache.PathStop, body: encode(v.s, escache.StopRequest{VolumeRef: v.VolumeRef})},
 	}
 	passing := []escache.Code{escache.CodeBusy, escache.CodeDeviceOpen, escache.CodeDirty, escache.CodeHeld, escache.CodeStuck}

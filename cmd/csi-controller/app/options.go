@@ -113,7 +113,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.DurationVar(&o.RetryPeriod, "lease-retry-period", o.RetryPeriod, "time between two renewals, or two tries to become leader")
 
 	f.IntVar(&o.EscachedPort, "escached-port", o.EscachedPort, "port of the escached on every node's InternalIP")
-	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA, "PEM file of the certificate authority that signed the escacheds' certificates")
+	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA,
+		"PEM file of the certificate authority that signed the escacheds' certificates")
 	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
 	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
@@ -124,7 +125,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 
 	f.DurationVar(&o.Poll, "poll-interval", o.Poll, "time between two polls of every escached")
 	f.StringVar(&o.Page.Address, "page-address", o.Page.Address, "IP:PORT of the read-only web page; empty: none")
-	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert, "PEM file of the page's certificate; without one, the page is served on loopback only")
+	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert,
+		"PEM file of the page's certificate; without one, the page is served on loopback only")
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)

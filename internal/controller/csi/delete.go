@@ -29,7 +29,8 @@ func (s *service) delete(ctx context.Context, id string) error {
 		}
 	}
 	if v.Status.AttachedNode != "" {
-		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", id, v.Status.AttachedNode, volumes.ErrRefused)
+		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
+			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
 	if err := s.withoutSnapshots(ctx, id); err != nil {
 		return err

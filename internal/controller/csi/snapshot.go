@@ -58,7 +58,8 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	case !snapshot.DeletionTimestamp.IsZero():
 		return nil, nil, fmt.Errorf("snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
 	case snapshot.Spec.Volume != r.Volume:
-		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w", r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
+		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w",
+			r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
 	case snapshot.Status.Taken != nil:
 		return snapshot, nil, nil
 	}

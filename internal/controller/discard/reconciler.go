@@ -98,8 +98,8 @@ func (r *Reconciler) succeed(d *v1alpha1.CacheDiscard, loss *v1alpha1.DiscardedC
 	if len(loss.Nodes) > 0 {
 		lost = "the only current copy was on " + strings.Join(loss.Nodes, " and ")
 	}
-	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up the data that only the cache of volume %s had in epoch %d: %s, %d bytes (%s) were "+
-		"dirty when last reported. The volume now holds what Ceph has of it; check its filesystem before use",
+	r.finish(d, v1alpha1.DiscardDone, fmt.Sprintf("%s gave up the data that only the cache of volume %s had in epoch %d: "+
+		"%s, %d bytes (%s) were dirty when last reported. The volume now holds what Ceph has of it; check its filesystem before use",
 		loss.RequestedBy, d.Spec.Volume, loss.Epoch, lost, loss.BytesAtStake, v1alpha1.HumanBytes(loss.BytesAtStake)))
 }
 

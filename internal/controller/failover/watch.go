@@ -78,7 +78,8 @@ func (w *Watch) Start(ctx context.Context) error {
 	}
 }
 
-// Look looks once at all members of all groups and acts on what it sees. It is not safe for concurrent use.
+// Poll inspects all members of all groups once, and acts on what it finds. It is not safe for
+// concurrent use.
 func (w *Watch) Poll(ctx context.Context) error {
 	w.forgetOld()
 	members, nodes, err := w.members(ctx)

@@ -254,7 +254,7 @@ func read(ctx context.Context, from client.Reader, name string) (*corev1.Node, e
 	n := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: name}, n)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("Kubernetes has no node %s: %w", name, volumes.ErrNotFound)
+		return nil, fmt.Errorf("there is no node %s in Kubernetes: %w", name, volumes.ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)

@@ -62,6 +62,7 @@ func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error
 	return nil
 }
 
+// ImageOf returns where a volume's image is in Ceph.
 func ImageOf(v *v1alpha1.CacheVolume) ImageRef {
 	return ImageRef{ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image}
 }

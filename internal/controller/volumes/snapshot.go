@@ -27,8 +27,8 @@ const (
 	holdPause = 500 * time.Millisecond
 )
 
-// TakeSnapshot has the image hold everything that was written to the volume, and takes a snapshot of it. Whether that was so all the time is seen
-// afterwards.
+// TakeSnapshot makes the image hold everything that was written to the volume, and takes a snapshot
+// of the image. It checks afterwards that the image held everything all the time.
 func (s *Steps) TakeSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, ref SnapshotRef) (Snapshot, error) {
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {

@@ -72,14 +72,14 @@ func TestChartTakesEveryParameter(t *testing.T) {
 					Properties struct {
 						Parameters struct {
 							Properties map[string]struct {
-								Type    string
-								Default *string
-							}
-						}
-					}
-				}
+								Type    string  `json:"type"`
+								Default *string `json:"default"`
+							} `json:"properties"`
+						} `json:"parameters"`
+					} `json:"properties"`
+				} `json:"items"`
 			} `json:"storageClasses"`
-		}
+		} `json:"properties"`
 	}
 	if err := json.Unmarshal(text, &values); err != nil {
 		t.Fatal(err)

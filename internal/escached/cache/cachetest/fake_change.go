@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
@@ -26,9 +27,7 @@ func (f *Fake) writeBack(c *assembled) error {
 	if c.state.Failed = c.state.Failed || f.refuse && len(c.disk.dirty) > 0; c.state.Failed {
 		return cache.ErrFailed
 	}
-	for at, block := range c.disk.dirty {
-		f.origins[c.origin][at] = block
-	}
+	maps.Copy(f.origins[c.origin], c.disk.dirty)
 	c.disk.dirty = map[int64][]byte{}
 	return nil
 }
