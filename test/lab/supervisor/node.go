@@ -152,14 +152,15 @@ func (n *node) serve(ctx context.Context) error {
 	return errors.Join(n.waitServices(ctx), n.waitKubelet(ctx))
 }
 
-// waitServices returns when escached listens. Its socket in the kernel's list says so without a client.
+// waitServices waits until escached listens on a freshly booted node. escached moves its socket into
+// place after it listens, so the file is enough.
 func (n *node) waitServices(ctx context.Context) error {
 	if !n.lab.plan.HasEscached || n.lab.plan.NoCeph {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, serviceTime)
 	defer cancel()
-	script := "until grep -q ' 00010000 .*/run/escache/escached.sock' /proc/net/unix; do sleep 0.1; done"
+	script := "until test -S /run/escache/escached.sock; do sleep 0.1; done"
 	if _, err := n.run(ctx, nil, "sh", "-c", script); err != nil {
 		late, stop := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer stop()
