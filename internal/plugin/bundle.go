@@ -98,7 +98,7 @@ func (b *bundle) add(name string, data []byte) {
 	b.files++
 }
 
-func (b *bundle) gap(what string, err error) { b.gaps = append(b.gaps, what+": "+sentence(err)) }
+func (b *bundle) gap(what string, err error) { b.gaps = append(b.gaps, what+": "+userMessage(err)) }
 
 func (b *bundle) objects(ctx context.Context, api client.Reader, namespace string) {
 	here := client.InNamespace(namespace)
@@ -134,7 +134,7 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 			b.gap(kind.name, err)
 			continue
 		}
-		b.add(kind.name+".json", cutSecrets(text))
+		b.add(kind.name+".json", redactSecrets(text))
 	}
 }
 
@@ -166,7 +166,7 @@ func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace 
 				}).DoRaw(ctx)
 				switch {
 				case err == nil:
-					b.add(name, cutSecrets(text))
+					b.add(name, redactSecrets(text))
 				case !before: // most containers have not been restarted
 					b.gap(name, err)
 				}

@@ -27,11 +27,11 @@ import (
 
 // Exit codes, for scripts.
 const (
-	exitDone    = 0
-	exitFailed  = 1 // refused, not there, or the work itself failed
-	exitUsage   = 2 // the command line is wrong
-	exitTimeUp  = 3 // still going on when --timeout was over, or somebody no longer waited
-	exitDecline = 4 // the name that was typed was another one
+	exitDone     = 0
+	exitFailed   = 1 // refused, not there, or the work itself failed
+	exitUsage    = 2 // the command line is wrong
+	exitTimeUp   = 3 // still going on when --timeout was over, or somebody no longer waited
+	exitDeclined = 4 // the name that was typed was another one
 )
 
 var (
@@ -42,27 +42,27 @@ var (
 )
 
 // Run runs the command line and returns the exit code.
-func Run(version string, args []string, in io.Reader, out, complaints io.Writer) int {
+func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(klog.Logger{}) // client-go's own lines are not for operators
-	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: complaints})
+	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
 	command.SetArgs(args)
 	command.SetIn(in)
 	command.SetOut(out)
-	command.SetErr(complaints)
+	command.SetErr(errOut)
 	err := command.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
-	_, _ = fmt.Fprintln(complaints, "error:", sentence(err))
+	_, _ = fmt.Fprintln(errOut, "error:", userMessage(err))
 	switch {
 	case errors.Is(err, errUsage):
 		return exitUsage
 	case errors.Is(err, errTimeUp), errors.Is(err, errInterrupted):
 		return exitTimeUp
 	case errors.Is(err, errDeclined):
-		return exitDecline
+		return exitDeclined
 	default:
 		return exitFailed
 	}
@@ -115,8 +115,8 @@ func oneArg(what string) cobra.PositionalArgs {
 	}
 }
 
-// callTime bounds one request to the API server, unless --request-timeout says otherwise.
-const callTime = 30 * time.Second
+// requestTimeout bounds one request to the API server, unless --request-timeout says otherwise.
+const requestTimeout = 30 * time.Second
 
 // connect returns a client of the cluster that flags and kubeconfig name.
 func (c *cli) connect() (client.WithWatch, error) {
@@ -125,7 +125,7 @@ func (c *cli) connect() (client.WithWatch, error) {
 		return nil, err
 	}
 	if config.Timeout == 0 {
-		config.Timeout = callTime
+		config.Timeout = requestTimeout
 	}
 	// The API server's own fairness is what bounds calls. The client's default would make looking wait, and fail near the end of --timeout.
 	config.QPS = -1

@@ -54,7 +54,7 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 	if v.Status.Authority != v1alpha1.AuthorityCache {
 		return fmt.Errorf("volume %s has everything in Ceph: there is nothing to discard", name)
 	}
-	if err := c.atStake(ctx, api, v); err != nil {
+	if err := c.printLoss(ctx, api, v); err != nil {
 		return err
 	}
 	if !f.dryRun {
@@ -85,8 +85,8 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 	return c.awaitDiscard(ctx, api, request, f.timeout)
 }
 
-// atStake shows what is known of the copies.
-func (c *cli) atStake(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+// printLoss shows what is known of the copies.
+func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
 	c.printf("Volume %s of claim %s: %s were dirty when that was last written down.\n",
 		v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
@@ -130,7 +130,7 @@ func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1al
 		case <-ctx.Done():
 			return fmt.Errorf("%w: CacheDiscard %s is pending (%s) and is tried on; kubectl delete cachediscard %s takes it back",
 				errTimeUp, request.Name, request.Status.Message, request.Name)
-		case <-time.After(lookEvery / 4):
+		case <-time.After(pollInterval / 4):
 		}
 	}
 }

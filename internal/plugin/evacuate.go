@@ -107,7 +107,7 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		case <-ctx.Done():
 			return fmt.Errorf("%w: write-back is not restored everywhere yet; it goes on: "+
 				"kubectl get cacheflush %s -o wide tells what is missing", errTimeUp, flush.Name)
-		case <-time.After(lookEvery / 4):
+		case <-time.After(pollInterval / 4):
 		}
 	}
 }

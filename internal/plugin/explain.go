@@ -32,7 +32,7 @@ func (c *cli) explain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.tell(command.Context(), api, v)
+			return c.printVolume(command.Context(), api, v)
 		},
 	}
 	command.Flags().BoolVar(&volume, "volume", false, "the name is a CacheVolume's, not a claim's")
@@ -50,7 +50,7 @@ func (c *cli) find(ctx context.Context, api client.Reader, name string, volume b
 	return volumeOfClaim(ctx, api, namespace, name)
 }
 
-func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
 	s := &v.Status
 	line := func(what, format string, args ...any) { c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...)) }
 	line("Volume", "%s, made for claim %s, %s", v.Name, claimOf(v), age(v.CreationTimestamp, c.now()))
@@ -103,13 +103,13 @@ func (c *cli) tell(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolu
 	for _, condition := range s.Conditions {
 		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
 	}
-	if err := c.tellEvents(ctx, api, v); err != nil {
+	if err := c.printEvents(ctx, api, v); err != nil {
 		return err
 	}
 	screen, _ := c.terminal()
-	c.printf("\n%s", broken("Next step: "+nextStep(v), "  ", screen.width))
-	for _, t := range volumeTroubles(v) {
-		c.printf("%s%s", broken("  "+t.what, "    ", screen.width), broken("    -> "+t.todo, "       ", screen.width))
+	c.printf("\n%s", wrap("Next step: "+nextStep(v), "  ", screen.width))
+	for _, t := range volumeProblems(v) {
+		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
 	}
 	return nil
 }
@@ -133,11 +133,11 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 	return out, nil
 }
 
-// mostEvents are shown, the newest.
-const mostEvents = 10
+// maxEvents are shown, the newest.
+const maxEvents = 10
 
-// tellEvents shows what happened to the volume and to its claim.
-func (c *cli) tellEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+// printEvents shows what happened to the volume and to its claim.
+func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
 	c.printf("\nEvents:\n")
 	namespaces := []string{metav1.NamespaceDefault}
 	namespace, claim, claimed := strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
@@ -163,7 +163,7 @@ func (c *cli) tellEvents(ctx context.Context, api client.Reader, v *v1alpha1.Cac
 	if len(about) == 0 {
 		c.printf("  none that are kept\n")
 	}
-	for _, e := range about[max(0, len(about)-mostEvents):] {
+	for _, e := range about[max(0, len(about)-maxEvents):] {
 		c.printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
 	}
 	return nil

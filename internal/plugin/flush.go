@@ -111,7 +111,7 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 		err := api.Get(ctx, client.ObjectKey{Name: name}, f)
 		switch {
 		case ctx.Err() != nil:
-			return c.stillGoing(ctx, name, timeout)
+			return c.notFinished(ctx, name, timeout)
 		case apierrors.IsNotFound(err):
 			return fmt.Errorf("CacheFlush %s was deleted meanwhile", name)
 		case err != nil:
@@ -129,13 +129,13 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 		}
 		select {
 		case <-ctx.Done():
-			return c.stillGoing(ctx, name, timeout)
-		case <-time.After(lookEvery / 2):
+			return c.notFinished(ctx, name, timeout)
+		case <-time.After(pollInterval / 2):
 		}
 	}
 }
 
-func (c *cli) stillGoing(ctx context.Context, name string, timeout time.Duration) error {
+func (c *cli) notFinished(ctx context.Context, name string, timeout time.Duration) error {
 	why := fmt.Errorf("%w after %s", errTimeUp, timeout)
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		why = errInterrupted

@@ -98,7 +98,7 @@ func TestStatusOutputs(t *testing.T) {
 
 func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	f := &sample().flushes[0]
-	golden(t, "progress.bars", strings.Join(bars(f, mostBars), "\n")+"\n")
+	golden(t, "progress.bars", strings.Join(bars(f, maxBars), "\n")+"\n")
 	var out bytes.Buffer
 	p := (&cli{IOStreams: genericiooptions.IOStreams{Out: &out}}).newProgress()
 	p.show(f)
@@ -109,7 +109,7 @@ func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	for range 100 {
 		f.Status.Volumes = append(f.Status.Volumes, v1alpha1.FlushedVolume{Name: "pvc-x", Phase: v1alpha1.FlushPending})
 	}
-	for most, want := range map[int]int{mostBars: mostBars + 2, 3: 5, -2: 2} {
+	for most, want := range map[int]int{maxBars: maxBars + 2, 3: 5, -2: 2} {
 		if n := len(bars(f, most)); n != want {
 			t.Errorf("%d lines where %d bars fit, want %d", n, most, want)
 		}
@@ -117,7 +117,7 @@ func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 }
 
 // server runs the command line against an API server that answers everything alike.
-func run(t *testing.T, code int, status string, args ...string) (exit int, out, complaints string) {
+func run(t *testing.T, code int, status string, args ...string) (exit int, out, errOut string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -145,9 +145,9 @@ func TestWrongUseIsASentence(t *testing.T) {
 		{[]string{"status", "extra"}, exitUsage, "extra"},
 		{[]string{"nonsense"}, exitUsage, "nonsense"},
 	} {
-		exit, _, complaints := run(t, http.StatusOK, "{}", tc.args...)
-		if exit != tc.exit || !strings.Contains(complaints, tc.says) || strings.Count(complaints, "\n") > 3 {
-			t.Errorf("%v: exit %d, %q", tc.args, exit, complaints)
+		exit, _, errOut := run(t, http.StatusOK, "{}", tc.args...)
+		if exit != tc.exit || !strings.Contains(errOut, tc.says) || strings.Count(errOut, "\n") > 3 {
+			t.Errorf("%v: exit %d, %q", tc.args, exit, errOut)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestNameHasToBeTyped(t *testing.T) {
 
 func TestSecretsAreCut(t *testing.T) {
 	in := `key = AQBvXy1nAAAAABAAo2T3m5Q1YB0T7l0bW7JtGg== token: abcdef0123 "password":"hunter22" eyJhbGciOiJSUzI1NiIs.eyJpc3MiOiJr.c2ln volume pvc-1 ok`
-	out := string(cutSecrets([]byte(in)))
+	out := string(redactSecrets([]byte(in)))
 	for _, secret := range []string{"AQBv", "abcdef", "hunter22", "eyJ"} {
 		if strings.Contains(out, secret) {
 			t.Errorf("%s is left in %s", secret, out)
@@ -187,7 +187,7 @@ func TestFailedFlushTellsWhy(t *testing.T) {
 	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
 	f.Status.Phase = v1alpha1.FlushFailed
 	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}
-	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).troubles(); len(all) != 1 || all[0].what != "there is no node zz" {
+	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).problems(); len(all) != 1 || all[0].what != "there is no node zz" {
 		t.Errorf("%+v", all)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 )
 
-// young is how old a CacheVolume has to be to count as an orphan: one that is being made has no PersistentVolume yet.
-const young = 10 * time.Minute
+// minimumAge is how old a CacheVolume has to be to count as an orphan: one that is being made has no PersistentVolume yet.
+const minimumAge = 10 * time.Minute
 
 func (c *cli) orphans() *cobra.Command {
 	return &cobra.Command{
@@ -27,7 +27,7 @@ func (c *cli) orphans() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: young, Now: c.now}.Find(command.Context())
+			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: minimumAge, Now: c.now}.Find(command.Context())
 			if err != nil {
 				return err
 			}

@@ -20,8 +20,8 @@ func (c *cli) newProgress() *progress { return &progress{c: c} }
 
 const (
 	barWidth = 20
-	// mostBars are shown at once; volumes that are done go first.
-	mostBars = 15
+	// maxBars are shown at once; volumes that are done go first.
+	maxBars = 15
 )
 
 func (p *progress) show(f *v1alpha1.CacheFlush) {
@@ -30,12 +30,12 @@ func (p *progress) show(f *v1alpha1.CacheFlush) {
 		p.line(f)
 		return
 	}
-	lines := bars(f, min(mostBars, screen.height-4)) // the other lines: what is hidden, the total, the cursor, and a word before it all
+	lines := bars(f, min(maxBars, screen.height-4)) // the other lines: what is hidden, the total, the cursor, and a word before it all
 	if p.drawn > 0 {
 		p.c.printf("\x1b[%dA", p.drawn)
 	}
 	for _, line := range lines {
-		p.c.printf("%s%s\n", cut(line, screen.width), endOfLine)
+		p.c.printf("%s%s\n", truncate(line, screen.width), endOfLine)
 	}
 	for range p.drawn - len(lines) {
 		p.c.printf("%s\n", endOfLine)

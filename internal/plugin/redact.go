@@ -38,11 +38,11 @@ var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)\b(?:secret|password|passwd|token|userkey)["']?\s*[=:]\s*["']?[^\s"',}]{6,}`),
 }
 
-const cutMark = "[cut]"
+const redacted = "[cut]"
 
-func cutSecrets(text []byte) []byte {
+func redactSecrets(text []byte) []byte {
 	for _, pattern := range secrets {
-		text = pattern.ReplaceAll(text, []byte(cutMark))
+		text = pattern.ReplaceAll(text, []byte(redacted))
 	}
 	return text
 }

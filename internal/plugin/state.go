@@ -38,67 +38,67 @@ func readState(ctx context.Context, api client.Reader) (*state, error) {
 	return s, nil
 }
 
-// trouble is one thing that is wrong, and what to do about it.
-type trouble struct{ where, what, todo string }
+// problem is one thing that is wrong, and what to do about it.
+type problem struct{ where, what, todo string }
 
-func (s *state) troubles() []trouble {
-	var all []trouble
+func (s *state) problems() []problem {
+	var all []problem
 	for i := range s.groups {
 		g := &s.groups[i]
 		for _, m := range g.Status.Members {
 			if !m.Ready && !slices.Contains(g.Spec.CordonedNodes, m.Name) {
-				all = append(all, trouble{"host " + m.Name, m.Message,
+				all = append(all, problem{"host " + m.Name, m.Message,
 					"look at escached there (systemctl status escached, journalctl -u escached), at its network and power"})
 			}
 		}
 		if n := len(g.Status.StaleReplicas); n > 0 {
-			all = append(all, trouble{"group " + g.Name, fmt.Sprintf("%d replicas of earlier days wait for their host to be removed", n),
+			all = append(all, problem{"group " + g.Name, fmt.Sprintf("%d replicas of earlier days wait for their host to be removed", n),
 				"nothing: they are removed when the host is back; take a host that is gone for good out of the group"})
 		}
 	}
 	for i := range s.volumes {
-		all = append(all, volumeTroubles(&s.volumes[i])...)
+		all = append(all, volumeProblems(&s.volumes[i])...)
 	}
 	for i := range s.flushes {
-		all = append(all, flushTroubles(&s.flushes[i])...)
+		all = append(all, flushProblems(&s.flushes[i])...)
 	}
 	return all
 }
 
-// flushTroubles are of the volumes that could not be written back, or else of a flush that found none.
-func flushTroubles(f *v1alpha1.CacheFlush) []trouble {
+// flushProblems are of the volumes that could not be written back, or else of a flush that found none.
+func flushProblems(f *v1alpha1.CacheFlush) []problem {
 	const todo = "cure that, and flush again"
-	var all []trouble
+	var all []problem
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushFailed {
-			all = append(all, trouble{"flush " + f.Name, v.Name + ": " + v.Message, todo})
+			all = append(all, problem{"flush " + f.Name, v.Name + ": " + v.Message, todo})
 		}
 	}
 	complete := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)
 	if len(all) == 0 && f.Status.Phase == v1alpha1.FlushFailed && complete != nil {
-		all = append(all, trouble{"flush " + f.Name, complete.Message, todo})
+		all = append(all, problem{"flush " + f.Name, complete.Message, todo})
 	}
 	return all
 }
 
-func volumeTroubles(v *v1alpha1.CacheVolume) []trouble {
+func volumeProblems(v *v1alpha1.CacheVolume) []problem {
 	where := "volume " + v.Name
-	var all []trouble
+	var all []problem
 	for _, c := range v.Status.Faults() {
-		all = append(all, trouble{where, c.Message, remedy(c.Reason)})
+		all = append(all, problem{where, c.Message, remedy(c.Reason)})
 	}
-	if stuck := unreachableTruth(v); stuck != "" {
-		all = append(all, trouble{where, stuck, nextStep(v)})
+	if stuck := unreachableData(v); stuck != "" {
+		all = append(all, problem{where, stuck, nextStep(v)})
 	}
 	if !v.DeletionTimestamp.IsZero() {
-		all = append(all, trouble{where, "it is being deleted since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
+		all = append(all, problem{where, "it is being deleted since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
 			"if that lasts: kubectl describe pv " + v.Name + " tells what it waits for"})
 	}
 	return all
 }
 
-// unreachableTruth is set for a detached volume that may have data which Ceph has not.
-func unreachableTruth(v *v1alpha1.CacheVolume) string {
+// unreachableData is set for a detached volume that may have data which Ceph has not.
+func unreachableData(v *v1alpha1.CacheVolume) string {
 	if !v.Status.LeftDirty() {
 		return ""
 	}
@@ -142,7 +142,7 @@ func remedy(reason string) string {
 // nextStep is what an operator does next with a volume.
 func nextStep(v *v1alpha1.CacheVolume) string {
 	switch {
-	case unreachableTruth(v) != "":
+	case unreachableData(v) != "":
 		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
 			strings.Join(holders(v), " or "), v.Name)
 	case v.Status.AttachedNode == "":

@@ -20,8 +20,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// lookEvery is how often --watch and --wait look.
-const lookEvery = 2 * time.Second
+// pollInterval is how often --watch and --wait look.
+const pollInterval = 2 * time.Second
 
 func (c *cli) status() *cobra.Command {
 	var output string
@@ -61,7 +61,7 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 			}
 			return err
 		}
-		screen, terminal := c.terminal()
+		screen, isTerminal := c.terminal()
 		var text strings.Builder
 		if err := s.print(&text, output, c.now(), screen.width); err != nil {
 			return err
@@ -70,8 +70,8 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 		case !watch:
 			c.printf("%s", text.String())
 			return nil
-		case terminal:
-			c.printf("%s", screen.whole(text.String()))
+		case isTerminal:
+			c.printf("%s", screen.redraw(text.String()))
 		case text.String() != last:
 			c.printf("%s\n", text.String())
 		}
@@ -79,7 +79,7 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (s *state) print(w io.Writer, output string, now time.Time, width int) erro
 		if err := s.table(w, output == "wide", now); err != nil {
 			return err
 		}
-		return s.advise(w, width)
+		return s.printProblems(w, width)
 	}
 }
 
@@ -167,15 +167,15 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 	return w.Flush()
 }
 
-func (s *state) advise(out io.Writer, width int) error {
-	troubles := s.troubles()
-	if len(troubles) == 0 {
+func (s *state) printProblems(out io.Writer, width int) error {
+	problems := s.problems()
+	if len(problems) == 0 {
 		_, err := fmt.Fprintln(out, "\nNothing is wrong.")
 		return err
 	}
 	_, _ = fmt.Fprintln(out, "\nWhat is wrong, and what to do:")
-	for _, t := range troubles {
-		_, err := fmt.Fprint(out, broken("  "+t.where+": "+t.what, "    ", width), broken("    -> "+t.todo, "       ", width))
+	for _, t := range problems {
+		_, err := fmt.Fprint(out, wrap("  "+t.where+": "+t.what, "    ", width), wrap("    -> "+t.todo, "       ", width))
 		if err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (s *state) hosts(row func(...string), now time.Time) {
 				continue
 			}
 			m := g.Status.Members[at]
-			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), share(m), v1alpha1.HumanBytes(m.DirtyBytes),
+			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes),
 				fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, now))
 		}
 	}
@@ -211,18 +211,18 @@ func memberState(g *v1alpha1.NodeGroup, m v1alpha1.NodeGroupMember) string {
 	}
 }
 
-func share(m v1alpha1.NodeGroupMember) string {
+func filled(m v1alpha1.NodeGroupMember) string {
 	if m.CacheCapacityBytes <= 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
 }
 
-// seenOften is above how rarely a host that answers all the time is written down as seen; that it ceased to is written at once.
-const seenOften = 2 * time.Minute
+// seenPeriod is above how rarely a host that answers all the time is written down as seen; that it ceased to is written at once.
+const seenPeriod = 2 * time.Minute
 
 func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {
-	if m.Ready && m.LastSeen != nil && now.Sub(m.LastSeen.Time) < seenOften {
+	if m.Ready && m.LastSeen != nil && now.Sub(m.LastSeen.Time) < seenPeriod {
 		return "now"
 	}
 	return ago(m.LastSeen, now)

@@ -13,8 +13,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// sentence is what a person can do something with.
-func sentence(err error) string {
+// userMessage is what a person can do something with.
+func userMessage(err error) string {
 	var call *url.Error
 	var network net.Error
 	switch {

@@ -9,16 +9,16 @@ import (
 )
 
 // screen is the terminal that a person looks at. Its size is asked for again each time, since windows change theirs.
-type screen struct{ width, height int }
+type terminal struct{ width, height int }
 
 // terminal is the screen of the output, if it has one.
-func (c *cli) terminal() (screen, bool) {
+func (c *cli) terminal() (terminal, bool) {
 	file, isFile := c.Out.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
-		return screen{}, false
+		return terminal{}, false
 	}
 	width, height, err := term.GetSize(int(file.Fd()))
-	return screen{width, height}, err == nil && width > 0 && height > 0
+	return terminal{width, height}, err == nil && width > 0 && height > 0
 }
 
 const (
@@ -27,32 +27,32 @@ const (
 	endOfScreen = "\x1b[J"
 )
 
-// whole puts a text in place of all that the screen shows. Each line is written over the one before it, so nothing flickers, and what
+// redraw puts a text in place of all that the screen shows. Each line is written over the one before it, so nothing flickers, and what
 // does not fit is left out and counted, so nothing scrolls.
-func (s screen) whole(text string) string {
+func (t terminal) redraw(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	if room := s.height - 1; len(lines) > room { // the cursor's own line is below
+	if room := t.height - 1; len(lines) > room { // the cursor's own line is below
 		left := len(lines) - room + 1
 		lines = append(lines[:max(room-1, 0)], fmt.Sprintf("… and %d more lines", left))
 	}
 	var out strings.Builder
 	out.WriteString(toTop)
 	for _, line := range lines {
-		out.WriteString(cut(line, s.width) + endOfLine + "\n")
+		out.WriteString(truncate(line, t.width) + endOfLine + "\n")
 	}
 	out.WriteString(endOfScreen)
 	return out.String()
 }
 
-func cut(line string, width int) string {
+func truncate(line string, width int) string {
 	if runes := []rune(line); len(runes) > width {
 		return string(runes[:width-1]) + "…"
 	}
 	return line
 }
 
-// broken is a line broken between words where it is wider than the screen, whose further lines begin with indent.
-func broken(line, indent string, width int) string {
+// wrap is a line broken between words where it is wider than the screen, whose further lines begin with indent.
+func wrap(line, indent string, width int) string {
 	var out strings.Builder
 	start := len(line) - len(strings.TrimLeft(line, " "))
 	out.WriteString(line[:start])

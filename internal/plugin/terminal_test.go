@@ -7,7 +7,7 @@ import (
 
 func TestScreenNeverScrollsOrWraps(t *testing.T) {
 	text := strings.Repeat("a line that is longer than the window\n", 30)
-	drawn := screen{width: 20, height: 10}.whole(text)
+	drawn := terminal{width: 20, height: 10}.redraw(text)
 	if n := strings.Count(drawn, "\n"); n != 9 {
 		t.Errorf("%d lines, and the cursor's, in a window of 10", n)
 	}
@@ -19,7 +19,7 @@ func TestScreenNeverScrollsOrWraps(t *testing.T) {
 			t.Errorf("%d characters: %q", n, line)
 		}
 	}
-	if drawn := (screen{width: 80, height: 24}).whole("one\ntwo\n"); drawn != "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J" {
+	if drawn := (terminal{width: 80, height: 24}).redraw("one\ntwo\n"); drawn != "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J" {
 		t.Errorf("%q", drawn)
 	}
 }
@@ -29,7 +29,7 @@ func TestSentencesBreakBetweenWords(t *testing.T) {
 	for width, want := range map[int]string{
 		0: line + "\n", 80: line + "\n", 17: "  host n3: it\n    does not\n    answer\n", 1: "  host\n    n3:\n    it\n    does\n    not\n    answer\n",
 	} {
-		if got := broken(line, "    ", width); got != want {
+		if got := wrap(line, "    ", width); got != want {
 			t.Errorf("%d: %q", width, got)
 		}
 	}
