@@ -16,13 +16,13 @@ import (
 // KernelDevices asks the kernel about block devices. None of it reads a device.
 type KernelDevices struct {
 	mu      sync.Mutex
-	asking  map[string]time.Time
+	pending map[string]time.Time
 	sysRoot string
 }
 
 // NewKernelDevices returns a KernelDevices.
 func NewKernelDevices() *KernelDevices {
-	return &KernelDevices{asking: map[string]time.Time{}, sysRoot: "/sys/dev/block/"}
+	return &KernelDevices{pending: map[string]time.Time{}, sysRoot: "/sys/dev/block/"}
 }
 
 // Number of a device node.
@@ -48,18 +48,18 @@ func (k *KernelDevices) Dead(n mounts.Number) bool {
 	return err == nil && strings.HasPrefix(string(name), "escache-") && strings.TrimSpace(string(size)) == "0"
 }
 
-// usageTime bounds asking a filesystem.
+// usageTime bounds pending a filesystem.
 const usageTime = 5 * time.Second
 
 // Usage of the filesystem mounted at path. A filesystem that does not answer keeps one goroutine, not one for each call.
 func (k *KernelDevices) Usage(ctx context.Context, path string) (Usage, error) {
 	k.mu.Lock()
-	if since, ok := k.asking[path]; ok {
+	if since, ok := k.pending[path]; ok {
 		k.mu.Unlock()
 		return Usage{}, fmt.Errorf("%w: the filesystem at %s has not answered for %s", ErrUnavailable, path,
 			time.Since(since).Round(time.Second))
 	}
-	k.asking[path] = time.Now()
+	k.pending[path] = time.Now()
 	k.mu.Unlock()
 	type answer struct {
 		u   Usage
@@ -69,7 +69,7 @@ func (k *KernelDevices) Usage(ctx context.Context, path string) (Usage, error) {
 	go func() {
 		u, err := statfs(path)
 		k.mu.Lock()
-		delete(k.asking, path)
+		delete(k.pending, path)
 		k.mu.Unlock()
 		answers <- answer{u, err}
 	}()

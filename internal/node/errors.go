@@ -61,7 +61,9 @@ func Code(err error) codes.Code {
 		{codes.NotFound, []error{ErrNotHere, kube.ErrNotFound}},
 		{codes.AlreadyExists, []error{ErrIncompatible}},
 		{codes.OutOfRange, []error{ErrTooLarge}},
-		{codes.FailedPrecondition, []error{ErrRefused, authority.ErrRefused, mounts.ErrBusy, filesystem.ErrForeign, filesystem.ErrVanished}},
+		{codes.FailedPrecondition, []error{
+			ErrRefused, authority.ErrRefused, mounts.ErrBusy, filesystem.ErrForeign, filesystem.ErrVanished,
+		}},
 	} {
 		for _, known := range rule.errs {
 			if errors.Is(err, known) {

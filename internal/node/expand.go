@@ -40,7 +40,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 		path = filepath.Clean(r.GetStagingTargetPath())
 		at = mounts.At(table, path)
 	}
-	v, err := s.Cluster.Volume(ctx, r.GetVolumeId())
+	v, err := s.Kube.Volume(ctx, r.GetVolumeId())
 	if err != nil {
 		return 0, err
 	}

@@ -141,16 +141,16 @@ func TestNodeInfoNamesTheOldestGroupAndTheLimit(t *testing.T) {
 	ask := func() (*csi.NodeGetInfoResponse, error) {
 		return s.NodeGetInfo(context.Background(), &csi.NodeGetInfoRequest{})
 	}
-	if told, asked := s.Told(); asked {
-		t.Errorf("told %+v before it was asked", told)
+	if reported, asked := s.Reported(); asked {
+		t.Errorf("reported %+v before it was asked", reported)
 	}
 	info, err := ask()
 	if err != nil || info.GetNodeId() != "n1" || info.GetMaxVolumesPerNode() != 64 ||
 		info.GetAccessibleTopology().GetSegments()[v1alpha1.TopologyKey] != "old" {
 		t.Errorf("%v %v", info, err)
 	}
-	if told, asked := s.Told(); !asked || told != (topology.Info{Group: "old", MaxVolumes: 64}) {
-		t.Errorf("told %+v %v", told, asked)
+	if reported, asked := s.Reported(); !asked || reported != (topology.Info{Group: "old", MaxVolumes: 64}) {
+		t.Errorf("reported %+v %v", reported, asked)
 	}
 	// While escached restarts, the kubelet must not lose the driver.
 	h.failures["node"] = escacheclient.ErrUnreachable

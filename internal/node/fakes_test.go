@@ -53,7 +53,7 @@ func newHost() *host {
 
 func (h *host) service() *Service {
 	return New(Options{
-		Node: "n1", Version: "test", Cache: h, Cluster: h, Mounter: h, Filesystems: h, Devices: h, Logger: slog.New(slog.DiscardHandler),
+		Node: "n1", Version: "test", Cache: h, Kube: h, Mounter: h, Filesystems: h, Devices: h, Logger: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -41,17 +41,17 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 
 // nodeInfo remembers escached's volume limit: while escached restarts, a registration with the kubelet must not fail.
 type nodeInfo struct {
-	mu    sync.Mutex
-	limit int64
-	told  *topology.Info
+	mu       sync.Mutex
+	limit    int64
+	reported *topology.Info
 }
 
-// infoTime bounds asking escached for its limit.
+// infoTime bounds pending escached for its limit.
 const infoTime = 5 * time.Second
 
 // Info asks the Kubernetes API for the node's group, and escached for its limit.
 func (s *Service) Info(ctx context.Context) (topology.Info, error) {
-	groups, err := s.Cluster.Groups(ctx)
+	groups, err := s.Kube.Groups(ctx)
 	if err != nil {
 		return topology.Info{}, err
 	}
@@ -81,14 +81,14 @@ func groupOf(groups []v1alpha1.NodeGroup, node string) string {
 	return oldest.Name
 }
 
-// Told returns what NodeGetInfo answered last, which is what the kubelet goes by; false while it has not asked.
-func (s *Service) Told() (topology.Info, bool) {
+// Reported returns what NodeGetInfo answered last, which is what the kubelet goes by; false while it has not asked.
+func (s *Service) Reported() (topology.Info, bool) {
 	s.info.mu.Lock()
 	defer s.info.mu.Unlock()
-	if s.info.told == nil {
+	if s.info.reported == nil {
 		return topology.Info{}, false
 	}
-	return *s.info.told, true
+	return *s.info.reported, true
 }
 
 // NodeGetInfo tells the kubelet the node's name, group and volume limit.
@@ -105,6 +105,6 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 	}
 	s.info.mu.Lock()
 	defer s.info.mu.Unlock()
-	s.info.told = &info
+	s.info.reported = &info
 	return answer, nil
 }

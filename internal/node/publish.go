@@ -30,7 +30,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	if at := mounts.At(table, r.target); at != nil {
 		return checkPublished(r, device, *at)
 	}
-	users := others(mounts.Of(table, device), r.staging)
+	users := otherPaths(mounts.Of(table, device), r.staging)
 	if r.single && len(users) > 0 {
 		return fmt.Errorf("%w: volume %s is for one writer and is published at %s", ErrRefused, r.volume, strings.Join(users, ", "))
 	}
@@ -77,7 +77,7 @@ func (s *Service) publishSource(
 	if at := mounts.At(table, r.staging); at != nil {
 		return "", device, nil, fmt.Errorf("%w: volume %s is staged as a filesystem, and a block volume is wanted", ErrRefused, r.volume)
 	}
-	v, err := s.Cluster.Volume(ctx, r.volume)
+	v, err := s.Kube.Volume(ctx, r.volume)
 	if err != nil {
 		return "", device, nil, err
 	}

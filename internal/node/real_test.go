@@ -69,7 +69,7 @@ func privately(t *testing.T) bool {
 func realService(h *host) *Service {
 	run := command.NewExec()
 	return New(Options{
-		Node: "n1", Version: "test", Cache: h, Cluster: h, Mounter: mounts.NewMounter(run),
+		Node: "n1", Version: "test", Cache: h, Kube: h, Mounter: mounts.NewMounter(run),
 		Filesystems: fs.NewTools(run, []string{os.Args[0], inspectArgument}), Devices: NewKernelDevices(),
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -27,8 +27,8 @@ type Cache interface {
 	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
 }
 
-// Cluster is the Kubernetes API. Its reads are current.
-type Cluster interface {
+// Kube is the Kubernetes API. Its reads are current.
+type Kube interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
 	Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
@@ -68,7 +68,7 @@ type Options struct {
 	Node        string
 	Version     string
 	Cache       Cache
-	Cluster     Cluster
+	Kube        Kube
 	Mounter     Mounter
 	Filesystems Filesystems
 	Devices     Devices
@@ -91,7 +91,9 @@ type Service struct {
 
 // New returns a Service.
 func New(o Options) *Service {
-	return &Service{Identity: csiserver.Identity{Version: o.Version}, Options: o, operations: operation.NewLocks(time.Now), info: &nodeInfo{}}
+	return &Service{
+		Identity: csiserver.Identity{Version: o.Version}, Options: o, operations: operation.NewLocks(time.Now), info: &nodeInfo{},
+	}
 }
 
 // NodeStageVolume connects the cache, makes a filesystem on a blank device and mounts it.

@@ -37,7 +37,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if s.Connected != nil {
 		s.Connected()
 	}
-	if v, err = s.recordClient(ctx, v, connected.ClientAddress); err != nil {
+	if v, err = s.recordClientAddress(ctx, v, connected.ClientAddress); err != nil {
 		return s.undo(ctx, v, err)
 	}
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
@@ -48,22 +48,23 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 
 // attached reads the CacheVolume, uncached, and refuses unless it says that this node may write, in this very attachment.
 func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1alpha1.CacheVolume, error) {
-	v, err := s.Cluster.Volume(ctx, volume)
+	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil {
 		return nil, err
 	}
 	switch err := authority.MayStage(v, s.Node, epoch); {
 	case errors.Is(err, authority.ErrOutdated):
-		return s.caughtUp(ctx, v)
+		return s.clearOutdated(ctx, v)
 	case err != nil:
 		return nil, err
 	}
 	return v, nil
 }
 
-// caughtUp takes this node off the list of outdated nodes where its copy has become current since: its disk had failed while it had the
-// volume, and is back after a reboot. The record was read before the copies are looked at, so that whatever changes it meanwhile wins.
-func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
+// clearOutdated removes this node from the list of outdated nodes if its copy has become current since: its disk failed
+// while the volume was attached here, and was back after a reboot. The record was read before the copies are checked, so a
+// change of the record in between makes the patch fail.
+func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (s *Service) caughtUp(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alp
 		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and its copies on %s are not equal",
 			ErrRefused, v.Name, strings.Join(v.Spec.Replicas, " and "))
 	}
-	return s.Cluster.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
+	return s.Kube.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
 }
 
 // stageDevice takes a connected device to the staging path.
@@ -85,7 +86,7 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 		return fmt.Errorf("%w: escached says that volume %s is at %s: %w; is the host's /dev visible here?",
 			ErrUnavailable, r.volume, c.Device, err)
 	}
-	staged, err := s.settleStaging(ctx, r, number)
+	staged, err := s.prepareStaging(ctx, r, number)
 	if err != nil || staged || r.block {
 		return err
 	}
@@ -93,7 +94,7 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 	if err != nil {
 		return err
 	}
-	record, err := recordOf(v)
+	record, err := readFilesystemRecord(v)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 		}
 	} else if record != nil && record.State == fs.Formatting {
 		record.State = fs.Formatted
-		if _, err := s.keepRecord(ctx, v, *record); err != nil {
+		if _, err := s.writeFilesystemRecord(ctx, v, *record); err != nil {
 			return err
 		}
 	}
@@ -150,7 +151,7 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 	} else {
 		record.UUID = newUUID()
 	}
-	v, err := s.keepRecord(ctx, v, record)
+	v, err := s.writeFilesystemRecord(ctx, v, record)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 	}
 	crashpoint.Reach("node_stage/filesystem_made")
 	record.State = fs.Formatted
-	if _, err := s.keepRecord(ctx, v, record); err != nil {
+	if _, err := s.writeFilesystemRecord(ctx, v, record); err != nil {
 		return err
 	}
 	crashpoint.Reach("node_stage/record_closed")
@@ -173,7 +174,7 @@ func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheV
 	return nil
 }
 
-func recordOf(v *v1alpha1.CacheVolume) (*fs.Record, error) {
+func readFilesystemRecord(v *v1alpha1.CacheVolume) (*fs.Record, error) {
 	text, ok := v.Annotations[v1alpha1.AnnotationFilesystem]
 	if !ok {
 		return nil, nil //nolint:nilnil // no record is an answer
@@ -186,19 +187,19 @@ func recordOf(v *v1alpha1.CacheVolume) (*fs.Record, error) {
 	return record, nil
 }
 
-// recordTries bounds how often a record is written against other writers of the object.
-const recordTries = 5
+// maxTries bounds how often a record is written against other writers of the object.
+const maxTries = 5
 
-// keepRecord writes the record to the CacheVolume, if this attachment and the earlier record are still what they were.
-func (s *Service) keepRecord(ctx context.Context, v *v1alpha1.CacheVolume, record fs.Record) (*v1alpha1.CacheVolume, error) {
+// writeFilesystemRecord writes the record to the CacheVolume, if this attachment and the earlier record are still what they were.
+func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVolume, record fs.Record) (*v1alpha1.CacheVolume, error) {
 	text, err := json.Marshal(record)
 	if err != nil {
 		return nil, err
 	}
 	before := v.Annotations[v1alpha1.AnnotationFilesystem]
-	for range recordTries {
+	for range maxTries {
 		var changed *v1alpha1.CacheVolume
-		changed, err = s.Cluster.Annotate(ctx, v, v1alpha1.AnnotationFilesystem, string(text))
+		changed, err = s.Kube.Annotate(ctx, v, v1alpha1.AnnotationFilesystem, string(text))
 		if !errors.Is(err, kube.ErrConflict) {
 			return changed, err
 		}
@@ -226,7 +227,7 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 	defer cancel()
 	used, err := s.inUse(ctx, v)
 	if err == nil && !used {
-		err = s.takeDown(ctx, v, undoTime/2)
+		err = s.flushAndStop(ctx, v, undoTime/2)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; the connected device %w: %w", cause, ErrUndone, err)

@@ -13,9 +13,9 @@ import (
 
 func newUUID() string { return uuid.NewString() }
 
-// settleStaging looks at what is mounted at the staging path. True means that the volume is staged there as asked. A mount
+// prepareStaging looks at what is mounted at the staging path. True means that the volume is staged there as asked. A mount
 // that a dead device has left is removed.
-func (s *Service) settleStaging(ctx context.Context, r stageRequest, device mounts.Number) (staged bool, err error) {
+func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device mounts.Number) (staged bool, err error) {
 	table, err := s.Mounter.Table()
 	if err != nil {
 		return false, err
@@ -35,7 +35,7 @@ func (s *Service) settleStaging(ctx context.Context, r stageRequest, device moun
 		return false, fmt.Errorf("%w: volume %s is mounted at %s with %s, and %s is wanted",
 			ErrIncompatible, r.volume, r.path, at.FSType, r.fsType)
 	case at.FilesystemReadOnly && !r.readOnly:
-		return false, s.freshen(ctx, r, table, device)
+		return false, s.unmountReadOnly(ctx, r, table, device)
 	}
 	if difference := optionsDiffer(r.options, r.readOnly, *at); difference != "" {
 		return false, fmt.Errorf("%w: volume %s is mounted at %s %s", ErrIncompatible, r.volume, r.path, difference)
@@ -43,9 +43,9 @@ func (s *Service) settleStaging(ctx context.Context, r stageRequest, device moun
 	return true, nil
 }
 
-// freshen unmounts a filesystem that an error has turned read-only, so that it can be mounted again, unless a pod still has it.
-func (s *Service) freshen(ctx context.Context, r stageRequest, table []mounts.Entry, device mounts.Number) error {
-	if users := others(mounts.Of(table, device), r.path); len(users) > 0 {
+// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be mounted again, unless a pod still has it.
+func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device mounts.Number) error {
+	if users := otherPaths(mounts.Of(table, device), r.path); len(users) > 0 {
 		return fmt.Errorf("%w: the filesystem of volume %s has turned read-only after an error, and pods still use it at %s; delete them, "+
 			"then it is mounted anew", ErrRefused, r.volume, strings.Join(users, ", "))
 	}
@@ -61,8 +61,8 @@ func (s *Service) removeDead(ctx context.Context, volume, path string) error {
 	return nil
 }
 
-// others returns the paths of entries that are not at path.
-func others(entries []mounts.Entry, path string) []string {
+// otherPaths returns the paths of entries that are not at path.
+func otherPaths(entries []mounts.Entry, path string) []string {
 	var paths []string
 	for _, e := range entries {
 		if e.Path != path {

@@ -62,7 +62,7 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	if r.GetVolumeId() == "" {
 		return nil, fmt.Errorf("%w: no volume id", ErrInvalid)
 	}
-	v, err := s.Cluster.Volume(ctx, r.GetVolumeId())
+	v, err := s.Kube.Volume(ctx, r.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -132,12 +132,12 @@ func (s *Service) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorag
 	if err != nil {
 		add(csi.StorageHealthErrorType_STORAGE_UNREACHABLE, string(health.EscachedSilent), err.Error())
 	} else if !host.Healthy {
-		add(csi.StorageHealthErrorType_STORAGE_DEGRADED, "EscachedUnhealthy", errors.Join(sentences(host.Reasons)...).Error())
+		add(csi.StorageHealthErrorType_STORAGE_DEGRADED, "EscachedUnhealthy", errors.Join(reasonErrors(host.Reasons)...).Error())
 	}
 	return answer, nil
 }
 
-func sentences(reasons []string) []error {
+func reasonErrors(reasons []string) []error {
 	if len(reasons) == 0 {
 		return []error{errors.New("escached gives no reason")}
 	}

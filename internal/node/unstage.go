@@ -20,15 +20,15 @@ import (
 // unstageTime bounds an unstage where the caller sets no deadline; the kubelet's is two minutes.
 const unstageTime = 110 * time.Second
 
-// answerMargin is kept of a call's time to stop the device and to answer.
-const answerMargin = 15 * time.Second
+// stopTime is kept of a call's time to stop the device and to answer.
+const stopTime = 15 * time.Second
 
 func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	path = filepath.Clean(path)
 	ctx, cancel := context.WithTimeout(ctx, unstageTime)
 	defer cancel()
 	// Everything that can refuse is asked before anything is changed.
-	v, err := s.Cluster.Volume(ctx, volume)
+	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil && !errors.Is(err, kube.ErrNotFound) {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
 		}
 		if isSuperseded(v, s.Node, *status) {
-			return s.giveUp(ctx, v, path, status)
+			return s.abandon(ctx, v, path, status)
 		}
 		if status.IOSuspended {
 			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; "+
@@ -59,18 +59,18 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	if v == nil {
 		return nil // its finalizer keeps the object until replicas and image are gone
 	}
-	return s.leaveClean(ctx, v, *status)
+	return s.disconnect(ctx, v, *status)
 }
 
 // checkUnused refuses while a pod still has the volume.
 func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status *escache.VolumeStatus) error {
 	var users []string
 	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
-		users = others(mounts.Of(table, at.Device), path)
+		users = otherPaths(mounts.Of(table, at.Device), path)
 	}
 	if status != nil && status.Device != "" {
 		if number, err := s.Devices.Number(status.Device); err == nil {
-			users = append(users, others(mounts.Of(table, number), path)...)
+			users = append(users, otherPaths(mounts.Of(table, number), path)...)
 		}
 	}
 	if len(users) > 0 {
@@ -99,9 +99,9 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 	return nil
 }
 
-// leaveClean writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
+// disconnect writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
 // cache may hold what Ceph has not, it is connected once more to be written back: as after a reboot.
-func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
+func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
 	if !isConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
 		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
@@ -112,7 +112,7 @@ func (s *Service) leaveClean(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		}
 	}
 	deadline, _ := ctx.Deadline()
-	return s.takeDown(ctx, v, max(time.Until(deadline)-answerMargin, time.Second))
+	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
 }
 
 // isSuperseded reports whether another attachment has followed the one that the device here is of.
@@ -120,9 +120,9 @@ func isSuperseded(v *v1alpha1.CacheVolume, node string, status escache.VolumeSta
 	return isConnected(status) && status.Epoch < v.Status.Epoch && v.Status.AttachedNode != node
 }
 
-// giveUp unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
+// abandon unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
 // the copy of whom it was taken over by. escached asks for the record itself before it believes that.
-func (s *Service) giveUp(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
+func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
 	table, err := s.Mounter.Table()
 	if err != nil {
 		return err
@@ -165,9 +165,11 @@ func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 	return v.Status.AttachedNode == node && v.Status.Authority == v1alpha1.AuthorityCache && !v.Status.IsOutdated(node)
 }
 
-// takeDown flushes for at most flushTime and then stops the device.
-func (s *Service) takeDown(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
-	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{VolumeRef: cachevolume.Ref(v), TimeoutSeconds: max(int(flushTime/time.Second), 1)})
+// flushAndStop flushes for at most flushTime and then stops the device.
+func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
+	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{
+		VolumeRef: cachevolume.Ref(v), TimeoutSeconds: max(int(flushTime/time.Second), 1),
+	})
 	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeNotConnected {
 		return nil
 	}

@@ -91,11 +91,11 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	}
 	p.escached = &escacheclient.Local{Client: client}
 	p.watch = watch.New(watch.Options{
-		Node: o.NodeName, Cache: p.escached, Cluster: p.kube, Progress: watch.KernelProgress, Now: time.Now, Logger: p.component("watch"),
+		Node: o.NodeName, Cache: p.escached, Kube: p.kube, Progress: watch.KernelProgress, Now: time.Now, Logger: p.component("watch"),
 	})
 	p.registry.MustRegister(p.watch.Collector())
 	p.service = node.New(node.Options{
-		Node: o.NodeName, Version: o.Version, Cache: p.escached, Cluster: p.kube,
+		Node: o.NodeName, Version: o.Version, Cache: p.escached, Kube: p.kube,
 		Mounter:     mounts.NewMounter(p.run),
 		Filesystems: filesystem.NewTools(p.run, []string{"/proc/self/exe", "inspect"}),
 		Devices:     node.NewKernelDevices(),

@@ -18,26 +18,26 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// Cluster is the Kubernetes API. Its reads bypass any cache. PatchStatus fails with
+// Kube is the Kubernetes API. Its reads bypass any cache. PatchStatus fails with
 // kube.ErrConflict if the object has changed since it was read.
-type Cluster interface {
+type Kube interface {
 	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 }
 
 // Arbiter serves POST /v1/outdate-peer and GET /v1/record.
 type Arbiter struct {
-	node    string
-	cluster Cluster
-	logger  *slog.Logger
+	node   string
+	kube   Kube
+	logger *slog.Logger
 	// recorded is called with the CacheVolume after a peer was recorded as outdated.
 	recorded func(v *v1alpha1.CacheVolume)
 	now      func() time.Time
 }
 
 // New returns the arbiter of a node. It calls recorded with the CacheVolume after each grant.
-func New(node string, cluster Cluster, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
-	return &Arbiter{node: node, cluster: cluster, recorded: recorded, logger: logger, now: time.Now}
+func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
+	return &Arbiter{node: node, kube: client, recorded: recorded, logger: logger, now: time.Now}
 }
 
 // Handler serves the arbiter's calls.
@@ -46,7 +46,8 @@ func (a *Arbiter) Handler() http.Handler {
 	mux.HandleFunc("POST "+escache.PathOutdatePeer, a.serve)
 	mux.HandleFunc("GET "+escache.PathRecord, a.record)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusNotFound, escache.CodeInvalidRequest, "the arbiter has POST "+escache.PathOutdatePeer+" and GET "+escache.PathRecord)
+		answer(w, http.StatusNotFound, escache.CodeInvalidRequest,
+			"the arbiter serves POST "+escache.PathOutdatePeer+" and GET "+escache.PathRecord)
 	})
 	return mux
 }
@@ -99,7 +100,7 @@ func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) erro
 		}
 	}
 	for range tries {
-		v, err := a.cluster.VolumeOf(ctx, r.VolumeRef)
+		v, err := a.kube.VolumeOf(ctx, r.VolumeRef)
 		if err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) erro
 		if err != nil {
 			return err
 		}
-		changed, err := a.cluster.PatchStatus(ctx, v, map[string]any{"outdated": grant.Outdated, "conditions": grant.Conditions})
+		changed, err := a.kube.PatchStatus(ctx, v, map[string]any{"outdated": grant.Outdated, "conditions": grant.Conditions})
 		if errors.Is(err, kube.ErrConflict) {
 			continue
 		}

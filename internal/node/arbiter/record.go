@@ -20,7 +20,7 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, escache.CodeInvalidRequest, "the parameters pool and image are needed")
 		return
 	}
-	v, err := a.cluster.VolumeOf(ctx, ref)
+	v, err := a.kube.VolumeOf(ctx, ref)
 	switch {
 	case errors.Is(err, kube.ErrNotFound):
 		answer(w, http.StatusNotFound, escache.CodeNotFound, err.Error())

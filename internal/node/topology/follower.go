@@ -20,7 +20,7 @@ type Info struct {
 	MaxVolumes int64
 }
 
-// Follower has the driver registered anew when what the kubelet was told of this node has changed.
+// Follower has the driver registered anew when what the kubelet was reported of this node has changed.
 type Follower struct {
 	Service   Service
 	Kube      *kube.Client
@@ -29,15 +29,15 @@ type Follower struct {
 	Log       *slog.Logger
 
 	// again is what the kubelet was last asked to come for, and since when.
-	again *Info
-	since time.Time
+	pending *Info
+	since   time.Time
 }
 
 type (
-	// Service knows what this node is, and what the kubelet was last told.
+	// Service knows what this node is, and what the kubelet was last reported.
 	Service interface {
 		Info(ctx context.Context) (Info, error)
-		Told() (info Info, asked bool)
+		Reported() (info Info, asked bool)
 	}
 	// Registrar makes the kubelet ask again.
 	Registrar interface{ Again() }
@@ -46,8 +46,8 @@ type (
 // infoInterval is how often the node's group is looked up: one small read.
 const infoInterval = 10 * time.Second
 
-// patience is how long the kubelet may take to ask again before it is called once more.
-const patience = time.Minute
+// registerTime is how long the kubelet may take to ask again before it is called once more.
+const registerTime = time.Minute
 
 // limitTime bounds how long the first registration waits for escached, so that the kubelet gets the
 // volume limit at once and not by a second registration.
@@ -105,21 +105,21 @@ func (f *Follower) Run(ctx context.Context) error {
 // NodeGetInfo last returned. While a registration is pending it asks for no other one, because each ends
 // the registration that is there.
 func (f *Follower) compare(ctx context.Context) {
-	told, asked := f.Service.Told()
+	reported, asked := f.Service.Reported()
 	if !asked {
 		return
 	}
 	info, err := f.Service.Info(ctx)
-	if err != nil || info == told {
-		f.again = nil
+	if err != nil || info == reported {
+		f.pending = nil
 		return
 	}
-	if f.again != nil && *f.again == info && time.Since(f.since) < patience {
+	if f.pending != nil && *f.pending == info && time.Since(f.since) < registerTime {
 		return
 	}
 	f.Log.InfoContext(ctx, "this node has changed: registering anew", "group", info.Group, "maxVolumes", info.MaxVolumes,
-		"groupBefore", told.Group)
-	f.again, f.since = &info, time.Now()
+		"groupBefore", reported.Group)
+	f.pending, f.since = &info, time.Now()
 	f.Registrar.Again()
 }
 

@@ -52,14 +52,14 @@ func TestRegistrationWaitsForTheNodeObject(t *testing.T) {
 
 // fakeNode is a node and its kubelet, which is called by Again.
 type fakeNode struct {
-	info, told Info
-	asked      bool
-	err        error
-	calls      int
+	info, reported Info
+	asked          bool
+	err            error
+	calls          int
 }
 
 func (f *fakeNode) Info(context.Context) (Info, error) { return f.info, f.err }
-func (f *fakeNode) Told() (Info, bool)                 { return f.told, f.asked }
+func (f *fakeNode) Reported() (Info, bool)             { return f.reported, f.asked }
 func (f *fakeNode) Again()                             { f.calls++ }
 
 func TestTheKubeletIsCalledWhenItWasToldOtherwise(t *testing.T) {
@@ -75,16 +75,16 @@ func TestTheKubeletIsCalledWhenItWasToldOtherwise(t *testing.T) {
 		}
 		expect("before the kubelet has asked", 0)
 		// It asked before there was a group; whoever looks for the first time now finds one.
-		host.told, host.asked = Info{MaxVolumes: 7}, true
-		expect("told before the group was made", 1)
+		host.reported, host.asked = Info{MaxVolumes: 7}, true
+		expect("reported before the group was made", 1)
 		expect("not come yet", 1)
-		host.told = host.info
+		host.reported = host.info
 		expect("has come", 1)
 		host.info.Group, host.err = "b", errors.New("the API does not answer")
 		expect("nothing is known", 1)
 		host.err = nil
 		expect("group changed", 2)
-		time.Sleep(patience)
+		time.Sleep(registerTime)
 		expect("did not come in a minute", 3)
 		host.info.MaxVolumes = 9
 		expect("changed once more meanwhile", 4)

@@ -11,10 +11,11 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// record keeps the list of outdated nodes as it is seen to be: a copy whose disk has failed goes onto it, for with the link up DRBD asks
-// nobody before it goes on without that copy; and the peer leaves it once it holds a current copy again. Both happen at once where this
-// node's disk has failed before the peer was taken off: DRBD links nothing but a current copy with a Primary that has no disk.
-func (w *Watch) record(ctx context.Context, v *volume, s escache.VolumeStatus) {
+// updateOutdated makes the list of outdated nodes match what DRBD reports. It adds a node whose disk has failed: while
+// the link is up, DRBD goes on without that copy and asks nobody. It removes the peer when the peer has a current copy
+// again. It does both in one step if this node's disk failed before the peer was removed: a Primary without a disk
+// accepts a link only to a current copy.
+func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeStatus) {
 	if s.Role != escache.RolePrimary {
 		return
 	}
@@ -23,11 +24,11 @@ func (w *Watch) record(ctx context.Context, v *volume, s escache.VolumeStatus) {
 		var err error
 		switch {
 		case outdated(peer.Name) && health.IsCurrent(s, peer.Name):
-			err = w.rewrite(ctx, v, change{off: peer.Name, holds: health.IsCurrent, peer: peer.Name})
+			err = w.writeOutdated(ctx, v, change{off: peer.Name, holds: health.IsCurrent, peer: peer.Name})
 		case !outdated(peer.Name) && health.IsDiskless(s, peer.Name):
-			err = w.rewrite(ctx, v, change{on: peer.Name, holds: health.IsDiskless, peer: peer.Name})
+			err = w.writeOutdated(ctx, v, change{on: peer.Name, holds: health.IsDiskless, peer: peer.Name})
 		case !outdated(w.Node) && health.LivesOnPeer(s, peer.Name):
-			err = w.rewrite(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
+			err = w.writeOutdated(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
 		}
 		if err != nil && !errors.Is(err, kube.ErrConflict) {
 			w.Logger.WarnContext(ctx, "cannot keep the list of outdated nodes", "volume", v.object.Name, "peer", peer.Name, "error", err)
@@ -52,10 +53,10 @@ func (c change) of(s v1alpha1.CacheVolumeStatus) (list []string, differs bool) {
 	return list, differs
 }
 
-// rewrite changes the list. The order is what makes it safe: the record is read first and the state after it, so a peer that is lost and
-// outdated in between changes the record, and the compare-and-swap fails.
-func (w *Watch) rewrite(ctx context.Context, v *volume, c change) error {
-	object, err := w.Cluster.Volume(ctx, v.object.Name)
+// writeOutdated changes the list. It is safe because it reads the record first and the state afterwards: if the peer is
+// lost and recorded as outdated in between, the record changes and the compare-and-swap fails.
+func (w *Watch) writeOutdated(ctx context.Context, v *volume, c change) error {
+	object, err := w.Kube.Volume(ctx, v.object.Name)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (w *Watch) rewrite(ctx context.Context, v *volume, c change) error {
 	if status.Role != escache.RolePrimary || status.Epoch != object.Status.Epoch || !c.holds(*status, c.peer) {
 		return nil
 	}
-	changed, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"outdated": list})
+	changed, err := w.Kube.PatchStatus(ctx, object, map[string]any{"outdated": list})
 	if err != nil {
 		return err
 	}

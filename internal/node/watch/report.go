@@ -26,20 +26,20 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 		return
 	}
 	w.mu.Lock()
-	if v.news != nil {
-		v.object, v.news = v.news, nil
+	if v.newer != nil {
+		v.object, v.newer = v.newer, nil
 	}
 	w.mu.Unlock()
 	begun, over := v.change(findings, now)
 	for _, p := range begun {
-		if p.quiet = !v.maySpeak(p.finding.Reason, now); !p.quiet {
-			w.tell(ctx, v, kube.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
+		if p.suppressed = !v.mayEmit(p.finding.Reason, now); !p.suppressed {
+			w.emit(ctx, v, kube.Event{Warning: true, Reason: string(p.finding.Reason), Message: p.finding.Message, Time: now})
 		}
 	}
-	if told := slices.DeleteFunc(over, func(p *problem) bool { return p.quiet }); len(told) > 0 {
-		w.tell(ctx, v, kube.Event{Reason: "Recovered", Message: recovery(told, now), Time: now})
+	if reported := slices.DeleteFunc(over, func(p *problem) bool { return p.suppressed }); len(reported) > 0 {
+		w.emit(ctx, v, kube.Event{Reason: "Recovered", Message: recovery(reported, now), Time: now})
 	}
-	w.keep(ctx, v, status, now)
+	w.writeStatus(ctx, v, status, now)
 }
 
 // recovery says what is over, the oldest first, and for how long each was so: what began together mostly ends together, and is one Event.
@@ -51,29 +51,29 @@ func recovery(over []*problem, now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-func (w *Watch) tell(ctx context.Context, v *volume, e kube.Event) {
+func (w *Watch) emit(ctx context.Context, v *volume, e kube.Event) {
 	w.Logger.InfoContext(ctx, "volume", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
-	if err := w.Cluster.Emit(ctx, w.Node, v.object, e); err != nil {
+	if err := w.Kube.Emit(ctx, w.Node, v.object, e); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write an Event", "error", err)
 	}
 }
 
 const (
-	// dirtyPause is the least time between two writes of numbers to the API.
-	dirtyPause = 10 * time.Second
-	writeTries = 4
+	// numbersInterval is the least time between two writes of numbers to the API.
+	numbersInterval = 10 * time.Second
+	maxTries        = 4
 )
 
-// keep writes the status if it is not what it should be. It decides by the object as last seen, so nothing is read or written
+// writeStatus writes the status if it is not what it should be. It decides by the object as last seen, so nothing is read or written
 // while nothing changes.
-func (w *Watch) keep(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
+func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
 	numbers := v.numbers(status, now)
-	for range writeTries {
+	for range maxTries {
 		wanted := w.wanted(v, status, numbers)
 		if wanted == nil {
 			return
 		}
-		changed, err := w.Cluster.PatchStatus(ctx, v.object, wanted)
+		changed, err := w.Kube.PatchStatus(ctx, v.object, wanted)
 		if err == nil {
 			v.object = changed
 			if numbers != nil {
@@ -85,7 +85,7 @@ func (w *Watch) keep(ctx context.Context, v *volume, status *escache.VolumeStatu
 			w.Logger.WarnContext(ctx, "cannot write a volume's status; the next look tries again", "volume", v.object.Name, "error", err)
 			return
 		}
-		object, err := w.Cluster.Volume(ctx, v.object.Name)
+		object, err := w.Kube.Volume(ctx, v.object.Name)
 		if err != nil {
 			return
 		}
@@ -122,7 +122,7 @@ func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[stri
 	return fields
 }
 
-// numbers returns what is written at most once in dirtyPause, or nil.
+// numbers returns what is written at most once in numbersInterval, or nil.
 func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string]any {
 	if status == nil || status.DirtyBytes == nil {
 		return nil
@@ -133,7 +133,7 @@ func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string
 	}
 	v.wasDirty = dirty > 0
 	flushed := !v.flushedAt.IsZero()
-	if (dirty == v.object.Status.DirtyBytes && !flushed) || now.Sub(v.dirtyWritten) < dirtyPause {
+	if (dirty == v.object.Status.DirtyBytes && !flushed) || now.Sub(v.dirtyWritten) < numbersInterval {
 		return nil
 	}
 	fields := map[string]any{"dirtyBytes": dirty, "summary": map[string]any{"dirty": v1alpha1.HumanBytes(dirty)}}
@@ -170,14 +170,14 @@ func (v *volume) conditions() []metav1.Condition {
 	return all
 }
 
-// left takes back what was wrong with a volume that is not connected here any more: it was written back and taken down, or
+// clearProblems takes back what was wrong with a volume that is not connected here any more: it was written back and taken down, or
 // another node has it and speaks for it.
-func (w *Watch) left(ctx context.Context, v *volume, now time.Time) {
+func (w *Watch) clearProblems(ctx context.Context, v *volume, now time.Time) {
 	if v.object == nil || len(v.problems) == 0 {
 		return
 	}
 	clear(v.problems)
-	object, err := w.Cluster.Volume(ctx, v.object.Name)
+	object, err := w.Kube.Volume(ctx, v.object.Name)
 	if err != nil || (object.Status.AttachedNode != w.Node && object.Status.AttachedNode != "") {
 		return
 	}
@@ -186,7 +186,7 @@ func (w *Watch) left(ctx context.Context, v *volume, now time.Time) {
 	for _, c := range v.conditions() {
 		meta.SetStatusCondition(&conditions, c)
 	}
-	if _, err := w.Cluster.PatchStatus(ctx, object, map[string]any{"conditions": conditions}); err != nil {
+	if _, err := w.Kube.PatchStatus(ctx, object, map[string]any{"conditions": conditions}); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write the status of a volume that has left", "volume", object.Name, "time", now, "error", err)
 	}
 }

@@ -9,17 +9,18 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// recordPause is the time between two looks at the record of a volume whose I/O is frozen.
-const recordPause = 6 * time.Second
+// recordInterval is the time between two looks at the record of a volume whose I/O is frozen.
+const recordInterval = 6 * time.Second
 
-// giveUp has escached give up a device whose volume another node has taken over while this host was cut off. Its I/O is frozen and would
-// stay so: then the containers that wait for it do not end, and as long as they do not, the kubelet does not ask to unstage it.
-func (w *Watch) giveUp(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
+// abandonSuperseded makes escached give up the device of a volume that another node took over while this host was cut
+// off. Otherwise its I/O would stay frozen, the containers that wait for it would not end, and the kubelet would never
+// unstage the volume.
+func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if !s.IOSuspended || now.Before(v.recordAfter) {
 		return
 	}
-	v.recordAfter = now.Add(recordPause)
-	object, err := w.Cluster.Volume(ctx, v.object.Name)
+	v.recordAfter = now.Add(recordInterval)
+	object, err := w.Kube.Volume(ctx, v.object.Name)
 	if err != nil {
 		if !errors.Is(err, kube.ErrUnavailable) {
 			w.Logger.WarnContext(ctx, "cannot read the record of a volume whose I/O is frozen", "volume", v.object.Name, "error", err)

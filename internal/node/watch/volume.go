@@ -21,15 +21,15 @@ type volume struct {
 	lookupAfter time.Time
 	// What follows is guarded by the watch's lock: a newer object that another part of this process wrote, and what metrics
 	// are made of.
-	news   *v1alpha1.CacheVolume
+	newer  *v1alpha1.CacheVolume
 	name   string
 	status escache.VolumeStatus
 
 	problems map[health.Reason]*problem
 	// candidates are findings of a fresh volume that were seen once.
 	candidates []health.Reason
-	// spoken are the times of recent Events by reason.
-	spoken map[health.Reason][]time.Time
+	// emitted are the times of recent Events by reason.
+	emitted map[health.Reason][]time.Time
 
 	progress   *Progress
 	progressAt time.Time
@@ -46,12 +46,12 @@ type problem struct {
 	finding health.Finding
 	since   time.Time
 	// absent is how many looks in a row did not find it.
-	absent int
-	quiet  bool
+	missed     int
+	suppressed bool
 }
 
 func newVolume(ref escache.VolumeRef, now time.Time) *volume {
-	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, spoken: map[health.Reason][]time.Time{}}
+	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, emitted: map[health.Reason][]time.Time{}}
 }
 
 // adopt takes over what an earlier csi-node has reported, so that it is not reported again.
@@ -84,9 +84,9 @@ func (v *volume) open(conditions ...string) []health.Finding {
 	return all
 }
 
-// seenBefore passes only findings of the look before, or of problems that are reported already: a volume that was just connected
+// confirmed passes only findings of the look before, or of problems that are reported already: a volume that was just connected
 // may need a moment to find its peer.
-func (v *volume) seenBefore(findings []health.Finding) []health.Finding {
+func (v *volume) confirmed(findings []health.Finding) []health.Finding {
 	var passed []health.Finding
 	var now []health.Reason
 	for _, f := range findings {
@@ -99,14 +99,14 @@ func (v *volume) seenBefore(findings []health.Finding) []health.Finding {
 	return passed
 }
 
-// absences is how many looks have to miss a problem before it is over: what comes and goes is one problem.
-const absences = 2
+// misses is how many looks have to miss a problem before it is over: what comes and goes is one problem.
+const misses = 2
 
 // change compares findings with the open problems.
 func (v *volume) change(findings []health.Finding, now time.Time) (begun, over []*problem) {
 	for _, f := range findings {
 		if p, ok := v.problems[f.Reason]; ok {
-			p.finding, p.absent = f, 0
+			p.finding, p.missed = f, 0
 			continue
 		}
 		p := &problem{finding: f, since: now}
@@ -117,7 +117,7 @@ func (v *volume) change(findings []health.Finding, now time.Time) (begun, over [
 		if slices.ContainsFunc(findings, func(f health.Finding) bool { return f.Reason == reason }) {
 			continue
 		}
-		if p.absent++; p.absent >= absences {
+		if p.missed++; p.missed >= misses {
 			delete(v.problems, reason)
 			over = append(over, p)
 		}
@@ -129,17 +129,17 @@ func (v *volume) change(findings []health.Finding, now time.Time) (begun, over [
 }
 
 const (
-	spokenLimit  = 3
-	spokenPeriod = 10 * time.Minute
+	eventLimit  = 3
+	eventPeriod = 10 * time.Minute
 )
 
-// maySpeak bounds how often one reason becomes an Event. Conditions and metrics go on telling.
-func (v *volume) maySpeak(reason health.Reason, now time.Time) bool {
-	recent := slices.DeleteFunc(v.spoken[reason], func(t time.Time) bool { return now.Sub(t) > spokenPeriod })
-	v.spoken[reason] = recent
-	if len(recent) >= spokenLimit {
+// mayEmit bounds how often one reason becomes an Event. Conditions and metrics go on telling.
+func (v *volume) mayEmit(reason health.Reason, now time.Time) bool {
+	recent := slices.DeleteFunc(v.emitted[reason], func(t time.Time) bool { return now.Sub(t) > eventPeriod })
+	v.emitted[reason] = recent
+	if len(recent) >= eventLimit {
 		return false
 	}
-	v.spoken[reason] = append(recent, now)
+	v.emitted[reason] = append(recent, now)
 	return true
 }

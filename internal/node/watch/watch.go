@@ -24,8 +24,8 @@ type Cache interface {
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 }
 
-// Cluster is the Kubernetes API. Its reads are current.
-type Cluster interface {
+// Kube is the Kubernetes API. Its reads are current.
+type Kube interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
 	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
@@ -40,9 +40,9 @@ type Progress struct {
 
 // Options are what a Watch needs.
 type Options struct {
-	Node    string
-	Cache   Cache
-	Cluster Cluster
+	Node  string
+	Cache Cache
+	Kube  Kube
 	// Progress reads the image's counters from the kernel; false where it cannot tell.
 	Progress func(device string) (Progress, bool)
 	Logger   *slog.Logger
@@ -69,25 +69,25 @@ func New(o Options) *Watch {
 const (
 	// Interval is the time between two looks: two of them, and an API call, are below five seconds.
 	Interval = 2 * time.Second
-	// restInterval is the time between two looks while no volume is connected. Wake ends it.
-	restInterval = 10 * time.Second
+	// idleInterval is the time between two looks while no volume is connected. Wake ends it.
+	idleInterval = 10 * time.Second
 	// A look makes escached ask the kernel, which takes long on a host that is short of processor time: then the pause grows
 	// with it, so that looking never takes more than a fifth of the time.
-	pausePerLook = 4
-	longestPause = 20 * time.Second
+	pausePerPoll = 4
+	maxPause     = 20 * time.Second
 	// pollTime bounds one look with all that follows from it.
 	pollTime = 20 * time.Second
-	// silence is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
-	silence = 4 * time.Second
-	// settle is how long a volume may take to find its peer after it was connected.
-	settle = 6 * time.Second
+	// silenceGrace is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
+	silenceGrace = 4 * time.Second
+	// connectGrace is how long a volume may take to find its peer after it was connected.
+	connectGrace = 6 * time.Second
 )
 
 // Run looks until the context ends.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		begun := time.Now()
-		w.look(ctx)
+		w.poll(ctx)
 		pause := time.NewTimer(w.pause(time.Since(begun)))
 		select {
 		case <-ctx.Done():
@@ -113,9 +113,9 @@ func (w *Watch) pause(look time.Duration) time.Duration {
 	defer w.mu.Unlock()
 	least := Interval
 	if len(w.volumes) == 0 {
-		least = restInterval
+		least = idleInterval
 	}
-	return min(max(least, look*pausePerLook), longestPause)
+	return min(max(least, look*pausePerPoll), maxPause)
 }
 
 // Silence is how long escached has not answered; zero while it does.
@@ -128,14 +128,14 @@ func (w *Watch) Silence() time.Duration {
 	return w.Now().Sub(w.silentSince)
 }
 
-// look asks escached once. The lock is not held while anybody is asked.
-func (w *Watch) look(ctx context.Context) {
+// poll asks escached once. The lock is not held while anybody is asked.
+func (w *Watch) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	status, err := w.Cache.Status(ctx)
 	now := w.Now()
 	if err != nil {
-		w.silent(ctx, now, err)
+		w.reportSilence(ctx, now, err)
 		return
 	}
 	w.mu.Lock()
@@ -147,11 +147,11 @@ func (w *Watch) look(ctx context.Context) {
 			continue
 		}
 		seen[s.VolumeRef] = true
-		w.observe(ctx, w.known(s.VolumeRef, now), s, now)
+		w.observe(ctx, w.volume(s.VolumeRef, now), s, now)
 	}
 	for ref, v := range w.snapshot() {
 		if !seen[ref] {
-			w.left(ctx, v, now)
+			w.clearProblems(ctx, v, now)
 			w.mu.Lock()
 			delete(w.volumes, ref)
 			w.mu.Unlock()
@@ -159,7 +159,7 @@ func (w *Watch) look(ctx context.Context) {
 	}
 }
 
-func (w *Watch) known(ref escache.VolumeRef, now time.Time) *volume {
+func (w *Watch) volume(ref escache.VolumeRef, now time.Time) *volume {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v, ok := w.volumes[ref]
@@ -178,15 +178,15 @@ func (w *Watch) snapshot() map[escache.VolumeRef]*volume {
 	return all
 }
 
-// silent marks all volumes that were connected once escached has not answered for a while.
-func (w *Watch) silent(ctx context.Context, now time.Time, err error) {
+// reportSilence marks all volumes that were connected once escached has not answered for a while.
+func (w *Watch) reportSilence(ctx context.Context, now time.Time, err error) {
 	w.mu.Lock()
 	if w.silentSince.IsZero() {
 		w.silentSince = now
 	}
 	since := w.silentSince
 	w.mu.Unlock()
-	if now.Sub(since) < silence-Interval/2 {
+	if now.Sub(since) < silenceGrace-Interval/2 {
 		return
 	}
 	for _, v := range w.snapshot() {
@@ -204,20 +204,20 @@ func (w *Watch) observe(ctx context.Context, v *volume, s escache.VolumeStatus, 
 		if !errors.Is(err, errWait) {
 			w.Logger.WarnContext(ctx, "cannot find the CacheVolume of a connected image", "pool", s.Pool, "image", s.Image, "error", err)
 		}
-		w.remember(v, s)
+		w.store(v, s)
 		return
 	}
 	findings := health.Findings(s, w.stalled(v, s, now))
-	w.remember(v, s)
-	if now.Sub(v.since) < settle {
-		findings = v.seenBefore(findings)
+	w.store(v, s)
+	if now.Sub(v.since) < connectGrace {
+		findings = v.confirmed(findings)
 	}
 	w.report(ctx, v, findings, &s, now)
-	w.record(ctx, v, s)
-	w.giveUp(ctx, v, s, now)
+	w.updateOutdated(ctx, v, s)
+	w.abandonSuperseded(ctx, v, s, now)
 }
 
-func (w *Watch) remember(v *volume, s escache.VolumeStatus) {
+func (w *Watch) store(v *volume, s escache.VolumeStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v.status = s
@@ -229,8 +229,8 @@ func (w *Watch) remember(v *volume, s escache.VolumeStatus) {
 // errWait: the CacheVolume was looked for a short while ago.
 var errWait = errors.New("looked for a short while ago")
 
-// lookupPause is the time between two searches for a CacheVolume that is not there.
-const lookupPause = 30 * time.Second
+// lookupInterval is the time between two searches for a CacheVolume that is not there.
+const lookupInterval = 30 * time.Second
 
 // identify finds the CacheVolume of an image, once for each attachment.
 func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) error {
@@ -240,9 +240,9 @@ func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus,
 	if now.Before(v.lookupAfter) {
 		return errWait
 	}
-	object, err := w.Cluster.VolumeOf(ctx, v.ref)
+	object, err := w.Kube.VolumeOf(ctx, v.ref)
 	if err != nil {
-		v.lookupAfter = now.Add(lookupPause)
+		v.lookupAfter = now.Add(lookupInterval)
 		if errors.Is(err, kube.ErrUnavailable) {
 			v.lookupAfter = now.Add(Interval)
 		}
@@ -267,6 +267,6 @@ func (w *Watch) Recorded(object *v1alpha1.CacheVolume) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if v, ok := w.volumes[cachevolume.Ref(object)]; ok {
-		v.news = object
+		v.newer = object
 	}
 }

@@ -58,7 +58,7 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 				t.Errorf("while it lasts: events %q, %d writes", w.events, w.writes)
 			}
 			row.end(w)
-			w.looks(absences)
+			w.looks(misses)
 			if got := w.condition(row.condition); got[:4] != "True" || !slices.Equal(w.events, []string{row.reason, "Recovered"}) {
 				t.Errorf("%s, events %q", got, w.events)
 			}
@@ -94,9 +94,9 @@ func TestWhatComesAndGoesDoesNotFlood(t *testing.T) {
 		w.lose()
 		w.looks(1)
 		w.find()
-		w.looks(absences)
+		w.looks(misses)
 	}
-	if len(w.events) > 2*spokenLimit {
+	if len(w.events) > 2*eventLimit {
 		t.Errorf("flapping slowly: %d events in five minutes", len(w.events))
 	}
 }
@@ -125,7 +125,7 @@ func TestWhatIsOverTogetherIsToldTogether(t *testing.T) {
 	w.looks(1)
 	w.find()
 	w.status.IOSuspended = false
-	w.looks(absences)
+	w.looks(misses)
 	if !slices.Equal(w.events, []string{"IOFrozen", "PeerLost", "Recovered"}) {
 		t.Errorf("events %q", w.events)
 	}
@@ -145,7 +145,7 @@ func TestARestartReportsNothingTwice(t *testing.T) {
 		t.Errorf("again: %q", w.events)
 	}
 	w.find()
-	w.looks(absences)
+	w.looks(misses)
 	if !slices.Equal(w.events, []string{"Recovered"}) || w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
 		t.Errorf("events %q, %s", w.events, w.condition(v1alpha1.ConditionRedundant))
 	}
@@ -371,7 +371,7 @@ func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
 
 func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
 	w := newWorld(t)
-	if got := w.watch.pause(0); got != restInterval {
+	if got := w.watch.pause(0); got != idleInterval {
 		t.Errorf("without volumes: %s", got)
 	}
 	w.looks(1)

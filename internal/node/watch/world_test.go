@@ -56,14 +56,14 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) restart() {
 	w.watch = New(Options{
-		Node: "n1", Cache: w, Cluster: w, Now: func() time.Time { return w.now }, Logger: slog.New(slog.DiscardHandler),
+		Node: "n1", Cache: w, Kube: w, Now: func() time.Time { return w.now }, Logger: slog.New(slog.DiscardHandler),
 		Progress: func(string) (Progress, bool) { return w.progress, true },
 	})
 }
 
 func (w *world) looks(n int) {
 	for range n {
-		w.watch.look(w.t.Context())
+		w.watch.poll(w.t.Context())
 		w.now = w.now.Add(Interval)
 	}
 }

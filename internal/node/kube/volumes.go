@@ -1,0 +1,95 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+const volumesPath = "/apis/" + v1alpha1.GroupName + "/v1alpha1/cachevolumes"
+
+// Volume reads a CacheVolume, current as of the call.
+func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error) {
+	v := &v1alpha1.CacheVolume{}
+	err := c.call(ctx, http.MethodGet, volumesPath+"/"+url.PathEscape(name), "", nil, v)
+	if err != nil {
+		return nil, fmt.Errorf("read CacheVolume %s: %w", name, err)
+	}
+	return v, nil
+}
+
+// VolumeOf finds the CacheVolume of an image. Usually the image is named after it, behind a prefix such as "escache-", and is found in
+// one or two small reads: I/O may be frozen until this answers. Otherwise all are listed, a page at a time.
+func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
+	names := []string{ref.Image}
+	if _, name, ok := strings.Cut(ref.Image, "-"); ok && name != "" {
+		names = []string{name, ref.Image}
+	}
+	for _, name := range names {
+		v, err := c.Volume(ctx, name)
+		if err == nil && v.Spec.Pool == ref.Pool && v.Spec.Image == ref.Image {
+			return v, nil
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+	}
+	type item struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+		Spec struct {
+			Pool  string `json:"pool"`
+			Image string `json:"image"`
+		} `json:"spec"`
+	}
+	query := url.Values{"limit": {"250"}}
+	for {
+		var page struct {
+			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []item          `json:"items"`
+		}
+		if err := c.call(ctx, http.MethodGet, volumesPath+"?"+query.Encode(), "", nil, &page); err != nil {
+			return nil, fmt.Errorf("list CacheVolumes: %w", err)
+		}
+		for _, i := range page.Items {
+			if i.Spec.Pool == ref.Pool && i.Spec.Image == ref.Image {
+				return c.Volume(ctx, i.Metadata.Name)
+			}
+		}
+		if page.Metadata.Continue == "" {
+			return nil, fmt.Errorf("CacheVolume of image %s/%s: %w", ref.Pool, ref.Image, ErrNotFound)
+		}
+		query.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// PatchStatus changes fields of a CacheVolume's status if nobody has changed the object since v was read; else ErrConflict.
+func (c *Client) PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name)+"/status", map[string]any{
+		"metadata": map[string]any{"resourceVersion": v.ResourceVersion}, "status": status,
+	})
+}
+
+// Annotate sets an annotation of a CacheVolume if nobody has changed the object since v was read; else ErrConflict.
+func (c *Client) Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error) {
+	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name), map[string]any{
+		"metadata": map[string]any{"resourceVersion": v.ResourceVersion, "annotations": map[string]any{key: value}},
+	})
+}
+
+func (c *Client) patch(ctx context.Context, v *v1alpha1.CacheVolume, path string, patch map[string]any) (*v1alpha1.CacheVolume, error) {
+	changed := &v1alpha1.CacheVolume{}
+	if err := c.call(ctx, http.MethodPatch, path, "application/merge-patch+json", patch, changed); err != nil {
+		return nil, fmt.Errorf("change CacheVolume %s: %w", v.Name, err)
+	}
+	return changed, nil
+}
