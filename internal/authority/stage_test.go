@@ -42,3 +42,25 @@ func TestMayStage(t *testing.T) {
 		})
 	}
 }
+
+func TestIsSuperseded(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		attached string
+		epoch    int64 // of the device; the record is in epoch 7
+		want     bool
+	}{
+		{"attached elsewhere in a newer epoch", "n2", 6, true},
+		{"detached in a newer epoch", "", 6, true},
+		{"attached here anew", "n1", 6, false},
+		{"the same epoch", "n2", 7, false},
+		{"a record that was read before the device was connected", "n2", 8, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = tc.attached })
+			if got := IsSuperseded(v, "n1", tc.epoch); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}

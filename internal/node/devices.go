@@ -3,52 +3,36 @@ package node
 import (
 	"context"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/escache/escache-csi/internal/node/mounts"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
 // KernelDevices asks the kernel about block devices. None of it reads a device.
 type KernelDevices struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// pending holds the paths whose statfs has not returned, and when it began.
 	pending map[string]time.Time
-	sysRoot string
 }
 
 // NewKernelDevices returns a KernelDevices.
 func NewKernelDevices() *KernelDevices {
-	return &KernelDevices{pending: map[string]time.Time{}, sysRoot: "/sys/dev/block/"}
+	return &KernelDevices{pending: map[string]time.Time{}}
 }
 
 // Number of a device node.
-func (k *KernelDevices) Number(path string) (mounts.Number, error) { return mounts.DeviceNumber(path) }
+func (*KernelDevices) Number(path string) (blockdev.Number, error) { return blockdev.NumberOf(path) }
 
 // Bytes is a device's size.
-func (k *KernelDevices) Bytes(n mounts.Number) (int64, error) { return mounts.DeviceBytes(n) }
+func (*KernelDevices) Bytes(n blockdev.Number) (int64, error) { return blockdev.Bytes(n) }
 
-// Dead reports whether a mounted device is gone. A device-mapper device that was torn down under a mount stays, without a table
-// or with one that fails everything; it has size zero or is not one of ours any more.
-func (k *KernelDevices) Dead(n mounts.Number) bool {
-	if n.Major == 0 {
-		return false // not a block device: tmpfs, overlay and the like
-	}
-	if _, err := os.Stat(k.sysRoot + n.String()); os.IsNotExist(err) {
-		return true
-	}
-	name, err := os.ReadFile(k.sysRoot + n.String() + "/dm/name")
-	if err != nil {
-		return false
-	}
-	size, err := os.ReadFile(k.sysRoot + n.String() + "/size")
-	return err == nil && strings.HasPrefix(string(name), "escache-") && strings.TrimSpace(string(size)) == "0"
-}
+// Dead reports whether a mounted device is gone.
+func (*KernelDevices) Dead(n blockdev.Number) bool { return blockdev.Dead(n) }
 
-// usageTime bounds pending a filesystem.
+// usageTime bounds one statfs.
 const usageTime = 5 * time.Second
 
 // Usage of the filesystem mounted at path. A filesystem that does not answer keeps one goroutine, not one for each call.

@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/node/topology"
 )
@@ -37,7 +38,7 @@ func TestExpand(t *testing.T) {
 		{"no path", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "" }, codes.InvalidArgument, nil},
 		{"unknown volume", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumeId = "other" }, codes.NotFound, []string{"read"}},
 		{"not there", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "/other" }, codes.NotFound, []string{"read", "status"}},
-		{"another device there", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.table[0].Device = mounts.Number{Major: 8} },
+		{"another device there", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.table[0].Device = blockdev.Number{Major: 8} },
 			codes.NotFound, []string{"read", "status"}},
 		{"not grown in Ceph yet", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.CapacityRange.RequiredBytes = 3 << 30 },
 			codes.FailedPrecondition, []string{"read", "status"}},

@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -41,13 +42,13 @@ type host struct {
 	made    func(name string)
 	resized func(name string, size int64)
 	table   []mounts.Entry
-	dead    map[mounts.Number]bool
+	dead    map[blockdev.Number]bool
 }
 
 func newHost() *host {
 	return &host{
 		failures: map[string]error{}, before: map[string]func(){}, volumes: map[string]*v1alpha1.CacheVolume{},
-		status: map[string]*escache.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[mounts.Number]bool{},
+		status: map[string]*escache.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[blockdev.Number]bool{},
 	}
 }
 
@@ -345,24 +346,24 @@ func (h *host) Check(_ context.Context, volume, _, _ string) string {
 }
 
 // Number: a volume's device is 252:LENGTH-OF-NAME while it is connected.
-func (h *host) Number(path string) (mounts.Number, error) {
+func (h *host) Number(path string) (blockdev.Number, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.number(path)
 }
 
-func (h *host) number(path string) (mounts.Number, error) {
+func (h *host) number(path string) (blockdev.Number, error) {
 	s, ok := h.status[filepath.Base(path)]
 	if !ok || filepath.Dir(path) != "/dev/escache/p" || s.Device == "" {
-		return mounts.Number{}, &os.PathError{Op: "stat", Path: path, Err: os.ErrNotExist}
+		return blockdev.Number{}, &os.PathError{Op: "stat", Path: path, Err: os.ErrNotExist}
 	}
 	index := uint32(slices.Index(slices.Sorted(maps.Keys(h.status)), filepath.Base(path)))
-	return mounts.Number{Major: 252, Minor: index}, nil
+	return blockdev.Number{Major: 252, Minor: index}, nil
 }
 
-func (h *host) Dead(n mounts.Number) bool { return h.dead[n] }
+func (h *host) Dead(n blockdev.Number) bool { return h.dead[n] }
 
-func (h *host) Bytes(mounts.Number) (int64, error) { return 1 << 30, nil }
+func (h *host) Bytes(blockdev.Number) (int64, error) { return 1 << 30, nil }
 
 func (h *host) Usage(context.Context, string) (Usage, error) {
 	return Usage{TotalBytes: 1000, FreeBytes: 600, AvailableBytes: 500, TotalInodes: 100, FreeInodes: 90}, h.step("usage", "")

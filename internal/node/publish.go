@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -50,7 +51,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 // publishSource finds what is bound to the target: the staged filesystem, or the device node of a block volume.
 func (s *Service) publishSource(
 	ctx context.Context, r publishRequest,
-) (source string, device mounts.Number, table []mounts.Entry, err error) {
+) (source string, device blockdev.Number, table []mounts.Entry, err error) {
 	if table, err = s.Mounter.Table(); err != nil {
 		return "", device, nil, err
 	}
@@ -95,7 +96,7 @@ func (s *Service) publishSource(
 }
 
 // checkPublished compares what is at the target with what is wanted there.
-func checkPublished(r publishRequest, device mounts.Number, at mounts.Entry) error {
+func checkPublished(r publishRequest, device blockdev.Number, at mounts.Entry) error {
 	switch {
 	case at.Device != device:
 		return fmt.Errorf("%w: another device (%s) is mounted at %s; volume %s is %s", ErrIncompatible, at.Device, r.target,

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -126,7 +127,7 @@ func TestPublishRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		{"no staging path", func(_ *host, r *csi.NodePublishVolumeRequest) { r.StagingTargetPath = "" }, codes.InvalidArgument, "staging"},
 		{"no capability", func(_ *host, r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "capability"},
 		{"something else is there", func(h *host, r *csi.NodePublishVolumeRequest) {
-			h.table = append(h.table, mounts.Entry{Path: r.GetTargetPath(), Device: mounts.Number{Major: 8, Minor: 1}})
+			h.table = append(h.table, mounts.Entry{Path: r.GetTargetPath(), Device: blockdev.Number{Major: 8, Minor: 1}})
 		}, codes.AlreadyExists, "8:1"},
 		{"mount fails", func(h *host, _ *csi.NodePublishVolumeRequest) { h.failures["bind"] = command.ErrTimeout }, codes.DeadlineExceeded, ""},
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -383,7 +384,7 @@ func sanityOnRealDevices(t *testing.T, access string) {
 	table, err := mounts.NewMounter(nil).Table()
 	check(t, err)
 	for name, device := range h.devices {
-		if n, err := mounts.DeviceNumber(device); err == nil && len(mounts.Of(table, n)) > 0 {
+		if n, err := blockdev.NumberOf(device); err == nil && len(mounts.Of(table, n)) > 0 {
 			t.Errorf("%s is still mounted: %+v", name, mounts.Of(table, n))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/csiserver"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/operation"
@@ -55,10 +56,10 @@ type Filesystems interface {
 // Devices is what the kernel says of block devices, without touching them.
 type Devices interface {
 	// Number of a device node.
-	Number(path string) (mounts.Number, error)
+	Number(path string) (blockdev.Number, error)
 	// Dead: the kernel does not have this device any more, or it is an escache device that is not the volume's current one.
-	Dead(n mounts.Number) bool
-	Bytes(n mounts.Number) (int64, error)
+	Dead(n blockdev.Number) bool
+	Bytes(n blockdev.Number) (int64, error)
 	// Usage of a mounted filesystem.
 	Usage(ctx context.Context, path string) (Usage, error)
 }

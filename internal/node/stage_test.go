@@ -16,6 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -190,7 +191,7 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		{"does not mount", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) { h.failures["mount"] = exit },
 			codes.FailedPrecondition, "e2fsck says"},
 		{"something else is mounted there", func(h *host, r *csi.NodeStageVolumeRequest, _ string) {
-			h.table = append(h.table, mounts.Entry{Path: r.GetStagingTargetPath(), Device: mounts.Number{Major: 8, Minor: 1}, FSType: "ext4"})
+			h.table = append(h.table, mounts.Entry{Path: r.GetStagingTargetPath(), Device: blockdev.Number{Major: 8, Minor: 1}, FSType: "ext4"})
 		}, codes.AlreadyExists, "8:1"},
 	}
 	for _, row := range rows {
@@ -258,8 +259,8 @@ func TestStageRefusesAFormatWhoseAttachmentEndedMeanwhile(t *testing.T) {
 }
 
 func TestStageSettlesWhatIsMounted(t *testing.T) {
-	v := mounts.Number{Major: 252, Minor: 0}
-	old := mounts.Number{Major: 252, Minor: 77}
+	v := blockdev.Number{Major: 252, Minor: 0}
+	old := blockdev.Number{Major: 252, Minor: 77}
 	rows := []struct {
 		name   string
 		at     mounts.Entry

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -15,7 +16,7 @@ func newUUID() string { return uuid.NewString() }
 
 // prepareStaging looks at what is mounted at the staging path. True means that the volume is staged there as asked. A mount
 // that a dead device has left is removed.
-func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device mounts.Number) (staged bool, err error) {
+func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blockdev.Number) (staged bool, err error) {
 	table, err := s.Mounter.Table()
 	if err != nil {
 		return false, err
@@ -44,7 +45,7 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device mou
 }
 
 // unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be mounted again, unless a pod still has it.
-func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device mounts.Number) error {
+func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device blockdev.Number) error {
 	if users := otherPaths(mounts.Of(table, device), r.path); len(users) > 0 {
 		return fmt.Errorf("%w: the filesystem of volume %s has turned read-only after an error, and pods still use it at %s; delete them, "+
 			"then it is mounted anew", ErrRefused, r.volume, strings.Join(users, ", "))

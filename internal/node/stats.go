@@ -78,7 +78,7 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 			Message: "escached on this node does not answer: " + err.Error()})
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil //nolint:nilerr // it is the answer
 	}
-	if isConnected(*status) || status.Error != nil {
+	if health.IsConnected(*status) || status.Error != nil {
 		for _, f := range health.Findings(*status, false) {
 			add(f)
 		}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -37,7 +39,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 		if status, err = s.Cache.VolumeStatus(ctx, cachevolume.Ref(v)); err != nil {
 			return fmt.Errorf("status of volume %s: %w", volume, err)
 		}
-		if isSuperseded(v, s.Node, *status) {
+		if health.IsConnected(*status) && authority.IsSuperseded(v, s.Node, status.Epoch) {
 			return s.abandon(ctx, v, path, status)
 		}
 		if status.IOSuspended {
@@ -102,7 +104,7 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // disconnect writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
 // cache may hold what Ceph has not, it is connected once more to be written back: as after a reboot.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
-	if !isConnected(status) {
+	if !health.IsConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
 		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
 			return nil
@@ -113,11 +115,6 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	}
 	deadline, _ := ctx.Deadline()
 	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
-}
-
-// isSuperseded reports whether another attachment has followed the one that the device here is of.
-func isSuperseded(v *v1alpha1.CacheVolume, node string, status escache.VolumeStatus) bool {
-	return isConnected(status) && status.Epoch < v.Status.Epoch && v.Status.AttachedNode != node
 }
 
 // abandon unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
@@ -154,10 +151,6 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 		return fmt.Errorf("give up the device of volume %s after it was unmounted: %w", v.Name, err)
 	}
 	return nil
-}
-
-func isConnected(status escache.VolumeStatus) bool {
-	return status.Device != "" || status.Role == escache.RolePrimary
 }
 
 // mayHoldTruth reports whether the node's replica may be the only place of acknowledged writes.

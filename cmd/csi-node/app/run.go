@@ -25,6 +25,7 @@ import (
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -91,7 +92,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	}
 	p.escached = &escacheclient.Local{Client: client}
 	p.watch = watch.New(watch.Options{
-		Node: o.NodeName, Cache: p.escached, Kube: p.kube, Progress: watch.KernelProgress, Now: time.Now, Logger: p.component("watch"),
+		Node: o.NodeName, Cache: p.escached, Kube: p.kube, Progress: blockdev.ImageProgress, Now: time.Now, Logger: p.component("watch"),
 	})
 	p.registry.MustRegister(p.watch.Collector())
 	p.service = node.New(node.Options{

@@ -128,6 +128,11 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	}
 }
 
+// IsConnected reports whether this node has the volume's device, or is Primary without one.
+func IsConnected(s escache.VolumeStatus) bool {
+	return s.Device != "" || s.Role == escache.RolePrimary
+}
+
 // IsRedundant reports whether every acknowledged write is on two hosts or in Ceph.
 func IsRedundant(s escache.VolumeStatus) bool {
 	for _, f := range redundancy(s) {

@@ -6,33 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
 // ErrBusy is returned while a mount point is in use.
 var ErrBusy = errors.New("the mount is busy")
 
-// Number is a device's major and minor number.
-type Number struct {
-	Major, Minor uint32
-}
-
-// String is major:minor, as in /proc/self/mountinfo.
-func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) }
-
 // Entry is one line of the mount table.
 type Entry struct {
 	Path string
 	// Device is the filesystem's device, or for a bind-mounted device node, the device itself.
-	Device Number
+	Device blockdev.Number
 	// Node is true for a bind-mounted device node: a published block volume.
 	Node   bool
 	FSType string
@@ -52,16 +43,16 @@ func (*Mounter) Table() ([]Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
-	return entries(infos, DeviceNumber), nil
+	return entries(infos, blockdev.NumberOf), nil
 }
 
-func entries(infos []mount.MountInfo, number func(path string) (Number, error)) []Entry {
+func entries(infos []mount.MountInfo, number func(path string) (blockdev.Number, error)) []Entry {
 	all := make([]Entry, 0, len(infos))
 	for _, info := range infos {
 		filesystemReadOnly := has(info.SuperOptions, "ro") || has(info.SuperOptions, "emergency_ro") || has(info.SuperOptions, "shutdown")
 		e := Entry{
 			Path: unescape(info.MountPoint), FSType: info.FsType,
-			Device:             Number{uint32(info.Major), uint32(info.Minor)},
+			Device:             blockdev.Number{Major: uint32(info.Major), Minor: uint32(info.Minor)},
 			FilesystemReadOnly: filesystemReadOnly,
 			TurnedReadOnly:     filesystemReadOnly && !has(info.MountOptions, "ro"),
 			ReadOnly:           filesystemReadOnly || has(info.MountOptions, "ro"),
@@ -95,7 +86,7 @@ func At(table []Entry, path string) *Entry {
 }
 
 // Of returns the mounts of a device.
-func Of(table []Entry, device Number) []Entry {
+func Of(table []Entry, device blockdev.Number) []Entry {
 	var of []Entry
 	for _, e := range table {
 		if e.Device == device {
@@ -103,37 +94,6 @@ func Of(table []Entry, device Number) []Entry {
 		}
 	}
 	return of
-}
-
-// DeviceNumber returns the number of a block device node. Symbolic links are followed. It does not touch the device.
-func DeviceNumber(path string) (Number, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return Number{}, &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return Number{}, fmt.Errorf("%s is not a block device", path)
-	}
-	return Number{unix.Major(st.Rdev), unix.Minor(st.Rdev)}, nil
-}
-
-// DeviceExists reports whether the kernel still has this block device.
-func DeviceExists(n Number) bool {
-	_, err := os.Stat("/sys/dev/block/" + n.String())
-	return err == nil
-}
-
-// DeviceBytes is the size the kernel gives for the device, without opening it.
-func DeviceBytes(n Number) (int64, error) {
-	data, err := os.ReadFile("/sys/dev/block/" + n.String() + "/size")
-	if err != nil {
-		return 0, fmt.Errorf("size of device %s: %w", n, err)
-	}
-	var sectors int64
-	if _, err := fmt.Sscan(string(data), &sectors); err != nil {
-		return 0, fmt.Errorf("size of device %s: %w", n, err)
-	}
-	return sectors * 512, nil
 }
 
 const (

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/escache/escache-csi/internal/command"
 	mount "k8s.io/mount-utils"
+
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
 const mountinfo = `
@@ -33,13 +35,13 @@ func table(t *testing.T) []Entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return entries(infos, func(string) (Number, error) { return Number{252, 5}, nil })
+	return entries(infos, func(string) (blockdev.Number, error) { return blockdev.Number{Major: 252, Minor: 5}, nil })
 }
 
 func TestTableKnowsVolumesByDeviceNumber(t *testing.T) {
 	all := table(t)
 	var paths []string
-	for _, e := range Of(all, Number{252, 3}) {
+	for _, e := range Of(all, blockdev.Number{Major: 252, Minor: 3}) {
 		paths = append(paths, filepath.Base(e.Path))
 	}
 	if !slices.Equal(paths, []string{"globalmount", "mount"}) {
@@ -54,7 +56,7 @@ func TestTableKnowsVolumesByDeviceNumber(t *testing.T) {
 	if e := all[3]; !e.FilesystemReadOnly {
 		t.Errorf("a filesystem that turned read-only: %+v", e)
 	}
-	if e := Of(all, Number{252, 5}); len(e) != 1 || !e[0].Node {
+	if e := Of(all, blockdev.Number{Major: 252, Minor: 5}); len(e) != 1 || !e[0].Node {
 		t.Errorf("a published device node: %+v", e)
 	}
 	if e := At(all, "/dev"); e.Node {

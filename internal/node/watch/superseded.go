@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -28,7 +29,7 @@ func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.Volu
 		return
 	}
 	v.object = object
-	if object.Status.Epoch <= s.Epoch || object.Status.AttachedNode == w.Node {
+	if !authority.IsSuperseded(object, w.Node, s.Epoch) {
 		return
 	}
 	log := w.Logger.With("volume", object.Name, "epoch", s.Epoch, "takenOverBy", object.Status.AttachedNode,

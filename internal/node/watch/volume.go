@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
@@ -31,7 +32,7 @@ type volume struct {
 	// emitted are the times of recent Events by reason.
 	emitted map[health.Reason][]time.Time
 
-	progress   *Progress
+	progress   *blockdev.Progress
 	progressAt time.Time
 
 	wasDirty     bool

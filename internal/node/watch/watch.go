@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
@@ -32,19 +33,13 @@ type Kube interface {
 	Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e kube.Event) error
 }
 
-// Progress is how far the I/O of a volume's Ceph image has come.
-type Progress struct {
-	Completed uint64
-	InFlight  uint64
-}
-
 // Options are what a Watch needs.
 type Options struct {
 	Node  string
 	Cache Cache
 	Kube  Kube
 	// Progress reads the image's counters from the kernel; false where it cannot tell.
-	Progress func(device string) (Progress, bool)
+	Progress func(device string) (blockdev.Progress, bool)
 	Logger   *slog.Logger
 	Now      func() time.Time
 }
@@ -143,7 +138,7 @@ func (w *Watch) poll(ctx context.Context) {
 	w.mu.Unlock()
 	seen := map[escache.VolumeRef]bool{}
 	for _, s := range status.Volumes {
-		if s.Device == "" && s.Role != escache.RolePrimary {
+		if !health.IsConnected(s) {
 			continue
 		}
 		seen[s.VolumeRef] = true

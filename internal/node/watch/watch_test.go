@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
 func TestAConnectedVolumeIsWrittenOnceAndThenLeftAlone(t *testing.T) {
@@ -41,8 +42,8 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 			func(w *world) { w.status.Error = nil }, v1alpha1.ConditionHealthy, "CacheError", 1},
 		{"full", func(w *world) { dirty := int64(1 << 30); w.status.DirtyBytes = &dirty }, func(w *world) { w.status.DirtyBytes = new(int64) },
 			v1alpha1.ConditionHealthy, "CacheNearlyFull", 1},
-		{"Ceph stalls", func(w *world) { w.progress = Progress{Completed: 10, InFlight: 4} },
-			func(w *world) { w.progress = Progress{Completed: 14} }, v1alpha1.ConditionHealthy, "CephStalled", 3},
+		{"Ceph stalls", func(w *world) { w.progress = blockdev.Progress{Completed: 10, InFlight: 4} },
+			func(w *world) { w.progress = blockdev.Progress{Completed: 14} }, v1alpha1.ConditionHealthy, "CephStalled", 3},
 		{"escached silent", func(w *world) { w.silent = true }, func(w *world) { w.silent = false }, v1alpha1.ConditionHealthy, "EscachedSilent", 3},
 	}
 	for _, row := range rows {
@@ -70,7 +71,7 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 func TestABusyCephIsNotStalled(t *testing.T) {
 	w := settled(t)
 	for i := range uint64(20) {
-		w.progress = Progress{Completed: i, InFlight: 64}
+		w.progress = blockdev.Progress{Completed: i, InFlight: 64}
 		w.looks(1)
 	}
 	if len(w.events) != 0 {
@@ -387,15 +388,5 @@ func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
 	case <-w.watch.woken:
 	default:
 		t.Error("not woken")
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	p, ok := parseStat("  12 3 456 7 100 3 999 50 4 1 2 0 0 0 0 9 9\n")
-	if !ok || p.Completed != 112 || p.InFlight != 4 {
-		t.Errorf("%+v %v", p, ok)
-	}
-	if _, ok := parseStat("x"); ok {
-		t.Error("garbage was read")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -29,7 +30,7 @@ type world struct {
 	abandoned    []int64 // epochs
 	abandonError error
 	beforeStatus func()
-	progress     Progress
+	progress     blockdev.Progress
 
 	object        v1alpha1.CacheVolume
 	version       int
@@ -57,7 +58,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) restart() {
 	w.watch = New(Options{
 		Node: "n1", Cache: w, Kube: w, Now: func() time.Time { return w.now }, Logger: slog.New(slog.DiscardHandler),
-		Progress: func(string) (Progress, bool) { return w.progress, true },
+		Progress: func(string) (blockdev.Progress, bool) { return w.progress, true },
 	})
 }
 
