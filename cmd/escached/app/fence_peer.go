@@ -10,7 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
-	"github.com/escache/escache-csi/internal/escached/engine"
+	"github.com/escache/escache-csi/internal/escached/fencepeer"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
@@ -26,16 +26,16 @@ func fencePeer(ctx context.Context, f *flags) int {
 	log := slog.New(slog.NewTextHandler(fenceLog(cfg.RunDir), nil))
 	if err != nil {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
-		return engine.RefusedExit
+		return fencepeer.Refused
 	}
 	files := escacheclient.TLSFiles{Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
 	arbiter, err := escacheclient.NewArbiter(cfg.Arbiter, files, cfg.ArbiterTimeout)
 	if err != nil {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
-		return engine.RefusedExit
+		return fencepeer.Refused
 	}
 	store := lvm.New(cfg.VolumeGroup, command.NewExec())
-	return engine.FencePeer(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
+	return fencepeer.Run(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
 }
 
 // fenceLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has

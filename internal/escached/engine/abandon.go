@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -29,7 +30,7 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 	if err != nil {
 		return err
 	}
-	if v.Phase != phaseAbandoning {
+	if v.Phase != volume.Abandoning {
 		held, err := e.holdsAnything(ctx, v)
 		if err != nil || !held {
 			return err
@@ -39,7 +40,7 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		}
 		crashpoint.Reach("abandon/begin")
 		next := v
-		next.Phase, next.Epoch = phaseAbandoning, req.Epoch
+		next.Phase, next.Epoch = volume.Abandoning, req.Epoch
 		if err := e.retag(ctx, v, next); err != nil {
 			return err
 		}
@@ -49,8 +50,8 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 	return e.finishAbandon(ctx, v)
 }
 
-func (e *Engine) abandonable(ref escache.VolumeRef) (volume, error) {
-	if v, ok := e.reg.get(nameOf(ref)); ok && v.Phase == phaseAbandoning {
+func (e *Engine) abandonable(ref escache.VolumeRef) (volume.Volume, error) {
+	if v, ok := e.reg.Get(volume.NameOf(ref)); ok && v.Phase == volume.Abandoning {
 		return v, nil
 	}
 	return e.known(ref)
@@ -74,7 +75,7 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	if st, up, err := e.replica(v.Minor); err != nil || !up || !st.Suspended || st.Role != drbd.Primary {
 		return nil, nil, errors.Join(err, busy)
 	}
-	if v.Phase != phaseAbandoning {
+	if v.Phase != volume.Abandoning {
 		if err := e.superseded(ctx, v, req.Epoch); err != nil {
 			return nil, nil, err
 		}
@@ -91,7 +92,7 @@ func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth 
 ) {
 	for start := e.now(); ; {
 		longer, done, busy := e.begin(ctx, ref, "abandon", changeTimeout)
-		running := e.locks.Running(nameOf(ref)) // "" if the verb has just ended
+		running := e.locks.Running(volume.NameOf(ref)) // "" if the verb has just ended
 		if busy == nil || e.now().Sub(start) > unfreezeTimeout || running != "" && !worth(running) {
 			return longer, done, busy
 		}
@@ -102,8 +103,8 @@ func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth 
 }
 
 // holdsAnything reports whether there is anything to give up: a device, a map or the Primary role.
-func (e *Engine) holdsAnything(ctx context.Context, v volume) (bool, error) {
-	_, connected, err := e.device(ctx, v.name())
+func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, error) {
+	_, connected, err := e.device(ctx, v.Name())
 	if err != nil || connected {
 		return connected, err
 	}
@@ -119,9 +120,9 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume) (bool, error) {
 // dispensable: a newer epoch has begun, the volume is not attached here, and this replica is
 // outdated or no longer one of the volume's. Attachment elsewhere is not enough: until that node is
 // promoted, the frozen copy here may be the only one. No answer proves nothing.
-func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
+func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) error {
 	not := func(format string, args ...any) error {
-		return v.fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
+		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
 	}
 	if st, up, err := e.replica(v.Minor); err != nil {
 		return err
@@ -152,13 +153,13 @@ func (e *Engine) superseded(ctx context.Context, v volume, epoch int64) error {
 
 // failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the
 // peer, and without the disk nothing can be acknowledged when the kernel lets the I/O go on.
-func (e *Engine) failIO(ctx context.Context, v volume) error {
+func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
 		return err
 	}
 	if st.Connection != drbd.StandAlone {
-		if err := e.Replicator.Leave(ctx, v.name()); err != nil {
+		if err := e.Replicator.Leave(ctx, v.Name()); err != nil {
 			return err
 		}
 		if err := e.waitForState(ctx, v, func(st drbd.Status) bool { return st.Connection == drbd.StandAlone }); err != nil {
@@ -167,7 +168,7 @@ func (e *Engine) failIO(ctx context.Context, v volume) error {
 	}
 	crashpoint.Reach("abandon/left")
 	if st.Disk != drbd.Diskless {
-		if err := e.Replicator.Detach(ctx, v.name()); err != nil {
+		if err := e.Replicator.Detach(ctx, v.Name()); err != nil {
 			return err
 		}
 		if err := e.waitForState(ctx, v, func(st drbd.Status) bool { return st.Disk == drbd.Diskless }); err != nil {
@@ -178,14 +179,14 @@ func (e *Engine) failIO(ctx context.Context, v volume) error {
 	if st, up, err = e.replica(v.Minor); err != nil || !up || !st.Suspended {
 		return err
 	}
-	if err := e.Replicator.ResumeIO(ctx, v.name()); err != nil {
+	if err := e.Replicator.ResumeIO(ctx, v.Name()); err != nil {
 		return err
 	}
 	return e.waitForState(ctx, v, func(st drbd.Status) bool { return !st.Suspended })
 }
 
 // waitForState waits until the kernel has done what a command has told it to.
-func (e *Engine) waitForState(ctx context.Context, v volume, there func(drbd.Status) bool) error {
+func (e *Engine) waitForState(ctx context.Context, v volume.Volume, there func(drbd.Status) bool) error {
 	for start := e.now(); ; {
 		st, up, err := e.replica(v.Minor)
 		switch {
@@ -194,7 +195,7 @@ func (e *Engine) waitForState(ctx context.Context, v volume, there func(drbd.Sta
 		case !up, there(st):
 			return nil
 		case e.now().Sub(start) > unfreezeTimeout:
-			return v.fail(escache.CodeStuck, "DRBD does not end the frozen I/O (%s, %s); see the kernel's log",
+			return v.Fail(escache.CodeStuck, "DRBD does not end the frozen I/O (%s, %s); see the kernel's log",
 				st.Connection, st.Disk)
 		}
 		if err := pause.For(ctx, poll); err != nil {
@@ -204,19 +205,19 @@ func (e *Engine) waitForState(ctx context.Context, v volume, there func(drbd.Sta
 }
 
 // finishAbandon carries out the decision. It can begin at any point where it was interrupted.
-func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
+func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if err := e.failIO(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("abandon/io_failed")
-	if _, connected, err := e.device(ctx, v.name()); err != nil {
+	if _, connected, err := e.device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
-		if err := e.Caches.Remove(ctx, v.name()); err != nil {
+		if err := e.Caches.Remove(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
-	_ = e.holds.drop(v.name())
+	_ = e.holds.Drop(v.Name())
 	crashpoint.Reach("abandon/removed")
 	if err := e.unmapAndDemote(ctx, v); err != nil {
 		return err
@@ -227,28 +228,28 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 	if _, up, err := e.replica(v.Minor); err != nil {
 		return err
 	} else if up {
-		if err := e.Replicator.Down(ctx, v.name()); err != nil {
+		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("abandon/down")
-	if err := e.Replicator.Outdate(ctx, v.name()); err != nil {
+	if err := e.Replicator.Outdate(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("abandon/outdated")
 	// The replica is a standby again. As soon as the new holder can be reached, a resync brings
 	// this copy up to date.
-	if err := e.Replicator.Up(ctx, v.name()); err != nil {
+	if err := e.Replicator.Up(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("abandon/up")
 	ready := v
-	ready.Phase = phaseReady
+	ready.Phase = volume.Ready
 	if err := e.retag(ctx, v, ready); err != nil {
 		return err
 	}
-	e.dirt.drop(v.name())
-	e.faults.Delete(v.name())
+	e.dirt.drop(v.Name())
+	e.faults.Delete(v.Name())
 	e.log.Warn("gave up the device of a volume that another node has taken over", "pool", v.Pool, "image", v.Image, "epoch", v.Epoch)
 	crashpoint.Reach("abandon/ready")
 	return nil
@@ -257,16 +258,16 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume) error {
 // finishAbandoned carries out decisions that could not be finished because something had the device
 // open.
 func (e *Engine) finishAbandoned(ctx context.Context) {
-	for _, v := range e.reg.list() {
-		if v.Phase != phaseAbandoning {
+	for _, v := range e.reg.List() {
+		if v.Phase != volume.Abandoning {
 			continue
 		}
 		ctx, done, err := e.begin(ctx, v.VolumeRef, "abandon", changeTimeout)
 		if err != nil {
 			continue // a verb is running
 		}
-		dev, connected, err := e.device(ctx, v.name())
-		if v, ok := e.reg.get(v.name()); ok && err == nil && v.Phase == phaseAbandoning {
+		dev, connected, err := e.device(ctx, v.Name())
+		if v, ok := e.reg.Get(v.Name()); ok && err == nil && v.Phase == volume.Abandoning {
 			finish := e.finishAbandon
 			if connected && dev.Open > 0 {
 				finish = e.failIO // failed I/O lets the process that has it open close it

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // cutOff is a host with the device of epoch 2, frozen because its peer is lost, and the record of a
@@ -23,7 +24,7 @@ func cutOff(t *testing.T) (*world, *Engine) {
 	if _, err := connectWith(e, 2); err != nil {
 		t.Fatal(err)
 	}
-	w.freeze(nameOf(ref))
+	w.freeze(volume.NameOf(ref))
 	w.takenOver(3)
 	return w, e
 }
@@ -92,7 +93,7 @@ func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
 func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	w, e := cutOff(t)
 	set := func(open int) {
-		w.caches.Alter(nameOf(ref), func(s *cache.State) { s.Open = open })
+		w.caches.Alter(volume.NameOf(ref), func(s *cache.State) { s.Open = open })
 	}
 	set(1)
 	if err := abandon(e, 3); code(err) != escache.CodeDeviceOpen {
@@ -167,15 +168,15 @@ func TestADeleteOrAPutOfWhatIsBeingGivenUpFinishesThatFirst(t *testing.T) {
 		w.minors[100] = cut(drbd.Consistent)
 		w.failAt, w.killAt = 0, 0
 		e = w.engine()
-		v, err := parseVolume(w.lvs[nameOf(ref)])
-		if err != nil || v.Phase != phaseAbandoning {
+		v, err := volume.Parse(w.lvs[volume.NameOf(ref)])
+		if err != nil || v.Phase != volume.Abandoning {
 			t.Fatalf("%s: %+v, %v", name, v, err)
 		}
-		e.reg.put(v)
+		e.reg.Put(v)
 		if err := do(e); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !w.outdated[nameOf(ref)] {
+		if !w.outdated[volume.NameOf(ref)] {
 			t.Errorf("%s: the copy was not marked", name)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // DeleteReplica removes this host's replica. Without discard it does so only if the replica is
@@ -15,22 +17,22 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 		return err
 	}
 	defer done()
-	v, ok := e.reg.get(nameOf(ref))
+	v, ok := e.reg.Get(volume.NameOf(ref))
 	if !ok {
 		return nil
 	}
-	if _, connected, err := e.device(ctx, v.name()); err != nil {
+	if _, connected, err := e.device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
-		return failOn(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.cfg.Node)
+		return problem.On(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.cfg.Node)
 	}
-	if v.Phase == phaseAbandoning && !discard {
+	if v.Phase == volume.Abandoning && !discard {
 		if err := e.finishAbandon(ctx, v); err != nil {
 			return err
 		}
-		v.Phase = phaseReady
+		v.Phase = volume.Ready
 	}
-	if v.Phase == phaseReady {
+	if v.Phase == volume.Ready {
 		if err := e.mayDrop(ctx, v, discard); err != nil {
 			return err
 		}
@@ -40,11 +42,11 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 }
 
 // mayDrop fails if dirty data would be lost with this replica, unless discard allows that.
-func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
+func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discard bool) error {
 	dirty, err := e.dirtyHere(ctx, v)
 	if !discard {
 		if err == nil && dirty > 0 {
-			return v.fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
+			return v.Fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
 				e.cfg.Node, dirty)
 		}
 		return err
@@ -59,9 +61,9 @@ func (e *Engine) mayDrop(ctx context.Context, v volume, discard bool) error {
 
 // finishDelete removes everything of a replica. It is repeated until it succeeds, also after a
 // restart.
-func (e *Engine) finishDelete(ctx context.Context, v volume) error {
+func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	gone := v
-	gone.Phase = phaseDeleting
+	gone.Phase = volume.Deleting
 	if err := e.retag(ctx, v, gone); err != nil {
 		return err
 	}
@@ -76,22 +78,22 @@ func (e *Engine) finishDelete(ctx context.Context, v volume) error {
 		if _, err := e.Resources.Write(e.resource(v)); err != nil {
 			return err
 		}
-		if err := e.Replicator.Down(ctx, v.name()); err != nil {
+		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
-	if err := e.Resources.Forget(v.name()); err != nil {
+	if err := e.Resources.Forget(v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/resource_removed")
-	if err := e.Store.Remove(ctx, v.name()); err != nil {
+	if err := e.Store.Remove(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
-	e.space.changed(ctx, -v.CacheBytes)
-	e.reg.drop(v.name())
-	e.dirt.drop(v.name())
-	e.faults.Delete(v.name())
+	e.space.Changed(ctx, -v.CacheBytes)
+	e.reg.Drop(v.Name())
+	e.dirt.drop(v.Name())
+	e.faults.Delete(v.Name())
 	return nil
 }

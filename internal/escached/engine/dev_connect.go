@@ -10,6 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // DevConnect makes the device here. The order matters. The image's lock is held before the replica
@@ -19,7 +21,7 @@ import (
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if err := e.Caches.CheckOptions(optionsOf(req.Options)); err != nil {
-		return none, fail(escache.CodeInvalidRequest, "options: %v", err)
+		return none, problem.New(escache.CodeInvalidRequest, "options: %v", err)
 	}
 	ctx, done, err := e.begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
 	if err != nil {
@@ -32,16 +34,16 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	}
 	switch {
 	case req.Epoch < v.Epoch:
-		return none, v.fail(escache.CodeStaleEpoch,
+		return none, v.Fail(escache.CodeStaleEpoch,
 			"epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
 			req.Epoch, v.Epoch)
 	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
-		return none, v.fail(escache.CodeIdentityMismatch,
+		return none, v.Fail(escache.CodeIdentityMismatch,
 			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
 			v.ImageID, req.ImageID)
 	}
 	crashpoint.Reach("dev_connect/begin")
-	dev, connected, err := e.device(ctx, v.name())
+	dev, connected, err := e.device(ctx, v.Name())
 	switch {
 	case err != nil:
 		return none, err
@@ -65,11 +67,11 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 // takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes
 // nothing. After any other error the new epoch stays, because the arbiter may have been asked with
 // it.
-func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error) error {
-	if escache.StatusOf(ProblemOf(refusal).Code) >= http.StatusInternalServerError {
+func (e *Engine) takeBackEpoch(ctx context.Context, before volume.Volume, refusal error) error {
+	if escache.StatusOf(problem.Of(refusal).Code) >= http.StatusInternalServerError {
 		return nil
 	}
-	now, ok := e.reg.get(before.name())
+	now, ok := e.reg.Get(before.Name())
 	if !ok {
 		return nil
 	}
@@ -79,18 +81,18 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume, refusal error
 }
 
 // reconnect answers for a volume that is already connected here, and stores the newer epoch.
-func (e *Engine) reconnect(ctx context.Context, v volume, dev cache.State, epoch int64) (escache.ConnectResponse, error) {
+func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State, epoch int64) (escache.ConnectResponse, error) {
 	image, ok, err := e.imageOf(v, dev)
 	if err != nil {
 		return escache.ConnectResponse{}, err
 	}
 	if !ok {
-		return escache.ConnectResponse{}, v.fail(escache.CodeCacheError,
+		return escache.ConnectResponse{}, v.Fail(escache.CodeCacheError,
 			"the device's origin %s is no map of the image; stop it and connect again",
 			dev.Origin)
 	}
-	if dev.Failed && e.holds.until(v.name()) == nil {
-		if err := e.Caches.Retry(ctx, v.name()); err != nil {
+	if dev.Failed && e.holds.Until(v.Name()) == nil {
+		if err := e.Caches.Retry(ctx, v.Name()); err != nil {
 			return escache.ConnectResponse{}, err
 		}
 	}
@@ -106,7 +108,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume, dev cache.State, epoch
 }
 
 // imageOf returns the map below a device.
-func (e *Engine) imageOf(v volume, dev cache.State) (krbd.Device, bool, error) {
+func (e *Engine) imageOf(v volume.Volume, dev cache.State) (krbd.Device, bool, error) {
 	maps, err := e.Images.Find(v.Pool, v.Image)
 	if err != nil {
 		return krbd.Device{}, false, err
@@ -120,7 +122,7 @@ func (e *Engine) imageOf(v volume, dev cache.State) (krbd.Device, bool, error) {
 }
 
 // connect makes the device, from a ready replica to the link that users open.
-func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if err := e.ensureUp(ctx, v); err != nil {
 		return none, err
@@ -145,20 +147,20 @@ func (e *Engine) connect(ctx context.Context, v volume, req escache.ConnectReque
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/linked")
-	e.dirt.drop(v.name())
-	e.faults.Delete(v.name())
+	e.dirt.drop(v.Name())
+	e.faults.Delete(v.Name())
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }
 
 // mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id
 // and size. It returns the changed volume.
-func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequest) (volume, krbd.Device, error) {
-	image, err := e.Images.Map(ctx, v.name(), v.Pool, v.Image)
+func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (volume.Volume, krbd.Device, error) {
+	image, err := e.Images.Map(ctx, v.Name(), v.Pool, v.Image)
 	if err != nil {
 		return v, image, err
 	}
 	crashpoint.Reach("dev_connect/mapped")
-	next, err := v.identify(req, image)
+	next, err := identify(v, req, image)
 	if err != nil {
 		return v, image, err
 	}
@@ -170,11 +172,11 @@ func (e *Engine) mapImage(ctx context.Context, v volume, req escache.ConnectRequ
 }
 
 // assemble makes the device of a promoted replica and returns the link to it.
-func (e *Engine) assemble(ctx context.Context, v volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
+func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
 	spec := cache.Spec{Disk: diskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
 	if err := e.Caches.Prepare(ctx, spec, id, v.Formatted); err != nil {
-		return "", v.about(fmt.Errorf("on %s: %w", e.cfg.Node, err))
+		return "", v.About(fmt.Errorf("on %s: %w", e.cfg.Node, err))
 	}
 	crashpoint.Reach("dev_connect/prepared")
 	formatted := v
@@ -186,11 +188,11 @@ func (e *Engine) assemble(ctx context.Context, v volume, image krbd.Device, o es
 	crashpoint.Reach("dev_connect/formatted_tagged")
 	path, err := e.Caches.Assemble(ctx, spec)
 	if err != nil {
-		return "", v.about(err)
+		return "", v.About(err)
 	}
 	link, err := e.link(v, path)
 	if err != nil {
-		return "", errors.Join(err, e.Caches.Remove(ctx, v.name()))
+		return "", errors.Join(err, e.Caches.Remove(ctx, v.Name()))
 	}
 	return link, nil
 }
@@ -203,16 +205,16 @@ func optionsOf(o escache.ConnectOptions) cache.Options {
 
 // identify checks that the mapped image is the right one. It returns the volume with the new epoch
 // and the image's id and size.
-func (v volume) identify(req escache.ConnectRequest, image krbd.Device) (volume, error) {
+func identify(v volume.Volume, req escache.ConnectRequest, image krbd.Device) (volume.Volume, error) {
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
-			return v, v.fail(escache.CodeIdentityMismatch,
+			return v, v.Fail(escache.CodeIdentityMismatch,
 				"Ceph's image has id %s, not %s; the image was made anew, and this cache belongs to the old one",
 				image.ImageID, want)
 		}
 	}
 	if image.Bytes < v.SizeBytes {
-		return v, v.fail(escache.CodeIdentityMismatch, "the image has %d bytes, but had %d before; grow it to that size before connecting",
+		return v, v.Fail(escache.CodeIdentityMismatch, "the image has %d bytes, but had %d before; grow it to that size before connecting",
 			image.Bytes, v.SizeBytes)
 	}
 	v.ImageID, v.SizeBytes, v.Epoch = image.ImageID, image.Bytes, req.Epoch

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -23,24 +24,24 @@ func (e *Engine) device(ctx context.Context, name string) (dev cache.State, ok b
 }
 
 // diskOf is the disk of a volume's cache as the verbs use it that have promoted the replica.
-func diskOf(v volume) cache.Disk { return cache.Disk{Name: v.name(), Path: drbdDevice(v)} }
+func diskOf(v volume.Volume) cache.Disk { return cache.Disk{Name: v.Name(), Path: drbdDevice(v)} }
 
 // localDisk is this host's copy of the disk, below DRBD.
-func (e *Engine) localDisk(v volume) cache.Disk {
-	return cache.Disk{Name: v.name(), Path: e.Store.Path(v.name())}
+func (e *Engine) localDisk(v volume.Volume) cache.Disk {
+	return cache.Disk{Name: v.Name(), Path: e.Store.Path(v.Name())}
 }
 
 // mayTouch is the first call of a verb that changes the device: it refuses what would only get
 // stuck.
-func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error {
-	if e.holds.until(v.name()) != nil {
-		return v.fail(escache.CodeHeld, "it is held; release it first")
+func (e *Engine) mayTouch(ctx context.Context, v volume.Volume, dev cache.State) error {
+	if e.holds.Until(v.Name()) != nil {
+		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	}
 	if err := e.notFrozen(ctx, v); err != nil {
 		return err
 	}
 	if dev.Held { // not by a hold: a change that did not get to its end
-		return e.Caches.Resume(ctx, v.name())
+		return e.Caches.Resume(ctx, v.Name())
 	}
 	return nil
 }
@@ -49,18 +50,18 @@ func (e *Engine) mayTouch(ctx context.Context, v volume, dev cache.State) error 
 // or a slow peer comes back as soon.
 const thaw = 10 * time.Second
 
-func (e *Engine) notFrozen(ctx context.Context, v volume) error {
+func (e *Engine) notFrozen(ctx context.Context, v volume.Volume) error {
 	for start := e.now(); ; {
 		st, up, err := e.replica(v.Minor)
 		switch {
 		case err != nil:
 			return err
 		case up && st.Disk == drbd.Diskless && !st.Linked():
-			return v.fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
+			return v.Fail(escache.CodeCacheError, "neither this host's disk nor %s can be reached", v.Peer.Name)
 		case !up || !st.Suspended:
 			return nil
 		case e.now().Sub(start) > thaw:
-			return v.fail(escache.CodeStuck,
+			return v.Fail(escache.CodeStuck,
 				"%s is cut off from %s and its I/O is frozen until the arbiter allows going on or %s is back; nothing changes meanwhile",
 				e.cfg.Node, v.Peer.Name, v.Peer.Name)
 		}
@@ -72,9 +73,9 @@ func (e *Engine) notFrozen(ctx context.Context, v volume) error {
 
 // adopt completes a device that is here already and makes POOL/IMAGE point at it. It leaves alone
 // what is held: that was complete before.
-func (e *Engine) adopt(ctx context.Context, v volume, dev cache.State) (link string, err error) {
-	if e.holds.until(v.name()) == nil {
-		if err := e.Caches.Resume(ctx, v.name()); err != nil {
+func (e *Engine) adopt(ctx context.Context, v volume.Volume, dev cache.State) (link string, err error) {
+	if e.holds.Until(v.Name()) == nil {
+		if err := e.Caches.Resume(ctx, v.Name()); err != nil {
 			return "", err
 		}
 	}
@@ -82,7 +83,7 @@ func (e *Engine) adopt(ctx context.Context, v volume, dev cache.State) (link str
 }
 
 // link makes the link POOL/IMAGE to the device and returns its path.
-func (e *Engine) link(v volume, target string) (string, error) {
+func (e *Engine) link(v volume.Volume, target string) (string, error) {
 	path := devicePath(e.cfg.DeviceDir, v)
 	if got, err := os.Readlink(path); err == nil && got == target {
 		return path, nil
@@ -90,7 +91,7 @@ func (e *Engine) link(v volume, target string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	tmp := filepath.Join(e.cfg.DeviceDir, "."+v.name())
+	tmp := filepath.Join(e.cfg.DeviceDir, "."+v.Name())
 	_ = os.Remove(tmp)
 	if err := os.Symlink(target, tmp); err != nil {
 		return "", err
@@ -98,7 +99,7 @@ func (e *Engine) link(v volume, target string) (string, error) {
 	return path, os.Rename(tmp, path)
 }
 
-func (e *Engine) unlink(v volume) error {
+func (e *Engine) unlink(v volume.Volume) error {
 	path := devicePath(e.cfg.DeviceDir, v)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return err
@@ -107,4 +108,4 @@ func (e *Engine) unlink(v volume) error {
 	return nil
 }
 
-func devicePath(dir string, v volume) string { return filepath.Join(dir, v.Pool, v.Image) }
+func devicePath(dir string, v volume.Volume) string { return filepath.Join(dir, v.Pool, v.Image) }

@@ -20,6 +20,9 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/engine/holds"
+	"github.com/escache/escache-csi/internal/escached/engine/space"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
 )
 
@@ -35,9 +38,9 @@ type Engine struct {
 
 	log     *slog.Logger
 	now     func() time.Time
-	reg     *registry
+	reg     *volume.Registry
 	locks   *operation.Locks
-	holds   *holds
+	holds   *holds.Records
 	flushes *flushes
 	dirt    *standbyDirt
 	metrics *measures
@@ -46,30 +49,32 @@ type Engine struct {
 	// turns bounds how many replicas are laid or removed at the same time: that starts many
 	// programs, and no I/O waits for it.
 	turns  *semaphore.Weighted
-	space  *space
+	space  *space.Space
 	faults sync.Map // by name of the LV: the error of its recovery
 }
 
 // New returns an engine over layers. uname is this host's name in DRBD's resource files. fencePeer
 // is the command line that the kernel runs before a replica goes on without its peer.
 func New(cfg escached.Config, version, uname, fencePeer string, layers Layers, log *slog.Logger) *Engine {
-	return &Engine{
+	e := &Engine{
 		Layers: layers, cfg: cfg, version: version, uname: uname, fencePeer: fencePeer, log: log, now: time.Now,
-		reg: newRegistry(), locks: operation.NewLocks(time.Now), holds: newHolds(filepath.Join(cfg.RunDir, "holds")),
-		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(), space: newSpace(layers.Store, time.Now),
+		reg: volume.NewRegistry(), locks: operation.NewLocks(time.Now), holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
+		flushes: newFlushes(), dirt: newStandbyDirt(), metrics: newMeasures(),
 		unasked: newUnasked(), turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
+	e.space = space.New(layers.Store, func() time.Time { return e.now() })
+	return e
 }
 
 // retag stores a changed volume: first in the tags on the disk, then in memory.
-func (e *Engine) retag(ctx context.Context, from, to volume) error {
+func (e *Engine) retag(ctx context.Context, from, to volume.Volume) error {
 	if from == to {
 		return nil
 	}
-	if err := e.Store.Retag(ctx, from.name(), from.tags(), to.tags()); err != nil {
+	if err := e.Store.Retag(ctx, from.Name(), from.Tags(), to.Tags()); err != nil {
 		return err
 	}
-	e.reg.put(to)
+	e.reg.Put(to)
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 var (
@@ -26,7 +28,7 @@ func code(err error) escache.Code {
 	if err == nil {
 		return ""
 	}
-	return ProblemOf(err).Code
+	return problem.Of(err).Code
 }
 
 // cut is a replica whose peer is gone, and whose own disk is like this.
@@ -92,7 +94,7 @@ func lifeWithALoss(w *world) []lifeVerb {
 		}},
 		{"repeer", func(e *Engine) error {
 			err := e.PutReplica(context.Background(), withPartner("n3", "10.0.0.3"))
-			if got := w.files[nameOf(ref)].PeerHost; err == nil && (got != "n3" || w.minors[100].Connection == drbd.StandAlone) {
+			if got := w.files[volume.NameOf(ref)].PeerHost; err == nil && (got != "n3" || w.minors[100].Connection == drbd.StandAlone) {
 				return fmt.Errorf("the partner is %s, %+v", got, w.minors[100])
 			}
 			return err
@@ -100,11 +102,11 @@ func lifeWithALoss(w *world) []lifeVerb {
 		{"abandon", func(e *Engine) error {
 			if !w.lost {
 				w.lost = true
-				w.freeze(nameOf(ref))
+				w.freeze(volume.NameOf(ref))
 				w.takenOver(3)
 			}
 			err := e.Abandon(context.Background(), escache.AbandonRequest{VolumeRef: ref, Epoch: 3})
-			if err == nil && (!w.outdated[nameOf(ref)] || len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated) {
+			if err == nil && (!w.outdated[volume.NameOf(ref)] || len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated) {
 				return fmt.Errorf("abandoned, and there is %q", w.left())
 			}
 			return err
@@ -318,7 +320,7 @@ func TestStopRefusesWhatIsInUse(t *testing.T) {
 		if _, err := connectWith(e, 1); err != nil {
 			t.Fatal(err)
 		}
-		w.caches.Alter(nameOf(ref), change)
+		w.caches.Alter(volume.NameOf(ref), change)
 		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); code(err) != want {
 			t.Errorf("want %s, got %v", want, err)
 		}
@@ -349,7 +351,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		go func() {
 			defer cancel()
-			for e.holds.until(nameOf(ref)) != nil && ctx.Err() == nil {
+			for e.holds.Until(volume.NameOf(ref)) != nil && ctx.Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/fencepeer"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 type fakeArbiter struct {
@@ -30,18 +32,18 @@ func TestFencePeerGoesOnOnlyWhenGranted(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	a := &fakeArbiter{}
-	if got := FencePeer(t.Context(), e.cfg, e.Store, a, nameOf(ref), log); got != FencedExit {
+	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Fenced {
 		t.Errorf("granted: exit %d", got)
 	}
 	if want := (escache.OutdatePeerRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2", Epoch: 4}); a.asked != want {
 		t.Errorf("asked %+v", a.asked)
 	}
 	a.err = errors.New("no")
-	if got := FencePeer(t.Context(), e.cfg, e.Store, a, nameOf(ref), log); got != RefusedExit {
+	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Refused {
 		t.Errorf("refused: exit %d", got)
 	}
 	a = &fakeArbiter{}
-	if got := FencePeer(t.Context(), e.cfg, e.Store, a, "escache-unknown", log); got != RefusedExit || a.asked.Peer != "" {
+	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, "escache-unknown", log); got != fencepeer.Refused || a.asked.Peer != "" {
 		t.Errorf("a resource nobody knows: exit %d, asked %+v", got, a.asked)
 	}
 }

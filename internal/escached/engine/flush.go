@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that
@@ -65,7 +66,7 @@ type flushAnswer struct {
 
 // flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if
 // something has become dirty since the job found nothing dirty, and there is time for another job.
-func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
+func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
 	job, err := e.joinFlush(v)
 	if err != nil {
 		return answer, false, err
@@ -93,10 +94,10 @@ func (e *Engine) flushOnce(ctx context.Context, v volume, timeUp <-chan time.Tim
 	return answer, done && !answer.Clean, nil
 }
 
-func (e *Engine) joinFlush(v volume) (*flushJob, error) {
+func (e *Engine) joinFlush(v volume.Volume) (*flushJob, error) {
 	e.flushes.mu.Lock()
 	defer e.flushes.mu.Unlock()
-	name := v.name()
+	name := v.Name()
 	if job := e.flushes.jobs[name]; job != nil && !job.attended {
 		job.attended = true
 		return job, nil
@@ -129,7 +130,7 @@ func (e *Engine) leaveFlush(job *flushJob) {
 
 // flushLoop repeats the write-back: its success says that what was dirty when it began is written,
 // not that nothing is dirty now. It ends without an error when nobody waits any more.
-func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) error {
+func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJob) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), flushTimeout)
 	defer cancel()
 	repaired := false
@@ -148,14 +149,14 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 		case dev.Failed && repaired:
 			return notTaken(v, dev)
 		case dev.Failed:
-			err = e.Caches.Retry(ctx, v.name())
+			err = e.Caches.Retry(ctx, v.Name())
 			repaired = true
 			crashpoint.Reach("flush/reloaded")
 		case dev.Dirty == 0 && dev.WritingBack == 0:
 			return nil
 		default:
 			crashpoint.Reach("flush/begin")
-			if err = e.Caches.WriteBack(ctx, v.name()); err != nil {
+			if err = e.Caches.WriteBack(ctx, v.Name()); err != nil {
 				err = e.whyNotFlushed(ctx, v, err)
 			}
 			crashpoint.Reach("flush/flushed")
@@ -168,15 +169,15 @@ func (e *Engine) flushLoop(wanted context.Context, v volume, job *flushJob) erro
 }
 
 // whyNotFlushed says what the engine's error may leave out: that it was Ceph that refused.
-func (e *Engine) whyNotFlushed(ctx context.Context, v volume, err error) error {
-	dev, connected, look := e.device(ctx, v.name())
+func (e *Engine) whyNotFlushed(ctx context.Context, v volume.Volume, err error) error {
+	dev, connected, look := e.device(ctx, v.Name())
 	if look != nil || !connected || !dev.Failed {
 		return err
 	}
 	return notTaken(v, dev)
 }
 
-func notTaken(v volume, dev cache.State) error {
-	return v.fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
+func notTaken(v volume.Volume, dev cache.State) error {
+	return v.Fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
 		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.Dirty)
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/engine/holds"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -18,7 +21,7 @@ const cleanTries = 3
 // Hold suspends I/O with a clean cache. The image then has every acknowledged write.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
-	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume, dev cache.State) (err error) {
+	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume.Volume, dev cache.State) (err error) {
 		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
 		return err
 	})
@@ -27,19 +30,19 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is
 // already there is only extended.
-func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest time.Duration) (time.Time, error) {
+func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration) (time.Time, error) {
 	until := e.now().Add(longest).UTC()
-	if old := e.holds.until(v.name()); old != nil && dev.Held {
+	if old := e.holds.Until(v.Name()); old != nil && dev.Held {
 		if old.After(until) {
 			until = *old
 		}
-		return until, e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until})
+		return until, e.holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until})
 	}
 	if err := e.notFrozen(ctx, v); err != nil {
 		return time.Time{}, err
 	}
 	if dev.Failed {
-		return time.Time{}, v.fail(escache.CodeCacheError, "the cache reports an error; flush clears it if Ceph is back")
+		return time.Time{}, v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it if Ceph is back")
 	}
 	if err := e.flushBeforeHold(ctx, v); err != nil {
 		return time.Time{}, err
@@ -47,47 +50,47 @@ func (e *Engine) hold(ctx context.Context, v volume, dev cache.State, longest ti
 	crashpoint.Reach("hold/begin")
 	// First the record, then the suspension: after a crash in between, the next start finds the
 	// record and resumes.
-	if err := e.holds.put(holdRecord{VolumeRef: v.VolumeRef, Until: until}); err != nil {
+	if err := e.holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until}); err != nil {
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
-	err := e.Caches.Hold(ctx, v.name())
+	err := e.Caches.Hold(ctx, v.Name())
 	crashpoint.Reach("hold/suspended")
 	if err != nil {
-		return time.Time{}, errors.Join(v.notHeld(err), e.resume(ctx, v))
+		return time.Time{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
 	return until, nil
 }
 
 // flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is
 // short.
-func (e *Engine) flushBeforeHold(ctx context.Context, v volume) error {
+func (e *Engine) flushBeforeHold(ctx context.Context, v volume.Volume) error {
 	for range cleanTries {
 		if err := e.writeBackWithin(ctx, v, changeTimeout/2); err != nil {
 			return err
 		}
-		if dev, _, err := e.device(ctx, v.name()); err != nil || dev.Dirty == 0 {
+		if dev, _, err := e.device(ctx, v.Name()); err != nil || dev.Dirty == 0 {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *Engine) writeBackWithin(ctx context.Context, v volume, longest time.Duration) error {
+func (e *Engine) writeBackWithin(ctx context.Context, v volume.Volume, longest time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	return e.Caches.WriteBack(ctx, v.name())
+	return e.Caches.WriteBack(ctx, v.Name())
 }
 
 // notHeld says what becomes of a volume that could not be held.
-func (v volume) notHeld(err error) error {
+func notHeld(v volume.Volume, err error) error {
 	switch {
 	case errors.Is(err, cache.ErrFailed):
-		return v.about(fmt.Errorf("%w; I/O goes on, flush clears the error if Ceph is back", err))
+		return v.About(fmt.Errorf("%w; I/O goes on, flush clears the error if Ceph is back", err))
 	case errors.Is(err, cache.ErrDirty):
-		return v.about(fmt.Errorf("%w; I/O goes on", err))
+		return v.About(fmt.Errorf("%w; I/O goes on", err))
 	}
-	return v.about(err)
+	return v.About(err)
 }
 
 // Release ends a hold.
@@ -96,30 +99,30 @@ func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error 
 }
 
 // resume ends a hold, if there is one, and forgets it.
-func (e *Engine) resume(ctx context.Context, v volume) error {
-	dev, ok, err := e.device(ctx, v.name())
+func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
+	dev, ok, err := e.device(ctx, v.Name())
 	if err != nil {
 		return err
 	}
 	if ok && dev.Held {
-		if err := e.Caches.Resume(ctx, v.name()); err != nil {
+		if err := e.Caches.Resume(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("release/resumed")
-	return e.holds.drop(v.name())
+	return e.holds.Drop(v.Name())
 }
 
-func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
+func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 	err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
 	if err == nil {
 		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
 		return
 	}
-	switch ProblemOf(err).Code { //nolint:exhaustive // all others are errors
+	switch problem.Of(err).Code { //nolint:exhaustive // all others are errors
 	case escache.CodeBusy: // the next round tries again
 	case escache.CodeNotFound:
-		_ = e.holds.drop(nameOf(r.VolumeRef))
+		_ = e.holds.Drop(volume.NameOf(r.VolumeRef))
 	default:
 		e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
 	}
@@ -128,7 +131,7 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holdRecord) {
 // watchHolds releases holds whose time is up, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
 	for pause.For(ctx, time.Second) == nil {
-		for _, r := range e.holds.list() {
+		for _, r := range e.holds.List() {
 			if e.now().Before(r.Until) {
 				continue
 			}

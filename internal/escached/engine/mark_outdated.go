@@ -9,6 +9,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -72,23 +74,23 @@ func mayBeOutdated(st drbd.Status, up bool) bool {
 // markFromRecord marks the replica outdated if the record lists it, and only then: if two hosts
 // marked themselves on their own judgement, neither could be promoted without force. The caller has
 // locked the volume. If it runs before `up`, the mark is on the disk before DRBD reads the disk.
-func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Duration) error {
+func (e *Engine) markFromRecord(ctx context.Context, v volume.Volume, patience time.Duration) error {
 	st, up, err := e.replica(v.Minor)
 	if err != nil {
 		return err
 	}
-	if v.Phase != phaseReady || !mayBeOutdated(st, up) {
-		e.unasked.set(v.name(), false)
+	if v.Phase != volume.Ready || !mayBeOutdated(st, up) {
+		e.unasked.set(v.Name(), false)
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	asked := e.now()
 	record, err := e.Records.Record(asking, v.VolumeRef)
-	if err != nil && ProblemOf(err).Code == escache.CodeNotFound {
+	if err != nil && problem.Of(err).Code == escache.CodeNotFound {
 		err = nil // there is no record, so nothing is outdated
 	}
-	e.unasked.set(v.name(), err != nil)
+	e.unasked.set(v.Name(), err != nil)
 	if err != nil {
 		e.unasked.setSilent(true)
 		return nil
@@ -104,12 +106,12 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Dur
 		}
 	}
 	if e.now().Sub(asked) > recordFresh {
-		e.unasked.set(v.name(), true)
+		e.unasked.set(v.Name(), true)
 		return nil
 	}
 	crashpoint.Reach("start/named_outdated")
-	if err := e.Replicator.Outdate(ctx, v.name()); err != nil {
-		e.unasked.set(v.name(), true)
+	if err := e.Replicator.Outdate(ctx, v.Name()); err != nil {
+		e.unasked.set(v.Name(), true)
 		return err
 	}
 	e.log.Warn("marked the replica outdated, as the record says", "pool", v.Pool, "image", v.Image)
@@ -119,8 +121,8 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume, patience time.Dur
 // watchUnasked asks the arbiter again about unasked replicas until ctx ends.
 func (e *Engine) watchUnasked(ctx context.Context) {
 	for pause.For(ctx, askPendingEvery) == nil {
-		for _, v := range e.reg.list() {
-			if !e.unasked.has(v.name()) {
+		for _, v := range e.reg.List() {
+			if !e.unasked.has(v.Name()) {
 				continue
 			}
 			e.askPending(ctx, v.VolumeRef)
@@ -136,7 +138,7 @@ func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
 	defer done()
 	v, err := e.known(ref)
 	if err != nil {
-		e.unasked.set(nameOf(ref), false)
+		e.unasked.set(volume.NameOf(ref), false)
 		return
 	}
 	if err := e.markFromRecord(ctx, v, e.cfg.ArbiterTimeout); err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // booted is a host that was switched off with a used replica.
@@ -41,7 +42,7 @@ func TestAtBootExactlyWhatTheRecordNamesIsOutdatedBeforeItComesUp(t *testing.T) 
 		c.change(w)
 		steps := len(w.steps)
 		e := w.restarted()
-		if w.outdated[nameOf(ref)] != c.want {
+		if w.outdated[volume.NameOf(ref)] != c.want {
 			t.Errorf("%s: outdated is %v", name, !c.want)
 		}
 		up := false
@@ -54,7 +55,7 @@ func TestAtBootExactlyWhatTheRecordNamesIsOutdatedBeforeItComesUp(t *testing.T) 
 		if !up {
 			t.Errorf("%s: the replica did not come up", name)
 		}
-		if pending := e.unasked.has(nameOf(ref)); pending != (name == "the arbiter is away") {
+		if pending := e.unasked.has(volume.NameOf(ref)); pending != (name == "the arbiter is away") {
 			t.Errorf("%s: pending is %v", name, pending)
 		}
 	}
@@ -76,14 +77,14 @@ func TestAReplicaThatCameUpWithoutTheArbiterIsAskedAboutAgain(t *testing.T) {
 		e := w.restarted()
 		w.minors[100] = cut(drbd.Consistent)
 		e.askPending(t.Context(), ref)
-		if w.outdated[nameOf(ref)] || !e.unasked.has(nameOf(ref)) {
+		if w.outdated[volume.NameOf(ref)] || !e.unasked.has(volume.NameOf(ref)) {
 			t.Fatalf("%s: judged without an answer", name)
 		}
 		w.takenOver(3)
 		c.change(w)
 		e.askPending(t.Context(), ref)
-		if w.outdated[nameOf(ref)] != c.want || e.unasked.has(nameOf(ref)) {
-			t.Errorf("%s: outdated is %v, pending %v", name, w.outdated[nameOf(ref)], e.unasked.has(nameOf(ref)))
+		if w.outdated[volume.NameOf(ref)] != c.want || e.unasked.has(volume.NameOf(ref)) {
+			t.Errorf("%s: outdated is %v, pending %v", name, w.outdated[volume.NameOf(ref)], e.unasked.has(volume.NameOf(ref)))
 		}
 	}
 }
@@ -96,13 +97,13 @@ func TestAReplicaThatCannotBeMarkedComesUpAndIsTriedAgain(t *testing.T) {
 	if err := e.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, up := w.minors[100]; !up || w.outdated[nameOf(ref)] || !e.unasked.has(nameOf(ref)) {
-		t.Fatalf("up %v, outdated %v, pending %v: %q", up, w.outdated[nameOf(ref)], e.unasked.has(nameOf(ref)), w.steps)
+	if _, up := w.minors[100]; !up || w.outdated[volume.NameOf(ref)] || !e.unasked.has(volume.NameOf(ref)) {
+		t.Fatalf("up %v, outdated %v, pending %v: %q", up, w.outdated[volume.NameOf(ref)], e.unasked.has(volume.NameOf(ref)), w.steps)
 	}
 	w.failAt = 0
 	w.minors[100] = cut(drbd.Consistent)
 	e.askPending(t.Context(), ref)
-	if !w.outdated[nameOf(ref)] {
+	if !w.outdated[volume.NameOf(ref)] {
 		t.Error("not tried again")
 	}
 }

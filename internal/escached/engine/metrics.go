@@ -5,10 +5,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // measures holds the metrics that flush calls update. Everything else is read from the kernel at
@@ -34,7 +36,7 @@ func newMeasures() *measures {
 	return m
 }
 
-func (m *measures) flushed(v volume, took time.Duration, bytes int64, clean bool) {
+func (m *measures) flushed(v volume.Volume, took time.Duration, bytes int64, clean bool) {
 	m.flushSeconds.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
 	m.flushBytes.WithLabelValues(v.Pool, v.Image).Add(float64(max(0, bytes)))
 }
@@ -65,17 +67,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	devices, err := c.e.Caches.States(ctx, namePrefix)
+	devices, err := c.e.Caches.States(ctx, volume.NamePrefix)
 	if err != nil {
 		return
 	}
-	for _, v := range c.e.reg.list() {
+	for _, v := range c.e.reg.List() {
 		s := scrape{ch: ch, labels: []string{"pool", "image"}, values: []string{v.Pool, v.Image}}
 		s.gauge("volume_cache_bytes", "Size of the volume's cache.", float64(v.CacheBytes))
 		if st, up := table.Devices[v.Minor]; up {
 			collectReplica(s, st)
 		}
-		dev, connected := devices[v.name()]
+		dev, connected := devices[v.Name()]
 		s.gauge("volume_connected", "1 if the volume is connected on this host.", truth(connected))
 		if connected {
 			collectDevice(s, dev)

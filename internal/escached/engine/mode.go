@@ -6,17 +6,18 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // SetMode turns draining on and off. The running device is the only record of the mode.
 func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	mode := cache.Mode(req.Mode)
-	return e.change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume, dev cache.State) error {
+	return e.change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		if dev.Options.Mode == mode {
 			return nil
 		}
 		crashpoint.Reach("mode/begin")
-		err := e.Caches.SetMode(ctx, v.name(), mode)
+		err := e.Caches.SetMode(ctx, v.Name(), mode)
 		crashpoint.Reach("mode/reloaded")
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Node reports what this host has and whether it is healthy. It never fails, and starts no child
@@ -20,14 +21,14 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
 	}
 	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
-	space, age, err := e.space.latest()
+	space, age, err := e.space.Latest()
 	if err != nil {
 		bad("the caches' volume group cannot be read: %v", err)
 	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)
 
-	volumes := e.reg.list()
+	volumes := e.reg.List()
 	n.Volumes, n.CacheAllocatedBytes = len(volumes), allocated(volumes, space)
 	e.count(ctx, &n, volumes, bad)
 	for name, stuck := range e.Stuck() {
@@ -44,7 +45,7 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 
 // allocated returns the space that replicas use in the volume group, in bytes. Capacity that is
 // neither allocated nor free is used by something other than escached.
-func allocated(volumes []volume, space lvm.Space) int64 {
+func allocated(volumes []volume.Volume, space lvm.Space) int64 {
 	var sum int64
 	for _, v := range volumes {
 		extent := max(space.Extent, 1)
@@ -53,12 +54,12 @@ func allocated(volumes []volume, space lvm.Space) int64 {
 	return min(sum, space.Capacity-space.Free) // a replica that is being laid uses nothing yet
 }
 
-func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, bad func(string, ...any)) {
+func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Volume, bad func(string, ...any)) {
 	table, err := e.States.Read()
 	if err != nil {
 		bad("DRBD's state cannot be read: %v", err)
 	}
-	devices, err := e.Caches.States(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
 	if err != nil {
 		bad("the caches' state cannot be read: %v", err)
 	}
@@ -66,7 +67,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, b
 		if table.Devices[v.Minor].Role == drbd.Primary {
 			n.Primaries++
 		}
-		if dev, ok := devices[v.name()]; ok {
+		if dev, ok := devices[v.Name()]; ok {
 			n.DirtyBytes += dev.Dirty
 		}
 	}
@@ -74,7 +75,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume, b
 
 // title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {
-	if v, ok := e.reg.get(name); ok {
+	if v, ok := e.reg.Get(name); ok {
 		return v.Pool + "/" + v.Image
 	}
 	return name

@@ -8,7 +8,9 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/engine/space"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 func TestPollsLookAtNothingButTheKernelsTables(t *testing.T) {
@@ -74,13 +76,13 @@ func TestAHostThatCannotReadItsGroupForLongIsNotHealthy(t *testing.T) {
 	e = w.restarted()
 	begin := time.Now()
 	w.spaceErr = errors.New("no answer")
-	_ = e.space.refresh(t.Context())
+	_ = e.space.Refresh(t.Context())
 	if n, _ := e.Node(t.Context()); !n.Healthy {
 		t.Errorf("one reading that failed is no trouble: %q", n.Reasons)
 	}
-	e.space.now = func() time.Time { return begin.Add(spaceTooOld + time.Minute) }
+	e.now = func() time.Time { return begin.Add(space.TooOld + time.Minute) }
 	n, _ := e.Node(t.Context())
-	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "no answer") || n.CacheReadSecondsAgo < int64(spaceTooOld/time.Second) {
+	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "no answer") || n.CacheReadSecondsAgo < int64(space.TooOld/time.Second) {
 		t.Errorf("a group that cannot be read for long: %+v", n)
 	}
 }
@@ -119,7 +121,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 		t.Errorf("written to since: %d", *got)
 	}
 	// Whoever asks about this one volume gets an answer.
-	e.dirt.drop(nameOf(ref))
+	e.dirt.drop(volume.NameOf(ref))
 	s, err := e.Status(t.Context(), &ref)
 	if err != nil || s.Volumes[0].DirtyBytes == nil {
 		t.Errorf("asked about it alone: %+v, %v", s.Volumes[0], err)
@@ -181,7 +183,7 @@ func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, e := range []*Engine{e, w.restarted()} {
-			if v, _ := e.reg.get(nameOf(ref)); v.Epoch != c.epoch {
+			if v, _ := e.reg.Get(volume.NameOf(ref)); v.Epoch != c.epoch {
 				t.Errorf("%s: the epoch is %d, want %d", name, v.Epoch, c.epoch)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not.
 // It changes nothing, except that it declares two new replicas equal.
-func (e *Engine) mayPromote(ctx context.Context, v volume) error {
+func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) error {
 	start := e.now()
 	for {
 		st, up, err := e.replica(v.Minor)
@@ -32,7 +33,7 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 			return err
 		}
 		if !up {
-			return v.fail(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log")
+			return v.Fail(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log")
 		}
 		verdict, final := e.verdict(v, st, e.now().Sub(start))
 		switch {
@@ -51,35 +52,35 @@ func (e *Engine) mayPromote(ctx context.Context, v volume) error {
 
 // skipFirstSync declares two new replicas equal. It reads the disk first, because a replica that a
 // resync has partly filled must not be declared equal to anything.
-func (e *Engine) skipFirstSync(ctx context.Context, v volume) error {
+func (e *Engine) skipFirstSync(ctx context.Context, v volume.Volume) error {
 	unused, err := e.unused(ctx, v)
 	if err != nil {
 		return err
 	}
 	if !unused {
-		return v.fail(escache.CodeOutdated,
+		return v.Fail(escache.CodeOutdated,
 			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
 			e.cfg.Node, v.Peer.Name)
 	}
-	err = e.Replicator.SkipFirstSync(ctx, v.name()) // drbd.ErrLinkLost: the state has changed since it was read
+	err = e.Replicator.SkipFirstSync(ctx, v.Name()) // drbd.ErrLinkLost: the state has changed since it was read
 	crashpoint.Reach("dev_connect/first_sync_skipped")
 	return err
 }
 
 // neverUsed reports whether both replicas are connected and newly created. Their contents are then
 // equal where it matters.
-func neverUsed(v volume, st drbd.Status) bool {
+func neverUsed(v volume.Volume, st drbd.Status) bool {
 	return !v.Joined && st.Role == drbd.Secondary && st.Disk == drbd.Inconsistent && st.PeerDisk == drbd.Inconsistent &&
 		st.Connection == drbd.Connected && !v.Formatted
 }
 
 // verdict judges one reading of DRBD's state. If final is false, read again.
-func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err error, final bool) {
+func (e *Engine) verdict(v volume.Volume, st drbd.Status, waited time.Duration) (err error, final bool) {
 	switch {
 	case st.Role == drbd.Primary:
 		return nil, true // left by an attempt that was killed half way
 	case st.PeerRole == drbd.Primary && st.Linked():
-		return v.fail(escache.CodeConnected, "it is connected on its peer %s; stop it there first",
+		return v.Fail(escache.CodeConnected, "it is connected on its peer %s; stop it there first",
 			v.Peer.Name), waited > lossNotice
 	case st.Disk == drbd.UpToDate:
 		return nil, true
@@ -89,19 +90,19 @@ func (e *Engine) verdict(v volume, st drbd.Status, waited time.Duration) (err er
 	case neverUsed(v, st):
 		return nil, true
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
-		return v.fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; check that its replica is laid",
+		return v.Fail(escache.CodePeerUnavailable, "the first connect needs both replicas, and %s does not answer; check that its replica is laid",
 			v.Peer.Name), waited > handshake
 	case st.Negotiating():
-		return v.fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",
+		return v.Fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",
 			e.cfg.Node, st.Disk, st.Connection), waited > handshake
 	}
-	return v.fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
+	return v.Fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
 		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
 }
 
 // promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the
 // arbiter, and promote accepts a refusal.
-func (e *Engine) promote(ctx context.Context, v volume) error {
+func (e *Engine) promote(ctx context.Context, v volume.Volume) error {
 	var err error
 	for try := range promoteTries {
 		if try > 0 {
@@ -116,16 +117,16 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 		if before.Role == drbd.Primary {
 			return nil
 		}
-		err = e.Replicator.Promote(ctx, v.name())
+		err = e.Replicator.Promote(ctx, v.Name())
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, drbd.ErrNoCurrentData) && before.Disk == drbd.Consistent:
-			return v.fail(escache.CodeFencingRefused,
+			return v.Fail(escache.CodeFencingRefused,
 				"%s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
 				e.cfg.Node, v.Peer.Name, v.Peer.Name)
 		case errors.Is(err, drbd.ErrPeerNotFenced) && !before.Linked():
-			return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
+			return v.Fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
 				v.Peer.Name, err)
 		case errors.Is(err, drbd.ErrPeerNotFenced), errors.Is(err, drbd.ErrPeerPrimary):
 			continue // the peer may be dead, and DRBD has not noticed yet
@@ -133,7 +134,7 @@ func (e *Engine) promote(ctx context.Context, v volume) error {
 		return err
 	}
 	if errors.Is(err, drbd.ErrPeerNotFenced) {
-		return v.fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
+		return v.Fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
 			v.Peer.Name, err)
 	}
 	return err

@@ -10,6 +10,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or
@@ -27,13 +29,13 @@ func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) err
 	if err := e.putReplica(ctx, want); err != nil {
 		return err
 	}
-	e.faults.Delete(want.name())
+	e.faults.Delete(want.Name())
 	return nil
 }
 
-func (e *Engine) putReplica(ctx context.Context, want volume) error {
-	have, ok := e.reg.get(want.name())
-	if ok && have.Phase == phaseDeleting {
+func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
+	have, ok := e.reg.Get(want.Name())
+	if ok && have.Phase == volume.Deleting {
 		if err := e.finishDelete(ctx, have); err != nil {
 			return err
 		}
@@ -42,16 +44,16 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 	if !ok {
 		return e.newReplica(ctx, want)
 	}
-	if have.Phase == phaseAbandoning {
+	if have.Phase == volume.Abandoning {
 		if err := e.finishAbandon(ctx, have); err != nil {
 			return err
 		}
-		have.Phase = phaseReady
+		have.Phase = volume.Ready
 	}
 	if err := sameReplica(have, want); err != nil {
 		return err
 	}
-	if have.Phase == phaseCreating {
+	if have.Phase == volume.Creating {
 		// Nothing was ever written through it, so the request overrides what is stored.
 		want.ImageID = cmp.Or(want.ImageID, have.ImageID)
 		want.Joined = want.Joined || have.Joined
@@ -64,10 +66,10 @@ func (e *Engine) putReplica(ctx context.Context, want volume) error {
 }
 
 // fromRequest returns the volume that a request asks for. It checks what only this host can check.
-func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
-	v := volume{
+func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) {
+	v := volume.Volume{
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
-		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: phaseCreating,
+		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: volume.Creating,
 	}
 	switch e.cfg.Node {
 	case req.Nodes[0].Name:
@@ -75,33 +77,33 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume, error) {
 	case req.Nodes[1].Name:
 		v.Self, v.Peer = req.Nodes[1], req.Nodes[0]
 	default:
-		return v, fail(escache.CodeInvalidRequest, "nodes: neither %q nor %q is this host, %q; send the request to one of them",
+		return v, problem.New(escache.CodeInvalidRequest, "nodes: neither %q nor %q is this host, %q; send the request to one of them",
 			req.Nodes[0].Name, req.Nodes[1].Name, e.cfg.Node)
 	}
 	if !sameIP(v.Self.Address, e.cfg.Address) {
-		return v, fail(escache.CodeInvalidRequest, "nodes: %s has address %s on the replication network, not %s",
+		return v, problem.New(escache.CodeInvalidRequest, "nodes: %s has address %s on the replication network, not %s",
 			e.cfg.Node, e.cfg.Address, v.Self.Address)
 	}
 	if !e.cfg.DRBD.Ports.Contains(req.Port) {
-		return v, fail(escache.CodeInvalidRequest, "port: %d is outside %d-%d, which this host is configured for",
+		return v, problem.New(escache.CodeInvalidRequest, "port: %d is outside %d-%d, which this host is configured for",
 			req.Port, e.cfg.DRBD.Ports.First, e.cfg.DRBD.Ports.Last)
 	}
 	if !e.cfg.DRBD.Minors.Contains(req.Minor) {
-		return v, fail(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
+		return v, problem.New(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
 			req.Minor, e.cfg.DRBD.Minors.First, e.cfg.DRBD.Minors.Last)
 	}
 	return v, nil
 }
 
 // sameReplica returns an error if the replica here cannot be the one that the request asks for.
-func sameReplica(have, want volume) error {
+func sameReplica(have, want volume.Volume) error {
 	mismatch := func(what string, is, asked any) error {
-		return want.fail(escache.CodeReplicaMismatch, "the replica here has %s %v, not %v; delete it first if it must change",
+		return want.Fail(escache.CodeReplicaMismatch, "the replica here has %s %v, not %v; delete it first if it must change",
 			what, is, asked)
 	}
 	switch {
 	case have.ImageID != "" && want.ImageID != "" && have.ImageID != want.ImageID:
-		return want.fail(escache.CodeIdentityMismatch,
+		return want.Fail(escache.CodeIdentityMismatch,
 			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
 			have.ImageID, want.ImageID)
 	case have.CacheBytes != want.CacheBytes:
@@ -116,7 +118,7 @@ func sameReplica(have, want volume) error {
 	return nil
 }
 
-func (e *Engine) newReplica(ctx context.Context, v volume) error {
+func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
 	limit := e.cfg.DRBD.Minors.Size()
 	if e.cfg.MaxVolumes > 0 {
 		limit = min(limit, e.cfg.MaxVolumes)
@@ -124,23 +126,23 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 	if _, used, err := e.replica(v.Minor); err != nil {
 		return err
 	} else if used {
-		return fail(escache.CodePortInUse, "minor %d is in use by a DRBD resource that is not escached's; choose another", v.Minor)
+		return problem.New(escache.CodePortInUse, "minor %d is in use by a DRBD resource that is not escached's; choose another", v.Minor)
 	}
-	if err := e.reg.reserve(v, limit); err != nil {
+	if err := e.reg.Reserve(v, limit); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/begin")
-	if err := e.Store.Create(ctx, v.name(), v.CacheBytes, v.tags()); err != nil {
+	if err := e.Store.Create(ctx, v.Name(), v.CacheBytes, v.Tags()); err != nil {
 		return errors.Join(err, e.forgetUnless(ctx, v))
 	}
 	crashpoint.Reach("put_replica/lv_created")
-	e.space.changed(ctx, v.CacheBytes)
+	e.space.Changed(ctx, v.CacheBytes)
 	err := e.layReplica(ctx, v)
 	if err == nil {
 		return nil
 	}
 	// Remove what was made of a replica that could not be laid.
-	if v, ok := e.reg.get(v.name()); ok {
+	if v, ok := e.reg.Get(v.Name()); ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 		defer cancel()
 		if undo := e.finishDelete(ctx, v); undo != nil {
@@ -152,23 +154,23 @@ func (e *Engine) newReplica(ctx context.Context, v volume) error {
 
 // forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all:
 // lvcreate may have succeeded although it timed out.
-func (e *Engine) forgetUnless(ctx context.Context, v volume) error {
+func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	lvs, err := e.Store.Volumes(ctx, true)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.name() }) {
-		e.reg.drop(v.name())
+	if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.Name() }) {
+		e.reg.Drop(v.Name())
 	}
 	return nil
 }
 
 // layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
-func (e *Engine) layReplica(ctx context.Context, v volume) error {
-	name := v.name()
+func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
+	name := v.Name()
 	if err := e.Store.Activate(ctx, name); err != nil {
 		return err
 	}
@@ -187,7 +189,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 	}
 	crashpoint.Reach("put_replica/metadata_created")
 	ready := v
-	ready.Phase = phaseReady
+	ready.Phase = volume.Ready
 	if err := e.retag(ctx, v, ready); err != nil {
 		return err
 	}
@@ -201,7 +203,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume) error {
 
 // confirmReplica changes a ready replica to what the request asks: it is up, has this peer, and
 // knows size and id of the image.
-func (e *Engine) confirmReplica(ctx context.Context, have, want volume) error {
+func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) error {
 	next := have
 	next.SizeBytes = want.SizeBytes
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 func TestReplicasThatDifferAreRefused(t *testing.T) {
@@ -111,7 +112,7 @@ func TestANewPartnerIsTakenOnlyByACurrentReplica(t *testing.T) {
 		if code(err) != want {
 			t.Errorf("%s: got %v, want %q", disk, err, want)
 		}
-		if partner := w.files[nameOf(ref)].PeerHost; (partner == "n3") != (want == "") {
+		if partner := w.files[volume.NameOf(ref)].PeerHost; (partner == "n3") != (want == "") {
 			t.Errorf("%s: partner is %s", disk, partner)
 		}
 	}

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
-	"golang.org/x/sync/errgroup"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // recoverAtOnce is how many volumes are recovered at the same time.
@@ -24,14 +26,14 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
 	}
-	if err := e.space.refresh(ctx); err != nil {
+	if err := e.space.Refresh(ctx); err != nil {
 		return err
 	}
 	lvs, err := e.Store.Volumes(ctx, false)
 	if err != nil {
 		return err
 	}
-	devices, err := e.Caches.States(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
 	if err != nil {
 		return err
 	}
@@ -39,17 +41,17 @@ func (e *Engine) Recover(ctx context.Context) error {
 	var recovering errgroup.Group
 	recovering.SetLimit(recoverAtOnce)
 	for _, lv := range lvs {
-		if !strings.HasPrefix(lv.Name, namePrefix) {
+		if !strings.HasPrefix(lv.Name, volume.NamePrefix) {
 			continue
 		}
-		v, err := parseVolume(lv)
+		v, err := volume.Parse(lv)
 		if err != nil {
 			e.fault(lv.Name, err)
 			continue
 		}
-		e.reg.put(v)
+		e.reg.Put(v)
 		recovering.Go(func() error {
-			dev, connected := devices[v.name()]
+			dev, connected := devices[v.Name()]
 			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
 				e.fault(lv.Name, err)
 			}
@@ -60,7 +62,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.dropOrphans(lvs); err != nil {
 		return err
 	}
-	e.log.Info("recovered", "volumes", len(e.reg.list()))
+	e.log.Info("recovered", "volumes", len(e.reg.List()))
 	return nil
 }
 
@@ -69,7 +71,7 @@ func (e *Engine) fault(name string, err error) {
 	e.faults.Store(name, err)
 }
 
-func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev cache.State, connected bool) error {
+func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool, dev cache.State, connected bool) error {
 	release, err := e.lock(v.VolumeRef, "recover")
 	if err != nil {
 		return err
@@ -79,28 +81,28 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev c
 	defer cancel()
 	crashpoint.Reach("start/begin")
 	switch {
-	case connected && v.Phase == phaseAbandoning:
+	case connected && v.Phase == volume.Abandoning:
 		return nil // watchFrozen finishes it: something may still have the device open
 	case connected:
 		_, err := e.adopt(ctx, v, dev)
 		return err
-	case v.Phase == phaseDeleting:
+	case v.Phase == volume.Deleting:
 		return e.finishDelete(ctx, v)
-	case v.Phase == phaseCreating:
+	case v.Phase == volume.Creating:
 		return nil // PUT finishes laying it, DELETE removes it
 	}
-	_ = e.holds.drop(v.name())
+	_ = e.holds.Drop(v.Name())
 	if !active {
-		if err := e.Store.Activate(ctx, v.name()); err != nil {
+		if err := e.Store.Activate(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("start/activated")
-	if v.Phase == phaseAbandoning {
+	if v.Phase == volume.Abandoning {
 		return e.finishAbandon(ctx, v)
 	}
 	if e.unasked.isSilent() {
-		e.unasked.set(v.name(), true)
+		e.unasked.set(v.Name(), true)
 	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
 		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter,
 		// which is asked at the promotion, keeps an outdated copy from being used.
@@ -117,7 +119,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume, active bool, dev c
 // dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm
 // would refuse all files.
 func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
-	names, err := e.Resources.List(namePrefix)
+	names, err := e.Resources.List(volume.NamePrefix)
 	if err != nil {
 		return err
 	}

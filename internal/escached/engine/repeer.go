@@ -7,11 +7,12 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // repeer gives a replica another partner, if its own data is current. The new partner's metadata is
 // fresh, so DRBD fills it from here. I/O goes on meanwhile.
-func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
+func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume) error {
 	if err := e.ensureUp(ctx, have); err != nil {
 		return err
 	}
@@ -25,14 +26,14 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
 	crashpoint.Reach("put_replica/repeer")
 	// Disconnect while the old partner is still the one on record here: a Primary now asks the
 	// arbiter about it, not about the new one.
-	if err := e.Replicator.Disconnect(ctx, have.name()); err != nil {
+	if err := e.Replicator.Disconnect(ctx, have.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/old_peer_left")
 	if err := e.notFrozen(ctx, have); err != nil {
 		// The old partner was lost at this moment, and the arbiter did not allow going on without
 		// it. So it may still be the one that goes on.
-		return errors.Join(err, e.Replicator.Connect(ctx, have.name()))
+		return errors.Join(err, e.Replicator.Connect(ctx, have.Name()))
 	}
 	next.Self, next.Peer = want.Self, want.Peer
 	if err := e.retag(ctx, have, next); err != nil {
@@ -43,22 +44,22 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume) error {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeer_written")
-	err = e.Replicator.Adjust(ctx, next.name())
+	err = e.Replicator.Adjust(ctx, next.Name())
 	crashpoint.Reach("put_replica/repeer_connecting")
 	return err
 }
 
 // mayRepeer fails if this replica may not have every acknowledged write: the new partner would be
 // filled with old data.
-func (e *Engine) mayRepeer(ctx context.Context, have, want volume, st drbd.Status) error {
+func (e *Engine) mayRepeer(ctx context.Context, have, want volume.Volume, st drbd.Status) error {
 	mismatch := func() error {
-		return have.fail(escache.CodeReplicaMismatch,
+		return have.Fail(escache.CodeReplicaMismatch,
 			"the replica here has partner %s and is %s; only a current one can be given the partner %s",
 			have.Peer.Name, st.Disk, want.Peer.Name)
 	}
 	switch {
 	case st.Linked() && st.PeerRole == drbd.Primary:
-		return have.fail(escache.CodeReplicaMismatch,
+		return have.Fail(escache.CodeReplicaMismatch,
 			"its partner %s has the device; give that one the partner %s, or delete the replica here",
 			have.Peer.Name, want.Peer.Name)
 	case st.Disk == drbd.UpToDate:

@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // withPartner is the usual request with another second host.
@@ -46,7 +47,7 @@ func TestARunningPrimaryTakesANewPartner(t *testing.T) {
 	if got := w.steps[steps:]; !slices.Equal(got, []string{"disconnect", "retag", "adjust"}) {
 		t.Errorf("the record must change after the old partner was left and before the new one is let in: %q", got)
 	}
-	if st := w.minors[100]; st.Role != drbd.Primary || w.connected() != 1 || w.files[nameOf(ref)].PeerHost != "n3" {
+	if st := w.minors[100]; st.Role != drbd.Primary || w.connected() != 1 || w.files[volume.NameOf(ref)].PeerHost != "n3" {
 		t.Errorf("%+v, %q", st, w.left())
 	}
 	steps = len(w.steps)
@@ -57,7 +58,7 @@ func TestARunningPrimaryTakesANewPartner(t *testing.T) {
 
 func TestFrozenIOKeepsItsPartnerUntilTheVerdict(t *testing.T) {
 	for name, freeze := range map[string]func(w *world){
-		"frozen already":        func(w *world) { w.freeze(nameOf(ref)) },
+		"frozen already":        func(w *world) { w.freeze(volume.NameOf(ref)) },
 		"lost while being left": func(w *world) { w.lostOnLeaving = true },
 		"connected until it left": func(w *world) {
 			w.minors[100] = primaryWith(linked(drbd.Connected, drbd.UpToDate))
@@ -69,8 +70,8 @@ func TestFrozenIOKeepsItsPartnerUntilTheVerdict(t *testing.T) {
 		if err := e.PutReplica(t.Context(), withPartner("n3", "10.0.0.3")); code(err) != escache.CodeStuck {
 			t.Errorf("%s: %v", name, err)
 		}
-		v, err := parseVolume(w.lvs[nameOf(ref)])
-		if err != nil || v.Peer.Name != "n2" || w.files[nameOf(ref)].PeerHost != "n2" || w.minors[100].Connection == drbd.StandAlone {
+		v, err := volume.Parse(w.lvs[volume.NameOf(ref)])
+		if err != nil || v.Peer.Name != "n2" || w.files[volume.NameOf(ref)].PeerHost != "n2" || w.minors[100].Connection == drbd.StandAlone {
 			t.Errorf("%s: the question would be about %s now: %+v, %v", name, v.Peer.Name, w.minors[100], err)
 		}
 	}
@@ -156,13 +157,13 @@ func TestJoinMeansNothingToACopyThatWasUsed(t *testing.T) {
 		if err := e.PutReplica(t.Context(), joined); err != nil {
 			t.Fatal(name, err)
 		}
-		if v, _ := e.reg.get(nameOf(ref)); v.Joined != c.want {
+		if v, _ := e.reg.Get(volume.NameOf(ref)); v.Joined != c.want {
 			t.Errorf("%s: joined is %v", name, v.Joined)
 		}
 		if err := e.PutReplica(t.Context(), putReq); err != nil {
 			t.Fatal(name, err)
 		}
-		if v, _ := e.reg.get(nameOf(ref)); v.Joined != c.want {
+		if v, _ := e.reg.Get(volume.NameOf(ref)); v.Joined != c.want {
 			t.Errorf("%s: an ordinary repeat made joined %v", name, v.Joined)
 		}
 	}
@@ -184,7 +185,7 @@ func TestALinkThatDRBDGaveUpIsMadeAgainUnlessIOIsFrozen(t *testing.T) {
 		c.change(&st)
 		w.minors[100] = st
 		steps := len(w.steps)
-		e.connectAgain(t.Context(), volume{VolumeRef: ref})
+		e.connectAgain(t.Context(), volume.Volume{VolumeRef: ref})
 		if again := slices.Contains(w.steps[steps:], "adjust"); again != c.want {
 			t.Errorf("%s: connected again: %v", name, again)
 		}
@@ -194,7 +195,7 @@ func TestALinkThatDRBDGaveUpIsMadeAgainUnlessIOIsFrozen(t *testing.T) {
 	st.Connection = drbd.StandAlone
 	w.minors[100] = st
 	w.failAt = len(w.steps) + 1
-	e.connectAgain(t.Context(), volume{VolumeRef: ref})
+	e.connectAgain(t.Context(), volume.Volume{VolumeRef: ref})
 	if _, err := e.lock(ref, "test"); err != nil {
 		t.Errorf("a failed try keeps the volume: %v", err)
 	}

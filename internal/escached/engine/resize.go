@@ -6,19 +6,21 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
 // Resize makes the device as large as the image has become, under running I/O.
 func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume, dev cache.State) error {
+	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		return e.resize(ctx, v, dev, req.SizeBytes)
 	})
 }
 
-func (e *Engine) resize(ctx context.Context, v volume, dev cache.State, bytes int64) error {
+func (e *Engine) resize(ctx context.Context, v volume.Volume, dev cache.State, bytes int64) error {
 	if bytes < dev.Bytes {
-		return fail(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
+		return problem.New(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
 	}
 	if bytes > dev.Bytes {
 		if err := e.waitForSize(ctx, v, bytes); err != nil {
@@ -26,7 +28,7 @@ func (e *Engine) resize(ctx context.Context, v volume, dev cache.State, bytes in
 		}
 		crashpoint.Reach("resize/begin")
 	}
-	if err := e.Caches.Resize(ctx, v.name(), bytes); err != nil {
+	if err := e.Caches.Resize(ctx, v.Name(), bytes); err != nil {
 		return err
 	}
 	crashpoint.Reach("resize/exposed")
@@ -41,7 +43,7 @@ func (e *Engine) resize(ctx context.Context, v volume, dev cache.State, bytes in
 const sizePolls = 50
 
 // waitForSize waits until krbd has heard from Ceph that the image has grown.
-func (e *Engine) waitForSize(ctx context.Context, v volume, want int64) error {
+func (e *Engine) waitForSize(ctx context.Context, v volume.Volume, want int64) error {
 	var have int64
 	for range sizePolls {
 		maps, err := e.Images.Find(v.Pool, v.Image)
@@ -57,5 +59,5 @@ func (e *Engine) waitForSize(ctx context.Context, v volume, want int64) error {
 			return err
 		}
 	}
-	return v.fail(escache.CodeInvalidRequest, "sizeBytes: the image has %d bytes, less than %d; grow it in Ceph first", have, want)
+	return v.Fail(escache.CodeInvalidRequest, "sizeBytes: the image has %d bytes, less than %d; grow it in Ceph first", have, want)
 }

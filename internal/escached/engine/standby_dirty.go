@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -61,12 +62,12 @@ const rereadAfter = 5 * time.Second
 
 // standbyDirty returns the dirty bytes of a replica that is not connected, or nil if they are not
 // certain: the copy must be current, and nothing may have been written while the disk was scanned.
-func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *int64 {
-	if !st.Current() || v.Phase != phaseReady {
+func (e *Engine) standbyDirty(ctx context.Context, v volume.Volume, st drbd.Status) *int64 {
+	if !st.Current() || v.Phase != volume.Ready {
 		return nil
 	}
-	if last, ok := e.dirt.get(v.name()); ok && (last.written == st.DiskWrittenKiB || e.now().Sub(last.at) < rereadAfter) {
-		return e.dirt.known(v.name(), st)
+	if last, ok := e.dirt.get(v.Name()); ok && (last.written == st.DiskWrittenKiB || e.now().Sub(last.at) < rereadAfter) {
+		return e.dirt.known(v.Name(), st)
 	}
 	reading := dirtReading{written: nothingFound, at: e.now()}
 	bytes, err := e.Caches.Dirty(ctx, e.localDisk(v))
@@ -74,7 +75,7 @@ func (e *Engine) standbyDirty(ctx context.Context, v volume, st drbd.Status) *in
 	if err == nil && afterErr == nil && up && after.Current() && after.DiskWrittenKiB == st.DiskWrittenKiB {
 		reading.written, reading.bytes = st.DiskWrittenKiB, &bytes
 	}
-	e.dirt.put(v.name(), reading)
+	e.dirt.put(v.Name(), reading)
 	return reading.bytes
 }
 
@@ -91,7 +92,7 @@ func (e *Engine) watchStandbys(ctx context.Context) {
 }
 
 func (e *Engine) scanStandbys(ctx context.Context) {
-	volumes := e.reg.list()
+	volumes := e.reg.List()
 	if len(volumes) == 0 {
 		return
 	}
@@ -101,7 +102,7 @@ func (e *Engine) scanStandbys(ctx context.Context) {
 	}
 	for _, v := range volumes {
 		st := table.Devices[v.Minor]
-		if st.Role != drbd.Secondary || st.PeerRole == drbd.Primary || e.locks.Running(v.name()) != "" {
+		if st.Role != drbd.Secondary || st.PeerRole == drbd.Primary || e.locks.Running(v.Name()) != "" {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, changeTimeout)

@@ -7,6 +7,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Status reports the volumes on this host. It takes no lock and does not wait for I/O. Without a
@@ -15,16 +16,16 @@ import (
 // something, so Status scans a standby's disk if it has to.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
-	volumes := e.reg.list()
+	volumes := e.reg.List()
 	if ref != nil {
-		v, ok := e.reg.get(nameOf(*ref))
+		v, ok := e.reg.Get(volume.NameOf(*ref))
 		if !ok {
 			out.Volumes = append(out.Volumes, escache.VolumeStatus{
 				VolumeRef: *ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
 			})
 			return out, nil
 		}
-		volumes = []volume{v}
+		volumes = []volume.Volume{v}
 	}
 	if len(volumes) == 0 {
 		return out, nil
@@ -33,14 +34,14 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	if err != nil {
 		return out, err
 	}
-	devices, err := e.Caches.States(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
 	if err != nil {
 		return out, err
 	}
 	clients := e.clients()
 	for _, v := range volumes {
 		st, up := table.Devices[v.Minor]
-		dev, connected := devices[v.name()]
+		dev, connected := devices[v.Name()]
 		s := e.describe(v, st, up)
 		switch {
 		case connected:
@@ -49,7 +50,7 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		case up && ref != nil:
 			s.DirtyBytes = e.standbyDirty(ctx, v, st)
 		case up:
-			s.DirtyBytes = e.dirt.known(v.name(), st)
+			s.DirtyBytes = e.dirt.known(v.Name(), st)
 		}
 		e.describeFault(&s, v, st, up, connected)
 		out.Volumes = append(out.Volumes, s)
@@ -70,7 +71,7 @@ func (e *Engine) clients() map[string]string {
 	return out
 }
 
-func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatus {
+func (e *Engine) describe(v volume.Volume, st drbd.Status, up bool) escache.VolumeStatus {
 	s := escache.VolumeStatus{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: v.Epoch,
 		CacheBytes: v.CacheBytes, SizeBytes: v.SizeBytes, Port: v.Port, Minor: v.Minor, SyncedPercent: 100,
@@ -84,12 +85,12 @@ func (e *Engine) describe(v volume, st drbd.Status, up bool) escache.VolumeStatu
 	return s
 }
 
-func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev cache.State) {
+func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume.Volume, dev cache.State) {
 	s.State, s.Mode = escache.StateConnected, escache.ModeWriteback
 	if dev.Options.Mode == cache.Writethrough {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
-	if e.locks.Running(v.name()) == "flush" {
+	if e.locks.Running(v.Name()) == "flush" {
 		s.State = escache.StateFlushing
 	}
 	if dev.Known {
@@ -97,7 +98,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev cache.Sta
 	}
 	s.SizeBytes = dev.Bytes
 	s.Device = devicePath(e.cfg.DeviceDir, v)
-	s.HeldUntil = e.holds.until(v.name())
+	s.HeldUntil = e.holds.Until(v.Name())
 	if dev.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,
@@ -106,18 +107,18 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume, dev cache.Sta
 }
 
 // describeFault sets the most serious error of the volume.
-func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status, up, connected bool) {
-	stuck := e.Stuck()[v.name()]
+func (e *Engine) describeFault(s *escache.VolumeStatus, v volume.Volume, st drbd.Status, up, connected bool) {
+	stuck := e.Stuck()[v.Name()]
 	switch {
 	case stuck != nil:
 		s.Error = fault(escache.CodeStuck, stuck.Error())
 	case s.Error != nil:
-	case v.Phase == phaseAbandoning:
+	case v.Phase == volume.Abandoning:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeStaleEpoch, fmt.Sprintf(
 			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s",
 			v.Epoch, escache.PathAbandon))
-	case v.Phase != phaseReady:
+	case v.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")
 	case !up:
@@ -132,7 +133,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, v volume, st drbd.Status
 		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
 			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", v.Peer.Name))
 	}
-	if failed, ok := e.faults.Load(v.name()); ok && s.Error == nil {
+	if failed, ok := e.faults.Load(v.Name()); ok && s.Error == nil {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
 	}

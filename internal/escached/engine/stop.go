@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails
@@ -16,8 +17,8 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	return e.withReplica(ctx, req.VolumeRef, "stop", e.stop)
 }
 
-func (e *Engine) stop(ctx context.Context, v volume) error {
-	dev, connected, err := e.device(ctx, v.name())
+func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
+	dev, connected, err := e.device(ctx, v.Name())
 	if err != nil {
 		return err
 	}
@@ -31,7 +32,7 @@ func (e *Engine) stop(ctx context.Context, v volume) error {
 		return err
 	}
 	crashpoint.Reach("stop/begin")
-	if err := e.Caches.Remove(ctx, v.name()); err != nil {
+	if err := e.Caches.Remove(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("stop/removed")
@@ -49,32 +50,32 @@ func (e *Engine) stop(ctx context.Context, v volume) error {
 	return nil
 }
 
-func (e *Engine) mayStop(v volume, dev cache.State) error {
+func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 	switch {
-	case e.holds.until(v.name()) != nil, dev.Held:
-		return v.fail(escache.CodeHeld, "it is held; release it first")
+	case e.holds.Until(v.Name()) != nil, dev.Held:
+		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:
-		return v.fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
+		return v.Fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
 	case dev.Failed:
-		return v.fail(escache.CodeCacheError,
+		return v.Fail(escache.CodeCacheError,
 			"the cache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
 	case !dev.Known:
-		return v.fail(escache.CodeDirtyUnknown, "the cache does not report how much is dirty")
+		return v.Fail(escache.CodeDirtyUnknown, "the cache does not report how much is dirty")
 	case dev.Dirty > 0:
-		return v.fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.Dirty)
+		return v.Fail(escache.CodeDirty, "%d bytes are not in Ceph yet; flush first", dev.Dirty)
 	}
 	return nil
 }
 
 // stayedClean counts again when nobody can write any more: between mayStop and the removal someone
 // could. It puts the device back if someone did.
-func (e *Engine) stayedClean(ctx context.Context, v volume, dev cache.State) error {
+func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.State) error {
 	dirty, err := e.Caches.Dirty(ctx, diskOf(v))
 	if err == nil && dirty == 0 {
 		return nil
 	}
 	if err == nil {
-		err = v.fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
+		err = v.Fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
 	_, back := e.Caches.Assemble(ctx, cache.Spec{Disk: diskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
 	return errors.Join(err, back)
@@ -82,9 +83,9 @@ func (e *Engine) stayedClean(ctx context.Context, v volume, dev cache.State) err
 
 // standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk
 // is not scanned again. It does so only if nothing was written since before.
-func (e *Engine) standsClean(v volume, before drbd.Status) {
+func (e *Engine) standsClean(v volume.Volume, before drbd.Status) {
 	after, up, err := e.replica(v.Minor)
 	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {
-		e.dirt.put(v.name(), dirtReading{written: after.DiskWrittenKiB, bytes: new(int64)})
+		e.dirt.put(v.Name(), dirtReading{written: after.DiskWrittenKiB, bytes: new(int64)})
 	}
 }

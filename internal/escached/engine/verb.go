@@ -6,6 +6,8 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Time limits of verbs. They are generous: every step has a tighter one.
@@ -41,7 +43,7 @@ func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb st
 	}
 	if err := e.turns.Acquire(waiting, 1); err != nil {
 		done()
-		return nil, nil, failOn(ref, escache.CodeBusy,
+		return nil, nil, problem.On(ref, escache.CodeBusy,
 			"other replicas are being laid or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
@@ -51,45 +53,45 @@ func (e *Engine) beginInTurn(ctx context.Context, ref escache.VolumeRef, verb st
 // lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the
 // volume is locked.
 func (e *Engine) lock(ref escache.VolumeRef, verb string) (release func(), err error) {
-	release, err = e.locks.Begin(nameOf(ref), verb)
+	release, err = e.locks.Begin(volume.NameOf(ref), verb)
 	if err != nil {
-		return nil, failOn(ref, escache.CodeBusy, "%s", err)
+		return nil, problem.On(ref, escache.CodeBusy, "%s", err)
 	}
 	return release, nil
 }
 
 // known returns the volume of a replica that is ready. It fails with CodeNotFound if there is none.
-func (e *Engine) known(ref escache.VolumeRef) (volume, error) {
-	v, ok := e.reg.get(nameOf(ref))
+func (e *Engine) known(ref escache.VolumeRef) (volume.Volume, error) {
+	v, ok := e.reg.Get(volume.NameOf(ref))
 	switch {
 	case !ok:
-		return volume{}, failOn(ref, escache.CodeNotFound, "%s has no replica of it; PUT %s lays one", e.cfg.Node, escache.PathReplica)
-	case v.Phase == phaseAbandoning:
-		return volume{}, failOn(ref, escache.CodeNotFound,
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound, "%s has no replica of it; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+	case v.Phase == volume.Abandoning:
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
 			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
 			v.Epoch, e.cfg.Node, escache.PathAbandon)
-	case v.Phase != phaseReady:
-		return volume{}, failOn(ref, escache.CodeNotFound, "its replica on %s was not completely laid or removed; repeat that call", e.cfg.Node)
+	case v.Phase != volume.Ready:
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound, "its replica on %s was not completely laid or removed; repeat that call", e.cfg.Node)
 	}
 	return v, nil
 }
 
 // connected returns the volume and its device. It fails with CodeNotConnected if there is no device
 // here.
-func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume, cache.State, error) {
+func (e *Engine) connected(ctx context.Context, ref escache.VolumeRef) (volume.Volume, cache.State, error) {
 	v, err := e.known(ref)
 	if err != nil {
 		return v, cache.State{}, err
 	}
-	dev, ok, err := e.device(ctx, v.name())
+	dev, ok, err := e.device(ctx, v.Name())
 	if err == nil && !ok {
-		err = failOn(ref, escache.CodeNotConnected, "it is not connected on %s", e.cfg.Node)
+		err = problem.On(ref, escache.CodeNotConnected, "it is not connected on %s", e.cfg.Node)
 	}
 	return v, dev, err
 }
 
 // withReplica locks the volume and runs do, if its replica is ready.
-func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume) error) error {
+func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume) error) error {
 	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
 	if err != nil {
 		return err
@@ -104,7 +106,7 @@ func (e *Engine) withReplica(ctx context.Context, ref escache.VolumeRef, verb st
 
 // withDevice locks the volume and runs do, if the volume is connected here.
 func (e *Engine) withDevice(
-	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, cache.State) error,
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume, cache.State) error,
 ) error {
 	ctx, done, err := e.begin(ctx, ref, verb, changeTimeout)
 	if err != nil {
@@ -121,9 +123,9 @@ func (e *Engine) withDevice(
 // change is withDevice for verbs that change the running device. It refuses while the volume is
 // held or its I/O is frozen.
 func (e *Engine) change(
-	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume, cache.State) error,
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume, cache.State) error,
 ) error {
-	return e.withDevice(ctx, ref, verb, func(ctx context.Context, v volume, dev cache.State) error {
+	return e.withDevice(ctx, ref, verb, func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		if err := e.mayTouch(ctx, v, dev); err != nil {
 			return err
 		}

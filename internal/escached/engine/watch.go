@@ -13,7 +13,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.watchStandbys(ctx)
 	go e.watchUnasked(ctx)
 	go e.watchAlone(ctx)
-	go e.space.watch(ctx)
+	go e.space.Watch(ctx)
 	e.watchHolds(ctx)
 }
 

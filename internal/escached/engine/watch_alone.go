@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -25,32 +26,32 @@ func (e *Engine) watchAlone(ctx context.Context) {
 	}
 	tries := map[string]try{}
 	for pause.For(ctx, alonePoll) == nil {
-		if len(e.reg.list()) == 0 {
+		if len(e.reg.List()) == 0 {
 			continue
 		}
 		table, err := e.States.Read()
 		if err != nil {
 			continue
 		}
-		for _, v := range e.reg.list() {
+		for _, v := range e.reg.List() {
 			st, now := table.Devices[v.Minor], e.now()
-			last, again := tries[v.name()]
+			last, again := tries[v.Name()]
 			switch {
 			case st.Connection != drbd.StandAlone:
 				if now.After(last.next) {
-					delete(tries, v.name())
+					delete(tries, v.Name())
 				}
 			case !again:
-				tries[v.name()] = try{next: now.Add(alonePoll / 2), wait: alonePoll}
+				tries[v.Name()] = try{next: now.Add(alonePoll / 2), wait: alonePoll}
 			case now.After(last.next):
-				tries[v.name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
+				tries[v.Name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
 				e.connectAgain(ctx, v)
 			}
 		}
 	}
 }
 
-func (e *Engine) connectAgain(ctx context.Context, v volume) {
+func (e *Engine) connectAgain(ctx context.Context, v volume.Volume) {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, verbConnectAgain, changeTimeout)
 	if err != nil {
 		return // a verb is running

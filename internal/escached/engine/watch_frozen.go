@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -20,7 +21,7 @@ const frozenPoll = 3 * time.Second
 func (e *Engine) watchFrozen(ctx context.Context) {
 	since := map[string]time.Time{}
 	for pause.For(ctx, frozenPoll) == nil {
-		if len(e.reg.list()) == 0 {
+		if len(e.reg.List()) == 0 {
 			continue
 		}
 		e.finishAbandoned(ctx)
@@ -28,19 +29,19 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		for _, v := range e.reg.list() {
+		for _, v := range e.reg.List() {
 			st := table.Devices[v.Minor]
-			if !st.Suspended || st.Linked() || v.Phase == phaseAbandoning {
-				delete(since, v.name())
+			if !st.Suspended || st.Linked() || v.Phase == volume.Abandoning {
+				delete(since, v.Name())
 				continue
 			}
-			if since[v.name()].IsZero() {
-				since[v.name()] = e.now()
+			if since[v.Name()].IsZero() {
+				since[v.Name()] = e.now()
 			}
-			if e.now().Sub(since[v.name()]) < askAgainEvery {
+			if e.now().Sub(since[v.Name()]) < askAgainEvery {
 				continue
 			}
-			since[v.name()] = e.now()
+			since[v.Name()] = e.now()
 			if err := e.askAgain(ctx, v); err != nil {
 				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
 			}
@@ -48,14 +49,14 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 	}
 }
 
-func (e *Engine) askAgain(ctx context.Context, v volume) error {
+func (e *Engine) askAgain(ctx context.Context, v volume.Volume) error {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, verbAskArbiter, changeTimeout)
 	if err != nil {
 		return nil // a verb is running; the next round asks
 	}
 	defer done()
-	if err := e.Replicator.Disconnect(ctx, v.name()); err != nil {
+	if err := e.Replicator.Disconnect(ctx, v.Name()); err != nil {
 		return fmt.Errorf("disconnect: %w", err)
 	}
-	return e.Replicator.Connect(ctx, v.name())
+	return e.Replicator.Connect(ctx, v.Name())
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -22,8 +23,8 @@ func (e *Engine) watchLeftovers(ctx context.Context) {
 	for pause.For(ctx, leftoverEvery) == nil {
 		now := map[string]bool{}
 		for _, v := range e.leftovers(ctx) {
-			now[v.name()] = true
-			if before[v.name()] {
+			now[v.Name()] = true
+			if before[v.Name()] {
 				e.dropLeftover(ctx, v)
 			}
 		}
@@ -32,7 +33,7 @@ func (e *Engine) watchLeftovers(ctx context.Context) {
 }
 
 // leftovers returns the volumes that are mapped or Primary but have no device and no running verb.
-func (e *Engine) leftovers(ctx context.Context) []volume {
+func (e *Engine) leftovers(ctx context.Context) []volume.Volume {
 	table, err := e.States.Read()
 	if err != nil {
 		return nil
@@ -43,34 +44,34 @@ func (e *Engine) leftovers(ctx context.Context) []volume {
 	}
 	mapped := map[string]bool{}
 	for _, m := range all {
-		mapped[nameOf(escache.VolumeRef{Pool: m.Pool, Image: m.Image})] = true
+		mapped[volume.NameOf(escache.VolumeRef{Pool: m.Pool, Image: m.Image})] = true
 	}
-	var held []volume
-	for _, v := range e.reg.list() {
-		if (mapped[v.name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.name()) == "" {
+	var held []volume.Volume
+	for _, v := range e.reg.List() {
+		if (mapped[v.Name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.Name()) == "" {
 			held = append(held, v)
 		}
 	}
 	if len(held) == 0 {
 		return nil
 	}
-	devices, err := e.Caches.States(ctx, namePrefix)
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(held, func(v volume) bool {
-		_, connected := devices[v.name()]
+	return slices.DeleteFunc(held, func(v volume.Volume) bool {
+		_, connected := devices[v.Name()]
 		return connected
 	})
 }
 
-func (e *Engine) dropLeftover(ctx context.Context, v volume) {
+func (e *Engine) dropLeftover(ctx context.Context, v volume.Volume) {
 	ctx, done, err := e.begin(ctx, v.VolumeRef, "clean_up", changeTimeout)
 	if err != nil {
 		return // a verb is running by now
 	}
 	defer done()
-	if _, connected, err := e.device(ctx, v.name()); err != nil || connected {
+	if _, connected, err := e.device(ctx, v.Name()); err != nil || connected {
 		return
 	}
 	if err := e.unmapAndDemote(ctx, v); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 type worldImages world
@@ -72,12 +73,14 @@ func (w *world) connected() int { return len(w.caches.Assembled()) }
 
 // state is that of the device.
 func (w *world) state() cache.State {
-	all, _ := w.caches.States(context.Background(), nameOf(ref))
-	return all[nameOf(ref)]
+	all, _ := w.caches.States(context.Background(), volume.NameOf(ref))
+	return all[volume.NameOf(ref)]
 }
 
 // setDirty leaves this much dirty on the disk of the volume.
-func (w *world) setDirty(bytes int64) { w.caches.SetDirty((*worldStore)(w).Path(nameOf(ref)), bytes) }
+func (w *world) setDirty(bytes int64) {
+	w.caches.SetDirty((*worldStore)(w).Path(volume.NameOf(ref)), bytes)
+}
 
 // blocks are those of a DRBD device or of the LV below it.
 func (w *world) blocks(path string) []byte { return w.caches.Raw(path) }

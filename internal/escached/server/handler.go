@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/escache/escache-csi/api/escache"
-	"github.com/escache/escache-csi/internal/escached/engine"
+	"github.com/escache/escache-csi/internal/escached/problem"
 )
 
 // Engine does the API's verbs on this host.
@@ -170,7 +170,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusOK, "application/json", answer)
 		return
 	}
-	p := engine.ProblemOf(err)
+	p := problem.Of(err)
 	if p.Code == escache.CodeUnknownPath || p.Code == escache.CodeMethodNotAllowed {
 		operation = "unknown" // otherwise each new path that a client makes up would add a metric
 	}
@@ -186,7 +186,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	methods, ok := a.routes[r.URL.Path]
 	if !ok {
-		return nil, fail(escache.CodeUnknownPath, "%s: the escache API v1 has no such path", r.URL.Path)
+		return nil, problem.New(escache.CodeUnknownPath, "%s: the escache API v1 has no such path", r.URL.Path)
 	}
 	do, ok := methods[r.Method]
 	if !ok {
@@ -196,7 +196,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		slices.Sort(allow)
 		w.Header().Set("Allow", strings.Join(allow, ", "))
-		return nil, fail(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
+		return nil, problem.New(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
 	}
 	if r.Method != http.MethodGet {
 		if err := a.ready(r.Context()); err != nil {

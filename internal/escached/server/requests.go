@@ -16,6 +16,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/problem"
 )
 
 // maxBody bounds a request's body, in bytes.
@@ -31,7 +32,7 @@ var (
 )
 
 func invalid(format string, args ...any) error {
-	return fail(escache.CodeInvalidRequest, format, args...)
+	return problem.New(escache.CodeInvalidRequest, format, args...)
 }
 
 // decode reads a body into a request. The body is one JSON value in UTF-8. Unknown fields are

@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/pause"
 	"github.com/escache/escache-csi/internal/tlsfiles"
 	"github.com/escache/escache-csi/internal/unixsocket"
@@ -44,7 +45,7 @@ type Server struct {
 // New returns a server for an engine.
 func New(cfg escached.Config, engine Engine, log *slog.Logger) *Server {
 	s := &Server{cfg: cfg, engine: engine, log: log, recovered: make(chan struct{})}
-	starting := fail(escache.CodeStuck, "escached is still finding out what is on this host; repeat the call in a moment")
+	starting := problem.New(escache.CodeStuck, "escached is still finding out what is on this host; repeat the call in a moment")
 	s.notYet.Store(&starting)
 	return s
 }
@@ -103,7 +104,7 @@ func (s *Server) recover(ctx context.Context) {
 			break
 		}
 		s.log.Error("recovery failed, it is tried again", "error", err)
-		problem := fail(escache.CodeStuck, "escached cannot read what is on this host: %v", err)
+		problem := problem.New(escache.CodeStuck, "escached cannot read what is on this host: %v", err)
 		s.notYet.Store(&problem)
 		if pause.For(ctx, recoverEvery) != nil {
 			return

@@ -1,4 +1,6 @@
-package engine
+// Package holds records which volumes are held, so that a hold ends even if escached does not live to
+// end it.
+package holds
 
 import (
 	"encoding/json"
@@ -10,12 +12,13 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// holds records which volumes are held and until when, in one file each under /run. The record must
+// Records says which volumes are held and until when, in one file each under /run. The record must
 // survive this process, so that the next one releases the hold. It must not survive a reboot, which
 // ends the suspension in the kernel.
-type holds struct {
+type Records struct {
 	dir string
 	mu  sync.Mutex
 	// none is true while it is known that nothing is held, which is nearly always. It saves reading
@@ -23,18 +26,20 @@ type holds struct {
 	none bool
 }
 
-func newHolds(dir string) *holds { return &holds{dir: dir} }
+// New returns the records in a directory, which need not exist yet.
+func New(dir string) *Records { return &Records{dir: dir} }
 
-type holdRecord struct {
+// Record is one hold.
+type Record struct {
 	escache.VolumeRef
 
 	Until time.Time `json:"until"`
 }
 
-func (h *holds) path(name string) string { return filepath.Join(h.dir, name) }
+func (h *Records) path(name string) string { return filepath.Join(h.dir, name) }
 
-// until returns when a volume's hold ends, or nil.
-func (h *holds) until(name string) *time.Time {
+// Until returns when a volume's hold ends, or nil.
+func (h *Records) Until(name string) *time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.none {
@@ -47,16 +52,17 @@ func (h *holds) until(name string) *time.Time {
 	return &r.Until
 }
 
-func (h *holds) read(name string) (holdRecord, error) {
-	var r holdRecord
-	data, err := os.ReadFile(h.path(name)) //nolint:gosec // the directory is ours, and so are the names in it
+func (h *Records) read(name string) (Record, error) {
+	var r Record
+	data, err := os.ReadFile(h.path(name))
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
 	return r, err
 }
 
-func (h *holds) put(r holdRecord) error {
+// Put records a hold, or its new end.
+func (h *Records) Put(r Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.none = false
@@ -64,12 +70,12 @@ func (h *holds) put(r holdRecord) error {
 	if err == nil {
 		err = os.MkdirAll(h.dir, 0o700)
 	}
-	tmp := h.path("." + nameOf(r.VolumeRef))
+	tmp := h.path("." + volume.NameOf(r.VolumeRef))
 	if err == nil {
 		err = os.WriteFile(tmp, data, 0o600)
 	}
 	if err == nil {
-		err = os.Rename(tmp, h.path(nameOf(r.VolumeRef)))
+		err = os.Rename(tmp, h.path(volume.NameOf(r.VolumeRef)))
 	}
 	if err != nil {
 		return fmt.Errorf("record the hold: %w", err)
@@ -77,26 +83,27 @@ func (h *holds) put(r holdRecord) error {
 	return nil
 }
 
-func (h *holds) drop(name string) error {
+// Drop forgets a volume's hold. Forgetting what is not there succeeds.
+func (h *Records) Drop(name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) { //nolint:gosec // as above
+	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("forget the hold: %w", err)
 	}
 	return nil
 }
 
-// list returns all holds.
-func (h *holds) list() []holdRecord {
+// List returns all holds.
+func (h *Records) List() []Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.none {
 		return nil
 	}
 	entries, err := os.ReadDir(h.dir)
-	var out []holdRecord
+	var out []Record
 	for _, entry := range entries {
-		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), namePrefix) {
+		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), volume.NamePrefix) {
 			out = append(out, r)
 		}
 	}

@@ -1,4 +1,6 @@
-package engine
+// Package volume has what this host knows of its volumes: each replica as the tags of its logical
+// volume describe it, and the registry of all of them.
+package volume
 
 import (
 	"crypto/sha256"
@@ -9,27 +11,28 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/problem"
 )
 
-// namePrefix begins every name that escached gives to kernel objects. escached does not touch
+// NamePrefix begins every name that escached gives to kernel objects. escached does not touch
 // objects with other names.
-const namePrefix = "escache-"
+const NamePrefix = "escache-"
 
-// phase says how far laying or removing a replica got.
-type phase string
+// Phase says how far laying or removing a replica got.
+type Phase string
 
 const (
-	phaseCreating phase = "creating" // nothing was ever written through it
-	phaseReady    phase = "ready"
-	phaseDeleting phase = "deleting" // the removal is decided, and repeated until it succeeds
+	Creating Phase = "creating" // nothing was ever written through it
+	Ready    Phase = "ready"
+	Deleting Phase = "deleting" // the removal is decided, and repeated until it succeeds
 	// Another node has taken the volume over. The device here is being given up; that is repeated
 	// until it succeeds.
-	phaseAbandoning phase = "abandoning"
+	Abandoning Phase = "abandoning"
 )
 
-// volume describes one replica on this host. It is stored in the tags of the logical volume and
+// Volume describes one replica on this host. It is stored in the tags of the logical volume and
 // nowhere else.
-type volume struct {
+type Volume struct {
 	escache.VolumeRef
 
 	ImageID    string
@@ -45,19 +48,21 @@ type volume struct {
 	Joined bool
 	// Formatted is set before this host makes the device available for the first time.
 	Formatted bool
-	Phase     phase
+	Phase     Phase
 }
 
-// nameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
+// NameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
 // three, however long the names of pool and image are.
-func nameOf(ref escache.VolumeRef) string {
+func NameOf(ref escache.VolumeRef) string {
 	sum := sha256.Sum256([]byte(ref.Pool + "/" + ref.Image))
-	return namePrefix + hex.EncodeToString(sum[:8])
+	return NamePrefix + hex.EncodeToString(sum[:8])
 }
 
-func (v volume) name() string { return nameOf(v.VolumeRef) }
+// Name returns the name of the volume's LV, DRBD resource and device.
+func (v Volume) Name() string { return NameOf(v.VolumeRef) }
 
-func (v volume) tags() map[string]string {
+// Tags returns the tags that describe the volume. Parse reads them back.
+func (v Volume) Tags() map[string]string {
 	return map[string]string{
 		"v": "1", "pool": v.Pool, "image": v.Image, "image-id": v.ImageID, "phase": string(v.Phase),
 		"size": strconv.FormatInt(v.SizeBytes, 10), "cache": strconv.FormatInt(v.CacheBytes, 10),
@@ -67,8 +72,8 @@ func (v volume) tags() map[string]string {
 	}
 }
 
-// parseVolume reads a volume from the tags of its LV. Missing or inconsistent tags are errors.
-func parseVolume(lv lvm.Volume) (volume, error) {
+// Parse reads a volume from the tags of its LV. Missing or inconsistent tags are errors.
+func Parse(lv lvm.Volume) (Volume, error) {
 	var errs []error
 	number := func(key string) int64 {
 		n, err := strconv.ParseInt(lv.Tags[key], 10, 64)
@@ -84,23 +89,23 @@ func parseVolume(lv lvm.Volume) (volume, error) {
 		}
 		return escache.ReplicaNode{Name: name, Address: address}
 	}
-	v := volume{
+	v := Volume{
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size"), CacheBytes: number("cache"),
 		Self: node("self"), Peer: node("peer"), Port: int(number("port")), Minor: int(number("minor")),
 		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
-		Phase: phase(lv.Tags["phase"]),
+		Phase: Phase(lv.Tags["phase"]),
 	}
 	switch {
 	case lv.Tags["v"] != "1":
 		errs = append(errs, fmt.Errorf("tag v: this version does not know layout %q", lv.Tags["v"]))
-	case v.name() != lv.Name:
-		errs = append(errs, fmt.Errorf("the tags belong to %s/%s, whose LV is named %s", v.Pool, v.Image, v.name()))
-	case v.Phase != phaseCreating && v.Phase != phaseReady && v.Phase != phaseDeleting && v.Phase != phaseAbandoning:
+	case v.Name() != lv.Name:
+		errs = append(errs, fmt.Errorf("the tags belong to %s/%s, whose LV is named %s", v.Pool, v.Image, v.Name()))
+	case v.Phase != Creating && v.Phase != Ready && v.Phase != Deleting && v.Phase != Abandoning:
 		errs = append(errs, fmt.Errorf("tag phase: %q is unknown", v.Phase))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return volume{}, fmt.Errorf("logical volume %s: %w", lv.Name, err)
+		return Volume{}, fmt.Errorf("logical volume %s: %w", lv.Name, err)
 	}
 	return v, nil
 }
@@ -112,4 +117,17 @@ func cutLast(s string, sep byte) (before, after string, found bool) {
 		}
 	}
 	return s, "", false
+}
+
+// Fail returns an error about this volume that the API answers with code.
+func (v Volume) Fail(code escache.Code, format string, args ...any) error {
+	return problem.On(v.VolumeRef, code, format, args...)
+}
+
+// About adds which volume an error of a layer is about. The error keeps its code.
+func (v Volume) About(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s/%s: %w", v.Pool, v.Image, err)
 }

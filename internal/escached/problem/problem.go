@@ -1,4 +1,6 @@
-package engine
+// Package problem has the errors with which the API answers: codes of the API, and which code an
+// error of a layer gets.
+package problem
 
 import (
 	"context"
@@ -14,28 +16,15 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// fail returns an error that the API answers with code. The text tells the operator what to do
+// New returns an error that the API answers with code. The text tells the operator what to do
 // next.
-func fail(code escache.Code, format string, args ...any) error {
+func New(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// failOn is fail with a text that begins with the volume.
-func failOn(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
-	return fail(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
-}
-
-// about adds which volume an error of a layer is about. The error keeps its code.
-func (v volume) about(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s/%s: %w", v.Pool, v.Image, err)
-}
-
-// fail returns an error about this volume.
-func (v volume) fail(code escache.Code, format string, args ...any) error {
-	return failOn(v.VolumeRef, code, format, args...)
+// On is New with a text that begins with the volume.
+func On(ref escache.VolumeRef, code escache.Code, format string, args ...any) error {
+	return New(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
 }
 
 // codeOf maps the layers' sentinel errors to the API's codes. Nothing else does.
@@ -74,8 +63,8 @@ func codeOf(err error) escache.Code {
 	return escache.CodeInternal
 }
 
-// ProblemOf returns the body with which the API answers err.
-func ProblemOf(err error) *escache.Problem {
+// Of returns the body with which the API answers err.
+func Of(err error) *escache.Problem {
 	var p *escache.Problem
 	if errors.As(err, &p) {
 		// What was wrapped around the problem says where it happened, which is of no use to the
