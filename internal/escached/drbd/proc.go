@@ -111,7 +111,8 @@ func parse(r io.Reader) (Table, error) {
 				continue
 			}
 			t.Devices[minor] = Status{
-				Connection: escache.LinkState(m[2]), Role: m[3], PeerRole: m[4], Disk: escache.DiskState(m[5]), PeerDisk: escache.DiskState(m[6]),
+				Connection: escache.LinkState(m[2]), Role: m[3], PeerRole: m[4],
+				Disk: escache.DiskState(m[5]), PeerDisk: escache.DiskState(m[6]),
 				Suspended: strings.HasPrefix(m[7], "s"), SyncedPercent: 100,
 			}
 			continue

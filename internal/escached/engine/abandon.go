@@ -248,7 +248,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if err := e.retag(ctx, v, ready); err != nil {
 		return err
 	}
-	e.dirt.drop(v.Name())
+	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	e.log.Warn("gave up the device of a volume that another node has taken over", "pool", v.Pool, "image", v.Image, "epoch", v.Epoch)
 	crashpoint.Reach("abandon/ready")

@@ -93,7 +93,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	crashpoint.Reach("delete_replica/lv_removed")
 	e.space.Changed(ctx, -v.CacheBytes)
 	e.reg.Drop(v.Name())
-	e.dirt.drop(v.Name())
+	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	return nil
 }

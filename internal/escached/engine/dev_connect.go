@@ -147,7 +147,7 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/linked")
-	e.dirt.drop(v.Name())
+	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }

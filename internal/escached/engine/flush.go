@@ -51,7 +51,7 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 	for {
 		answer, goOn, err := e.flushOnce(ctx, v, timer.C)
 		if err != nil || !goOn {
-			e.metrics.flushed(v, e.now().Sub(start), answer.flushed, answer.Clean)
+			e.metrics.Flushed(v, e.now().Sub(start), answer.flushed, answer.Clean)
 			return answer.FlushResponse, err
 		}
 	}

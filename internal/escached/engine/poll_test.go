@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
+	"github.com/escache/escache-csi/internal/escached/engine/standby"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -105,12 +106,12 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	if got := dirty(); got != nil {
 		t.Errorf("nobody looked yet: %d", *got)
 	}
-	e.scanStandbys(t.Context())
+	e.standbys.ScanAll(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("after a look: %v", got)
 	}
 	looks := w.looked()
-	e.scanStandbys(t.Context())
+	e.standbys.ScanAll(t.Context())
 	if w.looked() != looks {
 		t.Error("looked at again although nothing was written")
 	}
@@ -121,7 +122,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 		t.Errorf("written to since: %d", *got)
 	}
 	// Whoever asks about this one volume gets an answer.
-	e.dirt.drop(volume.NameOf(ref))
+	e.standbys.Drop(volume.NameOf(ref))
 	s, err := e.Status(t.Context(), &ref)
 	if err != nil || s.Volumes[0].DirtyBytes == nil {
 		t.Errorf("asked about it alone: %+v, %v", s.Volumes[0], err)
@@ -132,13 +133,13 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	}
 	alone := drbd.Status{Connection: "WFConnection", Role: drbd.Secondary, Disk: drbd.UpToDate, PeerDisk: drbd.Outdated, DiskWrittenKiB: 50}
 	w.minors[100], w.caches.DirtyErr = alone, errors.New("the disk does not answer")
-	e.scanStandbys(t.Context())
+	e.standbys.ScanAll(t.Context())
 	if got := dirty(); got != nil {
 		t.Errorf("after a look that failed: %d", *got)
 	}
 	w.caches.DirtyErr = nil
-	e.now = func() time.Time { return time.Now().Add(rereadAfter + time.Minute) }
-	e.scanStandbys(t.Context())
+	e.now = func() time.Time { return time.Now().Add(standby.RereadAfter + time.Minute) }
+	e.standbys.ScanAll(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("the only current copy, looked at once its disk answers again: %v", got)
 	}
@@ -146,7 +147,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	st.PeerRole, st.DiskWrittenKiB = drbd.Primary, 99
 	w.minors[100] = st
 	looks = w.looked()
-	e.scanStandbys(t.Context())
+	e.standbys.ScanAll(t.Context())
 	if w.looked() != looks {
 		t.Error("the standby of a running volume is looked at again and again")
 	}

@@ -106,7 +106,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
 		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter,
 		// which is asked at the promotion, keeps an outdated copy from being used.
-		e.log.Warn("the replica is outdated according to the record, but could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
+		e.log.Warn("the replica is outdated according to the record, but could not be marked",
+			"pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.ensureUp(ctx, v); err != nil {

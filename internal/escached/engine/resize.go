@@ -20,7 +20,8 @@ func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
 
 func (e *Engine) resize(ctx context.Context, v volume.Volume, dev cache.State, bytes int64) error {
 	if bytes < dev.Bytes {
-		return problem.New(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
+		return problem.New(escache.CodeInvalidRequest,
+			"sizeBytes: %s/%s has %d bytes already; a device never shrinks", v.Pool, v.Image, dev.Bytes)
 	}
 	if bytes > dev.Bytes {
 		if err := e.waitForSize(ctx, v, bytes); err != nil {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
-	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -27,33 +26,48 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		volumes = []volume.Volume{v}
 	}
-	if len(volumes) == 0 {
-		return out, nil
-	}
-	table, err := e.States.Read()
-	if err != nil {
-		return out, err
-	}
-	devices, err := e.Caches.States(ctx, volume.NamePrefix)
-	if err != nil {
+	readings, err := e.read(ctx, volumes)
+	if err != nil || len(readings) == 0 {
 		return out, err
 	}
 	clients := e.clients()
-	for _, v := range volumes {
-		st, up := table.Devices[v.Minor]
-		dev, connected := devices[v.Name()]
-		s := e.describe(v, st, up)
+	for _, r := range readings {
+		s := e.describe(r)
 		switch {
-		case connected:
-			e.describeDevice(&s, v, dev)
-			s.ClientAddress = clients[dev.Origin]
-		case up && ref != nil:
-			s.DirtyBytes = e.standbyDirty(ctx, v, st)
-		case up:
-			s.DirtyBytes = e.dirt.known(v.Name(), st)
+		case r.Connected:
+			e.describeDevice(&s, r)
+			s.ClientAddress = clients[r.Device.Origin]
+		case r.Up && ref != nil:
+			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
+		case r.Up:
+			s.DirtyBytes = e.standbys.Known(r.Name(), r.Replica)
 		}
-		e.describeFault(&s, v, st, up, connected)
+		e.describeFault(&s, r)
 		out.Volumes = append(out.Volumes, s)
+	}
+	return out, nil
+}
+
+// read returns the volumes with what the kernel says of them now. It starts no child and waits for
+// no I/O.
+func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Reading, error) {
+	if len(volumes) == 0 {
+		return nil, nil
+	}
+	table, err := e.States.Read()
+	if err != nil {
+		return nil, err
+	}
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]volume.Reading, 0, len(volumes))
+	for _, v := range volumes {
+		r := volume.Reading{Volume: v}
+		r.Replica, r.Up = table.Devices[v.Minor]
+		r.Device, r.Connected = devices[v.Name()]
+		out = append(out, r)
 	}
 	return out, nil
 }
@@ -71,35 +85,37 @@ func (e *Engine) clients() map[string]string {
 	return out
 }
 
-func (e *Engine) describe(v volume.Volume, st drbd.Status, up bool) escache.VolumeStatus {
+func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 	s := escache.VolumeStatus{
-		VolumeRef: v.VolumeRef, ImageID: v.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: v.Epoch,
-		CacheBytes: v.CacheBytes, SizeBytes: v.SizeBytes, Port: v.Port, Minor: v.Minor, SyncedPercent: 100,
-		Peers: []escache.Peer{{Name: v.Peer.Name, Address: v.Peer.Address, ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown}},
+		VolumeRef: r.VolumeRef, ImageID: r.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: r.Epoch,
+		CacheBytes: r.CacheBytes, SizeBytes: r.SizeBytes, Port: r.Port, Minor: r.Minor, SyncedPercent: 100,
+		Peers: []escache.Peer{{
+			Name: r.Peer.Name, Address: r.Peer.Address, ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown,
+		}},
 	}
-	if up {
-		s.Role, s.DiskState = escache.Role(st.Role), st.Disk
-		s.SyncedPercent, s.IOSuspended = st.SyncedPercent, st.Suspended
-		s.Peers[0].ConnectionState, s.Peers[0].DiskState = st.Connection, st.PeerDisk
+	if r.Up {
+		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
+		s.SyncedPercent, s.IOSuspended = r.Replica.SyncedPercent, r.Replica.Suspended
+		s.Peers[0].ConnectionState, s.Peers[0].DiskState = r.Replica.Connection, r.Replica.PeerDisk
 	}
 	return s
 }
 
-func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume.Volume, dev cache.State) {
+func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	s.State, s.Mode = escache.StateConnected, escache.ModeWriteback
-	if dev.Options.Mode == cache.Writethrough {
+	if r.Device.Options.Mode == cache.Writethrough {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
-	if e.locks.Running(v.Name()) == "flush" {
+	if e.locks.Running(r.Name()) == "flush" {
 		s.State = escache.StateFlushing
 	}
-	if dev.Known {
-		s.DirtyBytes = &dev.Dirty
+	if r.Device.Known {
+		s.DirtyBytes = &r.Device.Dirty
 	}
-	s.SizeBytes = dev.Bytes
-	s.Device = devicePath(e.cfg.DeviceDir, v)
-	s.HeldUntil = e.holds.Until(v.Name())
-	if dev.Failed {
+	s.SizeBytes = r.Device.Bytes
+	s.Device = devicePath(e.cfg.DeviceDir, r.Volume)
+	s.HeldUntil = e.holds.Until(r.Name())
+	if r.Device.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,
 			"the cache could not write back to Ceph and fails all I/O; flush clears it once Ceph is back")
@@ -107,33 +123,33 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, v volume.Volume, dev ca
 }
 
 // describeFault sets the most serious error of the volume.
-func (e *Engine) describeFault(s *escache.VolumeStatus, v volume.Volume, st drbd.Status, up, connected bool) {
-	stuck := e.Stuck()[v.Name()]
+func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
+	stuck := e.Stuck()[r.Name()]
 	switch {
 	case stuck != nil:
 		s.Error = fault(escache.CodeStuck, stuck.Error())
 	case s.Error != nil:
-	case v.Phase == volume.Abandoning:
+	case r.Phase == volume.Abandoning:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeStaleEpoch, fmt.Sprintf(
 			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s",
-			v.Epoch, escache.PathAbandon))
-	case v.Phase != volume.Ready:
+			r.Epoch, escache.PathAbandon))
+	case r.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")
-	case !up:
+	case !r.Up:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
-	case st.Disk.Lost():
+	case r.Replica.Disk.Lost():
 		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
-		if !connected {
+		if !r.Connected {
 			s.State = escache.StateError
 		}
-	case st.Suspended:
+	case r.Replica.Suspended:
 		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
-			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", v.Peer.Name))
+			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", r.Peer.Name))
 	}
-	if failed, ok := e.faults.Load(v.Name()); ok && s.Error == nil {
+	if failed, ok := e.faults.Load(r.Name()); ok && s.Error == nil {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
 	}

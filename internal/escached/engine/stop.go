@@ -86,6 +86,6 @@ func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.Sta
 func (e *Engine) standsClean(v volume.Volume, before drbd.Status) {
 	after, up, err := e.replica(v.Minor)
 	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {
-		e.dirt.put(v.Name(), dirtReading{written: after.DiskWrittenKiB, bytes: new(int64)})
+		e.standbys.SetClean(v.Name(), after)
 	}
 }

@@ -65,13 +65,15 @@ func (e *Engine) known(ref escache.VolumeRef) (volume.Volume, error) {
 	v, ok := e.reg.Get(volume.NameOf(ref))
 	switch {
 	case !ok:
-		return volume.Volume{}, problem.On(ref, escache.CodeNotFound, "%s has no replica of it; PUT %s lays one", e.cfg.Node, escache.PathReplica)
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
+			"%s has no replica of it; PUT %s lays one", e.cfg.Node, escache.PathReplica)
 	case v.Phase == volume.Abandoning:
 		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
 			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
 			v.Epoch, e.cfg.Node, escache.PathAbandon)
 	case v.Phase != volume.Ready:
-		return volume.Volume{}, problem.On(ref, escache.CodeNotFound, "its replica on %s was not completely laid or removed; repeat that call", e.cfg.Node)
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
+			"its replica on %s was not completely laid or removed; repeat that call", e.cfg.Node)
 	}
 	return v, nil
 }

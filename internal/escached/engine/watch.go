@@ -10,7 +10,7 @@ import (
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watchFrozen(ctx)
 	go e.watchLeftovers(ctx)
-	go e.watchStandbys(ctx)
+	go e.standbys.Watch(ctx)
 	go e.watchUnasked(ctx)
 	go e.watchAlone(ctx)
 	go e.space.Watch(ctx)

@@ -76,7 +76,8 @@ func (r *Registry) Reserve(v Volume, limit int) error {
 		}
 	}
 	if len(r.volumes) >= limit {
-		return problem.New(escache.CodeNoRoom, "this host already has %d volumes, its limit; place the replica elsewhere or raise maxVolumes", limit)
+		return problem.New(escache.CodeNoRoom,
+			"this host already has %d volumes, its limit; place the replica elsewhere or raise maxVolumes", limit)
 	}
 	r.volumes[v.Name()] = v
 	return nil

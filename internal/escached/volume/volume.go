@@ -22,11 +22,14 @@ const NamePrefix = "escache-"
 type Phase string
 
 const (
-	Creating Phase = "creating" // nothing was ever written through it
-	Ready    Phase = "ready"
-	Deleting Phase = "deleting" // the removal is decided, and repeated until it succeeds
-	// Another node has taken the volume over. The device here is being given up; that is repeated
-	// until it succeeds.
+	// Creating means that the replica is being laid. Nothing was ever written through it.
+	Creating Phase = "creating"
+	// Ready means that the replica is laid.
+	Ready Phase = "ready"
+	// Deleting means that the removal is decided. It is repeated until it succeeds.
+	Deleting Phase = "deleting"
+	// Abandoning means that another node has taken the volume over. The device here is being given
+	// up, which is repeated until it succeeds.
 	Abandoning Phase = "abandoning"
 )
 

@@ -132,17 +132,18 @@ func (u *fakeFile) Close() error {
 
 type originFile map[int64][]byte
 
-func (o originFile) ReadAt(p []byte, at int64) (int, error) { clear(p); return len(p), o.read(p, at) }
+func (o originFile) ReadAt(p []byte, at int64) (int, error) {
+	clear(p)
+	copy(p, o[at])
+	return len(p), nil
+}
+
 func (o originFile) WriteAt(p []byte, at int64) (int, error) {
 	o[at] = slices.Clone(p)
 	return len(p), nil
 }
-func (o originFile) Close() error { return nil }
 
-func (o originFile) read(p []byte, at int64) error {
-	copy(p, o[at])
-	return nil
-}
+func (o originFile) Close() error { return nil }
 
 type rawFile struct{ d *disk }
 

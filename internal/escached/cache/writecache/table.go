@@ -99,11 +99,12 @@ func parseTable(bytes int64, text string) (table, error) {
 // counters is what the kernel counts for one cache. All but blocks and free start at zero when it
 // is assembled; blocks is zero while it cannot say anything.
 type counters struct {
+	cache.Counters
+
 	failed    bool
 	blocks    int64
 	free      int64
 	writeback int64
-	cache.Counters
 }
 
 // parseCounters reads a status line (Documentation/admin-guide/device-mapper/writecache.rst).

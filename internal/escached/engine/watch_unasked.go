@@ -142,6 +142,7 @@ func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
 		return
 	}
 	if err := e.markFromRecord(ctx, v, e.cfg.ArbiterTimeout); err != nil {
-		e.log.Warn("the replica is outdated according to the record, but could not be marked", "pool", v.Pool, "image", v.Image, "error", err)
+		e.log.Warn("the replica is outdated according to the record, but could not be marked",
+			"pool", v.Pool, "image", v.Image, "error", err)
 	}
 }

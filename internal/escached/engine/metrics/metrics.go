@@ -1,4 +1,5 @@
-package engine
+// Package metrics exports the state of this host and its volumes, and what flushes have done.
+package metrics
 
 import (
 	"context"
@@ -13,21 +14,29 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// measures holds the metrics that flush calls update. Everything else is read from the kernel at
-// each scrape.
-type measures struct {
+// Metrics has the engine's metrics. Flush calls update two of them. Everything else is read from the
+// kernel at each scrape.
+type Metrics struct {
+	node     func(context.Context) (escache.Node, error)
+	readings func(context.Context) ([]volume.Reading, error)
+
 	flushSeconds *prometheus.HistogramVec
 	flushBytes   *prometheus.CounterVec
 }
 
-func newMeasures() *measures {
-	m := &measures{
+// New returns the metrics. node and readings read the state of host and volumes.
+func New(
+	node func(context.Context) (escache.Node, error), readings func(context.Context) ([]volume.Reading, error),
+) *Metrics {
+	m := &Metrics{
+		node: node, readings: readings,
 		flushSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "escached_flush_seconds", Help: "Duration of flush calls, by whether the cache was clean at the end.",
 			Buckets: []float64{0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000},
 		}, []string{"clean"}),
 		flushBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "escached_flushed_bytes_total", Help: "Bytes written back by flush calls. Divided by escached_flush_seconds_sum: the flush rate.",
+			Name: "escached_flushed_bytes_total",
+			Help: "Bytes written back by flush calls. Divided by escached_flush_seconds_sum: the flush rate.",
 		}, []string{"pool", "image"}),
 	}
 	for _, clean := range []string{"true", "false"} {
@@ -36,18 +45,20 @@ func newMeasures() *measures {
 	return m
 }
 
-func (m *measures) flushed(v volume.Volume, took time.Duration, bytes int64, clean bool) {
+// Flushed counts one flush call: how long it took, how much it wrote back, and whether the cache was
+// clean at the end.
+func (m *Metrics) Flushed(v volume.Volume, took time.Duration, bytes int64, clean bool) {
 	m.flushSeconds.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
 	m.flushBytes.WithLabelValues(v.Pool, v.Image).Add(float64(max(0, bytes)))
 }
 
-// Collectors returns all metrics of the engine.
-func (e *Engine) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{collector{e}, e.metrics.flushSeconds, e.metrics.flushBytes}
+// Collectors returns all metrics.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{collector{m}, m.flushSeconds, m.flushBytes}
 }
 
 // collector reads the state of host and volumes at each scrape.
-type collector struct{ e *Engine }
+type collector struct{ m *Metrics }
 
 // scrapeTimeout bounds reading the state for one scrape.
 const scrapeTimeout = 20 * time.Second
@@ -60,27 +71,22 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	if n, err := c.e.Node(ctx); err == nil {
+	if n, err := c.m.node(ctx); err == nil {
 		collectNode(scrape{ch: ch}, n)
 	}
-	table, err := c.e.States.Read()
+	readings, err := c.m.readings(ctx)
 	if err != nil {
 		return
 	}
-	devices, err := c.e.Caches.States(ctx, volume.NamePrefix)
-	if err != nil {
-		return
-	}
-	for _, v := range c.e.reg.List() {
-		s := scrape{ch: ch, labels: []string{"pool", "image"}, values: []string{v.Pool, v.Image}}
-		s.gauge("volume_cache_bytes", "Size of the volume's cache.", float64(v.CacheBytes))
-		if st, up := table.Devices[v.Minor]; up {
-			collectReplica(s, st)
+	for _, r := range readings {
+		s := scrape{ch: ch, labels: []string{"pool", "image"}, values: []string{r.Pool, r.Image}}
+		s.gauge("volume_cache_bytes", "Size of the volume's cache.", float64(r.CacheBytes))
+		if r.Up {
+			collectReplica(s, r.Replica)
 		}
-		dev, connected := devices[v.Name()]
-		s.gauge("volume_connected", "1 if the volume is connected on this host.", truth(connected))
-		if connected {
-			collectDevice(s, dev)
+		s.gauge("volume_connected", "1 if the volume is connected on this host.", truth(r.Connected))
+		if r.Connected {
+			collectDevice(s, r.Device)
 		}
 	}
 }

@@ -1,0 +1,18 @@
+package volume
+
+import (
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+)
+
+// Reading is a volume with what the kernel says of it at one moment.
+type Reading struct {
+	Volume
+
+	// Replica is DRBD's state of it. Up is false while DRBD does not run it.
+	Replica drbd.Status
+	Up      bool
+	// Device is the assembled cache. Connected is false while there is none.
+	Device    cache.State
+	Connected bool
+}
