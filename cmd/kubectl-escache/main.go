@@ -1,4 +1,5 @@
-// Command kubectl-escache is a kubectl plugin for those who run escache-csi: state, flushing, evacuation and the few dangerous verbs.
+// Command kubectl-escache is the kubectl plugin of escache-csi. It shows the state of caches, flushes
+// them, evacuates hosts and discards lost caches.
 package main
 
 import (

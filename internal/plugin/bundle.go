@@ -25,9 +25,9 @@ func (c *cli) supportBundle() *cobra.Command {
 	var file, namespace string
 	command := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Collect what a bug report needs, without secrets",
-		Long: "Collect what a bug report needs into a .tar.gz: the driver's objects, nodes, volumes, Events and the logs of its pods.\n" +
-			"Secrets and ConfigMaps are not read; what looks like a key is cut from logs. Look into it before you send it.",
+		Short: "Collect the facts for a bug report, without secrets",
+		Long: "Collect the facts for a bug report into a .tar.gz: the driver's objects, nodes, volumes, Events and the logs of its\n" +
+			"pods. It reads no Secrets and no ConfigMaps, and cuts text that looks like a key. Check the file before you send it.",
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if file == "" {
@@ -36,7 +36,7 @@ func (c *cli) supportBundle() *cobra.Command {
 			return c.runBundle(command.Context(), file, namespace)
 		},
 	}
-	command.Flags().StringVarP(&file, "file", "f", "", "write to this file; empty: a name made from the time")
+	command.Flags().StringVarP(&file, "file", "f", "", "write to this file (default: a name with the current time)")
 	command.Flags().StringVar(&namespace, "driver-namespace", "escache-system", "namespace of the driver's pods")
 	return command
 }
@@ -72,13 +72,13 @@ func (c *cli) runBundle(ctx context.Context, path, namespace string) (err error)
 	}
 	c.printf("%s: %d files", path, b.files)
 	if len(b.gaps) > 0 {
-		c.printf("; %d things could not be read, see gaps.txt in it", len(b.gaps))
+		c.printf("; %d could not be read, see gaps.txt in it", len(b.gaps))
 	}
 	c.printf("\n")
 	return nil
 }
 
-// bundle is an archive in the making. What cannot be read becomes a gap, not an end.
+// bundle writes an archive. If something cannot be read, it notes a gap and goes on.
 type bundle struct {
 	archive *tar.Writer
 	now     time.Time
@@ -138,7 +138,7 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 	}
 }
 
-// logLines of each container, and of the one before it, are taken.
+// logLines is how many lines are read of each container's log, and of its log before the last restart.
 const logLines = 2000
 
 func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace string) {
@@ -152,7 +152,7 @@ func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace 
 		return
 	}
 	if len(pods.Items) == 0 {
-		b.gaps = append(b.gaps, fmt.Sprintf("logs: no pods in namespace %s; --driver-namespace names another", namespace))
+		b.gaps = append(b.gaps, fmt.Sprintf("logs: no pods in namespace %s; choose another one with --driver-namespace", namespace))
 	}
 	for _, pod := range pods.Items {
 		for _, container := range pod.Spec.Containers {

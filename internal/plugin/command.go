@@ -1,5 +1,5 @@
-// Package plugin is kubectl-escache, the plugin for operators. It talks to the Kubernetes API and to nothing else: what it
-// shows is what the driver has put on record, and what it asks for it asks for by objects of escache.io.
+// Package plugin is kubectl-escache, the kubectl plugin for operators. It talks only to the Kubernetes
+// API: it shows what the driver has recorded there, and requests work by creating objects of escache.io.
 package plugin
 
 import (
@@ -28,10 +28,10 @@ import (
 // Exit codes, for scripts.
 const (
 	exitDone     = 0
-	exitFailed   = 1 // refused, not there, or the work itself failed
+	exitFailed   = 1 // refused, not found, or the work failed
 	exitUsage    = 2 // the command line is wrong
-	exitTimeUp   = 3 // still going on when --timeout was over, or somebody no longer waited
-	exitDeclined = 4 // the name that was typed was another one
+	exitTimeUp   = 3 // not finished within --timeout, or interrupted
+	exitDeclined = 4 // the user did not type the name
 )
 
 var (
@@ -45,7 +45,7 @@ var (
 func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	klog.SetLogger(klog.Logger{}) // client-go's own lines are not for operators
+	klog.SetLogger(klog.Logger{}) // operators need none of client-go's log lines
 	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
 	command.SetArgs(args)
 	command.SetIn(in)
@@ -68,7 +68,7 @@ func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int
 	}
 }
 
-// cli is what every verb has.
+// cli holds what every verb needs.
 type cli struct {
 	genericiooptions.IOStreams
 
@@ -105,7 +105,7 @@ func noArgs(command *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneArg is for verbs on one thing, which what names.
+// oneArg accepts exactly one argument; what is its name in the usage line.
 func oneArg(what string) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -118,7 +118,7 @@ func oneArg(what string) cobra.PositionalArgs {
 // requestTimeout bounds one request to the API server, unless --request-timeout says otherwise.
 const requestTimeout = 30 * time.Second
 
-// connect returns a client of the cluster that flags and kubeconfig name.
+// connect returns a client for the API server that the flags and the kubeconfig name.
 func (c *cli) connect() (client.WithWatch, error) {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
@@ -127,7 +127,8 @@ func (c *cli) connect() (client.WithWatch, error) {
 	if config.Timeout == 0 {
 		config.Timeout = requestTimeout
 	}
-	// The API server's own fairness is what bounds calls. The client's default would make looking wait, and fail near the end of --timeout.
+	// The API server limits calls itself (priority and fairness). The client's default limit would delay polls, and make
+	// them fail near the end of --timeout.
 	config.QPS = -1
 	config.WarningHandler = nil
 	scheme := runtime.NewScheme()
@@ -152,9 +153,9 @@ func (c *cli) namespace() (string, error) {
 
 func (c *cli) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
 
-// confirm has the name typed.
+// confirm asks the user to type the name, and fails with errDeclined if they do not.
 func (c *cli) confirm(what, name string) error {
-	c.printf("%s\nType %s to go on: ", what, name)
+	c.printf("%s\nType %s to continue: ", what, name)
 	var typed string
 	_, _ = fmt.Fscanln(c.In, &typed)
 	if strings.TrimSpace(typed) != name {

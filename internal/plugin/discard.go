@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// discardFlags are those of discard-cache.
+// discardFlags are the flags of discard-cache.
 type discardFlags struct {
 	dryRun  bool
 	reason  string
@@ -26,9 +26,9 @@ func (c *cli) discardCache() *cobra.Command {
 	var f discardFlags
 	command := &cobra.Command{
 		Use:   "discard-cache VOLUME",
-		Short: "Accept the loss of what only the lost caches of a volume have",
-		Long: "Accept the loss of what only the lost caches of a volume have, so that it can be attached with what Ceph has.\n\n" +
-			"It is refused while any host with a current copy answers. The volume's name has to be typed.",
+		Short: "Give up the data of a volume that only its lost caches have",
+		Long: "Give up the data of a volume that only its lost caches have, so that it can be attached with the data in Ceph.\n\n" +
+			"The driver refuses while a host with a current copy answers. You have to type the volume's name.",
 		Example: "  kubectl escache discard-cache pvc-0a1b --dry-run\n" +
 			"  kubectl escache discard-cache pvc-0a1b --reason=\"n1 and n2 burnt\"",
 		Args: oneArg("VOLUME"),
@@ -36,9 +36,9 @@ func (c *cli) discardCache() *cobra.Command {
 			return c.runDiscard(command.Context(), args[0], f)
 		},
 	}
-	command.Flags().BoolVar(&f.dryRun, "dry-run", false, "only show what would be lost, and whether you may")
-	command.Flags().StringVar(&f.reason, "reason", "", "why, for those who read the record later")
-	command.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up waiting after this time; the request stays")
+	command.Flags().BoolVar(&f.dryRun, "dry-run", false, "only show what would be lost, and check your permission")
+	command.Flags().StringVar(&f.reason, "reason", "", "why you do it; kept on record")
+	command.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time; the request stays")
 	return command
 }
 
@@ -52,7 +52,7 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 		return err
 	}
 	if v.Status.Authority != v1alpha1.AuthorityCache {
-		return fmt.Errorf("volume %s has everything in Ceph: there is nothing to discard", name)
+		return fmt.Errorf("all data of volume %s is in Ceph: there is nothing to discard", name)
 	}
 	if err := c.printLoss(ctx, api, v); err != nil {
 		return err
@@ -85,9 +85,9 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 	return c.awaitDiscard(ctx, api, request, f.timeout)
 }
 
-// printLoss shows what is known of the copies.
+// printLoss shows how much may be lost, and what is known of the copies.
 func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
-	c.printf("Volume %s of claim %s: %s were dirty when that was last written down.\n",
+	c.printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
 		v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
@@ -98,7 +98,7 @@ func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.Cach
 		if v.Status.IsOutdated(node) {
 			copyIs = "outdated"
 		}
-		seen := "is not known to group " + g.Name
+		seen := "is not in the status of group " + g.Name
 		if i := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == node }); i >= 0 {
 			m := g.Status.Members[i]
 			seen = "was last seen " + ago(m.LastSeen, c.now())
@@ -118,9 +118,9 @@ func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1al
 		if err := api.Get(ctx, client.ObjectKeyFromObject(request), request); err != nil && ctx.Err() == nil {
 			return err
 		}
-		switch request.Status.Phase { //nolint:exhaustive // the rest is pending
+		switch request.Status.Phase { //nolint:exhaustive // all others are pending
 		case v1alpha1.DiscardDone:
-			c.printf("discarded: the truth of volume %s is in Ceph now; the copies on %s are wiped when their hosts are back\n",
+			c.printf("discarded: the truth of volume %s is in Ceph now; the copies on %s will be wiped when their hosts are back\n",
 				request.Spec.Volume, strings.Join(request.Status.Nodes, " and "))
 			return nil
 		case v1alpha1.DiscardRefused:
@@ -128,7 +128,8 @@ func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1al
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: CacheDiscard %s is pending (%s) and is tried on; kubectl delete cachediscard %s takes it back",
+			return fmt.Errorf("%w: CacheDiscard %s is pending (%s); the driver keeps trying. "+
+				"To withdraw it: kubectl delete cachediscard %s",
 				errTimeUp, request.Name, request.Status.Message, request.Name)
 		case <-time.After(pollInterval / 4):
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// userMessage is what a person can do something with.
+// userMessage turns an error into a sentence that tells the user what to do.
 func userMessage(err error) string {
 	var call *url.Error
 	var network net.Error
 	switch {
 	case meta.IsNoMatchError(err), isNoResource(err):
-		return "this cluster does not know the kinds of " + v1alpha1.GroupName + ": install escache-csi's Helm chart, " +
-			"or name the right cluster with --context or --kubeconfig"
+		return "this Kubernetes cluster does not know the kinds of " + v1alpha1.GroupName + ": install escache-csi's Helm chart, " +
+			"or choose the right cluster with --context or --kubeconfig"
 	case apierrors.IsForbidden(err):
-		return strings.TrimPrefix(err.Error(), "error: ") + ". Ask an administrator for the right to do that"
+		return strings.TrimPrefix(err.Error(), "error: ") + ". Ask an administrator for this permission"
 	case apierrors.IsUnauthorized(err):
 		return "the API server does not accept your credentials; log in again, or choose others with --context"
 	case errors.As(err, &call) && errors.As(err, &network):
@@ -36,7 +36,7 @@ func userMessage(err error) string {
 	}
 }
 
-// isNoResource is the answer of an API server that has no such path at all.
+// isNoResource reports whether the API server answered that it has no such path, as without the CRDs.
 func isNoResource(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == ""

@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// evacuation is the name of the CacheFlush that drains a node.
+// evacuation returns the name of the CacheFlush that drains a node.
 func evacuation(node string) string { return "evacuate-" + node }
 
 func (c *cli) evacuate() *cobra.Command {
@@ -23,17 +23,17 @@ func (c *cli) evacuate() *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "evacuate NODE",
-		Short: "Prepare a host for kubectl drain: nothing new goes there, and its caches are kept clean",
-		Long: "Prepare a host for kubectl drain: no new replicas are placed there, everything its caches hold is written to Ceph, and\n" +
-			"new writes pass through to Ceph until kubectl escache uncordon. Pods go on meanwhile. It can be repeated.",
+		Short: "Prepare a host for kubectl drain: place nothing new there, and keep its caches clean",
+		Long: "Prepare a host for kubectl drain: the driver places no new replicas there, flushes its caches to Ceph, and writes\n" +
+			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
 		Args:    oneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return c.runEvacuate(command.Context(), args[0], wait, timeout)
 		},
 	}
-	command.Flags().BoolVar(&wait, "wait", false, "wait until everything is in Ceph, and show how far it is")
-	command.Flags().DurationVar(&timeout, "timeout", time.Hour, "give up waiting after this time; the evacuation goes on")
+	command.Flags().BoolVar(&wait, "wait", false, "wait until everything is in Ceph, and show progress")
+	command.Flags().DurationVar(&timeout, "timeout", time.Hour, "stop waiting after this time; the evacuation goes on")
 	return command
 }
 
@@ -54,14 +54,14 @@ func (c *cli) runEvacuate(ctx context.Context, node string, wait bool, timeout t
 		return err
 	}
 	if !wait {
-		c.printf("cacheflush.%s/%s drains its volumes; when kubectl escache status says Drained, kubectl drain %s is quick\n",
+		c.printf("cacheflush.%s/%s drains its volumes; once kubectl escache status says Drained, kubectl drain %s is quick\n",
 			v1alpha1.GroupName, flush.Name, node)
 		return nil
 	}
 	if err := c.follow(ctx, api, flush.Name, timeout); err != nil {
 		return err
 	}
-	c.printf("everything on node %s is in Ceph, and stays so: kubectl drain %s does not wait for caches now\n", node, node)
+	c.printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", node, node)
 	return nil
 }
 
@@ -69,13 +69,13 @@ func (c *cli) uncordon() *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "uncordon NODE",
-		Short: "End an evacuation: replicas may be placed on the host again, and its caches write back again",
+		Short: "End an evacuation: place replicas on the host again, and let its caches write back again",
 		Args:  oneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return c.runUncordon(command.Context(), args[0], timeout)
 		},
 	}
-	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up waiting for write-back after this time; it goes on")
+	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "stop waiting for write-back after this time; the driver goes on")
 	return command
 }
 
@@ -97,7 +97,7 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush)
 		switch {
 		case apierrors.IsNotFound(err):
-			c.printf("node %s takes new replicas, and its caches write back\n", node)
+			c.printf("node %s takes new replicas, and its caches write back again\n", node)
 			return nil
 		case ctx.Err() != nil:
 		case err != nil:
@@ -105,14 +105,14 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: write-back is not restored everywhere yet; it goes on: "+
-				"kubectl get cacheflush %s -o wide tells what is missing", errTimeUp, flush.Name)
+			return fmt.Errorf("%w: write-back is not restored everywhere yet; the driver goes on. "+
+				"To see what is missing: kubectl get cacheflush %s -o wide", errTimeUp, flush.Name)
 		case <-time.After(pollInterval / 4):
 		}
 	}
 }
 
-// cordon puts a node on its group's list of cordoned ones, or takes it off.
+// cordon adds a node to its group's list of cordoned nodes, or removes it.
 func cordon(ctx context.Context, api client.Client, node string, on bool) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		groups := &v1alpha1.NodeGroupList{}

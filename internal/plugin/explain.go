@@ -20,7 +20,7 @@ func (c *cli) explain() *cobra.Command {
 	var volume bool
 	command := &cobra.Command{
 		Use:     "explain PVC",
-		Short:   "Tell one volume's whole story, and what to do next",
+		Short:   "Show all that is known of one volume, and what to do next",
 		Args:    oneArg("PVC"),
 		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain --volume pvc-0a1b",
 		RunE: func(command *cobra.Command, args []string) error {
@@ -32,10 +32,11 @@ func (c *cli) explain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.printVolume(command.Context(), api, v)
+			c.printVolume(command.Context(), api, v)
+			return nil
 		},
 	}
-	command.Flags().BoolVar(&volume, "volume", false, "the name is a CacheVolume's, not a claim's")
+	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim")
 	return command
 }
 
@@ -50,31 +51,49 @@ func (c *cli) find(ctx context.Context, api client.Reader, name string, volume b
 	return volumeOfClaim(ctx, api, namespace, name)
 }
 
-func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
-	s := &v.Status
-	line := func(what, format string, args ...any) { c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...)) }
-	line("Volume", "%s, made for claim %s, %s", v.Name, claimOf(v), age(v.CreationTimestamp, c.now()))
-	line("Image", "%s/%s of cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID, v1alpha1.HumanBytes(v.Spec.SizeBytes),
-		cmp.Or(s.ImageID, "not read yet"))
+func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+	c.printFacts(v)
+	c.printHistory(v)
+	c.printSnapshots(ctx, api, v)
+	c.printConditions(v)
+	c.printEvents(ctx, api, v)
+	c.printNextStep(v)
+}
+
+func (c *cli) printLinef(what, format string, args ...any) {
+	c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...))
+}
+
+// printFacts shows what the volume is, where its data is and who has it.
+func (c *cli) printFacts(v *v1alpha1.CacheVolume) {
+	s, line := &v.Status, c.printLinef
+	line("Volume", "%s, created for claim %s, %s", v.Name, claimOf(v), ago(&v.CreationTimestamp, c.now()))
+	line("Image", "%s/%s of Ceph cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID,
+		v1alpha1.HumanBytes(v.Spec.SizeBytes), cmp.Or(s.ImageID, "not read yet"))
 	if v.Spec.FromSnapshot != "" {
-		line("Made of", "snapshot %s", v.Spec.FromSnapshot)
+		line("Made from", "snapshot %s", v.Spec.FromSnapshot)
 	}
 	line("Cache", "%s on each of %s, in group %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes), strings.Join(v.Spec.Replicas, " and "),
 		v.Spec.Group, v.Spec.CacheMode)
 	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))
 	if s.AttachedNode == "" {
-		line("Attached", "nowhere, %d times so far", s.Epoch)
+		line("Attached", "not attached (%d attachments so far)", s.Epoch)
 	} else {
 		line("Attached", "to %s, epoch %d, Ceph client %s", s.AttachedNode, s.Epoch, cmp.Or(s.ClientAddress, "not known"))
 	}
 	if s.Authority == v1alpha1.AuthorityCache {
-		line("Truth", "in the cache: only a host with a current copy can have it (%s)", strings.Join(holders(v), ", "))
+		line("Truth", "in the cache: only a host with a current copy can have the volume (%s)", strings.Join(holders(v), ", "))
 	} else {
-		line("Truth", "in Ceph: any host of the group can have it")
+		line("Truth", "in Ceph: any host of the group can have the volume")
 	}
-	line("Dirty", "%s when last written down", v1alpha1.HumanBytes(s.DirtyBytes))
+	line("Dirty", "%s when last recorded", v1alpha1.HumanBytes(s.DirtyBytes))
 	line("Last flush", "%s", lastFlush(s.LastFlushTime, c.now()))
 	line("Outdated", "%s", cmp.Or(strings.Join(s.Outdated, ", "), "no copy"))
+}
+
+// printHistory shows drains, fences, repair and discard of the volume.
+func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
+	s, line := &v.Status, c.printLinef
 	for _, claim := range s.WriteThrough {
 		line("Drained", "for %s, epoch %d, since %s", claim.Owner, claim.Epoch, claim.Since.Format(time.DateTime))
 	}
@@ -89,32 +108,37 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 		line("Discarded", "%s by %s, %s", v1alpha1.HumanBytes(s.Discarded.BytesAtStake), s.Discarded.RequestedBy,
 			s.Discarded.Time.Format(time.DateTime))
 	}
-	taken, err := snapshotsOf(ctx, api, v.Name)
-	if err != nil {
-		line("Snapshots", "cannot be read: %v", err)
-	}
-	for _, snapshot := range taken {
-		line("Snapshot", "%s", snapshot)
-	}
+}
+
+func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	c.printf("\nConditions:\n")
-	if len(s.Conditions) == 0 {
+	if len(v.Status.Conditions) == 0 {
 		c.printf("  none yet\n")
 	}
-	for _, condition := range s.Conditions {
+	for _, condition := range v.Status.Conditions {
 		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
 	}
-	if err := c.printEvents(ctx, api, v); err != nil {
-		return err
-	}
+}
+
+func (c *cli) printNextStep(v *v1alpha1.CacheVolume) {
 	screen, _ := c.terminal()
 	c.printf("\n%s", wrap("Next step: "+nextStep(v), "  ", screen.width))
 	for _, t := range volumeProblems(v) {
 		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
 	}
-	return nil
 }
 
-// snapshotsOf tells of each snapshot of a volume, which cannot be deleted before them.
+func (c *cli) printSnapshots(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+	taken, err := snapshotsOf(ctx, api, v.Name)
+	if err != nil {
+		c.printLinef("Snapshots", "cannot be read: %v", err)
+	}
+	for _, snapshot := range taken {
+		c.printLinef("Snapshot", "%s", snapshot)
+	}
+}
+
+// snapshotsOf describes each snapshot of a volume. The volume cannot be deleted before they are.
 func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]string, error) {
 	all := &v1alpha1.CacheSnapshotList{}
 	if err := api.List(ctx, all); err != nil {
@@ -133,11 +157,11 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 	return out, nil
 }
 
-// maxEvents are shown, the newest.
+// maxEvents is how many Events are shown, the newest.
 const maxEvents = 10
 
-// printEvents shows what happened to the volume and to its claim.
-func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
+// printEvents shows the Events of the volume and of its claim.
+func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
 	c.printf("\nEvents:\n")
 	namespaces := []string{metav1.NamespaceDefault}
 	namespace, claim, claimed := strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
@@ -148,7 +172,7 @@ func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	for _, n := range namespaces {
 		list := &eventsv1.EventList{}
 		if err := api.List(ctx, list, client.InNamespace(n)); err != nil {
-			c.printf("  those of namespace %s cannot be read: %v\n", n, err)
+			c.printf("  cannot read those of namespace %s: %v\n", n, err)
 			continue
 		}
 		for _, e := range list.Items {
@@ -161,15 +185,14 @@ func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	}
 	slices.SortFunc(about, func(a, b eventsv1.Event) int { return at(a).Compare(at(b)) })
 	if len(about) == 0 {
-		c.printf("  none that are kept\n")
+		c.printf("  none (Kubernetes keeps Events for a limited time)\n")
 	}
 	for _, e := range about[max(0, len(about)-maxEvents):] {
 		c.printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
 	}
-	return nil
 }
 
-// at is when an Event was last seen.
+// at returns when an Event was last seen.
 func at(e eventsv1.Event) time.Time {
 	switch {
 	case e.Series != nil:
@@ -183,11 +206,9 @@ func at(e eventsv1.Event) time.Time {
 	}
 }
 
-func age(t metav1.Time, now time.Time) string { return ago(&t, now) }
-
 func lastFlush(t *metav1.Time, now time.Time) string {
 	if t == nil {
-		return "none is on record"
+		return "none on record"
 	}
 	return t.Format(time.DateTime) + ", " + ago(t, now)
 }

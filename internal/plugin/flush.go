@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// flushFlags are those of flush.
+// flushFlags are the flags of flush.
 type flushFlags struct {
 	node, group, volume string
 	drain, wait         bool
@@ -28,29 +28,29 @@ func (c *cli) flush() *cobra.Command {
 	var f flushFlags
 	command := &cobra.Command{
 		Use:   "flush [PVC]",
-		Short: "Write caches back to Ceph",
+		Short: "Write dirty caches back to Ceph",
 		Long: "Write the caches of a claim, a volume, a node or a group back to Ceph.\n\n" +
-			"With --drain new writes pass through to Ceph from then on, so that the volume stays clean and can move at once. That ends\n" +
-			"when the volume has moved, or with kubectl delete cacheflush NAME.",
+			"With --drain, new writes go through to Ceph from then on: the volume stays clean and can move at once. This ends when\n" +
+			"the volume has moved, or with kubectl delete cacheflush NAME.",
 		Example: `  kubectl escache flush data-app-0 -n shop --wait
   kubectl escache flush --node=n1 --drain --wait --timeout=10m`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return fmt.Errorf("%w: one claim at a time; --node and --group name several volumes", errUsage)
+				return fmt.Errorf("%w: name one claim; for several volumes use --node or --group", errUsage)
 			}
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error { return c.runFlush(command.Context(), f, args) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&f.node, "node", "", "all volumes that are attached to this node")
-	flags.StringVar(&f.group, "group", "", "all attached volumes of this NodeGroup")
-	flags.StringVar(&f.volume, "volume", "", "the CacheVolume of this name")
-	flags.BoolVar(&f.drain, "drain", false, "let new writes pass through to Ceph, and keep it so")
-	flags.BoolVar(&f.wait, "wait", false, "wait until it is done, and show how far it is")
-	flags.DurationVar(&f.timeout, "timeout", time.Hour, "give up waiting after this time; without --drain, give up flushing too")
-	flags.Int32Var(&f.parallel, "parallel", 2, "how many volumes of a node are written back at once")
-	flags.Int64Var(&f.bytesPerSecond, "bytes-per-second", 0, "bound on what a node writes back, on average; 0: none")
+	flags.StringVar(&f.node, "node", "", "flush all volumes that are attached to this node")
+	flags.StringVar(&f.group, "group", "", "flush all attached volumes of this NodeGroup")
+	flags.StringVar(&f.volume, "volume", "", "flush the CacheVolume of this name")
+	flags.BoolVar(&f.drain, "drain", false, "let new writes go through to Ceph from then on")
+	flags.BoolVar(&f.wait, "wait", false, "wait until it is done, and show progress")
+	flags.DurationVar(&f.timeout, "timeout", time.Hour, "stop waiting after this time; without --drain, stop flushing too")
+	flags.Int32Var(&f.parallel, "parallel", 2, "how many volumes of a node to write back at once")
+	flags.Int64Var(&f.bytesPerSecond, "bytes-per-second", 0, "average limit on what a node writes back (0: no limit)")
 	return command
 }
 
@@ -67,7 +67,7 @@ func (c *cli) runFlush(ctx context.Context, f flushFlags, args []string) error {
 		return err
 	}
 	if !f.wait {
-		c.printf("cacheflush.%s/%s created; kubectl escache status shows how far it is\n", v1alpha1.GroupName, flush.Name)
+		c.printf("cacheflush.%s/%s created; kubectl escache status shows its progress\n", v1alpha1.GroupName, flush.Name)
 		return nil
 	}
 	return c.follow(ctx, api, flush.Name, f.timeout)
@@ -101,7 +101,7 @@ func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error
 	return &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{GenerateName: target + "-"}, Spec: spec}, nil
 }
 
-// follow shows a CacheFlush until it is done.
+// follow shows the progress of a CacheFlush until it is done.
 func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -113,7 +113,7 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 		case ctx.Err() != nil:
 			return c.notFinished(ctx, name, timeout)
 		case apierrors.IsNotFound(err):
-			return fmt.Errorf("CacheFlush %s was deleted meanwhile", name)
+			return fmt.Errorf("CacheFlush %s was deleted before it was done", name)
 		case err != nil:
 			return err
 		}

@@ -3,7 +3,6 @@ package plugin
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,12 +18,10 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *update {
+	if os.Getenv("UPDATE_GOLDEN") != "" {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +31,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs; -update writes it anew. Got:\n%s\nwant:\n%s", path, got, want)
+		t.Errorf("%s differs; UPDATE_GOLDEN=1 writes it anew. Got:\n%s\nwant:\n%s", path, got, want)
 	}
 }
 
@@ -116,7 +113,7 @@ func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	}
 }
 
-// server runs the command line against an API server that answers everything alike.
+// run runs the command line against an API server that gives the same answer to every request.
 func run(t *testing.T, code int, status string, args ...string) (exit int, out, errOut string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 )
 
-// minimumAge is how old a CacheVolume has to be to count as an orphan: one that is being made has no PersistentVolume yet.
+// minimumAge is the age below which a CacheVolume is no orphan: its PersistentVolume may not be created yet.
 const minimumAge = 10 * time.Minute
 
 func (c *cli) orphans() *cobra.Command {
@@ -19,8 +19,8 @@ func (c *cli) orphans() *cobra.Command {
 		Use:   "orphans",
 		Short: "List CacheVolumes that no PersistentVolume names",
 		Long: "List CacheVolumes that no PersistentVolume names. It changes nothing.\n" +
-			"Images that no CacheVolume names can only be seen with Ceph's keys: csi-controller orphans, in its pod, lists them too\n" +
-			"and removes by name what is named.",
+			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
+			"removes the orphans that you name.",
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			api, err := c.connect()
@@ -45,7 +45,7 @@ func (c *cli) orphans() *cobra.Command {
 	}
 }
 
-// noImages stands for Ceph, which this command does not reach.
+// noImages takes Ceph's place, which this command cannot reach.
 type noImages struct{}
 
 func (noImages) List(context.Context, string, string, string) ([]string, error) { return nil, nil }

@@ -9,7 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// progress shows a CacheFlush: as bars that are drawn again on a terminal, as a line for each change elsewhere.
+// progress shows a CacheFlush: on a terminal as bars that it redraws, elsewhere as a line for each change.
 type progress struct {
 	c     *cli
 	drawn int // lines
@@ -20,7 +20,7 @@ func (c *cli) newProgress() *progress { return &progress{c: c} }
 
 const (
 	barWidth = 20
-	// maxBars are shown at once; volumes that are done go first.
+	// maxBars is how many bars are shown; those of volumes that are done are left out first.
 	maxBars = 15
 )
 
@@ -30,7 +30,8 @@ func (p *progress) show(f *v1alpha1.CacheFlush) {
 		p.line(f)
 		return
 	}
-	lines := bars(f, min(maxBars, screen.height-4)) // the other lines: what is hidden, the total, the cursor, and a word before it all
+	const otherLines = 4 // how many are hidden, the total, the cursor's, and one above
+	lines := bars(f, min(maxBars, screen.height-otherLines))
 	if p.drawn > 0 {
 		p.c.printf("\x1b[%dA", p.drawn)
 	}
@@ -57,7 +58,7 @@ func (p *progress) line(f *v1alpha1.CacheFlush) {
 	p.last = line
 }
 
-// bars are a line for each of so many volumes, and one for all.
+// bars returns a line for each volume, at most that many, and one for the total.
 func bars(f *v1alpha1.CacheFlush, most int) []string {
 	var open, done []v1alpha1.FlushedVolume
 	for _, v := range f.Status.Volumes {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// strip removes from an object what may hold secrets and what nobody needs.
+// strip removes fields that may hold secrets (environment values, last-applied-configuration) and managedFields.
 func strip(o runtime.Object) error {
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -30,7 +30,7 @@ func strip(o runtime.Object) error {
 	return nil
 }
 
-// secrets is what keys look like: of Ceph, of bearer tokens, of PEM files, and anything that is called so.
+// secrets match Ceph keys, bearer tokens, PEM private keys, and values whose name says that they are secret.
 var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`\bAQ[A-Za-z0-9+/]{36}==`),
 	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`),

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// state is what is on record of all caches.
+// state is all that the driver has recorded of groups, volumes and flushes.
 type state struct {
 	groups  []v1alpha1.NodeGroup
 	volumes []v1alpha1.CacheVolume
@@ -38,7 +38,7 @@ func readState(ctx context.Context, api client.Reader) (*state, error) {
 	return s, nil
 }
 
-// problem is one thing that is wrong, and what to do about it.
+// problem is one thing that is wrong: the object that has it, and what to do about it.
 type problem struct{ where, what, todo string }
 
 func (s *state) problems() []problem {
@@ -48,12 +48,12 @@ func (s *state) problems() []problem {
 		for _, m := range g.Status.Members {
 			if !m.Ready && !slices.Contains(g.Spec.CordonedNodes, m.Name) {
 				all = append(all, problem{"host " + m.Name, m.Message,
-					"look at escached there (systemctl status escached, journalctl -u escached), at its network and power"})
+					"check escached there (systemctl status escached, journalctl -u escached), its network and its power"})
 			}
 		}
 		if n := len(g.Status.StaleReplicas); n > 0 {
-			all = append(all, problem{"group " + g.Name, fmt.Sprintf("%d replicas of earlier days wait for their host to be removed", n),
-				"nothing: they are removed when the host is back; take a host that is gone for good out of the group"})
+			all = append(all, problem{"group " + g.Name, fmt.Sprintf("%d stale replicas wait for their host, to be removed", n),
+				"nothing: the driver removes them when the host is back; if a host is gone for good, take it out of the group"})
 		}
 	}
 	for i := range s.volumes {
@@ -65,9 +65,9 @@ func (s *state) problems() []problem {
 	return all
 }
 
-// flushProblems are of the volumes that could not be written back, or else of a flush that found none.
+// flushProblems returns the volumes that could not be written back, or else why the whole flush failed.
 func flushProblems(f *v1alpha1.CacheFlush) []problem {
-	const todo = "cure that, and flush again"
+	const todo = "fix that, and flush again"
 	var all []problem
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushFailed {
@@ -91,22 +91,22 @@ func volumeProblems(v *v1alpha1.CacheVolume) []problem {
 		all = append(all, problem{where, stuck, nextStep(v)})
 	}
 	if !v.DeletionTimestamp.IsZero() {
-		all = append(all, problem{where, "it is being deleted since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
-			"if that lasts: kubectl describe pv " + v.Name + " tells what it waits for"})
+		all = append(all, problem{where, "it has been in deletion since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
+			"if that lasts: kubectl describe pv " + v.Name + " shows what it waits for"})
 	}
 	return all
 }
 
-// unreachableData is set for a detached volume that may have data which Ceph has not.
+// unreachableData describes a detached volume that may hold data that is not in Ceph; "" for all others.
 func unreachableData(v *v1alpha1.CacheVolume) string {
 	if !v.Status.LeftDirty() {
 		return ""
 	}
-	return fmt.Sprintf("it is attached nowhere, and %s in the cache on %s may not be in Ceph", v1alpha1.HumanBytes(v.Status.DirtyBytes),
+	return fmt.Sprintf("it is not attached, and %s in the cache on %s may not be in Ceph", v1alpha1.HumanBytes(v.Status.DirtyBytes),
 		strings.Join(holders(v), " and "))
 }
 
-// holders are the nodes with a current copy, or, where there is none, those with any.
+// holders returns the nodes with a current copy or, if there is none, those with any copy.
 func holders(v *v1alpha1.CacheVolume) []string {
 	current := authority.Current(v)
 	if len(current) == 0 {
@@ -115,63 +115,64 @@ func holders(v *v1alpha1.CacheVolume) []string {
 	return current
 }
 
-// remedy is what to do about a condition's reason; see internal/node/health.
+// remedy says what to do about a condition's reason; see internal/node/health.
 func remedy(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonPeerLost:
-		return "bring the other host back; until then this host must not be taken down, or flush the volume first"
+		return "bring the other host back; before you take this host down, flush the volume"
 	case "PeerOutdated", "Resyncing":
 		return "nothing: it is catching up"
 	case "LocalDiskLost":
-		return "look at the host's NVMe device; flush the volume and move its pod"
+		return "check the host's NVMe device; flush the volume and move its pod"
 	case "IOFrozen":
-		return "bring the other host back, or the Kubernetes API; it goes on by itself"
+		return "bring back the other host or the Kubernetes API; I/O then goes on by itself"
 	case "CephUnavailable", "CephStalled":
-		return "look at Ceph (ceph -s); writes go on until the cache is full"
+		return "check Ceph (ceph -s); writes go on until the cache is full"
 	case "CacheNearlyFull":
-		return "look at Ceph, which takes less than is written; a larger cacheSize in the StorageClass helps new volumes"
+		return "check Ceph: it takes data more slowly than the pods write; for new volumes, set a larger cacheSize in the StorageClass"
 	case "CacheError":
-		return "once Ceph is back: kubectl escache flush --volume=NAME, which clears the error"
+		return "once Ceph is back: kubectl escache flush --volume=NAME; it clears the error"
 	case "EscachedSilent":
-		return "restart escached on the host; I/O goes on meanwhile"
+		return "restart escached on the host; I/O goes on without it"
 	default:
 		return "see the message"
 	}
 }
 
-// nextStep is what an operator does next with a volume.
+// nextStep says what an operator should do next with a volume.
 func nextStep(v *v1alpha1.CacheVolume) string {
 	switch {
 	case unreachableData(v) != "":
 		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
 			strings.Join(holders(v), " or "), v.Name)
 	case v.Status.AttachedNode == "":
-		return "nothing: any host of the group can have it"
+		return "nothing: it can be attached to any host of the group"
 	case len(v.Status.WriteThrough) > 0 && v.Status.Authority != v1alpha1.AuthorityCache:
 		return "its pod can be moved at once; kubectl escache uncordon, or deleting the CacheFlush, restores write-back"
 	case v.Status.Phase != v1alpha1.VolumeReady:
-		return "wait: its image is being made"
+		return "wait: its image is being created"
 	default:
-		return "nothing; before its host is taken down: kubectl escache evacuate " + v.Status.AttachedNode
+		return "nothing; before you take its host down: kubectl escache evacuate " + v.Status.AttachedNode
 	}
 }
 
-// claimOf is the PersistentVolumeClaim a volume was made for, for people.
+// claimOf returns NAMESPACE/NAME of the PersistentVolumeClaim that a volume was created for; "-" if not known.
 func claimOf(v *v1alpha1.CacheVolume) string {
 	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
 }
 
-// volumeOfClaim finds the CacheVolume of a claim.
+// volumeOfClaim returns the CacheVolume of a claim.
 func volumeOfClaim(ctx context.Context, api client.Reader, namespace, name string) (*v1alpha1.CacheVolume, error) {
 	pvc := &corev1.PersistentVolumeClaim{}
 	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pvc); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("there is no PersistentVolumeClaim %s in namespace %s; -n names another namespace", name, namespace)
+			return nil, fmt.Errorf("there is no PersistentVolumeClaim %s in namespace %s; choose another namespace with -n",
+				name, namespace)
 		}
 		return nil, err
 	}
 	if pvc.Spec.VolumeName == "" {
-		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet; kubectl describe tells what it waits for", namespace, name)
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet; kubectl describe shows what it waits for", namespace, name)
 	}
 	pv := &corev1.PersistentVolume{}
 	if err := api.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, pv); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// pollInterval is how often --watch and --wait look.
+// pollInterval is the time between two reads with --watch and --wait.
 const pollInterval = 2 * time.Second
 
 func (c *cli) status() *cobra.Command {
@@ -41,7 +41,7 @@ func (c *cli) status() *cobra.Command {
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "", "table, wide, json, yaml or name")
-	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it changes, until interrupted")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "keep showing changes until interrupted")
 	_ = command.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	return command
@@ -84,7 +84,7 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 	}
 }
 
-// print writes the state. Sentences are broken to the width of the screen, unless that is 0.
+// print writes the state. It wraps sentences to the width, unless that is 0.
 func (s *state) print(w io.Writer, output string, now time.Time, width int) error {
 	switch output {
 	case "json":
@@ -111,7 +111,7 @@ func (s *state) print(w io.Writer, output string, now time.Time, width int) erro
 	}
 }
 
-// list is the state as one object, as kubectl get prints several.
+// list returns the state as one List object, like kubectl get for several objects.
 func (s *state) list() *corev1.List {
 	all := &corev1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}}
 	add := func(kind string, o runtime.Object) {
@@ -137,7 +137,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
 	if len(s.groups) == 0 {
-		row("no NodeGroups: make one of three hosts, then volumes can be placed")
+		row("no NodeGroups: create one of three hosts, then volumes can be placed")
 	} else {
 		s.hosts(row, now)
 	}
@@ -218,7 +218,8 @@ func filled(m v1alpha1.NodeGroupMember) string {
 	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
 }
 
-// seenPeriod is above how rarely a host that answers all the time is written down as seen; that it ceased to is written at once.
+// seenPeriod is longer than the interval at which the driver records that a host still answers. It records at once that a
+// host has stopped answering.
 const seenPeriod = 2 * time.Minute
 
 func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {

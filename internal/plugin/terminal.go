@@ -8,10 +8,10 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is the terminal that a person looks at. Its size is asked for again each time, since windows change theirs.
+// terminal is the size of the terminal, in characters. It is read anew each time, because windows are resized.
 type terminal struct{ width, height int }
 
-// terminal is the screen of the output, if it has one.
+// terminal returns the output's terminal; false if the output is not one.
 func (c *cli) terminal() (terminal, bool) {
 	file, isFile := c.Out.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
@@ -27,8 +27,8 @@ const (
 	endOfScreen = "\x1b[J"
 )
 
-// redraw puts a text in place of all that the screen shows. Each line is written over the one before it, so nothing flickers, and what
-// does not fit is left out and counted, so nothing scrolls.
+// redraw returns the text with the control sequences that replace the whole screen by it. It overwrites line by line, so
+// nothing flickers, and leaves out and counts the lines that do not fit, so nothing scrolls.
 func (t terminal) redraw(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if room := t.height - 1; len(lines) > room { // the cursor's own line is below
@@ -51,7 +51,7 @@ func truncate(line string, width int) string {
 	return line
 }
 
-// wrap is a line broken between words where it is wider than the screen, whose further lines begin with indent.
+// wrap breaks a line between words to the width (0: not at all). The further lines begin with indent.
 func wrap(line, indent string, width int) string {
 	var out strings.Builder
 	start := len(line) - len(strings.TrimLeft(line, " "))
