@@ -5,11 +5,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/internal/contract"
 )
 
 // maxAnswer bounds what is read of an answer.
@@ -26,10 +24,10 @@ const maxAnswer = 8 << 20
 type caller struct {
 	base     string
 	http     *http.Client
-	contract *contract
+	contract *contract.Contract
 }
 
-func newCaller(h Host, c *contract) (*caller, error) {
+func newCaller(h Host, c *contract.Contract) (*caller, error) {
 	transport := &http.Transport{Proxy: nil, MaxIdleConnsPerHost: 8, IdleConnTimeout: 10 * time.Second}
 	base := h.URL
 	if h.Socket != "" {
@@ -125,7 +123,7 @@ func (c *caller) do(ctx context.Context, req request) (*answer, error) {
 	if !req.broken {
 		check := r.Clone(ctx)
 		check.Body = io.NopCloser(bytes.NewReader(req.body))
-		if err := c.contract.checkRequest(check); err != nil {
+		if err := c.contract.CheckRequest(check); err != nil {
 			return nil, &contractError{fmt.Errorf("the suite's own request: %w", err)}
 		}
 	}
@@ -138,40 +136,14 @@ func (c *caller) do(ctx context.Context, req request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.contract.checkAnswer(r, resp.StatusCode, resp.Header, data); err != nil {
+	if err := c.contract.CheckAnswer(r, resp.StatusCode, resp.Header, data); err != nil {
 		return nil, &contractError{fmt.Errorf("%s %s: %d %s: %w", req.method, target, resp.StatusCode, bytes.TrimSpace(data), err)}
 	}
 	a := &answer{status: resp.StatusCode, header: resp.Header, body: data}
 	if resp.StatusCode >= http.StatusBadRequest {
-		if a.problem, err = problemOf(resp.Header, data); err != nil {
+		if a.problem, err = contract.ProblemOf(resp.Header, data); err != nil {
 			return nil, &contractError{err}
 		}
 	}
 	return a, nil
-}
-
-func problemOf(header http.Header, body []byte) (*escache.Problem, error) {
-	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if err != nil || kind != escache.ProblemContentType {
-		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q",
-			header.Get("Content-Type"), escache.ProblemContentType, body)
-	}
-	var problem escache.Problem
-	if err := json.Unmarshal(body, &problem); err != nil {
-		return nil, fmt.Errorf("an error that is no problem+json: %w", err)
-	}
-	return &problem, nil
-}
-
-// decodeStrictly decodes one JSON value with nothing behind it, and refuses fields that the Go type has not.
-func decodeStrictly(data []byte, into any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more behind the JSON value")
-	}
-	return nil
 }

@@ -16,11 +16,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/api/escache/escachetest"
 )
 
-// target serves a world's two hosts over TLS.
-func (w *world) target(t *testing.T, contract *contract) Target {
+// fake serves the two hosts of a world that breaks a rule over TLS; "" breaks none.
+func fake(t *testing.T, rule string) Target {
 	t.Helper()
+	w := escachetest.Breaking(rule)
 	own, err := selfSigned()
 	if err != nil {
 		t.Fatal(err)
@@ -38,10 +41,14 @@ func (w *world) target(t *testing.T, contract *contract) Target {
 	target := Target{
 		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
 	}
-	for i, h := range w.hosts {
-		server := httptest.NewUnstartedServer(&fakeServer{h, contract})
+	for i, h := range w.Hosts {
+		handler, err := h.Handler(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewUnstartedServer(handler)
 		server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: trusted}
-		if w.breaks("anybody may call") {
+		if rule == "anybody may call" {
 			server.TLS.ClientAuth = tls.RequestClientCert
 		}
 		server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -58,23 +65,14 @@ func (w *world) target(t *testing.T, contract *contract) Target {
 				t.Fatal(err)
 			}
 		}
-		target.Hosts[i] = Host{Name: h.name, Address: fmt.Sprintf("10.0.0.%d", i+1), URL: server.URL, TLS: files, Devices: h}
+		target.Hosts[i] = Host{Name: h.Name, Address: fmt.Sprintf("10.0.0.%d", i+1), URL: server.URL, TLS: files, Devices: h}
 	}
 	return target
 }
 
-func contractOf(t *testing.T) *contract {
-	t.Helper()
-	c, err := loadContract(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // TestSuitePassesWhatFollowsTheContract: no check may demand more than the contract says.
 func TestSuitePassesWhatFollowsTheContract(t *testing.T) {
-	target := newWorld("").target(t, contractOf(t))
+	target := fake(t, "")
 	if err := target.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +80,6 @@ func TestSuitePassesWhatFollowsTheContract(t *testing.T) {
 }
 
 func TestSuiteCatchesEveryBrokenRule(t *testing.T) {
-	contract := contractOf(t)
 	for _, check := range Checks() {
 		if len(mutants[check.Name]) == 0 {
 			t.Errorf("nothing shows that %q can fail", check.Name)
@@ -90,7 +87,7 @@ func TestSuiteCatchesEveryBrokenRule(t *testing.T) {
 		for _, rule := range mutants[check.Name] {
 			t.Run(rule, func(t *testing.T) {
 				t.Parallel()
-				target := newWorld(rule).target(t, contract)
+				target := fake(t, rule)
 				target.CallTimeout = 5 * time.Second
 				r := record(t.Context(), func(r *recorder) { runCheck(r, target, check) })
 				if !r.Failed() {

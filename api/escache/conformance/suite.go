@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/internal/contract"
 )
 
 // T is the part of testing.T that checks use, so that the suite's own tests can see a check fail.
@@ -98,14 +99,14 @@ type host struct {
 
 func runCheck(t T, target Target, check Check) {
 	t.Helper()
-	contract, err := loadContract(t.Context())
+	rules, err := contract.Load(t.Context())
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	s := &suite{T: t, target: withDefaults(target)}
 	hosts := [2]**host{&s.first, &s.second}
 	for i, h := range target.Hosts {
-		call, err := newCaller(h, contract)
+		call, err := newCaller(h, rules)
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -163,7 +164,7 @@ func decode(t T, a *answer, into any) {
 	if a.status != http.StatusOK {
 		t.Fatalf("got %s, want 200", a)
 	}
-	if err := decodeStrictly(a.body, into); err != nil {
+	if err := contract.DecodeStrictly(a.body, into); err != nil {
 		t.Fatalf("%s: %v", a, err)
 	}
 }

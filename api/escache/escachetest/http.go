@@ -1,4 +1,4 @@
-package conformance
+package escachetest
 
 import (
 	"bytes"
@@ -14,21 +14,31 @@ import (
 	"unicode/utf8"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/internal/contract"
 )
 
 func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// fakeServer is one host's HTTP side: it parses, asks the contract, and writes answers.
-type fakeServer struct {
-	h        *fakeHost
-	contract *contract
+// Handler serves a host's API over HTTP. It refuses requests that break openapi.yaml.
+func (h *Host) Handler(ctx context.Context) (http.Handler, error) {
+	rules, err := contract.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &server{h, rules}, nil
+}
+
+// server is one host's HTTP side: it parses, asks the contract, and writes answers.
+type server struct {
+	h        *Host
+	contract *contract.Contract
 }
 
 type verb func(ctx context.Context, body []byte, r *http.Request) (any, error)
 
-func (s *fakeServer) verbs() map[string]map[string]verb {
+func (s *server) verbs() map[string]map[string]verb {
 	h := s.h
 	return map[string]map[string]verb{
 		escache.PathNode:   {http.MethodGet: func(context.Context, []byte, *http.Request) (any, error) { return h.node(), nil }},
@@ -54,10 +64,10 @@ func refOf(r *http.Request) escache.VolumeRef {
 	return escache.VolumeRef{Pool: r.URL.Query().Get("pool"), Image: r.URL.Query().Get("image")}
 }
 
-func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
+func with[R any](s *server, f func(context.Context, R) (any, error)) verb {
 	return func(ctx context.Context, body []byte, _ *http.Request) (any, error) {
 		var req R
-		decodeBody := decodeStrictly
+		decodeBody := contract.DecodeStrictly
 		if s.h.w.breaks("unknown fields are ignored") {
 			decodeBody = json.Unmarshal
 		}
@@ -68,7 +78,7 @@ func with[R any](s *fakeServer, f func(context.Context, R) (any, error)) verb {
 	}
 }
 
-func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	value, err := s.answer(w, r)
 	var problem *escache.Problem
 	switch {
@@ -86,7 +96,7 @@ func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *fakeServer) problem(w http.ResponseWriter, p *escache.Problem) {
+func (s *server) problem(w http.ResponseWriter, p *escache.Problem) {
 	p.Status = escache.StatusOf(p.Code)
 	if s.h.w.breaks("every error is a 500") {
 		p.Status = http.StatusInternalServerError
@@ -105,7 +115,7 @@ func (s *fakeServer) problem(w http.ResponseWriter, p *escache.Problem) {
 
 const maxBody = 64 << 10
 
-func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request) (any, error) {
+func (s *server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	verbs := s.verbs()[r.URL.Path]
 	if verbs == nil {
 		return nil, fail(escache.CodeUnknownPath, "%s is no call of this API", r.URL.Path)
@@ -129,14 +139,14 @@ func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request) (any, error)
 		return nil, err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	if err := s.contract.checkRequest(r); err != nil && !s.forgives(err) {
+	if err := s.contract.CheckRequest(r); err != nil && !s.forgives(err) {
 		return nil, fail(escache.CodeInvalidRequest, "%v", err)
 	}
 	return call(r.Context(), body, r)
 }
 
 // forgives lets pass what a world that breaks a rule of input does not see.
-func (s *fakeServer) forgives(err error) bool {
+func (s *server) forgives(err error) bool {
 	for rule, words := range map[string]string{
 		"unknown fields are ignored": "is unsupported", "names are not checked": "the regular expression",
 		"missing fields are zero": "is missing", "sizes are not checked": "multipleOf",
@@ -148,7 +158,7 @@ func (s *fakeServer) forgives(err error) bool {
 	return false
 }
 
-func (s *fakeServer) checkQuery(r *http.Request) error {
+func (s *server) checkQuery(r *http.Request) error {
 	known := map[string][]string{escache.PathStatus: {"pool", "image"}}[r.URL.Path]
 	if r.Method == http.MethodDelete {
 		known = []string{"pool", "image", "discard"}

@@ -1,4 +1,4 @@
-package conformance
+package escachetest
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 )
 
 // here is a connected replica.
-func (h *fakeHost) here(ref escache.VolumeRef, verb string) (*replica, func(), error) {
+func (h *Host) here(ref escache.VolumeRef, verb string) (*replica, func(), error) {
 	r, end, err := h.begin(ref, verb)
 	if err != nil {
 		return nil, nil, err
@@ -26,7 +26,7 @@ func (h *fakeHost) here(ref escache.VolumeRef, verb string) (*replica, func(), e
 }
 
 // drain moves what is dirty to the image.
-func (h *fakeHost) drain(ctx context.Context, ref escache.VolumeRef) error {
+func (h *Host) drain(ctx context.Context, ref escache.VolumeRef) error {
 	if err := h.w.ceph(ctx); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (h *fakeHost) drain(ctx context.Context, ref escache.VolumeRef) error {
 	return nil
 }
 
-func (h *fakeHost) flush(ctx context.Context, req escache.FlushRequest) (any, error) {
+func (h *Host) flush(ctx context.Context, req escache.FlushRequest) (any, error) {
 	defer h.lock()()
 	_, end, err := h.here(req.VolumeRef, "flush")
 	if err != nil {
@@ -61,7 +61,7 @@ func (h *fakeHost) flush(ctx context.Context, req escache.FlushRequest) (any, er
 	return escache.FlushResponse{Clean: true}, nil
 }
 
-func (h *fakeHost) stop(_ context.Context, req escache.StopRequest) (any, error) {
+func (h *Host) stop(_ context.Context, req escache.StopRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "stop")
 	if err != nil {
@@ -86,7 +86,7 @@ func (h *fakeHost) stop(_ context.Context, req escache.StopRequest) (any, error)
 	return none, nil
 }
 
-func (h *fakeHost) setMode(ctx context.Context, req escache.ModeRequest) (any, error) {
+func (h *Host) setMode(ctx context.Context, req escache.ModeRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "mode")
 	if err != nil {
@@ -103,7 +103,7 @@ func (h *fakeHost) setMode(ctx context.Context, req escache.ModeRequest) (any, e
 	return none, nil
 }
 
-func (h *fakeHost) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
+func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "hold")
 	if err != nil {
@@ -135,7 +135,7 @@ func (h *fakeHost) hold(ctx context.Context, req escache.HoldRequest) (any, erro
 	return escache.HoldResponse{HeldUntil: until}, nil
 }
 
-func (h *fakeHost) release(_ context.Context, req escache.ReleaseRequest) (any, error) {
+func (h *Host) release(_ context.Context, req escache.ReleaseRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "release")
 	if err != nil {
@@ -153,7 +153,7 @@ func (h *fakeHost) release(_ context.Context, req escache.ReleaseRequest) (any, 
 	return none, nil
 }
 
-func (h *fakeHost) resize(_ context.Context, req escache.ResizeRequest) (any, error) {
+func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.here(req.VolumeRef, "resize")
 	if err != nil {
@@ -175,7 +175,7 @@ func (h *fakeHost) resize(_ context.Context, req escache.ResizeRequest) (any, er
 }
 
 // abandon has no proof of a take-over in this world: no host is ever cut off.
-func (h *fakeHost) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
+func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "abandon")
 	if err != nil {

@@ -1,10 +1,14 @@
-package conformance
+// Package contract reads openapi.yaml and checks requests and answers against it.
+package contract
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"path"
@@ -17,13 +21,14 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// contract is openapi.yaml, ready to validate requests and answers.
-type contract struct {
+// Contract is openapi.yaml, ready to validate requests and answers.
+type Contract struct {
 	router  routers.Router
 	problem *openapi3.Schema
 }
 
-func loadContract(ctx context.Context) (*contract, error) {
+// Load reads the contract that is embedded in package escache.
+func Load(ctx context.Context) (*Contract, error) {
 	loader := openapi3.NewLoader()
 	loader.ReadFromURIFunc = func(_ *openapi3.Loader, u *url.URL) ([]byte, error) {
 		return escache.Documents.ReadFile(path.Base(u.Path))
@@ -40,11 +45,12 @@ func loadContract(ctx context.Context) (*contract, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the contract: %w", err)
 	}
-	return &contract{router: router, problem: doc.Components.Schemas["Problem"].Value}, nil
+	return &Contract{router: router, problem: doc.Components.Schemas["Problem"].Value}, nil
 }
 
-// checkRequest says what the contract has against a request. The request's body can be read again.
-func (c *contract) checkRequest(r *http.Request) error {
+// CheckRequest returns how a request breaks the contract, and nil if it does not. The request's body
+// can be read again.
+func (c *Contract) CheckRequest(r *http.Request) error {
 	route, params, err := c.router.FindRoute(r)
 	if err != nil {
 		return err
@@ -61,8 +67,9 @@ func requestInput(r *http.Request, route *routers.Route, params map[string]strin
 	}
 }
 
-// checkAnswer says what the contract has against an answer. What is no call of the contract must be answered with a problem all the same.
-func (c *contract) checkAnswer(r *http.Request, status int, header http.Header, body []byte) error {
+// CheckAnswer returns how an answer breaks the contract, and nil if it does not. Calls that the
+// contract does not have must be answered with a problem, too.
+func (c *Contract) CheckAnswer(r *http.Request, status int, header http.Header, body []byte) error {
 	if status >= http.StatusBadRequest {
 		if err := c.checkProblem(status, header, body); err != nil {
 			return err
@@ -84,8 +91,8 @@ func (c *contract) checkAnswer(r *http.Request, status int, header http.Header, 
 }
 
 // checkProblem checks what the schema cannot: that status, code and body say the same.
-func (c *contract) checkProblem(status int, header http.Header, body []byte) error {
-	problem, err := problemOf(header, body)
+func (c *Contract) checkProblem(status int, header http.Header, body []byte) error {
+	problem, err := ProblemOf(header, body)
 	if err != nil {
 		return fmt.Errorf("%d: %w", status, err)
 	}
@@ -94,8 +101,36 @@ func (c *contract) checkProblem(status int, header http.Header, body []byte) err
 			status, problem.Status, problem.Code, escache.StatusOf(problem.Code))
 	}
 	var value any
-	if err := decodeStrictly(body, &value); err != nil {
+	if err := DecodeStrictly(body, &value); err != nil {
 		return err
 	}
 	return c.problem.VisitJSON(value, openapi3.EnableJSONSchema2020())
+}
+
+// ProblemOf reads the problem in the body of an error.
+func ProblemOf(header http.Header, body []byte) (*escache.Problem, error) {
+	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	if err != nil || kind != escache.ProblemContentType {
+		return nil, fmt.Errorf("an error with content type %q, not %s: %.200q",
+			header.Get("Content-Type"), escache.ProblemContentType, body)
+	}
+	var problem escache.Problem
+	if err := json.Unmarshal(body, &problem); err != nil {
+		return nil, fmt.Errorf("an error that is no problem+json: %w", err)
+	}
+	return &problem, nil
+}
+
+// DecodeStrictly decodes one JSON value. It refuses fields that the Go type lacks, and anything behind
+// the value.
+func DecodeStrictly(data []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more behind the JSON value")
+	}
+	return nil
 }

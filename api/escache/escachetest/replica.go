@@ -1,4 +1,4 @@
-package conformance
+package escachetest
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 var none any
 
 // begin takes the volume for an operation, with the world's lock held.
-func (h *fakeHost) begin(ref escache.VolumeRef, verb string) (r *replica, end func(), err error) {
+func (h *Host) begin(ref escache.VolumeRef, verb string) (r *replica, end func(), err error) {
 	r = h.replicas[ref]
 	if r == nil {
 		return nil, nil, fail(escache.CodeNotFound, "no replica here; lay one")
@@ -41,15 +41,15 @@ func (h *fakeHost) begin(ref escache.VolumeRef, verb string) (r *replica, end fu
 	return r, func() { r.verb = "" }, nil
 }
 
-func (h *fakeHost) lock() func() {
+func (h *Host) lock() func() {
 	h.w.mu.Lock()
 	return h.w.mu.Unlock
 }
 
-func (h *fakeHost) node() escache.Node {
+func (h *Host) node() escache.Node {
 	defer h.lock()()
 	n := escache.Node{
-		Name: h.name, Version: "fake", Healthy: true, CacheCapacityBytes: fakeCapacity, CacheAllocatedBytes: h.leaked,
+		Name: h.Name, Version: "fake", Healthy: true, CacheCapacityBytes: capacity, CacheAllocatedBytes: h.leaked,
 		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
 	}
 	for ref, r := range h.replicas {
@@ -64,7 +64,7 @@ func (h *fakeHost) node() escache.Node {
 	return n
 }
 
-func (h *fakeHost) status(ref escache.VolumeRef) (any, error) {
+func (h *Host) status(ref escache.VolumeRef) (any, error) {
 	defer h.lock()()
 	status := escache.Status{Volumes: []escache.VolumeStatus{}}
 	if ref.Pool == "" {
@@ -88,7 +88,7 @@ func (h *fakeHost) status(ref escache.VolumeRef) (any, error) {
 	return status, nil
 }
 
-func (h *fakeHost) one(ref escache.VolumeRef) escache.VolumeStatus {
+func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	v := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
 	r := h.replicas[ref]
 	if r == nil {
@@ -119,8 +119,8 @@ func (h *fakeHost) one(ref escache.VolumeRef) escache.VolumeStatus {
 }
 
 // empty reports a copy that waits for one with data; beside that it is filled at once.
-func (h *fakeHost) empty(ref escache.VolumeRef, r *replica) bool {
-	for _, peer := range h.w.hosts {
+func (h *Host) empty(ref escache.VolumeRef, r *replica) bool {
+	for _, peer := range h.w.Hosts {
 		if p := peer.replicas[ref]; peer != h && p != nil && !p.req.Join {
 			return false
 		}
@@ -128,7 +128,7 @@ func (h *fakeHost) empty(ref escache.VolumeRef, r *replica) bool {
 	return r.req.Join
 }
 
-func (h *fakeHost) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
+func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	defer h.lock()()
 	if err := h.checkNodes(req); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (h *fakeHost) put(_ context.Context, req escache.ReplicaRequest) (any, erro
 	for _, r := range h.replicas {
 		used += r.req.CacheBytes
 	}
-	full := used+req.CacheBytes > fakeCapacity && !h.w.breaks("space is not checked")
+	full := used+req.CacheBytes > capacity && !h.w.breaks("space is not checked")
 	if !full || h.w.breaks("a refused replica stays") {
 		h.replicas[req.VolumeRef] = &replica{req: req, size: req.SizeBytes}
 		if h.w.caches[req.VolumeRef] == nil {
@@ -158,16 +158,16 @@ func (h *fakeHost) put(_ context.Context, req escache.ReplicaRequest) (any, erro
 	return none, nil
 }
 
-func (h *fakeHost) checkNodes(req escache.ReplicaRequest) error {
+func (h *Host) checkNodes(req escache.ReplicaRequest) error {
 	a, b := req.Nodes[0], req.Nodes[1]
-	if a.Name == b.Name || a.Address == b.Address || (a.Name != h.name && b.Name != h.name) ||
+	if a.Name == b.Name || a.Address == b.Address || (a.Name != h.Name && b.Name != h.Name) ||
 		net.ParseIP(a.Address) == nil || net.ParseIP(b.Address) == nil {
 		return fail(escache.CodeInvalidRequest, "nodes: two different hosts with IP addresses are needed, one of them this one")
 	}
 	return nil
 }
 
-func (h *fakeHost) putAgain(have *replica, req escache.ReplicaRequest) error {
+func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 	_, end, err := h.begin(req.VolumeRef, "put_replica")
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func (h *fakeHost) putAgain(have *replica, req escache.ReplicaRequest) error {
 	return nil
 }
 
-func (h *fakeHost) delete(ref escache.VolumeRef, discard bool) error {
+func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
 	defer h.lock()()
 	if h.replicas[ref] == nil {
 		if h.w.breaks("what is gone cannot be deleted") {
@@ -217,15 +217,15 @@ func (h *fakeHost) delete(ref escache.VolumeRef, discard bool) error {
 	if h.w.breaks("space is not given back") {
 		h.leaked += r.req.CacheBytes
 	}
-	if h.w.hosts[0].replicas[ref] == nil && h.w.hosts[1].replicas[ref] == nil {
+	if h.w.Hosts[0].replicas[ref] == nil && h.w.Hosts[1].replicas[ref] == nil {
 		delete(h.w.caches, ref)
 	}
 	return nil
 }
 
-func (h *fakeHost) disconnect(ref escache.VolumeRef, r *replica) {
+func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
 	r.connected, r.primary, r.client, r.mode = false, false, "", ""
-	if img := h.w.images[ref]; img != nil && img.holder == h.name && !h.w.breaks("stop keeps the image's lock") {
+	if img := h.w.images[ref]; img != nil && img.holder == h.Name && !h.w.breaks("stop keeps the image's lock") {
 		img.holder = ""
 	}
 	if h.w.breaks("stop forgets the epoch") {
@@ -233,7 +233,7 @@ func (h *fakeHost) disconnect(ref escache.VolumeRef, r *replica) {
 	}
 }
 
-func (h *fakeHost) connect(_ context.Context, req escache.ConnectRequest) (any, error) {
+func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, error) {
 	defer h.lock()()
 	o := req.Options
 	if o.HighWatermark != 0 && o.LowWatermark >= o.HighWatermark {
@@ -260,7 +260,7 @@ func (h *fakeHost) connect(_ context.Context, req escache.ConnectRequest) (any, 
 	return answer, nil
 }
 
-func (h *fakeHost) assemble(req escache.ConnectRequest, r *replica) (any, error) {
+func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 	answer := func() (any, error) {
 		return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: r.req.ImageID, ClientAddress: r.client}, nil
 	}
@@ -288,20 +288,20 @@ func (h *fakeHost) assemble(req escache.ConnectRequest, r *replica) (any, error)
 	if h.empty(req.VolumeRef, r) && !h.w.breaks("joined copies are declared equal") {
 		return nil, fail(escache.CodeOutdated, "it was not filled yet")
 	}
-	for _, peer := range h.w.hosts {
+	for _, peer := range h.w.Hosts {
 		if p := peer.replicas[req.VolumeRef]; peer != h && p != nil && p.connected && !h.w.breaks("two hosts may connect") {
-			return nil, fail(escache.CodeConnected, "connected on %s", peer.name)
+			return nil, fail(escache.CodeConnected, "connected on %s", peer.Name)
 		}
 	}
-	if img.holder != "" && img.holder != h.name && !h.w.breaks("a lock is no obstacle") && !h.w.breaks("two hosts may connect") {
+	if img.holder != "" && img.holder != h.Name && !h.w.breaks("a lock is no obstacle") && !h.w.breaks("two hosts may connect") {
 		return nil, fail(escache.CodeImageInUse, "%s has it", img.holder)
 	}
-	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.name
+	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.Name
 	r.size, r.mode = img.size, escache.ModeWriteback
 	if h.w.breaks("the device has another size") {
 		r.size -= block
 	}
-	if h.w.breaks("the peer does not learn of a resize") && r.req.Nodes[1].Name == h.name {
+	if h.w.breaks("the peer does not learn of a resize") && r.req.Nodes[1].Name == h.Name {
 		r.size = r.req.SizeBytes
 	} else {
 		r.req.SizeBytes = img.size
@@ -309,7 +309,7 @@ func (h *fakeHost) assemble(req escache.ConnectRequest, r *replica) (any, error)
 	if req.Options.Mode != "" && !h.w.breaks("options are ignored") {
 		r.mode = req.Options.Mode
 	}
-	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.name {
+	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.Name {
 		img.blocks = map[int64][]byte{}
 	}
 	return answer()

@@ -1,0 +1,108 @@
+package escachetest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+func devicePath(ref escache.VolumeRef) string { return "/dev/escache/" + ref.Pool + "/" + ref.Image }
+
+func (h *Host) device(path string) (escache.VolumeRef, *replica, error) {
+	for ref, r := range h.replicas {
+		if r.connected && devicePath(ref) == path {
+			return ref, r, nil
+		}
+	}
+	return escache.VolumeRef{}, nil, errors.New("no such device")
+}
+
+func (h *Host) Write(ctx context.Context, device string, offset int64, data []byte) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	ref, r, err := h.device(device)
+	if err != nil {
+		return err
+	}
+	r.open++
+	defer func() { r.open-- }()
+	for r.held != nil && !h.w.breaks("hold lets writes through") {
+		released := r.released
+		h.w.mu.Unlock()
+		select {
+		case <-released:
+		case <-ctx.Done():
+		case <-time.After(time.Second): // an extended hold has another channel
+		}
+		h.w.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if offset+int64(len(data)) > r.size {
+		return errors.New("beyond the end of the device")
+	}
+	through := r.mode == escache.ModeWritethrough && !h.w.breaks("writethrough dirties")
+	if through {
+		if err := h.w.ceph(ctx); err != nil {
+			return err
+		}
+	}
+	for i := 0; i < len(data); i += block {
+		n := offset + int64(i)
+		if through {
+			h.w.images[ref].blocks[n] = data[i : i+block]
+			delete(h.w.caches[ref].dirty, n)
+		} else {
+			h.w.caches[ref].dirty[n] = data[i : i+block]
+		}
+	}
+	return nil
+}
+
+func (h *Host) Read(_ context.Context, device string, offset, length int64) ([]byte, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	ref, _, err := h.device(device)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, length)
+	for i := int64(0); i < length; i += block {
+		b, ok := h.w.caches[ref].dirty[offset+i]
+		if !ok {
+			b = h.w.images[ref].blocks[offset+i]
+		}
+		copy(data[i:], b)
+	}
+	return data, nil
+}
+
+func (h *Host) Open(_ context.Context, device string) (io.Closer, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	_, r, err := h.device(device)
+	if err != nil {
+		return nil, err
+	}
+	r.open++
+	return closer(func() error {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		r.open--
+		return nil
+	}), nil
+}
+
+func (h *Host) Size(_ context.Context, device string) (int64, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	_, r, err := h.device(device)
+	if err != nil {
+		return 0, err
+	}
+	return r.size, nil
+}

@@ -1,0 +1,162 @@
+// Package escachetest is an implementation of the escache API in memory, for tests. The conformance
+// suite proves that it keeps the contract, and can make it break any one rule to show that the suite
+// notices.
+package escachetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+// World is two hosts that replicate to each other, and a Ceph beside them.
+type World struct {
+	Hosts [2]*Host
+
+	mu      sync.Mutex
+	broken  string
+	images  map[escache.VolumeRef]*image
+	caches  map[escache.VolumeRef]*cache
+	stalled chan struct{} // nil while Ceph answers; closed when it does again
+	clients int
+}
+
+type image struct {
+	id     string
+	size   int64
+	blocks map[int64][]byte
+	holder string
+}
+
+// cache is what the two replicas of a volume hold alike.
+type cache struct {
+	dirty map[int64][]byte
+}
+
+// Host is one host with its escached. It also uses the devices that the API makes there.
+type Host struct {
+	Name string
+
+	w        *World
+	replicas map[escache.VolumeRef]*replica
+	leaked   int64
+}
+
+type replica struct {
+	req       escache.ReplicaRequest
+	epoch     int64
+	connected bool
+	primary   bool
+	client    string
+	mode      escache.Mode
+	size      int64
+	open      int
+	held      *time.Time
+	released  chan struct{}
+	verb      string // the operation that runs
+	since     time.Time
+}
+
+const (
+	mib      = 1 << 20
+	block    = 4096
+	capacity = 1 << 30
+)
+
+// New returns a world with the two hosts n1 and n2.
+func New() *World { return Breaking("") }
+
+// Breaking returns a world that breaks one rule of the contract, so that the conformance suite can
+// show that it notices. The rules are those that breaks is asked for.
+func Breaking(rule string) *World {
+	w := &World{broken: rule, images: map[escache.VolumeRef]*image{}, caches: map[escache.VolumeRef]*cache{}}
+	for i, name := range []string{"n1", "n2"} {
+		w.Hosts[i] = &Host{w: w, Name: name, replicas: map[escache.VolumeRef]*replica{}}
+	}
+	return w
+}
+
+func (w *World) breaks(rule string) bool { return w.broken == rule }
+
+// ceph waits until Ceph answers; with the lock held before and after.
+func (w *World) ceph(ctx context.Context) error {
+	for w.stalled != nil {
+		stalled := w.stalled
+		w.mu.Unlock()
+		select {
+		case <-stalled:
+		case <-ctx.Done():
+		}
+		w.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Storage
+
+func (w *World) Create(_ context.Context, ref escache.VolumeRef, size int64) (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := fmt.Sprintf("1d%d", len(w.images)+1)
+	w.images[ref] = &image{id: id, size: size, blocks: map[int64][]byte{}}
+	return id, nil
+}
+
+func (w *World) Grow(_ context.Context, ref escache.VolumeRef, size int64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.images[ref].size = size
+	return nil
+}
+
+func (w *World) Remove(_ context.Context, ref escache.VolumeRef) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if holder := w.images[ref].holder; holder != "" && w.broken == "" {
+		return fmt.Errorf("%s has the image open", holder)
+	}
+	delete(w.images, ref)
+	return nil
+}
+
+func (w *World) Occupy(_ context.Context, ref escache.VolumeRef) (io.Closer, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	img := w.images[ref]
+	if img.holder != "" {
+		return nil, fmt.Errorf("%s has the image's lock", img.holder)
+	}
+	img.holder = "another client"
+	return closer(func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		img.holder = ""
+		return nil
+	}), nil
+}
+
+func (w *World) Stall(context.Context) (io.Closer, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stalled := make(chan struct{})
+	w.stalled = stalled
+	return closer(func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stalled = nil
+		close(stalled)
+		return nil
+	}), nil
+}
+
+// closer makes a function an io.Closer.
+type closer func() error
+
+func (c closer) Close() error { return c() }
