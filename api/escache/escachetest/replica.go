@@ -137,7 +137,8 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 		return nil, h.putAgain(r, req)
 	}
 	for ref, r := range h.replicas {
-		if r.req.Port == req.Port && !h.w.breaks("a port is given twice") || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
+		samePort := r.req.Port == req.Port && !h.w.breaks("a port is given twice")
+		if samePort || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
 			return nil, fail(escache.CodePortInUse, "port or minor belongs to %s", ref.Image)
 		}
 	}
@@ -276,6 +277,31 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 		return answer()
 	}
 	r.primary = h.w.breaks("a refused connect stays Primary")
+	img, err := h.imageFor(req, r)
+	if err != nil {
+		return nil, err
+	}
+	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.Name
+	r.size, r.mode = img.size, escache.ModeWriteback
+	if h.w.breaks("the device has another size") {
+		r.size -= block
+	}
+	if h.w.breaks("the peer does not learn of a resize") && r.req.Nodes[1].Name == h.Name {
+		r.size = r.req.SizeBytes
+	} else {
+		r.req.SizeBytes = img.size
+	}
+	if req.Options.Mode != "" && !h.w.breaks("options are ignored") {
+		r.mode = req.Options.Mode
+	}
+	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.Name {
+		img.blocks = map[int64][]byte{}
+	}
+	return answer()
+}
+
+// imageFor returns the image that a replica may be connected to, or the reason against it.
+func (h *Host) imageFor(req escache.ConnectRequest, r *replica) (*image, error) {
 	img := h.w.images[req.VolumeRef]
 	if img == nil {
 		return nil, fail(escache.CodeImageNotFound, "Ceph has no such image")
@@ -296,21 +322,5 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 	if img.holder != "" && img.holder != h.Name && !h.w.breaks("a lock is no obstacle") && !h.w.breaks("two hosts may connect") {
 		return nil, fail(escache.CodeImageInUse, "%s has it", img.holder)
 	}
-	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.Name
-	r.size, r.mode = img.size, escache.ModeWriteback
-	if h.w.breaks("the device has another size") {
-		r.size -= block
-	}
-	if h.w.breaks("the peer does not learn of a resize") && r.req.Nodes[1].Name == h.Name {
-		r.size = r.req.SizeBytes
-	} else {
-		r.req.SizeBytes = img.size
-	}
-	if req.Options.Mode != "" && !h.w.breaks("options are ignored") {
-		r.mode = req.Options.Mode
-	}
-	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.Name {
-		img.blocks = map[int64][]byte{}
-	}
-	return answer()
+	return img, nil
 }

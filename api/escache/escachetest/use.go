@@ -20,6 +20,7 @@ func (h *Host) device(path string) (escache.VolumeRef, *replica, error) {
 	return escache.VolumeRef{}, nil, errors.New("no such device")
 }
 
+// Write writes to a connected device. It blocks while the volume is held.
 func (h *Host) Write(ctx context.Context, device string, offset int64, data []byte) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -63,6 +64,7 @@ func (h *Host) Write(ctx context.Context, device string, offset int64, data []by
 	return nil
 }
 
+// Read reads from a connected device.
 func (h *Host) Read(_ context.Context, device string, offset, length int64) ([]byte, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -81,6 +83,7 @@ func (h *Host) Read(_ context.Context, device string, offset, length int64) ([]b
 	return data, nil
 }
 
+// Open keeps a connected device open until it is closed.
 func (h *Host) Open(_ context.Context, device string) (io.Closer, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -97,6 +100,7 @@ func (h *Host) Open(_ context.Context, device string) (io.Closer, error) {
 	}), nil
 }
 
+// Size returns the size of a connected device in bytes.
 func (h *Host) Size(_ context.Context, device string) (int64, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()

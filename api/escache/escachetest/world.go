@@ -99,8 +99,7 @@ func (w *World) ceph(ctx context.Context) error {
 	return nil
 }
 
-// Storage
-
+// Create makes an image and returns its id.
 func (w *World) Create(_ context.Context, ref escache.VolumeRef, size int64) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,6 +108,7 @@ func (w *World) Create(_ context.Context, ref escache.VolumeRef, size int64) (st
 	return id, nil
 }
 
+// Grow sets the size of an image.
 func (w *World) Grow(_ context.Context, ref escache.VolumeRef, size int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,6 +116,7 @@ func (w *World) Grow(_ context.Context, ref escache.VolumeRef, size int64) error
 	return nil
 }
 
+// Remove removes an image. It fails if a host maps it.
 func (w *World) Remove(_ context.Context, ref escache.VolumeRef) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,6 +127,7 @@ func (w *World) Remove(_ context.Context, ref escache.VolumeRef) error {
 	return nil
 }
 
+// Occupy takes an image's exclusive lock as another client, until it is closed.
 func (w *World) Occupy(_ context.Context, ref escache.VolumeRef) (io.Closer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,6 +144,7 @@ func (w *World) Occupy(_ context.Context, ref escache.VolumeRef) (io.Closer, err
 	}), nil
 }
 
+// Stall makes writes to Ceph hang until it is closed.
 func (w *World) Stall(context.Context) (io.Closer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
