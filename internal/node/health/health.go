@@ -1,4 +1,4 @@
-// Package health says what is wrong with a volume as its node sees it. It is pure: a status goes in, findings come out.
+// Package health finds what is wrong with a volume, from the status that escached reports on its node. It does no I/O.
 package health
 
 import (
@@ -20,7 +20,7 @@ const (
 	DataLoss                     // data is lost, or that is strongly suspected
 )
 
-// Reason is a finding's stable name, in CamelCase for conditions and events.
+// Reason is the name of a kind of finding, in CamelCase, for conditions and Events. It never changes.
 type Reason string
 
 // Reasons.
@@ -43,37 +43,37 @@ const (
 type Finding struct {
 	Reason   Reason
 	Severity Severity
-	// Condition is the type of the CacheVolume's condition that it makes false.
+	// Condition is the type of the CacheVolume's condition that the finding makes false.
 	Condition string
 	Message   string
 }
 
-// nearlyFullPercent of the cache dirty means that writes are about to wait for Ceph.
+// nearlyFullPercent is the dirty share of a cache from which on writes may soon wait for Ceph.
 const nearlyFullPercent = 90
 
-// Findings returns what is wrong with a volume that is connected on this node. Stalled is true where the cache should be
-// shrinking and is not; only a look at several statuses can tell.
+// Findings returns what is wrong with a volume that is connected on this node. The caller sets stalled if I/O to Ceph is
+// in flight and does not end, which takes several statuses to know.
 func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 	var all []Finding
 	add := func(reason Reason, severity Severity, condition, format string, args ...any) {
 		all = append(all, Finding{reason, severity, condition, fmt.Sprintf(format, args...)})
 	}
-	frozen := s.IOSuspended && s.Error != nil && s.Error.Code == escache.CodePeerUnavailable // told below, and once
+	frozen := s.IOSuspended && s.Error != nil && s.Error.Code == escache.CodePeerUnavailable // reported below as IOFrozen
 	if s.Error != nil && !frozen {
 		reason, severity := classify(s.Error.Code)
 		add(reason, severity, v1alpha1.ConditionHealthy, "%s (%s)", s.Error.Detail, s.Error.Code)
 	}
 	if s.IOSuspended {
 		add(IOFrozen, Inaccessible, v1alpha1.ConditionHealthy,
-			"reads and writes wait: the other replica is lost and is not yet on record as outdated. It goes on by itself when the "+
+			"reads and writes wait: the other replica is lost and is not yet on record as outdated. I/O goes on by itself when the "+
 				"replica is back or the Kubernetes API answers")
 	}
 	if stalled && (s.Error == nil || s.Error.Code != escache.CodeCephUnavailable) {
 		add(CephStalled, Degraded, v1alpha1.ConditionHealthy,
-			"the cache is being written back to Ceph, but nothing arrives there; look at Ceph's health")
+			"I/O to Ceph is in flight, but none completes; check Ceph's health (ceph -s)")
 	}
 	if s.DirtyBytes != nil && s.CacheBytes > 0 && *s.DirtyBytes >= s.CacheBytes/100*nearlyFullPercent {
-		add(CacheNearlyFull, Degraded, v1alpha1.ConditionHealthy, "%s of %s hold data that Ceph has not: writes are about to wait for Ceph",
+		add(CacheNearlyFull, Degraded, v1alpha1.ConditionHealthy, "%s of %s are dirty: writes will soon wait for Ceph",
 			v1alpha1.HumanBytes(*s.DirtyBytes), v1alpha1.HumanBytes(s.CacheBytes))
 	}
 	for _, f := range redundancy(s) {
@@ -82,7 +82,7 @@ func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 	return all
 }
 
-// classify gives an escached fault its place.
+// classify returns the reason and the severity of an error code of escached.
 func classify(code escache.Code) (Reason, Severity) {
 	switch code { //nolint:exhaustive // all others are errors of the cache
 	case escache.CodeCephUnavailable:
@@ -94,7 +94,7 @@ func classify(code escache.Code) (Reason, Severity) {
 	}
 }
 
-// redundancy says whether every acknowledged write is on two hosts or in Ceph, and whether a replica is catching up.
+// redundancy finds whether an acknowledged write is only on one host and not in Ceph, and whether a replica is catching up.
 func redundancy(s escache.VolumeStatus) []Finding {
 	inCeph := s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0
 	lost := func(reason Reason, format string, args ...any) []Finding {
@@ -110,11 +110,11 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	switch {
 	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != escache.DiskDiskless && peer.Name != "" && peer.Linked():
 		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
-			"the replicas on this node and on %s are being made equal", peer.Name)}
+			"a resync between this node and %s is running", peer.Name)}
 		copies := lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name)
 		return append(copies, resyncing)
 	case s.DiskState != "" && s.DiskState != escache.DiskUpToDate:
-		return lost(LocalDiskLost, "the local replica is %s: reads and writes go to %s over the network; look at this host's NVMe device",
+		return lost(LocalDiskLost, "the local replica is %s: reads and writes go to %s over the network; check this host's NVMe device",
 			s.DiskState, peer.Name)
 	case peer.Name == "":
 		return lost(PeerLost, "the volume has no second replica: this node has the only current copy")
@@ -149,7 +149,8 @@ func IsCurrent(s escache.VolumeStatus, peer string) bool {
 	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
 }
 
-// IsDiskless reports whether the status proves that the peer has lost its disk, and this node's copy is current: over a link that is up.
+// IsDiskless reports whether the status proves, over a link that is up, that the peer has lost its disk and this node's
+// copy is current.
 func IsDiskless(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
 	return linked && p.DiskState.Lost() && s.DiskState == escache.DiskUpToDate

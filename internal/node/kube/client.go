@@ -1,5 +1,6 @@
-// Package kube is the little of the Kubernetes API that a node needs: its volumes by name, the groups, its own Node's labels
-// and Events. It keeps no cache and watches nothing: an idle node costs the API server nothing, and every read is current.
+// Package kube is a small client for the Kubernetes API: CacheVolumes by name, NodeGroups, the labels and conditions of
+// the own Node, one DaemonSet, and Events. It keeps no cache and watches nothing, so an idle node puts no load on the API
+// server, and every read is current.
 package kube
 
 import (
@@ -19,7 +20,7 @@ import (
 // Errors of this package.
 var (
 	ErrNotFound    = errors.New("not found")
-	ErrConflict    = errors.New("changed meanwhile")
+	ErrConflict    = errors.New("it was changed in between")
 	ErrUnavailable = errors.New("the Kubernetes API does not answer")
 	ErrForbidden   = errors.New("the Kubernetes API does not allow it")
 )
@@ -27,17 +28,17 @@ var (
 // callTimeout bounds one request.
 const callTimeout = 10 * time.Second
 
-// answerLimit in bytes bounds an answer; a page of a list is well below it.
+// answerLimit bounds the size of an answer in bytes; a page of a list is well below it.
 const answerLimit = 32 << 20
 
-// Client talks to the API server in JSON. client-go does the connection and the credentials; its typed clients are left out,
-// because the types they register cost more memory than the rest of the process.
+// Client talks to the API server in JSON. client-go provides the connection and the credentials. Its typed clients are not
+// used: the types they register take more memory than the rest of the process.
 type Client struct {
 	http *http.Client
 	base string
 }
 
-// New returns a client.
+// New returns a client. It does not contact the API server yet.
 func New(config *rest.Config) (*Client, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -88,7 +89,7 @@ func (c *Client) call(ctx context.Context, method, path, contentType string, bod
 	return json.Unmarshal(data, result)
 }
 
-// refused makes an error of the API server's Status answer.
+// refused turns the API server's Status answer into an error.
 func refused(code int, body []byte) error {
 	var status metav1.Status
 	message := http.StatusText(code)

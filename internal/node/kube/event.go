@@ -16,9 +16,9 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Event is one thing that happened to a volume, for `kubectl describe`.
+// Event is one thing that happened to a volume; `kubectl describe` shows it.
 type Event struct {
-	// Warning is true for trouble, false for its end.
+	// Warning is true if a problem begins, false if it is over.
 	Warning bool
 	Reason  string
 	Message string
@@ -33,7 +33,7 @@ type objectReference struct {
 	UID        types.UID `json:"uid,omitempty"`
 }
 
-// coreEvent has the fields of a core/v1 Event that are used here.
+// coreEvent has the fields of a core/v1 Event that this package writes.
 type coreEvent struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -55,17 +55,17 @@ type eventSource struct {
 	Host      string `json:"host"`
 }
 
-// messageLimit in bytes is the API server's for an Event.
+// messageLimit is the API server's limit for an Event's message, in bytes.
 const messageLimit = 1024
 
-// eventName differs for everything that happened: one look finds several changes, all of the same time.
+// eventName returns a name that is unique to the Event. The time is not enough: one poll finds several changes.
 func eventName(object, node string, e Event) string {
-	what := fnv.New32a()
-	_, _ = fmt.Fprint(what, node, "/", e.Reason, "/", e.Message) // a hash takes everything
-	return fmt.Sprintf("%s.%x.%08x", object, e.Time.UnixNano(), what.Sum32())
+	hash := fnv.New32a()
+	_, _ = fmt.Fprint(hash, node, "/", e.Reason, "/", e.Message) // a hash never fails
+	return fmt.Sprintf("%s.%x.%08x", object, e.Time.UnixNano(), hash.Sum32())
 }
 
-// Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume where no claim is known.
+// Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume if no claim is known.
 func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e Event) error {
 	object := objectReference{
 		Kind: "CacheVolume", APIVersion: v1alpha1.GroupVersion().String(), Name: v.Name, UID: v.UID,
@@ -93,7 +93,7 @@ func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume,
 		ReportingComponent: v1alpha1.DriverName, ReportingInstance: node,
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events"
-	// A conflict is the same Event again: the answer to the first try was lost.
+	// A conflict means that the Event is written already: the answer to an earlier try was lost.
 	if err := c.call(ctx, http.MethodPost, path, "application/json", event, nil); err != nil && !errors.Is(err, ErrConflict) {
 		return fmt.Errorf("write Event %s of volume %s: %w", e.Reason, v.Name, err)
 	}

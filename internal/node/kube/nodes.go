@@ -13,7 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Groups lists all NodeGroups. There are none while their CRD is not installed.
+// Groups lists all NodeGroups. Without their CRD it returns none.
 func (c *Client) Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	err := c.call(ctx, http.MethodGet, "/apis/"+v1alpha1.GroupName+"/v1alpha1/nodegroups", "", nil, &list)
@@ -23,7 +23,7 @@ func (c *Client) Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	return list.Items, nil
 }
 
-// NodeLabel reads a label of a Node; "" where it has none.
+// NodeLabel reads a label of a Node; "" if the Node does not have it.
 func (c *Client) NodeLabel(ctx context.Context, node, key string) (string, error) {
 	var meta metav1.PartialObjectMetadata
 	if err := c.call(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(node), "", nil, &meta); err != nil {
@@ -32,17 +32,17 @@ func (c *Client) NodeLabel(ctx context.Context, node, key string) (string, error
 	return meta.Labels[key], nil
 }
 
-// RemoveNodeLabel takes a label off a Node.
+// RemoveNodeLabel removes a label from a Node.
 func (c *Client) RemoveNodeLabel(ctx context.Context, node, key string) error {
 	patch := map[string]any{"metadata": map[string]any{"labels": map[string]any{key: nil}}}
 	if err := c.call(ctx, http.MethodPatch, "/api/v1/nodes/"+url.PathEscape(node), "application/merge-patch+json", patch, nil); err != nil {
-		return fmt.Errorf("take label %s off Node %s: %w", key, node, err)
+		return fmt.Errorf("remove label %s from Node %s: %w", key, node, err)
 	}
 	return nil
 }
 
-// shuttingDown is what the kubelet says of a Node that is not ready because its host is shutting down: the error of its shutdown manager
-// (pkg/kubelet/nodeshutdown). There is no field for it.
+// shuttingDown is part of the kubelet's message for a Node that is not ready because its host is shutting down: the error
+// of its shutdown manager (pkg/kubelet/nodeshutdown). The API has no field for it.
 const shuttingDown = "node is shutting down"
 
 // NodeShutsDown reports whether the kubelet says that the host of a Node is shutting down.
@@ -67,8 +67,8 @@ func (c *Client) NodeShutsDown(ctx context.Context, node string) (bool, error) {
 	return false, nil
 }
 
-// DaemonSetDeleted reports whether a DaemonSet is gone or going. Who may not ask any more has been removed with it: Helm takes the rights
-// away right after the DaemonSet, and its pods end later.
+// DaemonSetDeleted reports whether a DaemonSet is deleted or about to be. A refused read counts as deleted: Helm removes
+// the permissions right after the DaemonSet, and its pods end later.
 func (c *Client) DaemonSetDeleted(ctx context.Context, namespace, name string) (bool, error) {
 	var object metav1.PartialObjectMetadata
 	path := "/apis/apps/v1/namespaces/" + url.PathEscape(namespace) + "/daemonsets/" + url.PathEscape(name)

@@ -26,8 +26,9 @@ func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume
 	return v, nil
 }
 
-// VolumeOf finds the CacheVolume of an image. Usually the image is named after it, behind a prefix such as "escache-", and is found in
-// one or two small reads: I/O may be frozen until this answers. Otherwise all are listed, a page at a time.
+// VolumeOf finds the CacheVolume of an image. An image usually has its CacheVolume's name behind a prefix such as
+// "escache-": then one or two small reads find it, which matters because I/O may be frozen until VolumeOf returns.
+// Otherwise it lists all CacheVolumes, page by page.
 func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
 	names := []string{ref.Image}
 	if _, name, ok := strings.Cut(ref.Image, "-"); ok && name != "" {
@@ -72,14 +73,14 @@ func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1
 	}
 }
 
-// PatchStatus changes fields of a CacheVolume's status if nobody has changed the object since v was read; else ErrConflict.
+// PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has changed since v was read.
 func (c *Client) PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name)+"/status", map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion}, "status": status,
 	})
 }
 
-// Annotate sets an annotation of a CacheVolume if nobody has changed the object since v was read; else ErrConflict.
+// Annotate sets an annotation of a CacheVolume. It fails with ErrConflict if the object has changed since v was read.
 func (c *Client) Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error) {
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name), map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion, "annotations": map[string]any{key: value}},

@@ -7,7 +7,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
-// metrics are made from the last look when they are asked for, so a volume that has left leaves none behind.
+// metrics are computed from the last poll at each scrape, so a volume that is no longer connected leaves none behind.
 type metrics struct {
 	watch *Watch
 
@@ -26,14 +26,14 @@ func (w *Watch) Collector() prometheus.Collector {
 		watch:     w,
 		up:        desc("up", "1 while the local escached answers."),
 		connected: desc("volumes_connected", "Number of volumes connected on this node."),
-		dirty:     desc("volume_dirty_bytes", "Bytes in the cache that Ceph has not yet.", volume...),
-		cache:     desc("volume_cache_bytes", "Size of the cache.", volume...),
+		dirty:     desc("volume_dirty_bytes", "Dirty bytes: in the cache and not yet in Ceph.", volume...),
+		cache:     desc("volume_cache_bytes", "Size of the volume's cache on each host.", volume...),
 		size:      desc("volume_size_bytes", "Size of the volume.", volume...),
-		synced:    desc("volume_synced_percent", "How much of the replicas is equal; below 100 while one is catching up.", volume...),
+		synced:    desc("volume_synced_percent", "Share of the replicas that is equal; below 100 while one is catching up.", volume...),
 		redundant: desc("volume_redundant", "1 while every acknowledged write is on two hosts or in Ceph.", volume...),
-		frozen:    desc("volume_io_suspended", "1 while reads and writes wait for a decision about a lost peer.", volume...),
-		failed:    desc("volume_error", "1 while the cache reports this error.", append(volume, "code")...),
-		draining:  desc("volume_writethrough", "1 while new writes pass through to Ceph.", volume...),
+		frozen:    desc("volume_io_suspended", "1 while reads and writes wait for the arbiter to decide about a lost peer.", volume...),
+		failed:    desc("volume_error", "1 while escached reports this error of the volume.", append(volume, "code")...),
+		draining:  desc("volume_writethrough", "1 while new writes go through to Ceph at once (drained).", volume...),
 		peer:      desc("volume_peer_connected", "1 while the link to the other replica is up.", append(volume, "peer")...),
 	}
 }
@@ -47,7 +47,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect makes the metrics.
+// Collect computes the metrics.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.watch.mu.Lock()
 	defer m.watch.mu.Unlock()

@@ -31,19 +31,19 @@ func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeS
 			err = w.writeOutdated(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
 		}
 		if err != nil && !errors.Is(err, kube.ErrConflict) {
-			w.Logger.WarnContext(ctx, "cannot keep the list of outdated nodes", "volume", v.object.Name, "peer", peer.Name, "error", err)
+			w.Logger.WarnContext(ctx, "cannot update the list of outdated nodes", "volume", v.object.Name, "peer", peer.Name, "error", err)
 		}
 	}
 }
 
-// change of the list: a node that goes onto it, one that leaves it, and what has to be seen of the peer for that.
+// change adds the node on to the list and removes the node off. holds must be true for the peer just before.
 type change struct {
 	on, off string
 	holds   func(s escache.VolumeStatus, peer string) bool
 	peer    string
 }
 
-// of returns the list after the change, and whether it differs.
+// of returns the list after the change, and whether that differs from the list before.
 func (c change) of(s v1alpha1.CacheVolumeStatus) (list []string, differs bool) {
 	list = s.OutdatedWithout(c.off)
 	differs = len(list) != len(s.Outdated)
@@ -65,7 +65,7 @@ func (w *Watch) writeOutdated(ctx context.Context, v *volume, c change) error {
 	if object.Status.AttachedNode != w.Node || object.Status.IsOutdated(w.Node) || !differs {
 		return nil
 	}
-	// The last copy that counts stays one.
+	// At least one replica must stay current.
 	if c.on != "" && !slices.ContainsFunc(object.Spec.Replicas, func(r string) bool { return !slices.Contains(list, r) }) {
 		return nil
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// report makes Events of what began and what is over, and brings the CacheVolume's status up to date where it is not.
-// status is nil where escached does not answer.
+// report writes Events for problems that began or are over, and updates the CacheVolume's status if it differs. status is
+// nil if escached does not answer.
 func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding, status *escache.VolumeStatus, now time.Time) {
 	if v.object == nil {
 		return
@@ -42,7 +42,8 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 	w.writeStatus(ctx, v, status, now)
 }
 
-// recovery says what is over, the oldest first, and for how long each was so: what began together mostly ends together, and is one Event.
+// recovery lists the problems that are over, the oldest first, and how long each lasted. One Event has them all, since
+// problems that began together mostly end together.
 func recovery(over []*problem, now time.Time) string {
 	parts := make([]string, 0, len(over))
 	for _, p := range over {
@@ -52,20 +53,20 @@ func recovery(over []*problem, now time.Time) string {
 }
 
 func (w *Watch) emit(ctx context.Context, v *volume, e kube.Event) {
-	w.Logger.InfoContext(ctx, "volume", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
+	w.Logger.InfoContext(ctx, "the state of a volume has changed", "volume", v.object.Name, "reason", e.Reason, "message", e.Message)
 	if err := w.Kube.Emit(ctx, w.Node, v.object, e); err != nil {
-		w.Logger.WarnContext(ctx, "cannot write an Event", "error", err)
+		w.Logger.WarnContext(ctx, "cannot write an Event", "volume", v.object.Name, "reason", e.Reason, "error", err)
 	}
 }
 
 const (
-	// numbersInterval is the least time between two writes of numbers to the API.
+	// numbersInterval is the least time between two writes of numbers, such as dirty bytes, to the API.
 	numbersInterval = 10 * time.Second
 	maxTries        = 4
 )
 
-// writeStatus writes the status if it is not what it should be. It decides by the object as last seen, so nothing is read or written
-// while nothing changes.
+// writeStatus writes the CacheVolume's status if it is not what it should be. It compares with the object as last seen, so
+// it reads and writes nothing while nothing changes.
 func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
 	numbers := v.numbers(status, now)
 	for range maxTries {
@@ -82,7 +83,7 @@ func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.Volu
 			return
 		}
 		if !errors.Is(err, kube.ErrConflict) {
-			w.Logger.WarnContext(ctx, "cannot write a volume's status; the next look tries again", "volume", v.object.Name, "error", err)
+			w.Logger.WarnContext(ctx, "cannot write a volume's status; the next poll tries again", "volume", v.object.Name, "error", err)
 			return
 		}
 		object, err := w.Kube.Volume(ctx, v.object.Name)
@@ -93,7 +94,7 @@ func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.Volu
 	}
 }
 
-// wanted returns the fields of the status that have to change, or nil. Only the attached node speaks for a volume.
+// wanted returns the fields of the status that must change, or nil. Only the attached node writes a volume's status.
 func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[string]any) map[string]any {
 	if v.object.Status.AttachedNode != w.Node {
 		return nil
@@ -122,7 +123,7 @@ func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[stri
 	return fields
 }
 
-// numbers returns what is written at most once in numbersInterval, or nil.
+// numbers returns the fields that are written at most once in numbersInterval, or nil.
 func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string]any {
 	if status == nil || status.DirtyBytes == nil {
 		return nil
@@ -143,7 +144,7 @@ func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string
 	return fields
 }
 
-// conditions returns what the problems make of the watched conditions.
+// conditions returns the watched conditions, as the open problems make them.
 func (v *volume) conditions() []metav1.Condition {
 	good := map[string]struct{ reason, message string }{
 		v1alpha1.ConditionRedundant: {"TwoCopies", "every acknowledged write is on two hosts or in Ceph"},
@@ -170,9 +171,9 @@ func (v *volume) conditions() []metav1.Condition {
 	return all
 }
 
-// clearProblems takes back what was wrong with a volume that is not connected here any more: it was written back and taken down, or
-// another node has it and speaks for it.
-func (w *Watch) clearProblems(ctx context.Context, v *volume, now time.Time) {
+// clearProblems makes the conditions good again for a volume that is no longer connected here: it was flushed and stopped.
+// If another node has it now, that node writes its conditions.
+func (w *Watch) clearProblems(ctx context.Context, v *volume) {
 	if v.object == nil || len(v.problems) == 0 {
 		return
 	}
@@ -187,6 +188,6 @@ func (w *Watch) clearProblems(ctx context.Context, v *volume, now time.Time) {
 		meta.SetStatusCondition(&conditions, c)
 	}
 	if _, err := w.Kube.PatchStatus(ctx, object, map[string]any{"conditions": conditions}); err != nil {
-		w.Logger.WarnContext(ctx, "cannot write the status of a volume that has left", "volume", object.Name, "time", now, "error", err)
+		w.Logger.WarnContext(ctx, "cannot write the status of a volume that is not connected any more", "volume", object.Name, "error", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// recordInterval is the time between two looks at the record of a volume whose I/O is frozen.
+// recordInterval is the time between two reads of the record of a volume whose I/O is frozen.
 const recordInterval = 6 * time.Second
 
 // abandonSuperseded makes escached give up the device of a volume that another node took over while this host was cut
@@ -38,10 +38,10 @@ func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.Volu
 	problem := new(escache.Problem)
 	switch {
 	case err == nil:
-		log.WarnContext(ctx, "gave up the device of a volume that was taken over")
+		log.WarnContext(ctx, "abandoned the device of a volume that was taken over")
 	case errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen:
-		log.WarnContext(ctx, "the I/O of a volume that was taken over fails from now on; its device goes when the kubelet unstages it")
+		log.WarnContext(ctx, "I/O of a volume that was taken over fails from now on; its device is removed when the kubelet unstages it")
 	default:
-		log.WarnContext(ctx, "cannot give up the device of a volume that was taken over; the next look tries again", "error", err)
+		log.WarnContext(ctx, "cannot abandon the device of a volume that was taken over; the next poll tries again", "error", err)
 	}
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
-// volume is what is remembered of a connected volume. Losing it costs nothing: what was reported is on the CacheVolume.
+// volume is the watch's memory of a connected volume. It can be lost at any time: the CacheVolume has all that was reported.
 type volume struct {
 	ref   escache.VolumeRef
 	since time.Time
 	// object is the CacheVolume as last read or written; nil until it was found. Only the watch's goroutine uses it.
 	object      *v1alpha1.CacheVolume
 	lookupAfter time.Time
-	// What follows is guarded by the watch's lock: a newer object that another part of this process wrote, and what metrics
-	// are made of.
+	// The watch's lock guards these three: newer is an object that another part of this process wrote, name and status are
+	// for metrics.
 	newer  *v1alpha1.CacheVolume
 	name   string
 	status escache.VolumeStatus
 
 	problems map[health.Reason]*problem
-	// candidates are findings of a fresh volume that were seen once.
+	// candidates are findings of a newly connected volume that one poll has seen.
 	candidates []health.Reason
-	// emitted are the times of recent Events by reason.
+	// emitted has the times of recent Events, by reason.
 	emitted map[health.Reason][]time.Time
 
 	progress   *blockdev.Progress
@@ -38,15 +38,15 @@ type volume struct {
 	wasDirty     bool
 	flushedAt    time.Time
 	dirtyWritten time.Time
-	// recordAfter is when the record of a volume that is frozen is read next.
+	// recordAfter is when to read the record again while I/O is frozen.
 	recordAfter time.Time
 }
 
-// problem is something wrong that was reported and is not over.
+// problem is a finding that was reported and is not over.
 type problem struct {
 	finding health.Finding
 	since   time.Time
-	// absent is how many looks in a row did not find it.
+	// missed is how many polls in a row did not find it.
 	missed     int
 	suppressed bool
 }
@@ -55,7 +55,7 @@ func newVolume(ref escache.VolumeRef, now time.Time) *volume {
 	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, emitted: map[health.Reason][]time.Time{}}
 }
 
-// adopt takes over what an earlier csi-node has reported, so that it is not reported again.
+// adopt takes over the problems that an earlier csi-node reported, so that they are not reported again.
 func (v *volume) adopt(object *v1alpha1.CacheVolume) {
 	v.object = object
 	for _, c := range object.Status.Conditions {
@@ -69,12 +69,12 @@ func (v *volume) adopt(object *v1alpha1.CacheVolume) {
 	}
 }
 
-// watched are the conditions that the watch keeps.
+// watched are the conditions that the watch writes.
 func watched() []string {
 	return []string{v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced, v1alpha1.ConditionHealthy}
 }
 
-// open returns the findings of problems under these conditions.
+// open returns the findings of the open problems that make these conditions false.
 func (v *volume) open(conditions ...string) []health.Finding {
 	var all []health.Finding
 	for _, p := range v.problems {
@@ -85,8 +85,8 @@ func (v *volume) open(conditions ...string) []health.Finding {
 	return all
 }
 
-// confirmed passes only findings of the look before, or of problems that are reported already: a volume that was just connected
-// may need a moment to find its peer.
+// confirmed returns the findings that the poll before had too, or that were reported already. A volume that was just
+// connected may need a moment to find its peer.
 func (v *volume) confirmed(findings []health.Finding) []health.Finding {
 	var passed []health.Finding
 	var now []health.Reason
@@ -100,10 +100,10 @@ func (v *volume) confirmed(findings []health.Finding) []health.Finding {
 	return passed
 }
 
-// misses is how many looks have to miss a problem before it is over: what comes and goes is one problem.
+// misses is how many polls in a row must miss a problem before it is over, so that one that flickers is reported once.
 const misses = 2
 
-// change compares findings with the open problems.
+// change compares the findings with the open problems, and returns those that have begun and those that are over.
 func (v *volume) change(findings []health.Finding, now time.Time) (begun, over []*problem) {
 	for _, f := range findings {
 		if p, ok := v.problems[f.Reason]; ok {
@@ -134,7 +134,7 @@ const (
 	eventPeriod = 10 * time.Minute
 )
 
-// mayEmit bounds how often one reason becomes an Event. Conditions and metrics go on telling.
+// mayEmit limits how often one reason becomes an Event. Conditions and metrics have no such limit.
 func (v *volume) mayEmit(reason health.Reason, now time.Time) bool {
 	recent := slices.DeleteFunc(v.emitted[reason], func(t time.Time) bool { return now.Sub(t) > eventPeriod })
 	v.emitted[reason] = recent

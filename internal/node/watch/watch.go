@@ -1,5 +1,6 @@
-// Package watch follows the volumes that are connected on this node. What changes becomes a condition of the CacheVolume and an
-// Event on its claim, once; what is, becomes a metric. While nothing changes the Kubernetes API is not asked and not written to.
+// Package watch polls the local escached for the volumes that are connected on this node. A change becomes a condition on
+// the CacheVolume and one Event on its claim; the current state is exported as metrics. While nothing changes, the
+// Kubernetes API is neither read nor written.
 package watch
 
 import (
@@ -25,7 +26,7 @@ type Cache interface {
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 }
 
-// Kube is the Kubernetes API. Its reads are current.
+// Kube is the Kubernetes API. Its reads bypass any cache.
 type Kube interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
 	VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error)
@@ -38,19 +39,19 @@ type Options struct {
 	Node  string
 	Cache Cache
 	Kube  Kube
-	// Progress reads the image's counters from the kernel; false where it cannot tell.
+	// Progress reads the I/O counters of the image below a device from the kernel; false if it cannot.
 	Progress func(device string) (blockdev.Progress, bool)
 	Logger   *slog.Logger
 	Now      func() time.Time
 }
 
-// Watch follows the local escached.
+// Watch polls the local escached and reports what changes.
 type Watch struct {
 	Options
 
 	mu      sync.Mutex
 	volumes map[escache.VolumeRef]*volume
-	// silentSince is when escached stopped to answer; zero while it answers.
+	// silentSince is when escached stopped answering; zero while it answers.
 	silentSince time.Time
 	answeredAt  time.Time
 	woken       chan struct{}
@@ -62,23 +63,23 @@ func New(o Options) *Watch {
 }
 
 const (
-	// Interval is the time between two looks: two of them, and an API call, are below five seconds.
+	// Interval is the time between two polls. Two of them and an API call take less than five seconds.
 	Interval = 2 * time.Second
-	// idleInterval is the time between two looks while no volume is connected. Wake ends it.
+	// idleInterval is the time between two polls while no volume is connected. Wake ends it early.
 	idleInterval = 10 * time.Second
-	// A look makes escached ask the kernel, which takes long on a host that is short of processor time: then the pause grows
-	// with it, so that looking never takes more than a fifth of the time.
+	// A poll makes escached ask the kernel, which takes long on a host that is short of processor time. The pause is at
+	// least so many times as long as the poll, up to maxPause, so that polls take at most a fifth of the time.
 	pausePerPoll = 4
 	maxPause     = 20 * time.Second
-	// pollTime bounds one look with all that follows from it.
+	// pollTime bounds one poll, with the reports that follow from it.
 	pollTime = 20 * time.Second
-	// silenceGrace is how long escached may not answer, as in an upgrade, before its volumes' health counts as unknown.
+	// silenceGrace is how long escached may be silent, as in an upgrade, before its volumes are reported as unwatched.
 	silenceGrace = 4 * time.Second
-	// connectGrace is how long a volume may take to find its peer after it was connected.
+	// connectGrace is how long after connecting a volume may still be looking for its peer.
 	connectGrace = 6 * time.Second
 )
 
-// Run looks until the context ends.
+// Run polls until the context ends.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		begun := time.Now()
@@ -95,7 +96,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// Wake has the next look begin at once: a volume is being staged.
+// Wake starts the next poll at once, because a volume is being staged. It does not block.
 func (w *Watch) Wake() {
 	select {
 	case w.woken <- struct{}{}:
@@ -103,17 +104,17 @@ func (w *Watch) Wake() {
 	}
 }
 
-func (w *Watch) pause(look time.Duration) time.Duration {
+func (w *Watch) pause(poll time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	least := Interval
 	if len(w.volumes) == 0 {
 		least = idleInterval
 	}
-	return min(max(least, look*pausePerPoll), maxPause)
+	return min(max(least, poll*pausePerPoll), maxPause)
 }
 
-// Silence is how long escached has not answered; zero while it does.
+// Silence returns for how long escached has not answered; zero while it does.
 func (w *Watch) Silence() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +124,7 @@ func (w *Watch) Silence() time.Duration {
 	return w.Now().Sub(w.silentSince)
 }
 
-// poll asks escached once. The lock is not held while anybody is asked.
+// poll asks escached once and handles every connected volume. It does not hold the lock during calls.
 func (w *Watch) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
@@ -146,7 +147,7 @@ func (w *Watch) poll(ctx context.Context) {
 	}
 	for ref, v := range w.snapshot() {
 		if !seen[ref] {
-			w.clearProblems(ctx, v, now)
+			w.clearProblems(ctx, v)
 			w.mu.Lock()
 			delete(w.volumes, ref)
 			w.mu.Unlock()
@@ -173,7 +174,7 @@ func (w *Watch) snapshot() map[escache.VolumeRef]*volume {
 	return all
 }
 
-// reportSilence marks all volumes that were connected once escached has not answered for a while.
+// reportSilence marks all volumes that were connected as unwatched, once escached has been silent for silenceGrace.
 func (w *Watch) reportSilence(ctx context.Context, now time.Time, err error) {
 	w.mu.Lock()
 	if w.silentSince.IsZero() {
@@ -187,13 +188,13 @@ func (w *Watch) reportSilence(ctx context.Context, now time.Time, err error) {
 	for _, v := range w.snapshot() {
 		finding := health.Finding{
 			Reason: health.EscachedSilent, Condition: v1alpha1.ConditionHealthy,
-			Message: "escached on " + w.Node + " does not answer; I/O goes on, but nobody watches it: " + err.Error(),
+			Message: "escached on " + w.Node + " does not answer; I/O goes on, but nothing watches the volume: " + err.Error(),
 		}
 		w.report(ctx, v, append(v.open(v1alpha1.ConditionRedundant, v1alpha1.ConditionSynced), finding), nil, now)
 	}
 }
 
-// observe takes one status of one connected volume.
+// observe handles the status of one connected volume.
 func (w *Watch) observe(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if err := w.identify(ctx, v, s, now); err != nil {
 		if !errors.Is(err, errWait) {
@@ -221,13 +222,13 @@ func (w *Watch) store(v *volume, s escache.VolumeStatus) {
 	}
 }
 
-// errWait: the CacheVolume was looked for a short while ago.
-var errWait = errors.New("looked for a short while ago")
+// errWait: the last search for the CacheVolume is too recent to repeat it.
+var errWait = errors.New("searched a short while ago")
 
-// lookupInterval is the time between two searches for a CacheVolume that is not there.
+// lookupInterval is the time between two searches for a CacheVolume that does not exist.
 const lookupInterval = 30 * time.Second
 
-// identify finds the CacheVolume of an image, once for each attachment.
+// identify finds the CacheVolume of an image, once per attachment.
 func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) error {
 	if v.object != nil && v.object.Status.Epoch >= s.Epoch {
 		return nil
@@ -247,7 +248,7 @@ func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus,
 	return nil
 }
 
-// stalled reports whether I/O to Ceph is under way and nothing of it has ended since the last look but one.
+// stalled reports whether I/O to Ceph is in flight and none has completed during the last two polls.
 func (w *Watch) stalled(v *volume, s escache.VolumeStatus, now time.Time) bool {
 	p, ok := w.Progress(s.Device)
 	if !ok || p.InFlight == 0 || v.progress == nil || p.Completed != v.progress.Completed {
@@ -257,7 +258,7 @@ func (w *Watch) stalled(v *volume, s escache.VolumeStatus, now time.Time) bool {
 	return now.Sub(v.progressAt) >= 2*Interval-Interval/4
 }
 
-// Recorded tells the watch of a CacheVolume that somebody on this node has just written.
+// Recorded hands the watch a CacheVolume that another part of this process has just written.
 func (w *Watch) Recorded(object *v1alpha1.CacheVolume) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
