@@ -1,9 +1,9 @@
-// Package cache says what escached needs of a write-back cache: one local, replicated disk (the
+// Package cache defines what escached needs of a write-back cache: one local, replicated disk (the
 // cache's disk) in front of one slower block device (the origin, an RBD image).
 //
-// An Engine is one way to build such a cache. Escached chooses the engine in one place and calls it
-// through this interface only. Everything that an engine knows of its kernel target or process, of
-// its metadata and of its failures stays in the engine's own package.
+// An Engine is one way to build such a cache. cmd/escached chooses the engine, and everything else
+// calls it through this interface only. What an engine knows about its kernel target, its metadata
+// and its failures stays in the engine's own package.
 //
 // The verbs decide when a cache may be used: epochs, promotion, fencing and holds are not an
 // engine's business. An engine keeps nothing in memory that it could not read again: a new process

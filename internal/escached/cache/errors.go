@@ -2,7 +2,7 @@ package cache
 
 import "errors"
 
-// Errors that a caller decides by.
+// Errors that callers distinguish.
 var (
 	// ErrAbsent means that the cache is not assembled.
 	ErrAbsent = errors.New("the cache is not assembled")

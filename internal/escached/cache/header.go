@@ -9,16 +9,16 @@ import (
 	"hash/crc32"
 )
 
-// The first MiB of every cache's disk is escached's own, whatever the engine. Its first block says
-// whose cache the disk holds. The disk is replicated, so this travels with the data.
+// The first MiB of every cache's disk belongs to escached, whatever the engine. Its first block says
+// which image the cache belongs to. The disk is replicated, so this travels with the data.
 const (
-	// HeaderBytes is the size of escached's part. An engine uses only what is behind it.
+	// HeaderBytes is the size of escached's part. An engine uses only the space behind it.
 	HeaderBytes = 1 << 20
 	// BlockBytes is the unit of I/O on a cache's disk.
 	BlockBytes = 4096
 )
 
-// Identity says whose cache a disk holds.
+// Identity names the image that a cache belongs to.
 type Identity struct {
 	Pool    string `json:"pool"`
 	Image   string `json:"image"`
@@ -85,13 +85,13 @@ func ParseHeader(block []byte) (*Header, error) {
 	return &h, nil
 }
 
-// Blank reports whether there are only zeros.
+// Blank reports whether a block has only zeros.
 func Blank(block []byte) bool { return bytes.Count(block, []byte{0}) == len(block) }
 
-// Judge says what to do with a disk that should hold id's cache, by its first block. format true
-// means that the disk was never used, or that its formatting did not get to its end, so that it may
-// be formatted. format false without an error means that it was formatted, so that the engine must
-// find its own metadata. usedHere is that of Engine.Prepare.
+// Judge decides by a disk's first block what to do with a disk that should hold id's cache. format is
+// true if the disk was never used, or if its formatting was interrupted: it may be formatted. If
+// format is false and err is nil, the disk was formatted, and the engine must find its own metadata.
+// usedHere is that of Engine.Prepare.
 func (id Identity) Judge(block []byte, usedHere bool) (format bool, err error) {
 	header, err := ParseHeader(block)
 	switch {

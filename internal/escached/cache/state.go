@@ -9,7 +9,7 @@ type Disk struct {
 	Path string
 }
 
-// Spec says what a cache is made of.
+// Spec describes a cache to assemble.
 type Spec struct {
 	Disk Disk
 	// Origin is the path of the origin, or its number as State.Origin has it.
@@ -56,8 +56,8 @@ type State struct {
 	// Known is false while the engine cannot say how much is dirty. Dirty, Free and WritingBack are
 	// zero then and mean nothing.
 	Known bool
-	// Dirty is what the origin lacks, Free what can be written before writes wait for the origin,
-	// WritingBack what is on its way to the origin, all in bytes.
+	// All three are bytes. Dirty is not in the origin yet. Free can be written before writes wait for
+	// the origin. WritingBack is being written to the origin.
 	Dirty       int64
 	Free        int64
 	WritingBack int64

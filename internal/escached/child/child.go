@@ -1,8 +1,8 @@
-// Package child does kernel work that may block for ever in a child process of our own binary:
-// writes to sysfs and direct I/O on replicated devices. A stuck thread of the service could never
-// be given up; a stuck child can.
+// Package child does kernel work that may block for ever: writes to sysfs and direct I/O on replicated
+// devices. It runs that work in a child process of escached's own binary. The service can stop waiting
+// for a stuck child, but not for a stuck thread of its own.
 //
-// Secrets go in on stdin, never in arguments.
+// Secrets are passed on stdin, never as arguments.
 package child
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// Verb is the hidden subcommand of the binary that leads to Main.
+// Verb is the hidden subcommand of the binary that runs Main.
 const Verb = "child"
 
 const (
@@ -32,11 +32,11 @@ const (
 	opQuery = "query"
 )
 
-// blockBytes is the unit of direct I/O: of its size, its offsets and its buffers.
+// blockBytes is the unit of direct I/O: sizes, offsets and buffers are multiples of it.
 const blockBytes = 4096
 
-// Query reads a device past the page cache and prints what it finds. Reads may be of any size, at
-// offsets of whole blocks.
+// Query reads a device past the page cache and prints its result to out. Reads may have any size, and
+// offsets are whole blocks.
 type Query = func(device io.ReaderAt, out io.Writer) error
 
 // Main runs one operation: sysfs-write PATH | read DEVICE OFFSET BYTES | write DEVICE OFFSET |
@@ -98,14 +98,14 @@ func writeSysfs(path string, stdin io.Reader) error {
 		return errnoError(path, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// One write, never repeated: to krbd each one is a command.
+	// One write, never repeated: krbd takes each write as a command.
 	if _, err := unix.Write(fd, data); err != nil {
 		return errnoError(path, err)
 	}
 	return nil
 }
 
-// errnoError prints the number, which the parent reads back.
+// errnoError puts the number of an errno into the message, for WriteSysfs to parse.
 func errnoError(path string, err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return fmt.Errorf("%s%d writing %s: %w", errnoPrefix, int(errno), path, errno)
@@ -131,7 +131,7 @@ func writeDevice(path string, offset int64, stdin io.Reader) error {
 	})
 }
 
-// withDevice opens past the page cache, which does not see what DRBD writes below or beside it.
+// withDevice opens a device past the page cache, which does not see what DRBD writes below it.
 func withDevice(path string, flags int, do func(*os.File) error) error {
 	f, err := os.OpenFile(path, flags|unix.O_DIRECT, 0)
 	if err != nil {
@@ -140,15 +140,15 @@ func withDevice(path string, flags int, do func(*os.File) error) error {
 	return errors.Join(do(f), f.Close())
 }
 
-// aligned returns a buffer that direct I/O takes.
+// aligned returns a buffer of n bytes that is aligned for direct I/O.
 func aligned(n int64) []byte {
 	const unit = blockBytes
 	buf := make([]byte, n+unit)
-	skip := int64(-uintptr(unsafe.Pointer(&buf[0])) % unit) //nolint:gosec // an address is looked at, not used
+	skip := int64(-uintptr(unsafe.Pointer(&buf[0])) % unit) //nolint:gosec // the address is only computed with
 	return buf[skip : skip+n : skip+n]
 }
 
-// directReader lets callers read into any buffer.
+// directReader does direct I/O into buffers that are not aligned.
 type directReader struct{ f *os.File }
 
 func (d directReader) ReadAt(p []byte, off int64) (int, error) {
@@ -158,21 +158,22 @@ func (d directReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Client starts the children.
+// Client runs Main in child processes.
 type Client struct{ run command.Runner }
 
-// NewClient returns a Client that runs this very binary with run.
+// NewClient returns a Client that runs this binary with run.
 func NewClient(run command.Runner) *Client { return &Client{run: run} }
 
 func (c *Client) do(ctx context.Context, volume string, query bool, timeout time.Duration, stdin []byte, args ...string) ([]byte, error) {
 	res, err := c.run.Run(ctx, command.Command{
-		// The running binary itself, also after the file was replaced by an upgrade.
+		// This is the running binary even if an upgrade has replaced the file.
 		Volume: volume, Name: "/proc/self/exe", Args: append([]string{Verb}, args...), Stdin: stdin, Timeout: timeout, Query: query,
 	})
 	return res.Stdout, err
 }
 
-// WriteSysfs writes data in one call. A refusal by the kernel is returned as its syscall.Errno.
+// WriteSysfs writes data to path in one call. If the kernel refuses, the error wraps its
+// syscall.Errno.
 func (c *Client) WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error {
 	_, err := c.do(ctx, volume, false, timeout, data, opSysfs, path)
 	if exit, ok := errors.AsType[*command.ExitError](err); ok {
@@ -186,7 +187,7 @@ func (c *Client) WriteSysfs(ctx context.Context, volume, path string, data []byt
 	return err
 }
 
-// Read returns n bytes of a device, both in whole blocks.
+// Read returns n bytes of a device from offset on. Both are whole blocks.
 func (c *Client) Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error) {
 	out, err := c.do(ctx, volume, true, 0, nil, opRead, device, strconv.FormatInt(offset, 10), strconv.FormatInt(n, 10))
 	if err == nil && int64(len(out)) != n {
@@ -195,14 +196,14 @@ func (c *Client) Read(ctx context.Context, volume, device string, offset, n int6
 	return out, err
 }
 
-// Write puts whole blocks on a device and returns when they are stable.
+// Write writes whole blocks to a device and returns when they are stable.
 func (c *Client) Write(ctx context.Context, volume, device string, offset int64, data []byte) error {
 	_, err := c.do(ctx, volume, false, 0, data, opWrite, device, strconv.FormatInt(offset, 10))
 	return err
 }
 
-// Query runs one of Main's queries on a device and returns what it prints. Zero means the default
-// timeout of commands.
+// Query runs one of Main's queries on a device and returns what it prints. A timeout of zero means the
+// default of commands.
 func (c *Client) Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error) {
 	return c.do(ctx, volume, true, timeout, nil, opQuery, device, query)
 }

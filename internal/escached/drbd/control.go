@@ -1,8 +1,8 @@
-// Package drbd drives DRBD 8.4, the one every stock kernel has: resource files, drbdadm, and
-// /proc/drbd for status.
+// Package drbd drives DRBD 8.4, the version in every stock kernel. It writes resource files, changes
+// devices through drbdadm, and reads their state from /proc/drbd.
 //
-// Nothing here can force a promotion: `primary --force` ignores the fence-peer handler and ends in
-// split brain.
+// It never forces a promotion: `primary --force` ignores the fence-peer handler and ends in split
+// brain.
 package drbd
 
 import (
@@ -16,18 +16,19 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// Why the kernel refused a change.
+// Reasons for which the kernel refuses a change.
 var (
-	// ErrPeerNotFenced: the peer is lost and nobody has allowed going on without it, yet. Asking
-	// again may help.
+	// ErrPeerNotFenced means that the peer is lost and that the fence-peer handler did not allow
+	// going on without it. Asking again may help.
 	ErrPeerNotFenced = errors.New("the peer is not known to be outdated")
-	// ErrPeerPrimary: the peer holds the device as Primary.
+	// ErrPeerPrimary means that the peer is Primary.
 	ErrPeerPrimary = errors.New("the peer is Primary")
-	// ErrNoCurrentData: neither this replica nor a connected one is known to be current.
+	// ErrNoCurrentData means that neither this replica nor a connected one is known to be current.
 	ErrNoCurrentData = errors.New("no current data within reach")
-	// ErrOpen: the device is open.
+	// ErrOpen means that the device is open.
 	ErrOpen = errors.New("the DRBD device is open")
-	// ErrLinkLost: what needs both replicas was refused because they are not connected.
+	// ErrLinkLost means that a change that needs both replicas was refused because they are not
+	// connected.
 	ErrLinkLost = errors.New("the peer is not connected")
 )
 
@@ -37,14 +38,13 @@ type Control struct {
 	files Files
 }
 
-// NewControl returns a Control that runs its commands with run, on resources whose files are there.
+// NewControl returns a Control that runs its commands with run. files has the resources' files.
 func NewControl(run command.Runner, files Files) *Control { return &Control{run: run, files: files} }
 
 // Device is the path of a minor's block device.
 func Device(minor int) string { return "/dev/drbd" + strconv.Itoa(minor) }
 
-// CreateMetadata writes fresh metadata. Whatever the device held before counts as nothing
-// afterwards.
+// CreateMetadata writes fresh metadata. DRBD then treats the disk as empty.
 func (c *Control) CreateMetadata(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "create-md", "--force", name)
 }
@@ -62,9 +62,9 @@ func (c *Control) Down(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "down", name)
 }
 
-// Disconnect drops the link to the peer. A Primary asks its arbiter about it and is frozen until
-// that has answered. What is without a link already stays so: an earlier try, given up while the
-// arbiter was asked, comes to its end in the kernel.
+// Disconnect drops the link to the peer. A Primary then runs the fence-peer handler, and its I/O is
+// frozen until the handler has answered. Disconnect succeeds if there is no link: an earlier try that
+// timed out while the handler ran is completed by the kernel.
 func (c *Control) Disconnect(ctx context.Context, name string) error {
 	return unlinked(c.adm(ctx, name, "disconnect", name))
 }
@@ -74,13 +74,13 @@ func (c *Control) Connect(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "connect", name)
 }
 
-// SkipFirstSync declares two connected, freshly created replicas equal. Their content must be.
+// SkipFirstSync declares two connected, freshly created replicas equal. Their contents must be equal.
 func (c *Control) SkipFirstSync(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "new-current-uuid", "--clear-bitmap", name))
 }
 
 // Promote makes the device Primary. The kernel asks the fence-peer handler if the peer is lost, so
-// this takes as long as the arbiter does.
+// Promote takes as long as the arbiter does.
 func (c *Control) Promote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "primary", name))
 }
@@ -90,8 +90,8 @@ func (c *Control) Demote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "secondary", name))
 }
 
-// freeing is added to the breaker's key by what ends frozen I/O: it must run while other commands
-// of the volume are stuck in that.
+// freeing is appended to the breaker's key of commands that end frozen I/O: they must run while other
+// commands of the volume are stuck in that I/O.
 const freeing = "/freeing"
 
 // Leave drops the link to the peer at once, or gives up waiting for it, without telling the peer
@@ -100,7 +100,7 @@ func (c *Control) Leave(ctx context.Context, name string) error {
 	return unlinked(c.admFor(ctx, name+freeing, "disconnect", "--force", name))
 }
 
-// unlinked leaves out the error of taking away a link that is not there.
+// unlinked ignores the error of removing a link that does not exist.
 func unlinked(err error) error {
 	if command.ExitCode(err) == refused && strings.Contains(err.Error(), "unknown connection") {
 		return nil
@@ -108,26 +108,27 @@ func unlinked(err error) error {
 	return err
 }
 
-// refused is drbdadm's exit code for what the kernel does not do.
+// refused is drbdadm's exit code for a change that the kernel refuses.
 const refused = 10
 
-// Detach takes the local disk away at once, also from a Primary. Nothing more is written to it.
+// Detach detaches the local disk at once, also from a Primary. Nothing more is written to the disk.
 func (c *Control) Detach(ctx context.Context, name string) error {
 	return c.admFor(ctx, name+freeing, "detach", "--force", name)
 }
 
-// ResumeIO lets frozen I/O go on, whatever the arbiter says. Safe only without a disk and without a
-// peer: then it fails.
+// ResumeIO lets frozen I/O go on, whatever the arbiter says. It is safe only without a disk and
+// without a peer: the I/O then fails.
 func (c *Control) ResumeIO(ctx context.Context, name string) error {
 	return c.admFor(ctx, name+freeing, "resume-io", name)
 }
 
-// alreadyWorse is drbdadm's exit code for a replica that is Inconsistent, which nobody can use
-// anyway.
+// alreadyWorse is drbdadm's exit code for a replica that is Inconsistent. Such a replica cannot be
+// promoted anyway.
 const alreadyWorse = 5
 
-// Outdate marks the local replica as not current: it is not promoted until a resync has ended. It
-// works before Up; connected to a current peer it does nothing.
+// Outdate marks the local replica as not current. The kernel does not promote it until a resync has
+// ended. Outdate also works before Up. It does nothing to a replica that is connected to a current
+// peer.
 func (c *Control) Outdate(ctx context.Context, name string) error {
 	err := c.adm(ctx, name, "outdate", name)
 	if command.ExitCode(err) == alreadyWorse {
@@ -136,20 +137,18 @@ func (c *Control) Outdate(ctx context.Context, name string) error {
 	return err
 }
 
-// drbdadm gives each of its steps 5 s by itself and then says this, whatever deadline its caller
-// has. On a busy host that is no failure of the step, which may even have got to its end.
+// impatience is in the message of a drbdadm that has waited 5 s for one of its steps. It does not
+// know its caller's deadline. On a busy host the step may still have succeeded.
 const impatience = "did not terminate within"
 
-// patience is how often a command is repeated for drbdadm's impatience.
+// patience bounds how often a command is run because of drbdadm's impatience.
 const patience = 3
 
-// transient is the kernel's number for "retry after next state change": the two ends are just
-// shaking hands. It waits for that by itself before it changes a role, but not before it takes a
-// link away.
+// transient is the kernel's number for "retry after next state change": a handshake is under way. The
+// kernel waits for its end before it changes a role, but not before it removes a link.
 const transient = "(-18)"
 
-// handshake is the pause before a command is repeated because of it; the handshake itself takes
-// milliseconds, or ends with the link.
+// handshake is the pause before a command is repeated during a handshake, which takes milliseconds.
 const handshake = 50 * time.Millisecond
 
 func (c *Control) adm(ctx context.Context, name string, args ...string) error {
@@ -179,7 +178,7 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 		case strings.Contains(err.Error(), impatience) && tries < patience:
 			tries++
 			if args[0] == "up" {
-				args = []string{"adjust", args[len(args)-1]} // goes on from wherever it got to
+				args = []string{"adjust", args[len(args)-1]} // completes an up that was interrupted
 			}
 		default:
 			return err
@@ -187,8 +186,8 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 	}
 }
 
-// refusal names the kernel's reasons. drbdsetup's exit codes alone (10, 11, 17) do not tell them
-// apart; the number it prints in brackets does.
+// refusal wraps err with the kernel's reason, such as ErrOpen. drbdsetup's exit codes (10, 11, 17) do
+// not distinguish the reasons. The number that it prints in brackets does.
 func refusal(err error) error {
 	if err == nil {
 		return nil

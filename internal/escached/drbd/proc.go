@@ -38,30 +38,29 @@ type Status struct {
 	Suspended bool
 	// SyncedPercent is 100 unless a resync runs.
 	SyncedPercent float64
-	// OutOfSyncKiB is what the two copies differ by.
+	// OutOfSyncKiB is the amount of data in which the two copies differ.
 	OutOfSyncKiB int64
-	// DiskWrittenKiB counts what was written to the local disk: two equal readings mean that
-	// nothing changed.
+	// DiskWrittenKiB counts writes to the local disk. Two equal readings mean that nothing changed.
 	DiskWrittenKiB int64
 }
 
 // Linked reports whether the replicas exchange data. See escache.LinkState.Linked.
 func (s Status) Linked() bool { return s.Connection.Linked() }
 
-// Negotiating reports whether the local copy is about to learn what it is worth: its disk is being
-// attached, or the two ends work out what it has missed. It takes moments, and ends in Connected, a
-// resync or a lost link. It is not the opposite of Linked: the last steps run over a link that is
-// up.
+// Negotiating reports whether DRBD is still finding out whether the local copy is current: it attaches
+// the disk, or the two ends compare what they have missed. That takes moments and ends in Connected, a
+// resync or a lost link. Negotiating is not the opposite of Linked: its last steps run over a link
+// that is up.
 func (s Status) Negotiating() bool {
-	switch s.Connection { //nolint:exhaustive // in all others the copy's worth is known, or nobody works it out
+	switch s.Connection { //nolint:exhaustive // in all other states DRBD knows it, or is not finding it out
 	case escache.LinkWFReportParams, escache.LinkWFBitMapT, escache.LinkWFSyncUUID, escache.LinkStartingSyncT:
 		return true
 	}
 	return s.Disk == escache.DiskAttaching || s.Disk == escache.DiskNegotiating
 }
 
-// Current reports whether the local disk certainly holds all that was acknowledged: both copies
-// agree on it, or the other one is known not to have it.
+// Current reports whether the local disk certainly has every acknowledged write: it is UpToDate, and
+// the peer is either linked or known to be outdated.
 func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.PeerDisk == Outdated) }
 
 // Table is all of /proc/drbd, by minor.
@@ -70,8 +69,8 @@ type Table struct {
 	Devices map[int]Status
 }
 
-// Proc reads /proc/drbd: one read answers for all devices, needs no child and cannot block,
-// whatever a device does.
+// Proc reads /proc/drbd. One read has the state of all devices. It starts no child and cannot block,
+// even if a device is stuck.
 type Proc struct{ Path string }
 
 // Read parses the file. A kernel without DRBD gives an empty Version.
@@ -88,7 +87,7 @@ func (p Proc) Read() (Table, error) {
 }
 
 var (
-	// Between disk states and flags stands the protocol, a blank while there is no link.
+	// The character between disk states and flags is the protocol, or a blank without a link.
 	deviceLine = regexp.MustCompile(`^\s*(\d+): cs:(\w+)(?: ro:(\w+)/(\w+) ds:(\w+)/(\w+) . (\S+))?`)
 	counters   = regexp.MustCompile(`\b(dw|oos):(\d+)`)
 	synced     = regexp.MustCompile(`sync'ed:\s*([0-9.]+)%`)

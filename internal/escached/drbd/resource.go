@@ -14,15 +14,15 @@ import (
 	"strings"
 )
 
-// Resource is one replicated device with its two ends. All strings are checked by the caller: names
-// are host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
+// Resource is one replicated device with its two ends. The caller has checked all strings: names are
+// host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
 type Resource struct {
 	Name  string
 	Minor int
 	Port  int
-	// Disk is the local backing device; the peer's is not used here.
+	// Disk is the local backing device. The peer's path is not needed.
 	Disk string
-	// LocalHost is this host's name as uname gives it: drbdadm finds its own section by that.
+	// LocalHost is this host's name as uname prints it. drbdadm finds its own section by that name.
 	LocalHost    string
 	LocalAddress string
 	PeerHost     string
@@ -30,7 +30,7 @@ type Resource struct {
 	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times
 	// slower.
 	ResyncRate string
-	// FencePeer is the command line the kernel asks before it goes on without the peer.
+	// FencePeer is the command line that the kernel runs before it goes on without the peer.
 	FencePeer string
 }
 
@@ -48,10 +48,10 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
-// pair names the two ends of the link, the same on both. DRBD 8.4 takes whoever connects to the
-// port for the peer: a former partner that returns would be filled, and reported, in the place of
-// the present one. The words of the handshake differ with the pair, so it is turned away. It is a
-// name and no secret: it keeps out hosts that are mistaken, not hosts that lie.
+// pair returns a name of the two ends of the link, the same on both hosts. It is the shared secret of
+// the handshake. DRBD 8.4 accepts any host that connects to the port as the peer: without this, a
+// former partner that returns would be filled, and reported, in place of the present one. The name is
+// not secret: it keeps out hosts that are mistaken, not hosts that lie.
 func (r Resource) pair() string {
 	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
@@ -66,28 +66,27 @@ func endpoint(address string, port int) string {
 	return fmt.Sprintf("%s:%d", address, port)
 }
 
-// Files keeps one file per resource in a directory that drbd.conf includes, and beside it one that
-// includes nothing else.
+// Files writes two files per resource into one directory: NAME.res, which the host's drbd.conf
+// includes, and NAME.conf, a drbd.conf for this resource only.
 type Files struct{ Dir string }
 
 func (f Files) path(name string) string { return filepath.Join(f.Dir, name+".res") }
 
 func (f Files) configPath(name string) string { return filepath.Join(f.Dir, name+".conf") }
 
-// config returns the path of a drbd.conf that knows this resource only, and writes it if it is
-// missing. With the host's own, drbdadm opens the files of all resources, and fails if one is
-// removed between its listing and its opening.
+// config returns the path of a drbd.conf that includes this resource only, and writes the file if it
+// is missing. With the host's own drbd.conf, drbdadm opens the files of all resources, and fails if
+// one is removed after drbdadm has listed the directory.
 func (f Files) config(name string) (string, error) {
 	text := fmt.Appendf(nil, "# written by escached; changes are lost\nglobal { usage-count no; }\ninclude %q;\n", f.path(name))
 	_, err := f.put(f.configPath(name), text)
 	return f.configPath(name), err
 }
 
-// Write puts a resource's file in place atomically, and reports whether it differs from what was
-// there.
+// Write writes a resource's file atomically, and reports whether the file has changed.
 func (f Files) Write(r Resource) (changed bool, err error) { return f.put(f.path(r.Name), r.Text()) }
 
-// put has a file hold the text, in one step, and reports whether it held something else.
+// put writes text to a file atomically, and reports whether the file has changed.
 func (f Files) put(path string, text []byte) (changed bool, err error) {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return false, nil
@@ -112,8 +111,8 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// Forget removes a resource's files, the one that List sees last. Removing what is not there
-// succeeds.
+// Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds if
+// there are no files.
 func (f Files) Forget(name string) error {
 	for _, path := range []string{f.configPath(name), f.path(name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +122,7 @@ func (f Files) Forget(name string) error {
 	return nil
 }
 
-// List names the resources whose files start with the prefix.
+// List returns the names of the resources that begin with the prefix, sorted.
 func (f Files) List(prefix string) ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(f.Dir, prefix+"*.res"))
 	if err != nil {

@@ -86,7 +86,7 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	return e.beginWaiting(ctx, req.VolumeRef, func(string) bool { return true })
 }
 
-// beginWaiting locks the volume. It waits for the verb that has the lock if worth says so.
+// beginWaiting locks the volume. It waits for a running verb if worth returns true for it.
 func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
 	context.Context, func(), error,
 ) {
@@ -185,7 +185,8 @@ func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	return e.waitForState(ctx, v, func(st drbd.Status) bool { return !st.Suspended })
 }
 
-// waitForState waits until the kernel has done what a command has told it to.
+// waitForState waits until DRBD's state is the one that a command has asked for. It fails after
+// unfreezeTimeout.
 func (e *Engine) waitForState(ctx context.Context, v volume.Volume, there func(drbd.Status) bool) error {
 	for start := e.now(); ; {
 		st, up, err := e.replica(v.Minor)

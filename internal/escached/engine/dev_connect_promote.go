@@ -91,7 +91,8 @@ func (e *Engine) verdict(v volume.Volume, st drbd.Status, waited time.Duration) 
 		return nil, true
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
 		return v.Fail(escache.CodePeerUnavailable,
-			"the first connect needs both replicas, and %s does not answer; check that its replica is laid", v.Peer.Name), waited > handshake
+			"the first connect needs both replicas, and %s does not answer; check that its replica is laid",
+			v.Peer.Name), waited > handshake
 	case st.Negotiating():
 		return v.Fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",
 			e.cfg.Node, st.Disk, st.Connection), waited > handshake

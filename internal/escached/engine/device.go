@@ -23,16 +23,16 @@ func (e *Engine) device(ctx context.Context, name string) (dev cache.State, ok b
 	return dev, ok, nil
 }
 
-// diskOf is the disk of a volume's cache as the verbs use it that have promoted the replica.
+// diskOf returns the disk of a volume's cache as the Primary uses it: the DRBD device.
 func diskOf(v volume.Volume) cache.Disk { return cache.Disk{Name: v.Name(), Path: drbdDevice(v)} }
 
-// localDisk is this host's copy of the disk, below DRBD.
+// localDisk returns this host's copy of the disk, below DRBD.
 func (e *Engine) localDisk(v volume.Volume) cache.Disk {
 	return cache.Disk{Name: v.Name(), Path: e.Store.Path(v.Name())}
 }
 
-// mayTouch is the first call of a verb that changes the device: it refuses what would only get
-// stuck.
+// mayTouch is the first call of a verb that changes the device. It fails if the verb would get stuck,
+// because the volume is held or its I/O is frozen. It completes a change that was interrupted.
 func (e *Engine) mayTouch(ctx context.Context, v volume.Volume, dev cache.State) error {
 	if e.holds.Until(v.Name()) != nil {
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
@@ -40,7 +40,7 @@ func (e *Engine) mayTouch(ctx context.Context, v volume.Volume, dev cache.State)
 	if err := e.notFrozen(ctx, v); err != nil {
 		return err
 	}
-	if dev.Held { // not by a hold: a change that did not get to its end
+	if dev.Held { // not by a hold: a change was interrupted
 		return e.Caches.Resume(ctx, v.Name())
 	}
 	return nil
@@ -50,6 +50,8 @@ func (e *Engine) mayTouch(ctx context.Context, v volume.Volume, dev cache.State)
 // or a slow peer comes back as soon.
 const thaw = 10 * time.Second
 
+// notFrozen waits until the volume's I/O is not frozen. It fails after thaw, or if this host can reach
+// neither its own disk nor the peer.
 func (e *Engine) notFrozen(ctx context.Context, v volume.Volume) error {
 	for start := e.now(); ; {
 		st, up, err := e.replica(v.Minor)
@@ -71,8 +73,8 @@ func (e *Engine) notFrozen(ctx context.Context, v volume.Volume) error {
 	}
 }
 
-// adopt completes a device that is here already and makes POOL/IMAGE point at it. It leaves alone
-// what is held: that was complete before.
+// adopt completes a device that exists already and makes the link POOL/IMAGE to it. It does not change
+// a held device: that was complete before the hold.
 func (e *Engine) adopt(ctx context.Context, v volume.Volume, dev cache.State) (link string, err error) {
 	if e.holds.Until(v.Name()) == nil {
 		if err := e.Caches.Resume(ctx, v.Name()); err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// A write-back cannot be called back and takes as long as Ceph takes. So it runs in a job that
-// holds the volume until then. A caller whose time is up leaves it running, and the next caller
+// flushJob is a write-back. It cannot be cancelled and takes as long as Ceph takes, so the job keeps
+// the volume locked until then. A caller whose time is up leaves the job running, and the next caller
 // joins it.
 type flushJob struct {
 	// attended is true while a caller waits for the job.
 	attended bool
-	// wanted ends when nobody waits any more: the job then stops after the running write-back.
+	// wanted ends when no caller waits any more. The job then stops after the running write-back.
 	wanted context.CancelFunc
 	done   chan struct{}
 	err    error // valid once done is closed
@@ -27,6 +27,7 @@ type flushJob struct {
 	dirty atomic.Int64
 }
 
+// flushes has the running flush jobs, by the name of the volume.
 type flushes struct {
 	mu   sync.Mutex
 	jobs map[string]*flushJob
@@ -34,7 +35,7 @@ type flushes struct {
 
 func newFlushes() *flushes { return &flushes{jobs: map[string]*flushJob{}} }
 
-// flushTimeout is when a flush is given up on that Ceph never answers.
+// flushTimeout bounds a flush that Ceph never completes.
 const flushTimeout = 24*time.Hour + time.Minute
 
 // Flush writes back until nothing is dirty or TimeoutSeconds have passed. It then returns what is
@@ -128,8 +129,8 @@ func (e *Engine) leaveFlush(job *flushJob) {
 	job.wanted()
 }
 
-// flushLoop repeats the write-back: its success says that what was dirty when it began is written,
-// not that nothing is dirty now. It ends without an error when nobody waits any more.
+// flushLoop repeats the write-back until nothing is dirty: a write-back writes only what was dirty when
+// it began. flushLoop ends without an error when no caller waits any more.
 func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJob) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), flushTimeout)
 	defer cancel()
@@ -168,7 +169,7 @@ func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJo
 	return nil
 }
 
-// whyNotFlushed says what the engine's error may leave out: that it was Ceph that refused.
+// whyNotFlushed returns a better error than err if Ceph refused the data.
 func (e *Engine) whyNotFlushed(ctx context.Context, v volume.Volume, err error) error {
 	dev, connected, look := e.device(ctx, v.Name())
 	if look != nil || !connected || !dev.Failed {

@@ -82,7 +82,7 @@ func (e *Engine) writeBackWithin(ctx context.Context, v volume.Volume, longest t
 	return e.Caches.WriteBack(ctx, v.Name())
 }
 
-// notHeld says what becomes of a volume that could not be held.
+// notHeld adds to err what becomes of a volume that could not be held.
 func notHeld(v volume.Volume, err error) error {
 	switch {
 	case errors.Is(err, cache.ErrFailed):
@@ -113,6 +113,7 @@ func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
 	return e.holds.Drop(v.Name())
 }
 
+// releaseOverdue releases a hold whose time is up.
 func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 	err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// The layers below the engine. Each interface has only what the engine needs.
+// The layers below the engine. Each interface has only the methods that the engine calls.
 type (
 	// Store holds the logical volumes and their tags.
 	Store interface {

@@ -17,9 +17,9 @@ import (
 // recoverAtOnce is how many volumes are recovered at the same time.
 const recoverAtOnce = 4
 
-// Recover finds out what is on this host after a start of the service or of the host: volumes from
-// the tags, and DRBD devices, maps and caches from the kernel. It leaves alone what carries I/O,
-// and finishes or undoes what a killed verb left half done. It fails only if the volume group or
+// Recover runs after a start of the service or of the host. It reads volumes from their tags, and
+// DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes what
+// a killed verb has left. It fails only if the volume group or
 // device-mapper cannot be read; then call it again. Volumes that cannot be recovered are logged and
 // reported by Status and Node.
 func (e *Engine) Recover(ctx context.Context) error {

@@ -67,8 +67,8 @@ func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 	return nil
 }
 
-// stayedClean counts again when nobody can write any more: between mayStop and the removal someone
-// could. It puts the device back if someone did.
+// stayedClean counts the dirty bytes again after the device is removed, because someone may have
+// written between mayStop and the removal. If so, it makes the device again and fails.
 func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.State) error {
 	dirty, err := e.Caches.Dirty(ctx, diskOf(v))
 	if err == nil && dirty == 0 {

@@ -12,7 +12,7 @@ import (
 // askAgainEvery is how often the arbiter is asked again about a frozen Primary.
 const askAgainEvery = 10 * time.Second
 
-// frozenPoll is how often watchFrozen looks for frozen I/O. An idle host does not notice it.
+// frozenPoll is how often watchFrozen looks for frozen I/O. The load on an idle host is negligible.
 const frozenPoll = 3 * time.Second
 
 // watchFrozen asks the arbiter again about Primaries that have lost their peer and whose I/O is

@@ -65,8 +65,8 @@ const (
 	recordFresh = 10 * time.Second
 )
 
-// mayBeOutdated reports whether only the record can say that this replica is outdated. While the
-// replica is linked, DRBD knows by itself.
+// mayBeOutdated reports whether this replica may be outdated without DRBD knowing it. While it is
+// linked, DRBD knows.
 func mayBeOutdated(st drbd.Status, up bool) bool {
 	return !up || st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
-// Kernel reports on the running kernel.
+// Kernel loads modules into the running kernel and reports on it.
 type Kernel struct {
 	run    command.Runner
 	states replicaStates
@@ -24,12 +24,12 @@ type Kernel struct {
 	caches caches
 }
 
-// The layers that know their part of the kernel.
+// These layers know which part of the kernel they need.
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches is the cache's engine: its version in the kernel, "" for none, and its modules, the
-	// most important first.
+	// caches is the cache engine. Version returns its version in the kernel, or "" for none. Modules
+	// returns its kernel modules, the most important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
 		Modules() []string
@@ -55,8 +55,8 @@ func (k *Kernel) Load(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Describe returns the parts found, of which an absent one has version "", and a sentence for each
-// part that is absent or cannot be used.
+// Describe returns the parts that the running kernel has, and a sentence for each part that it lacks or
+// that escached cannot use. The version of a part that is absent is "".
 func (k *Kernel) Describe(ctx context.Context) (found escache.Kernel, missing []string) {
 	found.RBD = k.images.Available()
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {

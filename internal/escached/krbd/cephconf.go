@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// ErrConfig says that ceph.conf or the keyring does not hold what a map needs.
+// ErrConfig means that ceph.conf or the keyring lacks something that a map needs.
 var ErrConfig = errors.New("Ceph's client configuration is incomplete") //nolint:staticcheck // a name
 
-// ini reads the sections of ceph.conf or a keyring. Keys are spelled with spaces, underscores or
-// dashes in the wild.
+// ini reads the sections of ceph.conf or a keyring. Keys may be written with spaces, underscores or
+// dashes.
 func ini(path string) (map[string]map[string]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -80,7 +80,7 @@ func parseMonHost(value string, lookup func(string) ([]string, error)) ([]string
 	for _, m := range monAddress.FindAllStringSubmatch(value, -1) {
 		protocol, host, port := m[1], strings.Trim(m[2], "[]"), m[3]
 		if protocol == "v2" || protocol == "" && port == "3300" {
-			continue // krbd is given the v1 protocol, which every monitor of these releases serves
+			continue // krbd uses the v1 protocol, which every monitor of these releases serves
 		}
 		if port == "" {
 			port = "6789"

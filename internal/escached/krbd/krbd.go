@@ -1,5 +1,6 @@
-// Package krbd maps RBD images with the kernel's client, each as a client of its own that holds the
-// image's exclusive lock: putting that one client on Ceph's blocklist stops this map and no other.
+// Package krbd maps RBD images with the kernel's RBD client. Each map is a Ceph client of its own and
+// has the image's exclusive lock, so putting that client on Ceph's blocklist stops this map and no
+// other.
 package krbd
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// Why an image could not be mapped.
+// Reasons for which an image cannot be mapped or unmapped.
 var (
 	ErrInUse       = errors.New("another client holds the image's exclusive lock")
 	ErrNotFound    = errors.New("no such image")
@@ -28,16 +29,16 @@ var (
 )
 
 const (
-	// options makes each map a client of its own that must get the lock. A dead holder's lock is
-	// broken by krbd itself after 30 s; giving up earlier leaves that decision to those who keep
-	// the blocklist.
+	// options makes each map a client of its own that must get the lock. krbd breaks the lock of a
+	// dead holder after 30 s. A shorter lock_timeout leaves that decision to csi-controller, which
+	// fences the holder first.
 	options = "exclusive,noshare,lock_timeout=20,mount_timeout=15"
 	// mapTimeout is longer than the kernel's own limits together.
 	mapTimeout   = 50 * time.Second
 	unmapTimeout = 30 * time.Second
 )
 
-// SysfsWriter writes to sysfs in a way that can be given up. Refusals are syscall.Errno.
+// SysfsWriter writes to sysfs with a time limit. If the kernel refuses, the error is a syscall.Errno.
 type SysfsWriter interface {
 	WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error
 }
@@ -47,11 +48,11 @@ type Config struct {
 	Conf    string
 	Keyring string
 	User    string
-	// Sys is where sysfs is, "/sys".
+	// Sys is where sysfs is mounted, usually "/sys".
 	Sys string
 }
 
-// Client maps and unmaps.
+// Client maps and unmaps images.
 type Client struct {
 	cfg   Config
 	write SysfsWriter
@@ -76,11 +77,11 @@ type Device struct {
 	ClientAddress string
 }
 
-// Path is the device's node.
+// Path returns the path of the block device.
 func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
 
-// Map maps an image exclusively and returns its device. What an earlier, unfinished call left must
-// be unmapped first.
+// Map maps an image exclusively and returns its device. The caller must first unmap what an earlier,
+// unfinished call has left.
 func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
 	mons, err := monitors(ctx, c.cfg.Conf, c.cfg.User)
 	if err != nil {
@@ -104,7 +105,7 @@ func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, e
 	return devices[len(devices)-1], nil
 }
 
-// explain turns the kernel's errno into what it means here.
+// explain wraps err with the reason that the kernel's errno means here.
 func (c *Client) explain(ctx context.Context, mons []string, err error) error {
 	var errno syscall.Errno
 	var timeout *command.TimeoutError
@@ -144,8 +145,7 @@ func (c *Client) reachable(ctx context.Context, mons []string) bool {
 	})
 }
 
-// Unmap removes a mapped device. ErrBusy while something holds it open; removing what is not there
-// succeeds.
+// Unmap unmaps a device. It returns ErrBusy while the device is open, and nil if there is none.
 func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 	err := c.write.WriteSysfs(ctx, volume, c.bus("remove_single_major"), []byte(strconv.Itoa(id)), unmapTimeout)
 	switch {
@@ -159,8 +159,8 @@ func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 	return nil
 }
 
-// Find lists escached's maps of an image, oldest first; empty names stand for any. Maps made by
-// others, without a client of their own, are not touched and not listed.
+// Find returns escached's maps of an image, sorted by ID. An empty name matches any. Maps that others
+// have made, without a client of their own, are not listed.
 func (c *Client) Find(pool, image string) ([]Device, error) {
 	dirs, err := filepath.Glob(c.bus("devices/[0-9]*"))
 	if err != nil {

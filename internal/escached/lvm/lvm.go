@@ -1,5 +1,5 @@
-// Package lvm keeps the caches' logical volumes: space, creation and removal, and the tags that say
-// what each one is.
+// Package lvm creates, tags and removes the logical volumes of the caches, and reads the size of
+// their volume group. Tags store what each volume is.
 package lvm
 
 import (
@@ -16,30 +16,30 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// ErrNoRoom says that the volume group has not enough free extents.
+// ErrNoRoom means that the volume group has not enough free extents.
 var ErrNoRoom = errors.New("the volume group has not enough free space")
 
-// ErrNoGroup says that the volume group is not there.
+// ErrNoGroup means that the volume group does not exist.
 var ErrNoGroup = errors.New("the volume group does not exist")
 
-// LVM never looks at what escached builds: reading a frozen or suspended device would hang every
-// LVM command. The filter comes on top of the host's own global_filter.
+// config keeps LVM from reading escached's devices: reading a frozen or suspended device would hang
+// every LVM command. The filter is added to the host's own global_filter.
 const config = `devices { filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|","r|/dev/escache/|"] }` +
 	` activation { auto_set_activation_skip=0 }`
 
-// Group is one volume group driven through LVM's own tools.
+// Group is one volume group. It is changed through LVM's own tools.
 type Group struct {
 	name string
 	run  command.Runner
-	// LVM serialises changes by a lock of its own, and waiters time out on a busy host: queue here
-	// instead.
+	// mu serialises changes. LVM does so too, by a lock of its own, but on a busy host those who wait
+	// for that lock time out.
 	mu sync.Mutex
 }
 
-// New returns the group of that name.
+// New returns the volume group with this name, which need not exist.
 func New(name string, run command.Runner) *Group { return &Group{name: name, run: run} }
 
-// Space is the group's room, in bytes.
+// Space is the size of a volume group, its free space and the size of an extent, in bytes.
 type Space struct {
 	Capacity int64
 	Free     int64
@@ -51,16 +51,16 @@ type Volume struct {
 	Name   string
 	Bytes  int64
 	Active bool
-	// Tags are the decoded pairs; tags of others are left out.
+	// Tags are escached's own tags, decoded. Other tags are left out.
 	Tags map[string]string
 }
 
-// Path is where the kernel shows a volume of this group.
+// Path returns the path of a volume's block device.
 func (g *Group) Path(name string) string { return "/dev/" + g.name + "/" + name }
 
-// Space reports the group's room.
+// Space reads the size of the group. It returns ErrNoGroup if the group does not exist.
 func (g *Group) Space(ctx context.Context) (Space, error) {
-	// Without LVM's lock: whoever asks does not wait for a change that is under way.
+	// --readonly takes no lock, so this does not wait for a change that is under way.
 	res, err := g.lvm(ctx, true, "", "vgs", "--readonly", "--reportformat", "json", "--units", "b", "--nosuffix",
 		"-o", "vg_size,vg_free,vg_extent_size", g.name)
 	if err != nil {
@@ -93,8 +93,8 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-// Volumes lists the group's volumes that carry tags of ours. readOnly takes no lock, for callers
-// that must not wait.
+// Volumes lists the group's volumes that have tags of escached. With readOnly it takes no lock, for
+// callers that must not wait.
 func (g *Group) Volumes(ctx context.Context, readOnly bool) ([]Volume, error) {
 	args := []string{
 		"lvs", "--reportformat", "json", "--units", "b", "--nosuffix",
@@ -146,8 +146,8 @@ func parseVolumes(data []byte) ([]Volume, error) {
 	return out, nil
 }
 
-// Create makes an active volume of at least size bytes, tagged from its first moment. ErrNoRoom if
-// it does not fit.
+// Create makes an active volume of at least size bytes, and tags it in the same step. It returns
+// ErrNoRoom if the volume does not fit.
 func (g *Group) Create(ctx context.Context, name string, size int64, tags map[string]string) error {
 	args := []string{
 		"lvcreate", "--yes", "--wipesignatures", "n", "--zero", "n",
@@ -163,7 +163,7 @@ func (g *Group) Create(ctx context.Context, name string, size int64, tags map[st
 	return err
 }
 
-// Remove deletes a volume. Removing what is not there succeeds.
+// Remove deletes a volume. It succeeds if there is none.
 func (g *Group) Remove(ctx context.Context, name string) error {
 	_, err := g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
 	if err != nil && strings.Contains(err.Error(), "Failed to find logical volume") {
@@ -172,13 +172,13 @@ func (g *Group) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// Activate makes the kernel show a volume.
+// Activate makes the block device of a volume.
 func (g *Group) Activate(ctx context.Context, name string) error {
 	_, err := g.lvm(ctx, false, name, "lvchange", "--activate", "y", g.name+"/"+name)
 	return err
 }
 
-// Retag changes a volume's tags from one set of pairs to another in one commit of LVM's metadata.
+// Retag replaces one set of tags of a volume by another, in one commit of LVM's metadata.
 func (g *Group) Retag(ctx context.Context, name string, from, to map[string]string) error {
 	old, want := encodeTags(from), encodeTags(to)
 	args := []string{"lvchange"}

@@ -5,12 +5,11 @@ import (
 	"strings"
 )
 
-// LVM takes only [A-Za-z0-9_+.=:&#!/-] in tags and no more than 1024 bytes. A pair is kept as
-// "escache.KEY=VALUE"; in VALUE every byte that could be refused is written as "+XX", so any name
-// fits and stays readable.
+// tagPrefix begins every tag of escached. LVM allows only [A-Za-z0-9_+.=:&#!/-] in a tag, and 1024
+// bytes. A tag is "escache.KEY=VALUE". In VALUE, a byte that LVM may refuse is written as "+XX".
 const tagPrefix = "escache."
 
-// EncodeTag makes the tag of one pair. Keys are the project's own and need no encoding.
+// EncodeTag returns the tag of one pair. Keys are escached's own and need no encoding.
 func EncodeTag(key, value string) string {
 	var b strings.Builder
 	b.WriteString(tagPrefix + key + "=")
@@ -28,7 +27,7 @@ func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' || c == '/' || c == ':'
 }
 
-// DecodeTag returns the pair of a tag; ok is false for tags of others.
+// DecodeTag returns the key and value of a tag. ok is false if the tag is not escached's.
 func DecodeTag(tag string) (key, value string, ok bool) {
 	rest, ours := strings.CutPrefix(tag, tagPrefix)
 	key, enc, pair := strings.Cut(rest, "=")

@@ -1,5 +1,5 @@
-// Package problem has the errors with which the API answers: codes of the API, and which code an
-// error of a layer gets.
+// Package problem makes the errors with which the API answers. It also maps the errors of escached's
+// layers to the API's codes.
 package problem
 
 import (
@@ -36,7 +36,7 @@ func codeOf(err error) escache.Code {
 		err  error
 		code escache.Code
 	}{
-		// First what is wrong with the cache: undoing a connect may add errors of the layers below.
+		// The cache's errors come first: undoing a connect may add errors of the layers below.
 		{cache.ErrForeign, escache.CodeIdentityMismatch},
 		{cache.ErrCorrupt, escache.CodeCacheCorrupt},
 		{cache.ErrFailed, escache.CodeCacheError},
@@ -67,8 +67,7 @@ func codeOf(err error) escache.Code {
 func Of(err error) *escache.Problem {
 	var p *escache.Problem
 	if errors.As(err, &p) {
-		// What was wrapped around the problem says where it happened, which is of no use to the
-		// caller.
+		// Leave out what was wrapped around the problem: the place in the code does not help callers.
 		p = &escache.Problem{Code: p.Code, Detail: p.Detail}
 	} else {
 		p = &escache.Problem{Code: codeOf(err), Detail: err.Error()}

@@ -18,7 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/problem"
 )
 
-// Engine does the API's verbs on this host.
+// Engine implements the API's verbs on this host.
 type Engine interface {
 	Node(ctx context.Context) (escache.Node, error)
 	Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error)
@@ -33,8 +33,8 @@ type Engine interface {
 	Resize(ctx context.Context, req escache.ResizeRequest) error
 	Abandon(ctx context.Context, req escache.AbandonRequest) error
 
-	// Recover finds out what is on this host. The server repeats it until it succeeds. Before that
-	// it calls no verb that changes something.
+	// Recover reads the state of this host after a start. The server repeats it until it succeeds,
+	// and calls no verb that changes something before that.
 	Recover(ctx context.Context) error
 	// Watch runs the engine's background work until ctx ends. The server calls it after Recover.
 	Watch(ctx context.Context)

@@ -36,8 +36,8 @@ type Server struct {
 	cfg    escached.Config
 	engine Engine
 	log    *slog.Logger
-	// recovered is closed when the engine has found out what is on this host. Until then, notYet
-	// says why it has not.
+	// recovered is closed when the engine has recovered. Until then, notYet is the error with which
+	// requests are answered.
 	recovered chan struct{}
 	notYet    atomic.Pointer[error]
 }

@@ -1,5 +1,5 @@
-// Package volume has what this host knows of its volumes: each replica as the tags of its logical
-// volume describe it, and the registry of all of them.
+// Package volume describes the replicas on this host, as the tags of their logical volumes store them,
+// and keeps a registry of them.
 package volume
 
 import (

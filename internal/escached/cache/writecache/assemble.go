@@ -27,8 +27,8 @@ func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err e
 	return devmapper.Node(front(name)), nil
 }
 
-// assembledRight looks at a new device before anyone uses it: creating one on an origin or disk
-// that fails succeeds all the same.
+// assembledRight checks a new device before anyone uses it: the kernel also creates a device on an
+// origin or disk that fails.
 func (e *Engine) assembledRight(ctx context.Context, name string) error {
 	d, err := e.device(ctx, name)
 	switch {
@@ -48,7 +48,7 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 	return errors.Join(e.remove(ctx, name, name), e.remove(ctx, name, formatting(name)))
 }
 
-// remove takes a dm-writecache device away, and first what is in front of it.
+// remove removes a dm-writecache device, after the devices in front of it.
 func (e *Engine) remove(ctx context.Context, volume, device string) error {
 	_, exposed, err := e.below(ctx, front(device))
 	if err != nil {

@@ -115,7 +115,7 @@ func (e *Engine) below(ctx context.Context, name string) (d devmapper.Device, th
 	}
 }
 
-// opened turns device-mapper's refusal of a device that is in use into the seam's.
+// opened adds cache.ErrOpen to device-mapper's error for a device that is open.
 func opened(err error) error {
 	if errors.Is(err, devmapper.ErrOpen) {
 		return fmt.Errorf("%w: %w", cache.ErrOpen, err)

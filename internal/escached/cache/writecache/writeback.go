@@ -9,11 +9,11 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// messageTimeout is when dmsetup is given up that waits for the answer to a flush.
+// messageTimeout bounds how long dmsetup waits for the answer to a flush.
 const messageTimeout = 24 * time.Hour
 
-// WriteBack implements cache.Engine. The kernel answers the message when all is written, however
-// long the origin takes, and nothing calls it back.
+// WriteBack implements cache.Engine. The kernel answers the message when all is written, however long
+// the origin takes. The message cannot be cancelled.
 func (e *Engine) WriteBack(ctx context.Context, name string) error {
 	if _, err := e.device(ctx, name); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (e *Engine) Hold(ctx context.Context, name string) error {
 	return e.heldClean(ctx, name)
 }
 
-// heldClean looks at the suspended device: the kernel suspends successfully over a failing origin.
+// heldClean checks the suspended device: suspending succeeds even if the origin fails.
 func (e *Engine) heldClean(ctx context.Context, name string) error {
 	d, err := e.device(ctx, name)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package writecache is the cache engine on the kernel's dm-writecache. Nothing outside this
 // package knows how dm-writecache behaves.
 //
-// What users get is not dm-writecache's own device but one in front of it (front.go):
+// Users do not get dm-writecache's own device but one in front of it (front.go):
 //
 //	linear device → loop device → dm-writecache( origin, disk )
 //
@@ -47,7 +47,7 @@ type Disks interface {
 	Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error)
 }
 
-// Engine implements cache.Engine.
+// Engine implements cache.Engine on dm-writecache.
 type Engine struct {
 	dm    Mapper
 	loops Loops
@@ -56,7 +56,7 @@ type Engine struct {
 
 var _ cache.Engine = (*Engine)(nil)
 
-// New returns an Engine.
+// New returns an Engine over device-mapper, loop devices and direct I/O on disks.
 func New(dm Mapper, loops Loops, disks Disks) *Engine {
 	return &Engine{dm: dm, loops: loops, disks: disks}
 }
@@ -64,7 +64,7 @@ func New(dm Mapper, loops Loops, disks Disks) *Engine {
 // DirtyQuery is the name under which child.Main must know CountDirty.
 const DirtyQuery = "dirty"
 
-// Queries are the functions that this engine runs in a child.
+// Queries returns the functions that this engine runs in a child, by name.
 func Queries() map[string]func(device io.ReaderAt, out io.Writer) error {
 	return map[string]func(io.ReaderAt, io.Writer) error{DirtyQuery: printDirty}
 }

@@ -1,5 +1,5 @@
-// Package holds records which volumes are held, so that a hold ends even if escached does not live to
-// end it.
+// Package holds records which volumes are held, so that a hold also ends if escached is restarted
+// during it.
 package holds
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// Records says which volumes are held and until when, in one file each under /run. The record must
+// Records stores which volumes are held and until when, in one file each under /run. A record must
 // survive this process, so that the next one releases the hold. It must not survive a reboot, which
 // ends the suspension in the kernel.
 type Records struct {

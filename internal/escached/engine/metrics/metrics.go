@@ -67,7 +67,7 @@ const scrapeTimeout = 20 * time.Second
 // volumes.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. What cannot be read is left out.
+// Collect implements prometheus.Collector. It leaves out metrics that cannot be read.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

@@ -1,4 +1,5 @@
-// Package space knows how much room the caches' volume group has, without asking LVM each time.
+// Package space keeps the size and free space of the caches' volume group, so that polls do not run
+// LVM.
 package space
 
 import (
@@ -24,7 +25,7 @@ type Store interface {
 type Space struct {
 	store Store
 	now   func() time.Time
-	// refreshing serialises the readers. last may be loaded at any time.
+	// refreshing is locked during a reading. last may be loaded at any time.
 	refreshing sync.Mutex
 	last       atomic.Pointer[reading]
 	failed     atomic.Pointer[error]

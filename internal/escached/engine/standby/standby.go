@@ -77,15 +77,16 @@ func (s *Scanner) SetClean(name string, st drbd.Status) {
 	s.put(name, reading{written: st.DiskWrittenKiB, bytes: new(int64)})
 }
 
-// nothingFound stands in place of the count of written blocks after a scan that failed.
+// nothingFound is stored instead of the count of written blocks after a scan that failed.
 const nothingFound = -1
 
 // RereadAfter is the shortest time between two scans of one disk. It spares disks that are written
 // to all the time, or that cannot be read.
 const RereadAfter = 5 * time.Second
 
-// Dirty returns the dirty bytes of a replica that is not connected, or nil if they are not
-// certain: the copy must be current, and nothing may have been written while the disk was scanned.
+// Dirty returns the dirty bytes of a replica that is not connected, and scans its disk if it has to. It
+// returns nil if the number is not certain: the copy must be current, and must not change during the
+// scan.
 func (s *Scanner) Dirty(ctx context.Context, v volume.Volume, st drbd.Status) *int64 {
 	if !st.Current() || v.Phase != volume.Ready {
 		return nil

@@ -16,14 +16,15 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// ErrOpen says that a loop device cannot be taken away because somebody has it open.
+// ErrOpen means that a loop device cannot be removed because it is open.
 var ErrOpen = errors.New("the loop device is open")
 
 const (
 	sectorBytes = 512
 	// blockBytes is the unit of I/O, which direct I/O on a dm-writecache device needs.
 	blockBytes = 4096
-	// A program that looks at every new device may have it open for a moment.
+	// detachTime bounds how long Detach waits for others to close the device. udev opens every new
+	// device for a moment.
 	detachTime = 5 * time.Second
 	poll       = 50 * time.Millisecond
 )
@@ -36,7 +37,7 @@ type Control struct {
 	backing func(device string) (uint64, error)
 }
 
-// New returns a Control.
+// New returns a Control that runs losetup with run.
 func New(run command.Runner) *Control {
 	return &Control{run: run, sys: "/sys/block", number: deviceNumber, backing: backingNumber}
 }
@@ -58,12 +59,12 @@ func (c *Control) Find(backing string) (string, error) {
 	for _, file := range files {
 		path, err := os.ReadFile(file)
 		if err != nil {
-			continue // it was taken away just now
+			continue // it was removed just now
 		}
 		device := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file)))
-		// The file that the kernel names may be another node of the same device. Where the loop
-		// device was made in a container that has ended, the kernel names the file as nobody sees
-		// it any more; then the loop device itself has to be asked.
+		// The file that the kernel names may be another node of the same device. If the loop device
+		// was made in a container that has ended, its path does not exist here. Then ask the loop
+		// device itself.
 		other, err := c.number(strings.TrimSpace(string(path)))
 		if err != nil {
 			other, err = c.backing(device)
@@ -100,8 +101,8 @@ func deviceNumber(path string) (uint64, error) {
 	return st.Rdev, nil
 }
 
-// Attach returns the loop device of a block device, as large as that is now, and makes it if there
-// is none. Its I/O goes past the page cache.
+// Attach returns the loop device of a block device, and makes one if there is none. It makes the loop
+// device as large as the block device is now. I/O goes past the page cache.
 func (c *Control) Attach(ctx context.Context, volume, backing string, size int64) (string, error) {
 	device, err := c.Find(backing)
 	if err != nil {
@@ -124,7 +125,8 @@ func (c *Control) Attach(ctx context.Context, volume, backing string, size int64
 	return device, err
 }
 
-// Detach takes the loop device of a block device away. Taking away what is not there succeeds.
+// Detach removes the loop device of a block device. It succeeds if there is none, and returns ErrOpen
+// if the loop device stays open.
 func (c *Control) Detach(ctx context.Context, volume, backing string) error {
 	device, err := c.Find(backing)
 	if err != nil || device == "" {
@@ -133,7 +135,7 @@ func (c *Control) Detach(ctx context.Context, volume, backing string) error {
 	if _, err := c.run.Run(ctx, command.Command{Volume: volume, Name: "losetup", Args: []string{"--detach", device}}); err != nil {
 		return err
 	}
-	// The kernel says yes at once and does it when the last user has closed it.
+	// losetup succeeds at once, but the kernel removes the device when the last user has closed it.
 	for start := time.Now(); ; {
 		device, err := c.Find(backing)
 		switch {
