@@ -16,6 +16,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/devmapper"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/kernel"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -43,11 +44,11 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
 	caches := writecache.New(devmapper.New(run), loop.New(run), children)
 	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
-	return engine.New(cfg, version, uname, fencePeer, engine.Layers{
+	return engine.New(host.New(cfg, uname, fencePeer, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
 		States: states, Records: records, Images: images, Caches: caches,
 		Kernel: kernel.New(run, states, images, caches), Stuck: run.Stuck,
-	}, log), nil
+	}), version, log), nil
 }
 
 // fencePeerLine returns the command line of the fence-peer handler for the resource files. drbdadm

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -41,7 +42,7 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		crashpoint.Reach("abandon/begin")
 		next := v
 		next.Phase, next.Epoch = volume.Abandoning, req.Epoch
-		if err := e.retag(ctx, v, next); err != nil {
+		if err := e.Retag(ctx, v, next); err != nil {
 			return err
 		}
 		v = next
@@ -51,10 +52,10 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 }
 
 func (e *Engine) abandonable(ref escache.VolumeRef) (volume.Volume, error) {
-	if v, ok := e.reg.Get(volume.NameOf(ref)); ok && v.Phase == volume.Abandoning {
+	if v, ok := e.Volumes.Get(volume.NameOf(ref)); ok && v.Phase == volume.Abandoning {
 		return v, nil
 	}
-	return e.known(ref)
+	return e.Known(ref)
 }
 
 // takeAbandoned locks the volume. Another verb may have the lock and hang in the frozen I/O, which
@@ -72,7 +73,7 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if st, up, err := e.replica(v.Minor); err != nil || !up || !st.Suspended || st.Role != drbd.Primary {
+	if st, up, err := e.Replica(v.Minor); err != nil || !up || !st.Suspended || st.Role != drbd.Primary {
 		return nil, nil, errors.Join(err, busy)
 	}
 	if v.Phase != volume.Abandoning {
@@ -90,13 +91,13 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
 	context.Context, func(), error,
 ) {
-	for start := e.now(); ; {
-		longer, done, busy := e.begin(ctx, ref, "abandon", changeTimeout)
-		running := e.locks.Running(volume.NameOf(ref)) // "" if the verb has just ended
-		if busy == nil || e.now().Sub(start) > unfreezeTimeout || running != "" && !worth(running) {
+	for start := e.Now(); ; {
+		longer, done, busy := e.Begin(ctx, ref, "abandon", host.ChangeTimeout)
+		running := e.Running(volume.NameOf(ref)) // "" if the verb has just ended
+		if busy == nil || e.Now().Sub(start) > unfreezeTimeout || running != "" && !worth(running) {
 			return longer, done, busy
 		}
-		if err := pause.For(ctx, poll); err != nil {
+		if err := pause.For(ctx, host.Poll); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -104,7 +105,7 @@ func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth 
 
 // holdsAnything reports whether there is anything to give up: a device, a map or the Primary role.
 func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, error) {
-	_, connected, err := e.device(ctx, v.Name())
+	_, connected, err := e.Device(ctx, v.Name())
 	if err != nil || connected {
 		return connected, err
 	}
@@ -112,7 +113,7 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, erro
 	if err != nil || len(maps) > 0 {
 		return len(maps) > 0, err
 	}
-	st, up, err := e.replica(v.Minor)
+	st, up, err := e.Replica(v.Minor)
 	return up && st.Role == drbd.Primary, err
 }
 
@@ -124,7 +125,7 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 	not := func(format string, args ...any) error {
 		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
 	}
-	if st, up, err := e.replica(v.Minor); err != nil {
+	if st, up, err := e.Replica(v.Minor); err != nil {
 		return err
 	} else if up && st.Role == drbd.Primary && st.Linked() {
 		return not("its peer %s is connected, so no other node can have been promoted", v.Peer.Name)
@@ -132,7 +133,7 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 	if epoch <= v.Epoch {
 		return not("epoch %d is not newer than %d, which was seen here", epoch, v.Epoch)
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.ArbiterTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.Config.ArbiterTimeout)
 	defer cancel()
 	record, err := e.Records.Record(ctx, v.VolumeRef)
 	switch {
@@ -142,19 +143,19 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 		return not("the record is of epoch %d, the request of %d", record.Epoch, epoch)
 	case record.ImageID != "" && v.ImageID != "" && record.ImageID != v.ImageID:
 		return not("the record is of image id %s, the replica of %s", record.ImageID, v.ImageID)
-	case record.AttachedNode == e.cfg.Node:
-		return not("the record has it attached to %s itself in epoch %d", e.cfg.Node, record.Epoch)
-	case slices.Contains(record.Outdated, e.cfg.Node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, e.cfg.Node):
+	case record.AttachedNode == e.Config.Node:
+		return not("the record has it attached to %s itself in epoch %d", e.Config.Node, record.Epoch)
+	case slices.Contains(record.Outdated, e.Config.Node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, e.Config.Node):
 		return nil
 	}
 	return not("the record (epoch %d, attached to %q) does not have the replica on %s as outdated, so it may be the only current one",
-		record.Epoch, record.AttachedNode, e.cfg.Node)
+		record.Epoch, record.AttachedNode, e.Config.Node)
 }
 
 // failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the
 // peer, and without the disk nothing can be acknowledged when the kernel lets the I/O go on.
 func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
-	st, up, err := e.replica(v.Minor)
+	st, up, err := e.Replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
 		return err
 	}
@@ -176,7 +177,7 @@ func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("abandon/detached")
-	if st, up, err = e.replica(v.Minor); err != nil || !up || !st.Suspended {
+	if st, up, err = e.Replica(v.Minor); err != nil || !up || !st.Suspended {
 		return err
 	}
 	if err := e.Replicator.ResumeIO(ctx, v.Name()); err != nil {
@@ -188,18 +189,18 @@ func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 // waitForState waits until DRBD's state is the one that a command has asked for. It fails after
 // unfreezeTimeout.
 func (e *Engine) waitForState(ctx context.Context, v volume.Volume, there func(drbd.Status) bool) error {
-	for start := e.now(); ; {
-		st, up, err := e.replica(v.Minor)
+	for start := e.Now(); ; {
+		st, up, err := e.Replica(v.Minor)
 		switch {
 		case err != nil:
 			return err
 		case !up, there(st):
 			return nil
-		case e.now().Sub(start) > unfreezeTimeout:
+		case e.Now().Sub(start) > unfreezeTimeout:
 			return v.Fail(escache.CodeStuck, "DRBD does not end the frozen I/O (%s, %s); see the kernel's log",
 				st.Connection, st.Disk)
 		}
-		if err := pause.For(ctx, poll); err != nil {
+		if err := pause.For(ctx, host.Poll); err != nil {
 			return err
 		}
 	}
@@ -211,22 +212,22 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("abandon/io_failed")
-	if _, connected, err := e.device(ctx, v.Name()); err != nil {
+	if _, connected, err := e.Device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
 		if err := e.Caches.Remove(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
-	_ = e.holds.Drop(v.Name())
+	_ = e.Holds.Drop(v.Name())
 	crashpoint.Reach("abandon/removed")
-	if err := e.unmapAndDemote(ctx, v); err != nil {
+	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
-	if _, err := e.Resources.Write(e.resource(v)); err != nil {
+	if _, err := e.Resources.Write(e.Resource(v)); err != nil {
 		return err
 	}
-	if _, up, err := e.replica(v.Minor); err != nil {
+	if _, up, err := e.Replica(v.Minor); err != nil {
 		return err
 	} else if up {
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
@@ -246,7 +247,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	crashpoint.Reach("abandon/up")
 	ready := v
 	ready.Phase = volume.Ready
-	if err := e.retag(ctx, v, ready); err != nil {
+	if err := e.Retag(ctx, v, ready); err != nil {
 		return err
 	}
 	e.standbys.Drop(v.Name())
@@ -259,16 +260,16 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 // finishAbandoned carries out decisions that could not be finished because something had the device
 // open.
 func (e *Engine) finishAbandoned(ctx context.Context) {
-	for _, v := range e.reg.List() {
+	for _, v := range e.Volumes.List() {
 		if v.Phase != volume.Abandoning {
 			continue
 		}
-		ctx, done, err := e.begin(ctx, v.VolumeRef, "abandon", changeTimeout)
+		ctx, done, err := e.Begin(ctx, v.VolumeRef, "abandon", host.ChangeTimeout)
 		if err != nil {
 			continue // a verb is running
 		}
-		dev, connected, err := e.device(ctx, v.Name())
-		if v, ok := e.reg.Get(v.Name()); ok && err == nil && v.Phase == volume.Abandoning {
+		dev, connected, err := e.Device(ctx, v.Name())
+		if v, ok := e.Volumes.Get(v.Name()); ok && err == nil && v.Phase == volume.Abandoning {
 			finish := e.finishAbandon
 			if connected && dev.Open > 0 {
 				finish = e.failIO // failed I/O lets the process that has it open close it

@@ -122,7 +122,7 @@ func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 // I/O ends it.
 func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
 	w, e := cutOff(t)
-	release, err := e.lock(ref, "flush")
+	release, err := e.Lock(ref, "flush")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestABusyVolumeIsNotTouchedWithoutProofOrWithoutNeed(t *testing.T) {
 	} {
 		w, e := cutOff(t)
 		change(w)
-		if _, err := e.lock(ref, "flush"); err != nil {
+		if _, err := e.Lock(ref, "flush"); err != nil {
 			t.Fatal(err)
 		}
 		steps := len(w.steps)
@@ -172,7 +172,7 @@ func TestADeleteOrAPutOfWhatIsBeingGivenUpFinishesThatFirst(t *testing.T) {
 		if err != nil || v.Phase != volume.Abandoning {
 			t.Fatalf("%s: %+v, %v", name, v, err)
 		}
-		e.reg.Put(v)
+		e.Volumes.Put(v)
 		if err := do(e); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -12,19 +12,19 @@ import (
 // DeleteReplica removes this host's replica. Without discard it does so only if the replica is
 // known to be clean.
 func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
-	ctx, done, err := e.beginInTurn(ctx, ref, "delete_replica")
+	ctx, done, err := e.BeginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
 		return err
 	}
 	defer done()
-	v, ok := e.reg.Get(volume.NameOf(ref))
+	v, ok := e.Volumes.Get(volume.NameOf(ref))
 	if !ok {
 		return nil
 	}
-	if _, connected, err := e.device(ctx, v.Name()); err != nil {
+	if _, connected, err := e.Device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
-		return problem.On(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.cfg.Node)
+		return problem.On(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.Config.Node)
 	}
 	if v.Phase == volume.Abandoning && !discard {
 		if err := e.finishAbandon(ctx, v); err != nil {
@@ -43,11 +43,11 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 
 // mayDrop fails if dirty data would be lost with this replica, unless discard allows that.
 func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discard bool) error {
-	dirty, err := e.dirtyHere(ctx, v)
+	dirty, err := e.DirtyHere(ctx, v)
 	if !discard {
 		if err == nil && dirty > 0 {
 			return v.Fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
-				e.cfg.Node, dirty)
+				e.Config.Node, dirty)
 		}
 		return err
 	}
@@ -64,18 +64,18 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discard bool) err
 func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	gone := v
 	gone.Phase = volume.Deleting
-	if err := e.retag(ctx, v, gone); err != nil {
+	if err := e.Retag(ctx, v, gone); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/decided")
-	if err := e.unmapAndDemote(ctx, v); err != nil {
+	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
-	if _, up, err := e.replica(v.Minor); err != nil {
+	if _, up, err := e.Replica(v.Minor); err != nil {
 		return err
 	} else if up {
 		// drbdadm needs the resource file to take the resource down.
-		if _, err := e.Resources.Write(e.resource(v)); err != nil {
+		if _, err := e.Resources.Write(e.Resource(v)); err != nil {
 			return err
 		}
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
@@ -92,7 +92,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
 	e.space.Changed(ctx, -v.CacheBytes)
-	e.reg.Drop(v.Name())
+	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	return nil

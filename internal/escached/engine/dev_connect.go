@@ -5,14 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
+
+// connectTimeout bounds DevConnect.
+const connectTimeout = 3 * time.Minute
 
 // DevConnect makes the device here. The order matters. The image's lock is held before the replica
 // may become Primary. The epoch is on the disk before that too, because the fence-peer handler asks
@@ -23,12 +28,12 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err := e.Caches.CheckOptions(optionsOf(req.Options)); err != nil {
 		return none, problem.New(escache.CodeInvalidRequest, "options: %v", err)
 	}
-	ctx, done, err := e.begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	ctx, done, err := e.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
 	if err != nil {
 		return none, err
 	}
 	defer done()
-	v, err := e.known(req.VolumeRef)
+	v, err := e.Known(req.VolumeRef)
 	if err != nil {
 		return none, err
 	}
@@ -43,7 +48,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 			v.ImageID, req.ImageID)
 	}
 	crashpoint.Reach("dev_connect/begin")
-	dev, connected, err := e.device(ctx, v.Name())
+	dev, connected, err := e.Device(ctx, v.Name())
 	switch {
 	case err != nil:
 		return none, err
@@ -54,9 +59,9 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err != nil {
 		// Undo everything, so that the next attempt starts from the same state, here or on the
 		// peer.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 		defer cancel()
-		if left := e.unmapAndDemote(undo, v); left != nil {
+		if left := e.UnmapAndDemote(undo, v); left != nil {
 			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
 		}
 		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
@@ -71,13 +76,13 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume.Volume, refusa
 	if escache.StatusOf(problem.Of(refusal).Code) >= http.StatusInternalServerError {
 		return nil
 	}
-	now, ok := e.reg.Get(before.Name())
+	now, ok := e.Volumes.Get(before.Name())
 	if !ok {
 		return nil
 	}
 	next := now
 	next.Epoch = before.Epoch
-	return e.retag(ctx, now, next)
+	return e.Retag(ctx, now, next)
 }
 
 // reconnect answers for a volume that is already connected here, and stores the newer epoch.
@@ -91,18 +96,18 @@ func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State
 			"the device's origin %s is no map of the image; stop it and connect again",
 			dev.Origin)
 	}
-	if dev.Failed && e.holds.Until(v.Name()) == nil {
+	if dev.Failed && e.Holds.Until(v.Name()) == nil {
 		if err := e.Caches.Retry(ctx, v.Name()); err != nil {
 			return escache.ConnectResponse{}, err
 		}
 	}
-	link, err := e.adopt(ctx, v, dev)
+	link, err := e.Adopt(ctx, v, dev)
 	if err != nil {
 		return escache.ConnectResponse{}, err
 	}
 	next := v
 	next.Epoch = epoch
-	err = e.retag(ctx, v, next)
+	err = e.Retag(ctx, v, next)
 	crashpoint.Reach("dev_connect/newer_epoch_stored")
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
 }
@@ -124,14 +129,14 @@ func (e *Engine) imageOf(v volume.Volume, dev cache.State) (krbd.Device, bool, e
 // connect makes the device, from a ready replica to the link that users open.
 func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
-	if err := e.ensureUp(ctx, v); err != nil {
+	if err := e.EnsureUp(ctx, v); err != nil {
 		return none, err
 	}
 	if err := e.mayPromote(ctx, v); err != nil {
 		return none, err
 	}
 	// An attempt that was killed half way may have left maps.
-	if err := e.unmapAndDemote(ctx, v); err != nil {
+	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return none, err
 	}
 	v, image, err := e.mapImage(ctx, v, req)
@@ -164,7 +169,7 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 	if err != nil {
 		return v, image, err
 	}
-	if err := e.retag(ctx, v, next); err != nil {
+	if err := e.Retag(ctx, v, next); err != nil {
 		return v, image, err
 	}
 	crashpoint.Reach("dev_connect/epoch_stored")
@@ -173,15 +178,15 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 
 // assemble makes the device of a promoted replica and returns the link to it.
 func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
-	spec := cache.Spec{Disk: diskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
+	spec := cache.Spec{Disk: host.DiskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
 	if err := e.Caches.Prepare(ctx, spec, id, v.Formatted); err != nil {
-		return "", v.About(fmt.Errorf("on %s: %w", e.cfg.Node, err))
+		return "", v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
 	}
 	crashpoint.Reach("dev_connect/prepared")
 	formatted := v
 	formatted.Formatted = true
-	if err := e.retag(ctx, v, formatted); err != nil {
+	if err := e.Retag(ctx, v, formatted); err != nil {
 		return "", err
 	}
 	v = formatted
@@ -190,7 +195,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 	if err != nil {
 		return "", v.About(err)
 	}
-	link, err := e.link(v, path)
+	link, err := e.Link(v, path)
 	if err != nil {
 		return "", errors.Join(err, e.Caches.Remove(ctx, v.Name()))
 	}

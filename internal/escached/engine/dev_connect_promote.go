@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -26,16 +27,16 @@ const (
 // mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not.
 // It changes nothing, except that it declares two new replicas equal.
 func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) error {
-	start := e.now()
+	start := e.Now()
 	for {
-		st, up, err := e.replica(v.Minor)
+		st, up, err := e.Replica(v.Minor)
 		if err != nil {
 			return err
 		}
 		if !up {
 			return v.Fail(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log")
 		}
-		verdict, final := e.verdict(v, st, e.now().Sub(start))
+		verdict, final := e.verdict(v, st, e.Now().Sub(start))
 		switch {
 		case final && verdict == nil && neverUsed(v, st):
 			if err := e.skipFirstSync(ctx, v); !errors.Is(err, drbd.ErrLinkLost) {
@@ -44,7 +45,7 @@ func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) error {
 		case final:
 			return verdict
 		}
-		if err := pause.For(ctx, poll); err != nil {
+		if err := pause.For(ctx, host.Poll); err != nil {
 			return err
 		}
 	}
@@ -53,14 +54,14 @@ func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) error {
 // skipFirstSync declares two new replicas equal. It reads the disk first, because a replica that a
 // resync has partly filled must not be declared equal to anything.
 func (e *Engine) skipFirstSync(ctx context.Context, v volume.Volume) error {
-	unused, err := e.unused(ctx, v)
+	unused, err := e.Unused(ctx, v)
 	if err != nil {
 		return err
 	}
 	if !unused {
 		return v.Fail(escache.CodeOutdated,
 			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
-			e.cfg.Node, v.Peer.Name)
+			e.Config.Node, v.Peer.Name)
 	}
 	err = e.Replicator.SkipFirstSync(ctx, v.Name()) // drbd.ErrLinkLost: the state has changed since it was read
 	crashpoint.Reach("dev_connect/first_sync_skipped")
@@ -95,10 +96,10 @@ func (e *Engine) verdict(v volume.Volume, st drbd.Status, waited time.Duration) 
 			v.Peer.Name), waited > handshake
 	case st.Negotiating():
 		return v.Fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",
-			e.cfg.Node, st.Disk, st.Connection), waited > handshake
+			e.Config.Node, st.Disk, st.Connection), waited > handshake
 	}
 	return v.Fail(escache.CodeOutdated, "the replica on %s is %s (%s, %.0f %% synchronised); connect on %s, or wait for the resync to end",
-		e.cfg.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
+		e.Config.Node, st.Disk, st.Connection, st.SyncedPercent, v.Peer.Name), true
 }
 
 // promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the
@@ -107,11 +108,11 @@ func (e *Engine) promote(ctx context.Context, v volume.Volume) error {
 	var err error
 	for try := range promoteTries {
 		if try > 0 {
-			if err := pause.For(ctx, 2*poll); err != nil {
+			if err := pause.For(ctx, 2*host.Poll); err != nil {
 				return err
 			}
 		}
-		before, _, readErr := e.replica(v.Minor)
+		before, _, readErr := e.Replica(v.Minor)
 		if readErr != nil {
 			return readErr
 		}
@@ -125,7 +126,7 @@ func (e *Engine) promote(ctx context.Context, v volume.Volume) error {
 		case errors.Is(err, drbd.ErrNoCurrentData) && before.Disk == drbd.Consistent:
 			return v.Fail(escache.CodeFencingRefused,
 				"%s does not know whether its replica is current, %s does not answer, and the arbiter did not allow it; bring %s back",
-				e.cfg.Node, v.Peer.Name, v.Peer.Name)
+				e.Config.Node, v.Peer.Name, v.Peer.Name)
 		case errors.Is(err, drbd.ErrPeerNotFenced) && !before.Linked():
 			return v.Fail(escache.CodeFencingRefused, "%s does not answer, and the arbiter did not allow going on without it (%v)",
 				v.Peer.Name, err)

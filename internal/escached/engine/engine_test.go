@@ -351,7 +351,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		go func() {
 			defer cancel()
-			for e.holds.Until(volume.NameOf(ref)) != nil && ctx.Err() == nil {
+			for e.Holds.Until(volume.NameOf(ref)) != nil && ctx.Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()
@@ -365,7 +365,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 func TestASecondCallIsToldWhoIsAtIt(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()
-	release, err := e.lock(ref, "dev_connect")
+	release, err := e.Lock(ref, "dev_connect")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,18 +32,18 @@ func TestFencePeerGoesOnOnlyWhenGranted(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	a := &fakeArbiter{}
-	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Fenced {
+	if got := fencepeer.Run(t.Context(), e.Config, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Fenced {
 		t.Errorf("granted: exit %d", got)
 	}
 	if want := (escache.OutdatePeerRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2", Epoch: 4}); a.asked != want {
 		t.Errorf("asked %+v", a.asked)
 	}
 	a.err = errors.New("no")
-	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Refused {
+	if got := fencepeer.Run(t.Context(), e.Config, e.Store, a, volume.NameOf(ref), log); got != fencepeer.Refused {
 		t.Errorf("refused: exit %d", got)
 	}
 	a = &fakeArbiter{}
-	if got := fencepeer.Run(t.Context(), e.cfg, e.Store, a, "escache-unknown", log); got != fencepeer.Refused || a.asked.Peer != "" {
+	if got := fencepeer.Run(t.Context(), e.Config, e.Store, a, "escache-unknown", log); got != fencepeer.Refused || a.asked.Peer != "" {
 		t.Errorf("a resource nobody knows: exit %d, asked %+v", got, a.asked)
 	}
 }

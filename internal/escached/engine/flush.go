@@ -42,17 +42,17 @@ const flushTimeout = 24*time.Hour + time.Minute
 // still dirty.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
-	v, err := e.known(req.VolumeRef)
+	v, err := e.Known(req.VolumeRef)
 	if err != nil {
 		return none, err
 	}
-	start := e.now()
+	start := e.Now()
 	timer := time.NewTimer(time.Duration(req.TimeoutSeconds) * time.Second)
 	defer timer.Stop()
 	for {
 		answer, goOn, err := e.flushOnce(ctx, v, timer.C)
 		if err != nil || !goOn {
-			e.metrics.Flushed(v, e.now().Sub(start), answer.flushed, answer.Clean)
+			e.metrics.Flushed(v, e.Now().Sub(start), answer.flushed, answer.Clean)
 			return answer.FlushResponse, err
 		}
 	}
@@ -85,7 +85,7 @@ func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan t
 	// Reading the state has a time limit of its own, on top of the caller's.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), command.DefaultTimeout)
 	defer cancel()
-	_, dev, err := e.connected(ctx, v.VolumeRef)
+	_, dev, err := e.Connected(ctx, v.VolumeRef)
 	if err != nil {
 		return answer, false, err
 	}
@@ -103,7 +103,7 @@ func (e *Engine) joinFlush(v volume.Volume) (*flushJob, error) {
 		job.attended = true
 		return job, nil
 	}
-	release, err := e.lock(v.VolumeRef, "flush")
+	release, err := e.Lock(v.VolumeRef, "flush")
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +136,11 @@ func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJo
 	defer cancel()
 	repaired := false
 	for first := true; first || wanted.Err() == nil; first = false {
-		_, dev, err := e.connected(ctx, v.VolumeRef)
+		_, dev, err := e.Connected(ctx, v.VolumeRef)
 		if err != nil {
 			return err
 		}
-		if err := e.mayTouch(ctx, v, dev); err != nil {
+		if err := e.MayTouch(ctx, v, dev); err != nil {
 			return err
 		}
 		if first {
@@ -171,7 +171,7 @@ func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJo
 
 // whyNotFlushed returns a better error than err if Ceph refused the data.
 func (e *Engine) whyNotFlushed(ctx context.Context, v volume.Volume, err error) error {
-	dev, connected, look := e.device(ctx, v.Name())
+	dev, connected, look := e.Device(ctx, v.Name())
 	if look != nil || !connected || !dev.Failed {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
-	"github.com/escache/escache-csi/internal/escached/engine/holds"
+	"github.com/escache/escache-csi/internal/escached/holds"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -21,7 +22,7 @@ const cleanTries = 3
 // Hold suspends I/O with a clean cache. The image then has every acknowledged write.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
-	err := e.withDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume.Volume, dev cache.State) (err error) {
+	err := e.WithDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume.Volume, dev cache.State) (err error) {
 		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
 		return err
 	})
@@ -31,14 +32,14 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is
 // already there is only extended.
 func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration) (time.Time, error) {
-	until := e.now().Add(longest).UTC()
-	if old := e.holds.Until(v.Name()); old != nil && dev.Held {
+	until := e.Now().Add(longest).UTC()
+	if old := e.Holds.Until(v.Name()); old != nil && dev.Held {
 		if old.After(until) {
 			until = *old
 		}
-		return until, e.holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until})
+		return until, e.Holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until})
 	}
-	if err := e.notFrozen(ctx, v); err != nil {
+	if err := e.NotFrozen(ctx, v); err != nil {
 		return time.Time{}, err
 	}
 	if dev.Failed {
@@ -50,7 +51,7 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 	crashpoint.Reach("hold/begin")
 	// First the record, then the suspension: after a crash in between, the next start finds the
 	// record and resumes.
-	if err := e.holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until}); err != nil {
+	if err := e.Holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until}); err != nil {
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
@@ -66,10 +67,10 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 // short.
 func (e *Engine) flushBeforeHold(ctx context.Context, v volume.Volume) error {
 	for range cleanTries {
-		if err := e.writeBackWithin(ctx, v, changeTimeout/2); err != nil {
+		if err := e.writeBackWithin(ctx, v, host.ChangeTimeout/2); err != nil {
 			return err
 		}
-		if dev, _, err := e.device(ctx, v.Name()); err != nil || dev.Dirty == 0 {
+		if dev, _, err := e.Device(ctx, v.Name()); err != nil || dev.Dirty == 0 {
 			return err
 		}
 	}
@@ -95,12 +96,12 @@ func notHeld(v volume.Volume, err error) error {
 
 // Release ends a hold.
 func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error {
-	return e.withReplica(ctx, req.VolumeRef, "release", e.resume)
+	return e.WithReplica(ctx, req.VolumeRef, "release", e.resume)
 }
 
 // resume ends a hold, if there is one, and forgets it.
 func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
-	dev, ok, err := e.device(ctx, v.Name())
+	dev, ok, err := e.Device(ctx, v.Name())
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("release/resumed")
-	return e.holds.Drop(v.Name())
+	return e.Holds.Drop(v.Name())
 }
 
 // releaseOverdue releases a hold whose time is up.
@@ -123,7 +124,7 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 	switch problem.Of(err).Code { //nolint:exhaustive // all others are errors
 	case escache.CodeBusy: // the next round tries again
 	case escache.CodeNotFound:
-		_ = e.holds.Drop(volume.NameOf(r.VolumeRef))
+		_ = e.Holds.Drop(volume.NameOf(r.VolumeRef))
 	default:
 		e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
 	}
@@ -132,8 +133,8 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 // watchHolds releases holds whose time is up, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
 	for pause.For(ctx, time.Second) == nil {
-		for _, r := range e.holds.List() {
-			if e.now().Before(r.Until) {
+		for _, r := range e.Holds.List() {
+			if e.Now().Before(r.Until) {
 				continue
 			}
 			e.releaseOverdue(ctx, r)

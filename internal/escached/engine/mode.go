@@ -12,7 +12,7 @@ import (
 // SetMode turns draining on and off. The running device is the only record of the mode.
 func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	mode := cache.Mode(req.Mode)
-	return e.change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume.Volume, dev cache.State) error {
+	return e.Change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		if dev.Options.Mode == mode {
 			return nil
 		}

@@ -15,10 +15,10 @@ import (
 // Node reports what this host has and whether it is healthy. It never fails, and starts no child
 // process: it is polled, and a busy host must not look dead.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
-	n := escache.Node{Name: e.cfg.Node, Version: e.version, MaxVolumes: e.cfg.DRBD.Minors.Size()}
+	n := escache.Node{Name: e.Config.Node, Version: e.version, MaxVolumes: e.Config.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
-	if e.cfg.MaxVolumes > 0 {
-		n.MaxVolumes = min(n.MaxVolumes, e.cfg.MaxVolumes)
+	if e.Config.MaxVolumes > 0 {
+		n.MaxVolumes = min(n.MaxVolumes, e.Config.MaxVolumes)
 	}
 	bad := func(format string, args ...any) { n.Reasons = append(n.Reasons, fmt.Sprintf(format, args...)) }
 	space, age, err := e.space.Latest()
@@ -28,7 +28,7 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)
 
-	volumes := e.reg.List()
+	volumes := e.Volumes.List()
 	n.Volumes, n.CacheAllocatedBytes = len(volumes), allocated(volumes, space)
 	e.count(ctx, &n, volumes, bad)
 	for name, stuck := range e.Stuck() {
@@ -75,7 +75,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 
 // title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {
-	if v, ok := e.reg.Get(name); ok {
+	if v, ok := e.Volumes.Get(name); ok {
 		return v.Pool + "/" + v.Image
 	}
 	return name

@@ -81,7 +81,7 @@ func TestAHostThatCannotReadItsGroupForLongIsNotHealthy(t *testing.T) {
 	if n, _ := e.Node(t.Context()); !n.Healthy {
 		t.Errorf("one reading that failed is no trouble: %q", n.Reasons)
 	}
-	e.now = func() time.Time { return begin.Add(space.TooOld + time.Minute) }
+	e.Now = func() time.Time { return begin.Add(space.TooOld + time.Minute) }
 	n, _ := e.Node(t.Context())
 	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "no answer") || n.CacheReadSecondsAgo < int64(space.TooOld/time.Second) {
 		t.Errorf("a group that cannot be read for long: %+v", n)
@@ -138,7 +138,7 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 		t.Errorf("after a look that failed: %d", *got)
 	}
 	w.caches.DirtyErr = nil
-	e.now = func() time.Time { return time.Now().Add(standby.RereadAfter + time.Minute) }
+	e.Now = func() time.Time { return time.Now().Add(standby.RereadAfter + time.Minute) }
 	e.standbys.ScanAll(t.Context())
 	if got := dirty(); got == nil || *got != 8192 {
 		t.Errorf("the only current copy, looked at once its disk answers again: %v", got)
@@ -184,7 +184,7 @@ func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, e := range []*Engine{e, w.restarted()} {
-			if v, _ := e.reg.Get(volume.NameOf(ref)); v.Epoch != c.epoch {
+			if v, _ := e.Volumes.Get(volume.NameOf(ref)); v.Epoch != c.epoch {
 				t.Errorf("%s: the epoch is %d, want %d", name, v.Epoch, c.epoch)
 			}
 		}

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -17,7 +19,7 @@ import (
 // PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or
 // gives it another partner.
 func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
-	ctx, done, err := e.beginInTurn(ctx, req.VolumeRef, "put_replica")
+	ctx, done, err := e.BeginInTurn(ctx, req.VolumeRef, "put_replica")
 	if err != nil {
 		return err
 	}
@@ -34,7 +36,7 @@ func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) err
 }
 
 func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
-	have, ok := e.reg.Get(want.Name())
+	have, ok := e.Volumes.Get(want.Name())
 	if ok && have.Phase == volume.Deleting {
 		if err := e.finishDelete(ctx, have); err != nil {
 			return err
@@ -57,7 +59,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
 		// Nothing was ever written through it, so the request overrides what is stored.
 		want.ImageID = cmp.Or(want.ImageID, have.ImageID)
 		want.Joined = want.Joined || have.Joined
-		if err := e.retag(ctx, have, want); err != nil {
+		if err := e.Retag(ctx, have, want); err != nil {
 			return err
 		}
 		return e.layReplica(ctx, want)
@@ -71,28 +73,33 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) 
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
 		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: volume.Creating,
 	}
-	switch e.cfg.Node {
+	switch e.Config.Node {
 	case req.Nodes[0].Name:
 		v.Self, v.Peer = req.Nodes[0], req.Nodes[1]
 	case req.Nodes[1].Name:
 		v.Self, v.Peer = req.Nodes[1], req.Nodes[0]
 	default:
 		return v, problem.New(escache.CodeInvalidRequest, "nodes: neither %q nor %q is this host, %q; send the request to one of them",
-			req.Nodes[0].Name, req.Nodes[1].Name, e.cfg.Node)
+			req.Nodes[0].Name, req.Nodes[1].Name, e.Config.Node)
 	}
-	if !sameIP(v.Self.Address, e.cfg.Address) {
+	if !sameIP(v.Self.Address, e.Config.Address) {
 		return v, problem.New(escache.CodeInvalidRequest, "nodes: %s has address %s on the replication network, not %s",
-			e.cfg.Node, e.cfg.Address, v.Self.Address)
+			e.Config.Node, e.Config.Address, v.Self.Address)
 	}
-	if !e.cfg.DRBD.Ports.Contains(req.Port) {
+	if !e.Config.DRBD.Ports.Contains(req.Port) {
 		return v, problem.New(escache.CodeInvalidRequest, "port: %d is outside %d-%d, which this host is configured for",
-			req.Port, e.cfg.DRBD.Ports.First, e.cfg.DRBD.Ports.Last)
+			req.Port, e.Config.DRBD.Ports.First, e.Config.DRBD.Ports.Last)
 	}
-	if !e.cfg.DRBD.Minors.Contains(req.Minor) {
+	if !e.Config.DRBD.Minors.Contains(req.Minor) {
 		return v, problem.New(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
-			req.Minor, e.cfg.DRBD.Minors.First, e.cfg.DRBD.Minors.Last)
+			req.Minor, e.Config.DRBD.Minors.First, e.Config.DRBD.Minors.Last)
 	}
 	return v, nil
+}
+
+func sameIP(a, b string) bool {
+	x, y := net.ParseIP(a), net.ParseIP(b)
+	return x != nil && x.Equal(y)
 }
 
 // sameReplica returns an error if the replica here cannot be the one that the request asks for.
@@ -119,16 +126,16 @@ func sameReplica(have, want volume.Volume) error {
 }
 
 func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
-	limit := e.cfg.DRBD.Minors.Size()
-	if e.cfg.MaxVolumes > 0 {
-		limit = min(limit, e.cfg.MaxVolumes)
+	limit := e.Config.DRBD.Minors.Size()
+	if e.Config.MaxVolumes > 0 {
+		limit = min(limit, e.Config.MaxVolumes)
 	}
-	if _, used, err := e.replica(v.Minor); err != nil {
+	if _, used, err := e.Replica(v.Minor); err != nil {
 		return err
 	} else if used {
 		return problem.New(escache.CodePortInUse, "minor %d is in use by a DRBD resource that is not escached's; choose another", v.Minor)
 	}
-	if err := e.reg.Reserve(v, limit); err != nil {
+	if err := e.Volumes.Reserve(v, limit); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/begin")
@@ -142,8 +149,8 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
 		return nil
 	}
 	// Remove what was made of a replica that could not be laid.
-	if v, ok := e.reg.Get(v.Name()); ok {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	if v, ok := e.Volumes.Get(v.Name()); ok {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 		defer cancel()
 		if undo := e.finishDelete(ctx, v); undo != nil {
 			err = errors.Join(err, fmt.Errorf("and removing what was made of it: %w", undo))
@@ -155,14 +162,14 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
 // forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all:
 // lvcreate may have succeeded although it timed out.
 func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 	defer cancel()
 	lvs, err := e.Store.Volumes(ctx, true)
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.Name() }) {
-		e.reg.Drop(v.Name())
+		e.Volumes.Drop(v.Name())
 	}
 	return nil
 }
@@ -176,11 +183,11 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
 	}
 	// The LV may contain an old cache. Header and superblock must be blank, and the same on both
 	// hosts.
-	if err := e.Caches.Wipe(ctx, e.localDisk(v)); err != nil {
+	if err := e.Caches.Wipe(ctx, e.LocalDisk(v)); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/wiped")
-	if _, err := e.Resources.Write(e.resource(v)); err != nil {
+	if _, err := e.Resources.Write(e.Resource(v)); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/resource_written")
@@ -190,7 +197,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
 	crashpoint.Reach("put_replica/metadata_created")
 	ready := v
 	ready.Phase = volume.Ready
-	if err := e.retag(ctx, v, ready); err != nil {
+	if err := e.Retag(ctx, v, ready); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/ready")
@@ -210,7 +217,7 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) e
 	if want.Joined && !have.Joined {
 		// The replica was laid before, and the caller has learned since that it has to be filled. A
 		// copy that was used keeps its data.
-		unused, err := e.unused(ctx, have)
+		unused, err := e.Unused(ctx, have)
 		if err != nil {
 			return err
 		}
@@ -219,8 +226,8 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) e
 	if have.Peer != want.Peer || have.Self != want.Self {
 		return e.repeer(ctx, have, next, want)
 	}
-	if err := e.retag(ctx, have, next); err != nil {
+	if err := e.Retag(ctx, have, next); err != nil {
 		return err
 	}
-	return e.ensureUp(ctx, next)
+	return e.EnsureUp(ctx, next)
 }

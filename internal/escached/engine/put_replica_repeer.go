@@ -13,10 +13,10 @@ import (
 // repeer gives a replica another partner, if its own data is current. The new partner's metadata is
 // fresh, so DRBD fills it from here. I/O goes on meanwhile.
 func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume) error {
-	if err := e.ensureUp(ctx, have); err != nil {
+	if err := e.EnsureUp(ctx, have); err != nil {
 		return err
 	}
-	st, _, err := e.replica(have.Minor)
+	st, _, err := e.Replica(have.Minor)
 	if err != nil {
 		return err
 	}
@@ -30,17 +30,17 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume) err
 		return err
 	}
 	crashpoint.Reach("put_replica/old_peer_left")
-	if err := e.notFrozen(ctx, have); err != nil {
+	if err := e.NotFrozen(ctx, have); err != nil {
 		// The old partner was lost at this moment, and the arbiter did not allow going on without
 		// it. So it may still be the one that goes on.
 		return errors.Join(err, e.Replicator.Connect(ctx, have.Name()))
 	}
 	next.Self, next.Peer = want.Self, want.Peer
-	if err := e.retag(ctx, have, next); err != nil {
+	if err := e.Retag(ctx, have, next); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeered")
-	if _, err := e.Resources.Write(e.resource(next)); err != nil {
+	if _, err := e.Resources.Write(e.Resource(next)); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeer_written")
@@ -65,11 +65,11 @@ func (e *Engine) mayRepeer(ctx context.Context, have, want volume.Volume, st drb
 	case st.Disk == drbd.UpToDate:
 		// While I/O is frozen it is not known which of the two copies goes on, and the arbiter is
 		// being asked about the old partner.
-		return e.notFrozen(ctx, have)
+		return e.NotFrozen(ctx, have)
 	case st.Disk != drbd.Inconsistent || st.Linked():
 		return mismatch()
 	}
-	unused, err := e.unused(ctx, have)
+	unused, err := e.Unused(ctx, have)
 	if err == nil && !unused {
 		err = mismatch()
 	}

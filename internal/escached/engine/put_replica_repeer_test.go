@@ -8,6 +8,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -34,7 +35,7 @@ func running(t *testing.T) (*world, *Engine) {
 	w.minors[100] = st
 	// Waiting costs no time here.
 	begin, looks := time.Now(), 0
-	e.now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * thaw / 4) }
+	e.Now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * host.Thaw / 4) }
 	return w, e
 }
 
@@ -120,12 +121,12 @@ func TestCopiesThatAreNotBothNewAreNeverDeclaredEqual(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine()
 		begin, looks := time.Now(), 0
-		e.now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * time.Second) }
+		e.Now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * time.Second) }
 		if err := e.PutReplica(t.Context(), c.first); err != nil {
 			t.Fatal(name, err)
 		}
 		e = w.restarted() // what is to be filled is on the disk
-		e.now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * time.Second) }
+		e.Now = func() time.Time { looks++; return begin.Add(time.Duration(looks) * time.Second) }
 		c.change(w)
 		if _, err := connectWith(e, 1); code(err) != c.want {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
@@ -157,13 +158,13 @@ func TestJoinMeansNothingToACopyThatWasUsed(t *testing.T) {
 		if err := e.PutReplica(t.Context(), joined); err != nil {
 			t.Fatal(name, err)
 		}
-		if v, _ := e.reg.Get(volume.NameOf(ref)); v.Joined != c.want {
+		if v, _ := e.Volumes.Get(volume.NameOf(ref)); v.Joined != c.want {
 			t.Errorf("%s: joined is %v", name, v.Joined)
 		}
 		if err := e.PutReplica(t.Context(), putReq); err != nil {
 			t.Fatal(name, err)
 		}
-		if v, _ := e.reg.Get(volume.NameOf(ref)); v.Joined != c.want {
+		if v, _ := e.Volumes.Get(volume.NameOf(ref)); v.Joined != c.want {
 			t.Errorf("%s: an ordinary repeat made joined %v", name, v.Joined)
 		}
 	}
@@ -196,7 +197,7 @@ func TestALinkThatDRBDGaveUpIsMadeAgainUnlessIOIsFrozen(t *testing.T) {
 	w.minors[100] = st
 	w.failAt = len(w.steps) + 1
 	e.connectAgain(t.Context(), volume.Volume{VolumeRef: ref})
-	if _, err := e.lock(ref, "test"); err != nil {
+	if _, err := e.Lock(ref, "test"); err != nil {
 		t.Errorf("a failed try keeps the volume: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -63,31 +64,31 @@ func TestReplicasAreLaidAFewAtATime(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine()
 		const room = 2
-		e.turns = semaphore.NewWeighted(room)
-		if err := e.turns.Acquire(t.Context(), room); err != nil { // by two others
+		e.Turns = semaphore.NewWeighted(room)
+		if err := e.Turns.Acquire(t.Context(), room); err != nil { // by two others
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
 		go func() { answer <- e.PutReplica(t.Context(), putReq) }()
-		time.Sleep(changeTimeout + time.Second) // waiting is not of its own time
+		time.Sleep(host.ChangeTimeout + time.Second) // waiting is not of its own time
 		if left := w.left(); len(left) != 0 {
 			t.Errorf("laid %q before its turn", left)
 		}
 		if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeBusy {
 			t.Errorf("another verb on a volume that waits: %v", err)
 		}
-		e.turns.Release(1)
+		e.Turns.Release(1)
 		if err := <-answer; err != nil {
 			t.Fatalf("when it was its turn: %v", err)
 		}
 
-		if err := e.turns.Acquire(t.Context(), 1); err != nil {
+		if err := e.Turns.Acquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeBusy {
 			t.Errorf("never its turn: %v", err)
 		}
-		e.turns.Release(room)
+		e.Turns.Release(room)
 		if err := e.DeleteReplica(t.Context(), ref, false); err != nil || len(w.left()) != 0 {
 			t.Errorf("%v, left %q", err, w.left())
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -49,7 +50,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 			e.fault(lv.Name, err)
 			continue
 		}
-		e.reg.Put(v)
+		e.Volumes.Put(v)
 		recovering.Go(func() error {
 			dev, connected := devices[v.Name()]
 			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
@@ -62,7 +63,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.dropOrphans(lvs); err != nil {
 		return err
 	}
-	e.log.Info("recovered", "volumes", len(e.reg.List()))
+	e.log.Info("recovered", "volumes", len(e.Volumes.List()))
 	return nil
 }
 
@@ -72,26 +73,26 @@ func (e *Engine) fault(name string, err error) {
 }
 
 func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool, dev cache.State, connected bool) error {
-	release, err := e.lock(v.VolumeRef, "recover")
+	release, err := e.Lock(v.VolumeRef, "recover")
 	if err != nil {
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, host.ChangeTimeout)
 	defer cancel()
 	crashpoint.Reach("start/begin")
 	switch {
 	case connected && v.Phase == volume.Abandoning:
 		return nil // watchFrozen finishes it: something may still have the device open
 	case connected:
-		_, err := e.adopt(ctx, v, dev)
+		_, err := e.Adopt(ctx, v, dev)
 		return err
 	case v.Phase == volume.Deleting:
 		return e.finishDelete(ctx, v)
 	case v.Phase == volume.Creating:
 		return nil // PUT finishes laying it, DELETE removes it
 	}
-	_ = e.holds.Drop(v.Name())
+	_ = e.Holds.Drop(v.Name())
 	if !active {
 		if err := e.Store.Activate(ctx, v.Name()); err != nil {
 			return err
@@ -110,11 +111,11 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 			"pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
-	if err := e.ensureUp(ctx, v); err != nil {
+	if err := e.EnsureUp(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("start/up")
-	return e.unmapAndDemote(ctx, v)
+	return e.UnmapAndDemote(ctx, v)
 }
 
 // dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm

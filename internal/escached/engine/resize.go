@@ -6,6 +6,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -13,7 +14,7 @@ import (
 
 // Resize makes the device as large as the image has become, under running I/O.
 func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	return e.change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume.Volume, dev cache.State) error {
+	return e.Change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		return e.resize(ctx, v, dev, req.SizeBytes)
 	})
 }
@@ -35,7 +36,7 @@ func (e *Engine) resize(ctx context.Context, v volume.Volume, dev cache.State, b
 	crashpoint.Reach("resize/exposed")
 	next := v
 	next.SizeBytes = max(v.SizeBytes, bytes)
-	err := e.retag(ctx, v, next)
+	err := e.Retag(ctx, v, next)
 	crashpoint.Reach("resize/tagged")
 	return err
 }
@@ -56,7 +57,7 @@ func (e *Engine) waitForSize(ctx context.Context, v volume.Volume, want int64) e
 				return nil
 			}
 		}
-		if err := pause.For(ctx, poll); err != nil {
+		if err := pause.For(ctx, host.Poll); err != nil {
 			return err
 		}
 	}

@@ -15,9 +15,9 @@ import (
 // something, so Status scans a standby's disk if it has to.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
-	volumes := e.reg.List()
+	volumes := e.Volumes.List()
 	if ref != nil {
-		v, ok := e.reg.Get(volume.NameOf(*ref))
+		v, ok := e.Volumes.Get(volume.NameOf(*ref))
 		if !ok {
 			out.Volumes = append(out.Volumes, escache.VolumeStatus{
 				VolumeRef: *ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
@@ -106,15 +106,15 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	if r.Device.Options.Mode == cache.Writethrough {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
-	if e.locks.Running(r.Name()) == "flush" {
+	if e.Running(r.Name()) == "flush" {
 		s.State = escache.StateFlushing
 	}
 	if r.Device.Known {
 		s.DirtyBytes = &r.Device.Dirty
 	}
 	s.SizeBytes = r.Device.Bytes
-	s.Device = devicePath(e.cfg.DeviceDir, r.Volume)
-	s.HeldUntil = e.holds.Until(r.Name())
+	s.Device = e.DevicePath(r.Volume)
+	s.HeldUntil = e.Holds.Until(r.Name())
 	if r.Device.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,

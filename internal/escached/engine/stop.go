@@ -8,27 +8,28 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails
 // unless the cache is known to be clean.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
-	return e.withReplica(ctx, req.VolumeRef, "stop", e.stop)
+	return e.WithReplica(ctx, req.VolumeRef, "stop", e.stop)
 }
 
 func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
-	dev, connected, err := e.device(ctx, v.Name())
+	dev, connected, err := e.Device(ctx, v.Name())
 	if err != nil {
 		return err
 	}
 	if !connected {
-		return e.unmapAndDemote(ctx, v)
+		return e.UnmapAndDemote(ctx, v)
 	}
 	if err := e.mayStop(v, dev); err != nil {
 		return err
 	}
-	if err := e.notFrozen(ctx, v); err != nil {
+	if err := e.NotFrozen(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("stop/begin")
@@ -36,14 +37,14 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("stop/removed")
-	before, _, err := e.replica(v.Minor)
+	before, _, err := e.Replica(v.Minor)
 	if err != nil {
 		return err
 	}
 	if err := e.stayedClean(ctx, v, dev); err != nil {
 		return err
 	}
-	if err := e.unmapAndDemote(ctx, v); err != nil {
+	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
 	e.standsClean(v, before)
@@ -52,7 +53,7 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
 
 func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 	switch {
-	case e.holds.Until(v.Name()) != nil, dev.Held:
+	case e.Holds.Until(v.Name()) != nil, dev.Held:
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:
 		return v.Fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
@@ -70,21 +71,21 @@ func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 // stayedClean counts the dirty bytes again after the device is removed, because someone may have
 // written between mayStop and the removal. If so, it makes the device again and fails.
 func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.State) error {
-	dirty, err := e.Caches.Dirty(ctx, diskOf(v))
+	dirty, err := e.Caches.Dirty(ctx, host.DiskOf(v))
 	if err == nil && dirty == 0 {
 		return nil
 	}
 	if err == nil {
 		err = v.Fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
-	_, back := e.Caches.Assemble(ctx, cache.Spec{Disk: diskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
+	_, back := e.Caches.Assemble(ctx, cache.Spec{Disk: host.DiskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
 	return errors.Join(err, back)
 }
 
 // standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk
 // is not scanned again. It does so only if nothing was written since before.
 func (e *Engine) standsClean(v volume.Volume, before drbd.Status) {
-	after, up, err := e.replica(v.Minor)
+	after, up, err := e.Replica(v.Minor)
 	if err == nil && up && before.Current() && after.Current() && after.DiskWrittenKiB == before.DiskWrittenKiB {
 		e.standbys.SetClean(v.Name(), after)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -26,15 +27,15 @@ func (e *Engine) watchAlone(ctx context.Context) {
 	}
 	tries := map[string]try{}
 	for pause.For(ctx, alonePoll) == nil {
-		if len(e.reg.List()) == 0 {
+		if len(e.Volumes.List()) == 0 {
 			continue
 		}
 		table, err := e.States.Read()
 		if err != nil {
 			continue
 		}
-		for _, v := range e.reg.List() {
-			st, now := table.Devices[v.Minor], e.now()
+		for _, v := range e.Volumes.List() {
+			st, now := table.Devices[v.Minor], e.Now()
 			last, again := tries[v.Name()]
 			switch {
 			case st.Connection != drbd.StandAlone:
@@ -52,20 +53,20 @@ func (e *Engine) watchAlone(ctx context.Context) {
 }
 
 func (e *Engine) connectAgain(ctx context.Context, v volume.Volume) {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, verbConnectAgain, changeTimeout)
+	ctx, done, err := e.Begin(ctx, v.VolumeRef, verbConnectAgain, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running
 	}
 	defer done()
-	v, err = e.known(v.VolumeRef)
+	v, err = e.Known(v.VolumeRef)
 	if err != nil {
 		return
 	}
-	st, up, err := e.replica(v.Minor)
+	st, up, err := e.Replica(v.Minor)
 	if err != nil || !up || st.Connection != drbd.StandAlone || st.Suspended {
 		return
 	}
-	if err := e.ensureUp(ctx, v); err != nil {
+	if err := e.EnsureUp(ctx, v); err != nil {
 		e.log.Warn("a replica could not be connected again", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -21,7 +22,7 @@ const frozenPoll = 3 * time.Second
 func (e *Engine) watchFrozen(ctx context.Context) {
 	since := map[string]time.Time{}
 	for pause.For(ctx, frozenPoll) == nil {
-		if len(e.reg.List()) == 0 {
+		if len(e.Volumes.List()) == 0 {
 			continue
 		}
 		e.finishAbandoned(ctx)
@@ -29,19 +30,19 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		for _, v := range e.reg.List() {
+		for _, v := range e.Volumes.List() {
 			st := table.Devices[v.Minor]
 			if !st.Suspended || st.Linked() || v.Phase == volume.Abandoning {
 				delete(since, v.Name())
 				continue
 			}
 			if since[v.Name()].IsZero() {
-				since[v.Name()] = e.now()
+				since[v.Name()] = e.Now()
 			}
-			if e.now().Sub(since[v.Name()]) < askAgainEvery {
+			if e.Now().Sub(since[v.Name()]) < askAgainEvery {
 				continue
 			}
-			since[v.Name()] = e.now()
+			since[v.Name()] = e.Now()
 			if err := e.askAgain(ctx, v); err != nil {
 				e.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
 			}
@@ -50,7 +51,7 @@ func (e *Engine) watchFrozen(ctx context.Context) {
 }
 
 func (e *Engine) askAgain(ctx context.Context, v volume.Volume) error {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, verbAskArbiter, changeTimeout)
+	ctx, done, err := e.Begin(ctx, v.VolumeRef, verbAskArbiter, host.ChangeTimeout)
 	if err != nil {
 		return nil // a verb is running; the next round asks
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -47,8 +48,8 @@ func (e *Engine) leftovers(ctx context.Context) []volume.Volume {
 		mapped[volume.NameOf(escache.VolumeRef{Pool: m.Pool, Image: m.Image})] = true
 	}
 	var held []volume.Volume
-	for _, v := range e.reg.List() {
-		if (mapped[v.Name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.locks.Running(v.Name()) == "" {
+	for _, v := range e.Volumes.List() {
+		if (mapped[v.Name()] || table.Devices[v.Minor].Role == drbd.Primary) && e.Running(v.Name()) == "" {
 			held = append(held, v)
 		}
 	}
@@ -66,15 +67,15 @@ func (e *Engine) leftovers(ctx context.Context) []volume.Volume {
 }
 
 func (e *Engine) dropLeftover(ctx context.Context, v volume.Volume) {
-	ctx, done, err := e.begin(ctx, v.VolumeRef, "clean_up", changeTimeout)
+	ctx, done, err := e.Begin(ctx, v.VolumeRef, "clean_up", host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running by now
 	}
 	defer done()
-	if _, connected, err := e.device(ctx, v.Name()); err != nil || connected {
+	if _, connected, err := e.Device(ctx, v.Name()); err != nil || connected {
 		return
 	}
-	if err := e.unmapAndDemote(ctx, v); err != nil {
+	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		e.log.Warn("what a connect left behind cannot be cleaned up yet", "pool", v.Pool, "image", v.Image, "error", err)
 		return
 	}

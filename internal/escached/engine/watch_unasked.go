@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -75,7 +76,7 @@ func mayBeOutdated(st drbd.Status, up bool) bool {
 // marked themselves on their own judgement, neither could be promoted without force. The caller has
 // locked the volume. If it runs before `up`, the mark is on the disk before DRBD reads the disk.
 func (e *Engine) markFromRecord(ctx context.Context, v volume.Volume, patience time.Duration) error {
-	st, up, err := e.replica(v.Minor)
+	st, up, err := e.Replica(v.Minor)
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume.Volume, patience t
 	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	asked := e.now()
+	asked := e.Now()
 	record, err := e.Records.Record(asking, v.VolumeRef)
 	if err != nil && problem.Of(err).Code == escache.CodeNotFound {
 		err = nil // there is no record, so nothing is outdated
@@ -96,16 +97,16 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume.Volume, patience t
 		return nil
 	}
 	sameImage := record.ImageID == "" || v.ImageID == "" || record.ImageID == v.ImageID
-	if !sameImage || !slices.Contains(record.Outdated, e.cfg.Node) {
+	if !sameImage || !slices.Contains(record.Outdated, e.Config.Node) {
 		return nil
 	}
 	if !up {
 		// drbdadm needs the resource file.
-		if _, err := e.Resources.Write(e.resource(v)); err != nil {
+		if _, err := e.Resources.Write(e.Resource(v)); err != nil {
 			return err
 		}
 	}
-	if e.now().Sub(asked) > recordFresh {
+	if e.Now().Sub(asked) > recordFresh {
 		e.unasked.set(v.Name(), true)
 		return nil
 	}
@@ -121,7 +122,7 @@ func (e *Engine) markFromRecord(ctx context.Context, v volume.Volume, patience t
 // watchUnasked asks the arbiter again about unasked replicas until ctx ends.
 func (e *Engine) watchUnasked(ctx context.Context) {
 	for pause.For(ctx, askPendingEvery) == nil {
-		for _, v := range e.reg.List() {
+		for _, v := range e.Volumes.List() {
 			if !e.unasked.has(v.Name()) {
 				continue
 			}
@@ -131,17 +132,17 @@ func (e *Engine) watchUnasked(ctx context.Context) {
 }
 
 func (e *Engine) askPending(ctx context.Context, ref escache.VolumeRef) {
-	ctx, done, err := e.begin(ctx, ref, verbAskRecord, changeTimeout)
+	ctx, done, err := e.Begin(ctx, ref, verbAskRecord, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running; the next round asks
 	}
 	defer done()
-	v, err := e.known(ref)
+	v, err := e.Known(ref)
 	if err != nil {
 		e.unasked.set(volume.NameOf(ref), false)
 		return
 	}
-	if err := e.markFromRecord(ctx, v, e.cfg.ArbiterTimeout); err != nil {
+	if err := e.markFromRecord(ctx, v, e.Config.ArbiterTimeout); err != nil {
 		e.log.Warn("the replica is outdated according to the record, but could not be marked",
 			"pool", v.Pool, "image", v.Image, "error", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
@@ -91,12 +92,12 @@ func (w *world) step(format string, args ...any) error {
 func (w *world) engine() *Engine {
 	cfg := escached.DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
-	return New(cfg, "test", "n1", "fence", Layers{
+	return New(host.New(cfg, "n1", "fence", host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.caches, Kernel: worldKernel{},
 		Stuck: func() map[string]*command.StuckError { return nil },
-	}, slog.New(slog.DiscardHandler))
+	}), "test", slog.New(slog.DiscardHandler))
 }
 
 // restarted is the engine after a start: everything it knows it found.

@@ -1,4 +1,4 @@
-package engine
+package host
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
 
-// The layers below the engine. Each interface has only the methods that the engine calls.
+// The layers below the verbs. Each interface has only the methods that host and engine call.
 type (
 	// Store holds the logical volumes and their tags.
 	Store interface {
@@ -66,7 +66,7 @@ type (
 	}
 )
 
-// Layers holds all layers below the engine.
+// Layers has all layers below the verbs.
 type Layers struct {
 	Store      Store
 	Replicator Replicator

@@ -1,0 +1,58 @@
+// Package host has the volumes of this host, the layers below them, and the steps that several verbs
+// share: lock.go locks a volume for a verb, device.go is about its assembled device, replica.go about
+// its DRBD replica. The verbs themselves are in package engine.
+package host
+
+import (
+	"context"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/holds"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/operation"
+)
+
+// Host has the volumes of this host and the layers below them.
+type Host struct {
+	Layers
+
+	Config  escached.Config
+	Volumes *volume.Registry
+	Holds   *holds.Records
+	Now     func() time.Time
+	// Turns bounds how many replicas are laid or removed at the same time: that starts many
+	// programs, and no I/O waits for it.
+	Turns *semaphore.Weighted
+
+	locks *operation.Locks
+	// uname is this host's name as drbdadm sees it.
+	uname     string
+	fencePeer string
+}
+
+// New returns a host that knows no volumes yet. uname is this host's name in DRBD's resource files.
+// fencePeer is the command line that the kernel runs before a replica goes on without its peer.
+func New(cfg escached.Config, uname, fencePeer string, layers Layers) *Host {
+	return &Host{
+		Layers: layers, Config: cfg, uname: uname, fencePeer: fencePeer, Now: time.Now,
+		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
+		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+	}
+}
+
+// Retag stores a changed volume: first in the tags on the disk, then in memory.
+func (h *Host) Retag(ctx context.Context, from, to volume.Volume) error {
+	if from == to {
+		return nil
+	}
+	if err := h.Store.Retag(ctx, from.Name(), from.Tags(), to.Tags()); err != nil {
+		return err
+	}
+	h.Volumes.Put(to)
+	return nil
+}

@@ -1,0 +1,139 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+const (
+	// ChangeTimeout is the usual time limit of a verb. It is generous: every step has a tighter one.
+	ChangeTimeout = 2 * time.Minute
+	// turnTimeout bounds how long a verb waits for its turn.
+	turnTimeout = 10 * time.Minute
+)
+
+// Poll is how often the kernel's state is read while a verb waits for it to change.
+const Poll = 200 * time.Millisecond
+
+// Begin locks the volume for a verb. The context that it returns does not end when the caller hangs
+// up, so that the verb is not stopped half way.
+func (h *Host) Begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	context.Context, func(), error,
+) {
+	release, err := h.Lock(ref, verb)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	return ctx, func() { cancel(); release() }, nil
+}
+
+// BeginInTurn is Begin for verbs that lay or remove replicas. When many pods start, dozens of them
+// come at once, and all would time out if they ran together. So only a few run at a time, in the
+// order in which they came. The verb's time limit starts with its turn.
+func (h *Host) BeginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {
+	waiting, done, err := h.Begin(ctx, ref, verb, turnTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := h.Turns.Acquire(waiting, 1); err != nil {
+		done()
+		return nil, nil, problem.On(ref, escache.CodeBusy,
+			"other replicas are being laid or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ChangeTimeout)
+	return ctx, func() { cancel(); h.Turns.Release(1); done() }, nil
+}
+
+// Lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the
+// volume is locked.
+func (h *Host) Lock(ref escache.VolumeRef, verb string) (release func(), err error) {
+	release, err = h.locks.Begin(volume.NameOf(ref), verb)
+	if err != nil {
+		return nil, problem.On(ref, escache.CodeBusy, "%s", err)
+	}
+	return release, nil
+}
+
+// Running returns the verb that has locked the volume with this name, or "".
+func (h *Host) Running(name string) string { return h.locks.Running(name) }
+
+// Known returns the volume of a replica that is ready. It fails with CodeNotFound if there is none.
+func (h *Host) Known(ref escache.VolumeRef) (volume.Volume, error) {
+	v, ok := h.Volumes.Get(volume.NameOf(ref))
+	switch {
+	case !ok:
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
+			"%s has no replica of it; PUT %s lays one", h.Config.Node, escache.PathReplica)
+	case v.Phase == volume.Abandoning:
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
+			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
+			v.Epoch, h.Config.Node, escache.PathAbandon)
+	case v.Phase != volume.Ready:
+		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
+			"its replica on %s was not completely laid or removed; repeat that call", h.Config.Node)
+	}
+	return v, nil
+}
+
+// Connected returns the volume and its device. It fails with CodeNotConnected if there is no device
+// here.
+func (h *Host) Connected(ctx context.Context, ref escache.VolumeRef) (volume.Volume, cache.State, error) {
+	v, err := h.Known(ref)
+	if err != nil {
+		return v, cache.State{}, err
+	}
+	dev, ok, err := h.Device(ctx, v.Name())
+	if err == nil && !ok {
+		err = problem.On(ref, escache.CodeNotConnected, "it is not connected on %s", h.Config.Node)
+	}
+	return v, dev, err
+}
+
+// WithReplica locks the volume and runs do, if its replica is ready.
+func (h *Host) WithReplica(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume) error) error {
+	ctx, done, err := h.Begin(ctx, ref, verb, ChangeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, err := h.Known(ref)
+	if err != nil {
+		return err
+	}
+	return do(ctx, v)
+}
+
+// WithDevice locks the volume and runs do, if the volume is connected here.
+func (h *Host) WithDevice(
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume, cache.State) error,
+) error {
+	ctx, done, err := h.Begin(ctx, ref, verb, ChangeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	v, dev, err := h.Connected(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return do(ctx, v, dev)
+}
+
+// Change is WithDevice for verbs that change the running device. It refuses while the volume is
+// held or its I/O is frozen.
+func (h *Host) Change(
+	ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, volume.Volume, cache.State) error,
+) error {
+	return h.WithDevice(ctx, ref, verb, func(ctx context.Context, v volume.Volume, dev cache.State) error {
+		if err := h.MayTouch(ctx, v, dev); err != nil {
+			return err
+		}
+		return do(ctx, v, dev)
+	})
+}
