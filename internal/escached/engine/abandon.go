@@ -9,6 +9,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/engine/outdated"
+	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -64,7 +66,7 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume.Volume, error) {
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
 	longer, done, busy := e.beginWaiting(ctx, req.VolumeRef, func(running string) bool {
 		// The background work on frozen I/O ends by itself, and must not be disturbed.
-		return running == verbAskArbiter || running == verbConnectAgain || running == verbAskRecord
+		return running == watch.VerbAskArbiter || running == watch.VerbReconnect || running == outdated.Verb
 	})
 	if busy == nil {
 		return longer, done, nil

@@ -1,6 +1,6 @@
 // Package engine implements the verbs of the escache API on this host, one file each. The steps that
 // verbs share are in package host. dev_connect_promote.go and put_replica_repeer.go are parts of those
-// verbs. The watch_*.go files have the background work, and recover.go runs at the start.
+// verbs. recover.go runs at the start, and watch.go starts the background work.
 //
 // All state is on the disks and in the kernel: LVM tags, DRBD metadata, the header of each cache,
 // the kernel's tables. What the engine keeps in memory it can read again, so a restart loses
@@ -16,8 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/escache/escache-csi/internal/escached/engine/metrics"
+	"github.com/escache/escache-csi/internal/escached/engine/outdated"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
 	"github.com/escache/escache-csi/internal/escached/engine/standby"
+	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -31,14 +33,17 @@ type Engine struct {
 	flushes  *flushes
 	standbys *standby.Scanner
 	metrics  *metrics.Metrics
-	unasked  *unasked
+	outdated *outdated.Marker
+	watcher  *watch.Watcher
 	space    *space.Space
 	faults   sync.Map // by name of the LV: the error of its recovery
 }
 
 // New returns an engine for a host.
 func New(h *host.Host, version string, log *slog.Logger) *Engine {
-	e := &Engine{Host: h, version: version, log: log, flushes: newFlushes(), unasked: newUnasked()}
+	e := &Engine{
+		Host: h, version: version, log: log, flushes: newFlushes(), outdated: outdated.New(h, log), watcher: watch.New(h, log),
+	}
 	now := func() time.Time { return h.Now() }
 	e.space = space.New(h.Store, now)
 	e.standbys = standby.New(standby.Sources{

@@ -386,15 +386,15 @@ func TestWhatALateMapLeftIsGivenBackAndAConnectedVolumeIsNot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if found := e.leftovers(t.Context()); len(found) > 0 {
+	if found := e.watcher.FindLeftovers(t.Context()); len(found) > 0 {
 		t.Fatalf("a connected volume is no leftover: %+v", found)
 	}
 	w.caches.Reboot() // as if the map had come after the connect was given up
-	found := e.leftovers(t.Context())
+	found := e.watcher.FindLeftovers(t.Context())
 	if len(found) != 1 {
 		t.Fatalf("got %+v", found)
 	}
-	e.dropLeftover(t.Context(), found[0])
+	e.watcher.CleanUp(t.Context(), found[0])
 	if len(w.maps) > 0 || w.minors[100].Role != drbd.Secondary {
 		t.Fatalf("left: %q", w.left())
 	}

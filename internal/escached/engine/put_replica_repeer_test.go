@@ -186,7 +186,7 @@ func TestALinkThatDRBDGaveUpIsMadeAgainUnlessIOIsFrozen(t *testing.T) {
 		c.change(&st)
 		w.minors[100] = st
 		steps := len(w.steps)
-		e.connectAgain(t.Context(), volume.Volume{VolumeRef: ref})
+		e.watcher.Reconnect(t.Context(), volume.Volume{VolumeRef: ref})
 		if again := slices.Contains(w.steps[steps:], "adjust"); again != c.want {
 			t.Errorf("%s: connected again: %v", name, again)
 		}
@@ -196,7 +196,7 @@ func TestALinkThatDRBDGaveUpIsMadeAgainUnlessIOIsFrozen(t *testing.T) {
 	st.Connection = drbd.StandAlone
 	w.minors[100] = st
 	w.failAt = len(w.steps) + 1
-	e.connectAgain(t.Context(), volume.Volume{VolumeRef: ref})
+	e.watcher.Reconnect(t.Context(), volume.Volume{VolumeRef: ref})
 	if _, err := e.Lock(ref, "test"); err != nil {
 		t.Errorf("a failed try keeps the volume: %v", err)
 	}

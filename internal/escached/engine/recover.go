@@ -38,7 +38,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.unasked.setSilent(false)
+	e.outdated.BeginStart()
 	var recovering errgroup.Group
 	recovering.SetLimit(recoverAtOnce)
 	for _, lv := range lvs {
@@ -83,7 +83,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	crashpoint.Reach("start/begin")
 	switch {
 	case connected && v.Phase == volume.Abandoning:
-		return nil // watchFrozen finishes it: something may still have the device open
+		return nil // Watch finishes it: something may still have the device open
 	case connected:
 		_, err := e.Adopt(ctx, v, dev)
 		return err
@@ -102,10 +102,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	if v.Phase == volume.Abandoning {
 		return e.finishAbandon(ctx, v)
 	}
-	if e.unasked.isSilent() {
-		e.unasked.set(v.Name(), true)
-	} else if err := e.markFromRecord(ctx, v, askAtStart); err != nil {
-		// The replica comes up all the same, and watchUnasked tries again. Until then the arbiter,
+	if err := e.outdated.AtStart(ctx, v); err != nil {
+		// The replica comes up all the same, and outdated.Marker tries again. Until then the arbiter,
 		// which is asked at the promotion, keeps an outdated copy from being used.
 		e.log.Warn("the replica is outdated according to the record, but could not be marked",
 			"pool", v.Pool, "image", v.Image, "error", err)

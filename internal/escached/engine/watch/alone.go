@@ -1,4 +1,4 @@
-package engine
+package watch
 
 import (
 	"context"
@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	// alonePoll is how often watchAlone looks for replicas without a link.
+	// alonePoll is how often Alone looks for replicas without a link.
 	alonePoll = 5 * time.Second
 	// aloneLongest is the longest time between two attempts to reconnect one replica.
 	aloneLongest = 2 * time.Minute
 )
 
-// watchAlone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
+// Alone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
 // partner called the wrong port or a handshake failed for a transient reason. It leaves frozen I/O
-// and outdated copies alone: those wait for the arbiter.
-func (e *Engine) watchAlone(ctx context.Context) {
+// and outdated copies alone: those wait for the arbiter. It returns when ctx ends.
+func (w *Watcher) Alone(ctx context.Context) {
 	type try struct {
 		next time.Time
 		wait time.Duration
 	}
 	tries := map[string]try{}
 	for pause.For(ctx, alonePoll) == nil {
-		if len(e.Volumes.List()) == 0 {
+		if len(w.Volumes.List()) == 0 {
 			continue
 		}
-		table, err := e.States.Read()
+		table, err := w.States.Read()
 		if err != nil {
 			continue
 		}
-		for _, v := range e.Volumes.List() {
-			st, now := table.Devices[v.Minor], e.Now()
+		for _, v := range w.Volumes.List() {
+			st, now := table.Devices[v.Minor], w.Now()
 			last, again := tries[v.Name()]
 			switch {
 			case st.Connection != drbd.StandAlone:
@@ -46,27 +46,28 @@ func (e *Engine) watchAlone(ctx context.Context) {
 				tries[v.Name()] = try{next: now.Add(alonePoll / 2), wait: alonePoll}
 			case now.After(last.next):
 				tries[v.Name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
-				e.connectAgain(ctx, v)
+				w.Reconnect(ctx, v)
 			}
 		}
 	}
 }
 
-func (e *Engine) connectAgain(ctx context.Context, v volume.Volume) {
-	ctx, done, err := e.Begin(ctx, v.VolumeRef, verbConnectAgain, host.ChangeTimeout)
+// Reconnect connects one replica again, if its link is given up and its I/O is not frozen.
+func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
+	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbReconnect, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running
 	}
 	defer done()
-	v, err = e.Known(v.VolumeRef)
+	v, err = w.Known(v.VolumeRef)
 	if err != nil {
 		return
 	}
-	st, up, err := e.Replica(v.Minor)
+	st, up, err := w.Replica(v.Minor)
 	if err != nil || !up || st.Connection != drbd.StandAlone || st.Suspended {
 		return
 	}
-	if err := e.EnsureUp(ctx, v); err != nil {
-		e.log.Warn("a replica could not be connected again", "pool", v.Pool, "image", v.Image, "error", err)
+	if err := w.EnsureUp(ctx, v); err != nil {
+		w.log.Warn("a replica could not be connected again", "pool", v.Pool, "image", v.Image, "error", err)
 	}
 }

@@ -55,7 +55,7 @@ func TestAtBootExactlyWhatTheRecordNamesIsOutdatedBeforeItComesUp(t *testing.T) 
 		if !up {
 			t.Errorf("%s: the replica did not come up", name)
 		}
-		if pending := e.unasked.has(volume.NameOf(ref)); pending != (name == "the arbiter is away") {
+		if pending := e.outdated.Unasked(volume.NameOf(ref)); pending != (name == "the arbiter is away") {
 			t.Errorf("%s: pending is %v", name, pending)
 		}
 	}
@@ -76,15 +76,15 @@ func TestAReplicaThatCameUpWithoutTheArbiterIsAskedAboutAgain(t *testing.T) {
 		w.recordErr = errors.New("not up yet")
 		e := w.restarted()
 		w.minors[100] = cut(drbd.Consistent)
-		e.askPending(t.Context(), ref)
-		if w.outdated[volume.NameOf(ref)] || !e.unasked.has(volume.NameOf(ref)) {
+		e.outdated.Ask(t.Context(), ref)
+		if w.outdated[volume.NameOf(ref)] || !e.outdated.Unasked(volume.NameOf(ref)) {
 			t.Fatalf("%s: judged without an answer", name)
 		}
 		w.takenOver(3)
 		c.change(w)
-		e.askPending(t.Context(), ref)
-		if w.outdated[volume.NameOf(ref)] != c.want || e.unasked.has(volume.NameOf(ref)) {
-			t.Errorf("%s: outdated is %v, pending %v", name, w.outdated[volume.NameOf(ref)], e.unasked.has(volume.NameOf(ref)))
+		e.outdated.Ask(t.Context(), ref)
+		if w.outdated[volume.NameOf(ref)] != c.want || e.outdated.Unasked(volume.NameOf(ref)) {
+			t.Errorf("%s: outdated is %v, pending %v", name, w.outdated[volume.NameOf(ref)], e.outdated.Unasked(volume.NameOf(ref)))
 		}
 	}
 }
@@ -97,12 +97,12 @@ func TestAReplicaThatCannotBeMarkedComesUpAndIsTriedAgain(t *testing.T) {
 	if err := e.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, up := w.minors[100]; !up || w.outdated[volume.NameOf(ref)] || !e.unasked.has(volume.NameOf(ref)) {
-		t.Fatalf("up %v, outdated %v, pending %v: %q", up, w.outdated[volume.NameOf(ref)], e.unasked.has(volume.NameOf(ref)), w.steps)
+	if _, up := w.minors[100]; !up || w.outdated[volume.NameOf(ref)] || !e.outdated.Unasked(volume.NameOf(ref)) {
+		t.Fatalf("up %v, outdated %v, pending %v: %q", up, w.outdated[volume.NameOf(ref)], e.outdated.Unasked(volume.NameOf(ref)), w.steps)
 	}
 	w.failAt = 0
 	w.minors[100] = cut(drbd.Consistent)
-	e.askPending(t.Context(), ref)
+	e.outdated.Ask(t.Context(), ref)
 	if !w.outdated[volume.NameOf(ref)] {
 		t.Error("not tried again")
 	}

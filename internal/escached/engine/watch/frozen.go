@@ -1,0 +1,64 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/host"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// askAgainEvery is how often the arbiter is asked again about a frozen Primary.
+const askAgainEvery = 10 * time.Second
+
+// frozenPoll is how often Frozen looks for frozen I/O. The load on an idle host is negligible.
+const frozenPoll = 3 * time.Second
+
+// Frozen asks the arbiter again about Primaries that have lost their peer and whose I/O is frozen,
+// because the arbiter may have been unreachable before. DRBD asks only once by itself; a disconnect
+// makes it ask again. Before each round Frozen calls finishAbandoned, which gives up devices that
+// another node has taken over. It returns when ctx ends.
+func (w *Watcher) Frozen(ctx context.Context, finishAbandoned func(context.Context)) {
+	since := map[string]time.Time{}
+	for pause.For(ctx, frozenPoll) == nil {
+		if len(w.Volumes.List()) == 0 {
+			continue
+		}
+		finishAbandoned(ctx)
+		table, err := w.States.Read()
+		if err != nil {
+			continue
+		}
+		for _, v := range w.Volumes.List() {
+			st := table.Devices[v.Minor]
+			if !st.Suspended || st.Linked() || v.Phase == volume.Abandoning {
+				delete(since, v.Name())
+				continue
+			}
+			if since[v.Name()].IsZero() {
+				since[v.Name()] = w.Now()
+			}
+			if w.Now().Sub(since[v.Name()]) < askAgainEvery {
+				continue
+			}
+			since[v.Name()] = w.Now()
+			if err := w.askAgain(ctx, v); err != nil {
+				w.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
+			}
+		}
+	}
+}
+
+func (w *Watcher) askAgain(ctx context.Context, v volume.Volume) error {
+	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbAskArbiter, host.ChangeTimeout)
+	if err != nil {
+		return nil // a verb is running; the next round asks
+	}
+	defer done()
+	if err := w.Replicator.Disconnect(ctx, v.Name()); err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	return w.Replicator.Connect(ctx, v.Name())
+}

@@ -1,0 +1,26 @@
+// Package watch has the background work on volumes that no verb asks for: it reconnects replicas, asks
+// the arbiter again about frozen I/O, and cleans up what verbs have left behind. Each of them locks a
+// volume while it works on it, as a verb does.
+package watch
+
+import (
+	"log/slog"
+
+	"github.com/escache/escache-csi/internal/escached/host"
+)
+
+// Watcher does the background work on a host's volumes.
+type Watcher struct {
+	*host.Host
+
+	log *slog.Logger
+}
+
+// New returns a Watcher of a host.
+func New(h *host.Host, log *slog.Logger) *Watcher { return &Watcher{Host: h, log: log} }
+
+// Names under which the background work locks a volume.
+const (
+	VerbAskArbiter = "ask_arbiter"
+	VerbReconnect  = "connect_again"
+)
