@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
-// KernelDevices asks the kernel about block devices. None of it reads a device.
+// KernelDevices asks the kernel about block devices and mounted filesystems. It reads no device.
 type KernelDevices struct {
 	mu sync.Mutex
 	// pending holds the paths whose statfs has not returned, and when it began.
@@ -23,10 +23,10 @@ func NewKernelDevices() *KernelDevices {
 	return &KernelDevices{pending: map[string]time.Time{}}
 }
 
-// Number of a device node.
+// Number returns the number of a device node.
 func (*KernelDevices) Number(path string) (blockdev.Number, error) { return blockdev.NumberOf(path) }
 
-// Bytes is a device's size.
+// Bytes returns a device's size.
 func (*KernelDevices) Bytes(n blockdev.Number) (int64, error) { return blockdev.Bytes(n) }
 
 // Dead reports whether a mounted device is gone.
@@ -35,7 +35,8 @@ func (*KernelDevices) Dead(n blockdev.Number) bool { return blockdev.Dead(n) }
 // usageTime bounds one statfs.
 const usageTime = 5 * time.Second
 
-// Usage of the filesystem mounted at path. A filesystem that does not answer keeps one goroutine, not one for each call.
+// Usage returns the usage of the filesystem mounted at path. If it does not answer within usageTime, Usage returns
+// ErrUnavailable. A filesystem that hangs occupies one goroutine, not one per call.
 func (k *KernelDevices) Usage(ctx context.Context, path string) (Usage, error) {
 	k.mu.Lock()
 	if since, ok := k.pending[path]; ok {

@@ -21,19 +21,19 @@ import (
 var (
 	// ErrInvalid: the request is wrong whatever the state of the system.
 	ErrInvalid = errors.New("invalid request")
-	// ErrNotHere: the volume is not at that path.
+	// ErrNotHere: the volume is not at that path, or not connected on this node.
 	ErrNotHere = errors.New("no such volume at this path")
-	// ErrIncompatible: it is there already, in another way than asked for.
-	ErrIncompatible = errors.New("already there in another way")
-	// ErrRefused: the state of the volume or the host forbids it; the text says what to do first.
+	// ErrIncompatible: the path has a mount already, and it is not the one that is wanted.
+	ErrIncompatible = errors.New("already there, but different")
+	// ErrRefused: the state of the volume or the host forbids the call; the text says what to do first.
 	ErrRefused = errors.New("refused")
 	// ErrBusy: another operation on the volume is running.
 	ErrBusy = operation.ErrBusy
-	// ErrFrozen: I/O of the volume waits.
+	// ErrFrozen: I/O of the volume is suspended.
 	ErrFrozen = errors.New("the volume's I/O is frozen")
-	// ErrUnavailable: something the call needs is not there now; it is worth trying again.
+	// ErrUnavailable: something that the call needs does not answer now; a later try may succeed.
 	ErrUnavailable = errors.New("not available now")
-	// ErrNotClean: time was up before the cache was written back.
+	// ErrNotClean: the cache was not written back in time.
 	ErrNotClean = errors.New("not clean yet")
 	// ErrTooLarge: larger than the limit in the request.
 	ErrTooLarge = errors.New("larger than the limit")
@@ -41,8 +41,8 @@ var (
 	ErrUndone = errors.New("could not be undone")
 )
 
-// Code is the one place where errors become gRPC codes. The kubelet takes some of them as final: after those it forgets the
-// volume, so they may be returned only when nothing is left behind (see IsFinal).
+// Code returns the gRPC code of an error. The kubelet takes some codes of NodeStageVolume as final and then forgets the
+// volume, so the service returns those only if it has left nothing behind (see IsFinal).
 func Code(err error) codes.Code {
 	if problem := new(escache.Problem); errors.As(err, &problem) && !errors.Is(err, ErrUndone) {
 		return csicode.Of(problem.Code)
@@ -77,8 +77,8 @@ func Code(err error) codes.Code {
 	return codes.Internal
 }
 
-// IsFinal reports whether the kubelet, seeing this code from NodeStage, takes the volume as not staged and does not call
-// NodeUnstage for it.
+// IsFinal reports whether the kubelet, after this code from NodeStageVolume, takes the volume as not staged and does not
+// call NodeUnstageVolume for it.
 func IsFinal(code codes.Code) bool {
 	switch code { //nolint:exhaustive // all others are final
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:

@@ -26,7 +26,7 @@ func checkExpand(r *csi.NodeExpandVolumeRequest) error {
 	return nil
 }
 
-// expand grows the device to the size on record, and then the filesystem to its device.
+// expand grows the device to the size on record, and then the filesystem to the size of the device.
 func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, expandTime)
 	defer cancel()
@@ -61,7 +61,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	}
 	required, limit, size := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes(), v.Spec.SizeBytes
 	if size < required {
-		return 0, fmt.Errorf("%w: volume %s has %d bytes on record, %d are wanted; ControllerExpandVolume comes first",
+		return 0, fmt.Errorf("%w: volume %s has %d bytes on record, %d are wanted; call ControllerExpandVolume first",
 			ErrRefused, v.Name, size, required)
 	}
 	if limit > 0 && size > limit {

@@ -16,12 +16,12 @@ import (
 	"github.com/escache/escache-csi/internal/node/topology"
 )
 
-// Probe says whether volumes can be staged here.
+// Probe reports whether volumes can be staged here.
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.Ready == nil || len(s.Ready(ctx)) == 0)}, nil
 }
 
-// NodeGetCapabilities lists what works.
+// NodeGetCapabilities lists the optional calls that the service supports.
 func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	out := &csi.NodeGetCapabilitiesResponse{}
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
@@ -39,7 +39,8 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 	return out, nil
 }
 
-// nodeInfo remembers escached's volume limit: while escached restarts, a registration with the kubelet must not fail.
+// nodeInfo holds escached's volume limit, so that a registration with the kubelet does not fail while escached restarts,
+// and what NodeGetInfo last returned.
 type nodeInfo struct {
 	mu       sync.Mutex
 	limit    int64
@@ -49,7 +50,8 @@ type nodeInfo struct {
 // infoTime bounds pending escached for its limit.
 const infoTime = 5 * time.Second
 
-// Info asks the Kubernetes API for the node's group, and escached for its limit.
+// Info reads the node's group from the Kubernetes API, and the volume limit from escached; if escached does not answer, it
+// returns the last known limit.
 func (s *Service) Info(ctx context.Context) (topology.Info, error) {
 	groups, err := s.Kube.Groups(ctx)
 	if err != nil {
@@ -66,7 +68,7 @@ func (s *Service) Info(ctx context.Context) (topology.Info, error) {
 	return topology.Info{Group: groupOf(groups, s.Node), MaxVolumes: s.info.limit}, nil
 }
 
-// groupOf returns the name of the group that the node belongs to: the oldest that names it.
+// groupOf returns the name of the oldest group that names the node; "" if none does.
 func groupOf(groups []v1alpha1.NodeGroup, node string) string {
 	groups = slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return !slices.Contains(g.Spec.Nodes, node) })
 	if len(groups) == 0 {
@@ -81,7 +83,7 @@ func groupOf(groups []v1alpha1.NodeGroup, node string) string {
 	return oldest.Name
 }
 
-// Reported returns what NodeGetInfo answered last, which is what the kubelet goes by; false while it has not asked.
+// Reported returns what NodeGetInfo last returned; false if the kubelet has not called it yet.
 func (s *Service) Reported() (topology.Info, bool) {
 	s.info.mu.Lock()
 	defer s.info.mu.Unlock()
@@ -91,7 +93,7 @@ func (s *Service) Reported() (topology.Info, bool) {
 	return *s.info.reported, true
 }
 
-// NodeGetInfo tells the kubelet the node's name, group and volume limit.
+// NodeGetInfo returns the node's name, group and volume limit.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetinfo
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {

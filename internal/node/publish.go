@@ -33,7 +33,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	}
 	users := otherPaths(mounts.Of(table, device), r.staging)
 	if r.single && len(users) > 0 {
-		return fmt.Errorf("%w: volume %s is for one writer and is published at %s", ErrRefused, r.volume, strings.Join(users, ", "))
+		return fmt.Errorf("%w: volume %s allows one writer and is published at %s", ErrRefused, r.volume, strings.Join(users, ", "))
 	}
 	created, err := makeTarget(r)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	return nil
 }
 
-// publishSource finds what is bound to the target: the staged filesystem, or the device node of a block volume.
+// publishSource returns the path to bind to the target: the staged filesystem, or the device node of a block volume.
 func (s *Service) publishSource(
 	ctx context.Context, r publishRequest,
 ) (source string, device blockdev.Number, table []mounts.Entry, err error) {
@@ -58,11 +58,11 @@ func (s *Service) publishSource(
 	if !r.block {
 		at := mounts.At(table, r.staging)
 		if at == nil {
-			return "", device, nil, fmt.Errorf("%w: volume %s is not mounted at %s; NodeStageVolume comes first",
+			return "", device, nil, fmt.Errorf("%w: volume %s is not mounted at %s; call NodeStageVolume first",
 				ErrRefused, r.volume, r.staging)
 		}
 		if s.Devices.Dead(at.Device) {
-			return "", device, nil, fmt.Errorf("%w: volume %s is mounted at %s from a device that is gone; it has to be staged anew",
+			return "", device, nil, fmt.Errorf("%w: volume %s is mounted at %s from a device that is gone; it must be staged again",
 				ErrRefused, r.volume, r.staging)
 		}
 		if at.FSType != r.fsType {
@@ -71,7 +71,7 @@ func (s *Service) publishSource(
 		}
 		if at.FilesystemReadOnly && !r.readOnly {
 			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; "+
-				"it has to be staged anew", ErrRefused, r.volume)
+				"it must be staged again", ErrRefused, r.volume)
 		}
 		return r.staging, at.Device, table, nil
 	}
@@ -87,7 +87,7 @@ func (s *Service) publishSource(
 		return "", device, nil, fmt.Errorf("status of volume %s: %w", r.volume, err)
 	}
 	if status.Device == "" {
-		return "", device, nil, fmt.Errorf("%w: volume %s is not connected here; NodeStageVolume comes first", ErrRefused, r.volume)
+		return "", device, nil, fmt.Errorf("%w: volume %s is not connected here; call NodeStageVolume first", ErrRefused, r.volume)
 	}
 	if device, err = s.Devices.Number(status.Device); err != nil {
 		return "", device, nil, fmt.Errorf("%w: device of volume %s: %w", ErrUnavailable, r.volume, err)
@@ -111,14 +111,14 @@ func checkPublished(r publishRequest, device blockdev.Number, at mounts.Entry) e
 	}
 }
 
-// makeTarget makes the mount point: a directory, or an empty file for a device node. It follows no symbolic link.
+// makeTarget creates the mount point: a directory, or an empty file for a device node. It follows no symbolic link.
 func makeTarget(r publishRequest) (created bool, err error) {
 	info, err := os.Lstat(r.target)
 	switch {
 	case err == nil && info.Mode()&os.ModeSymlink != 0:
-		return false, fmt.Errorf("%w: target path %s is a symbolic link; nothing is mounted through one", ErrRefused, r.target)
+		return false, fmt.Errorf("%w: target path %s is a symbolic link; the driver does not mount through one", ErrRefused, r.target)
 	case err == nil && r.block && !info.Mode().IsRegular(), err == nil && !r.block && !info.IsDir():
-		return false, fmt.Errorf("%w: target path %s is there already and is of another kind (%s)", ErrRefused, r.target,
+		return false, fmt.Errorf("%w: target path %s exists and is of another kind (%s)", ErrRefused, r.target,
 			info.Mode().Type())
 	case err == nil:
 		return false, nil
@@ -152,13 +152,13 @@ func (s *Service) unpublish(ctx context.Context, volume, target string) error {
 			return nil
 		}
 		if err == nil && info.Mode()&os.ModeSymlink != 0 {
-			return fmt.Errorf("%w: target path %s is a symbolic link; it is not of this driver's making", ErrRefused, target)
+			return fmt.Errorf("%w: target path %s is a symbolic link, which this driver has not created", ErrRefused, target)
 		}
 	}
 	if err := s.unmountAll(ctx, volume, target, table); err != nil {
 		return err
 	}
-	// Never more than the mount point: what is in there, if it is not empty, is not ours.
+	// Remove the mount point only, never its content: files in it are not the driver's.
 	if err := os.Remove(target); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("%w: remove target path: %w", ErrRefused, err)
 	}

@@ -101,11 +101,11 @@ func TestPublishRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		sentence string
 	}{
 		{"not staged", func(h *host, r *csi.NodePublishVolumeRequest) { h.take(r.GetStagingTargetPath()) },
-			codes.FailedPrecondition, "NodeStageVolume comes first"},
+			codes.FailedPrecondition, "call NodeStageVolume first"},
 		{"block, not connected", func(h *host, r *csi.NodePublishVolumeRequest) {
 			h.take(r.GetStagingTargetPath())
 			h.status["v"].Device, r.VolumeCapability = "", blockCapability()
-		}, codes.FailedPrecondition, "NodeStageVolume comes first"},
+		}, codes.FailedPrecondition, "call NodeStageVolume first"},
 		{"block, staged as a filesystem", func(_ *host, r *csi.NodePublishVolumeRequest) { r.VolumeCapability = blockCapability() },
 			codes.FailedPrecondition, "staged as a filesystem"},
 		{"another fsType", func(_ *host, r *csi.NodePublishVolumeRequest) { r.VolumeCapability = mountCapability("xfs") },

@@ -13,24 +13,24 @@ import (
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 )
 
-// use is how a volume is to be used: valid by construction.
+// use is how a volume is to be used. It is valid by construction.
 type use struct {
 	block bool
-	// fsType and options are of a mounted volume.
+	// fsType and options are for a mounted volume.
 	fsType   string
 	options  []string
 	readOnly bool
-	// single: one path on this node only.
+	// single: published at one path only.
 	single bool
 }
 
-// parseUse checks a capability.
+// parseUse checks a capability and returns the use that it asks for.
 func parseUse(c *csi.VolumeCapability) (use, error) {
 	if c == nil {
 		return use{}, fmt.Errorf("%w: no volume capability", ErrInvalid)
 	}
 	var u use
-	switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // the others are of many nodes
+	switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // the others are for several nodes
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 		u.single = true
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
@@ -39,7 +39,7 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
 		return use{}, fmt.Errorf("%w: no access mode", ErrInvalid)
 	default:
-		return use{}, fmt.Errorf("%w: access mode %s: an escache volume is used on one node at a time", ErrRefused, mode)
+		return use{}, fmt.Errorf("%w: access mode %s: an escache volume can be used on one node at a time", ErrRefused, mode)
 	}
 	switch access := c.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:
@@ -54,7 +54,7 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 
 func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 	if m.GetVolumeMountGroup() != "" {
-		return use{}, fmt.Errorf("%w: volume mount group: ext4 and xfs take no group at mount; "+
+		return use{}, fmt.Errorf("%w: volume mount group: ext4 and xfs have no mount option for a group; "+
 			"the kubelet sets it (fsGroupPolicy File)", ErrRefused)
 	}
 	u.fsType, u.options = m.GetFsType(), m.GetMountFlags()
@@ -87,7 +87,7 @@ func parseStage(r *csi.NodeStageVolumeRequest) (stageRequest, error) {
 	parsed := stageRequest{use: u, volume: r.GetVolumeId(), path: filepath.Clean(r.GetStagingTargetPath())}
 	epoch, err := strconv.ParseInt(r.GetPublishContext()[v1alpha1.PublishContextEpoch], 10, 64)
 	if err != nil || epoch < 1 {
-		return stageRequest{}, fmt.Errorf("%w: publish_context %q is %q, not the epoch that ControllerPublishVolume gives",
+		return stageRequest{}, fmt.Errorf("%w: publish_context %q is %q, not the epoch that ControllerPublishVolume returned",
 			ErrInvalid, v1alpha1.PublishContextEpoch, r.GetPublishContext()[v1alpha1.PublishContextEpoch])
 	}
 	parsed.epoch = epoch
@@ -134,16 +134,16 @@ func checkNames(volume, what, path string) error {
 	}
 }
 
-// checkDirectory checks a path that the container orchestrator has to make. It does not follow symbolic links.
+// checkDirectory checks that a path which the kubelet must create is a directory. It does not follow symbolic links.
 func checkDirectory(what, path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case os.IsNotExist(err):
-		return fmt.Errorf("%w: %s %s does not exist; the kubelet makes it", ErrRefused, what, path)
+		return fmt.Errorf("%w: %s %s does not exist; the kubelet must create it", ErrRefused, what, path)
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w", ErrRefused, what, err)
 	case info.Mode()&os.ModeSymlink != 0:
-		return fmt.Errorf("%w: %s %s is a symbolic link; nothing is mounted through one", ErrRefused, what, path)
+		return fmt.Errorf("%w: %s %s is a symbolic link; the driver does not mount through one", ErrRefused, what, path)
 	case !info.IsDir():
 		return fmt.Errorf("%w: %s %s is not a directory", ErrRefused, what, path)
 	default:

@@ -23,12 +23,12 @@ type Cache interface {
 	DevConnect(ctx context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error)
 	Flush(ctx context.Context, r escache.FlushRequest) (*escache.FlushResponse, error)
 	Stop(ctx context.Context, ref escache.VolumeRef) error
-	// Abandon gives up the device of a volume that another node has taken over in that epoch.
+	// Abandon gives up the device of a volume that another node took over; epoch is the new attachment's.
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
 }
 
-// Kube is the Kubernetes API. Its reads are current.
+// Kube is the Kubernetes API. Its reads bypass any cache.
 type Kube interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
 	Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error)
@@ -45,7 +45,7 @@ type Mounter interface {
 	Detach(ctx context.Context, volume, target string) error
 }
 
-// Filesystems looks at devices and makes filesystems.
+// Filesystems inspects devices, and makes, grows and checks filesystems.
 type Filesystems interface {
 	Probe(ctx context.Context, volume, device string) (filesystem.Content, error)
 	Make(ctx context.Context, volume, device string, a filesystem.Action, r filesystem.Record, options []string) error
@@ -53,14 +53,15 @@ type Filesystems interface {
 	Check(ctx context.Context, volume, device, fsType string) string
 }
 
-// Devices is what the kernel says of block devices, without touching them.
+// Devices asks the kernel about block devices and mounted filesystems. It reads no device.
 type Devices interface {
-	// Number of a device node.
+	// Number returns the number of a device node.
 	Number(path string) (blockdev.Number, error)
-	// Dead: the kernel does not have this device any more, or it is an escache device that is not the volume's current one.
+	// Dead reports whether a mounted device is gone: the kernel does not have it any more, or it is an escache device of
+	// size zero, which has lost its table.
 	Dead(n blockdev.Number) bool
 	Bytes(n blockdev.Number) (int64, error)
-	// Usage of a mounted filesystem.
+	// Usage returns the usage of a mounted filesystem.
 	Usage(ctx context.Context, path string) (Usage, error)
 }
 
@@ -74,13 +75,13 @@ type Options struct {
 	Filesystems Filesystems
 	Devices     Devices
 	Logger      *slog.Logger
-	// Connected is called when a volume was connected; it must not block.
+	// Connected is called after a volume was connected. It must not block.
 	Connected func()
-	// Ready says why the driver cannot work, a sentence each; nothing while it can.
+	// Ready returns why the driver cannot work, one sentence per reason; nothing if it can.
 	Ready func(ctx context.Context) []string
 }
 
-// Service serves CSI's Node and Identity.
+// Service serves CSI's Node and Identity. It refuses a call for a volume while another one for it is running.
 type Service struct {
 	csi.UnimplementedNodeServer
 	csiserver.Identity
@@ -108,7 +109,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 	return &csi.NodeStageVolumeResponse{}, err
 }
 
-// NodeUnstageVolume unmounts, writes the cache back and takes the device down. It succeeds only when the cache is clean.
+// NodeUnstageVolume unmounts, flushes the cache and stops the device. It succeeds only if the cache is clean.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeunstagevolume
 func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
@@ -121,7 +122,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 	return &csi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodePublishVolume makes a staged volume appear in a pod's directory.
+// NodePublishVolume binds a staged volume to a path in a pod's directory.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodepublishvolume
 func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {

@@ -46,7 +46,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	return nil
 }
 
-// attached reads the CacheVolume, uncached, and refuses unless it says that this node may write, in this very attachment.
+// attached reads the CacheVolume, uncached, and refuses unless this node may write in this attachment.
 func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1alpha1.CacheVolume, error) {
 	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil {
@@ -73,17 +73,17 @@ func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*
 		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && health.IsCurrent(*status, p.Name)
 	})
 	if !current {
-		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and its copies on %s are not equal",
+		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and the copies on %s are not in sync",
 			ErrRefused, v.Name, strings.Join(v.Spec.Replicas, " and "))
 	}
 	return s.Kube.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
 }
 
-// stageDevice takes a connected device to the staging path.
+// stageDevice mounts a connected device at the staging path, after making a filesystem on it if it is blank.
 func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse) error {
 	number, err := s.Devices.Number(c.Device)
 	if err != nil {
-		return fmt.Errorf("%w: escached says that volume %s is at %s: %w; is the host's /dev visible here?",
+		return fmt.Errorf("%w: escached says that volume %s is at %s: %w; check that the host's /dev is mounted into this pod",
 			ErrUnavailable, r.volume, c.Device, err)
 	}
 	staged, err := s.prepareStaging(ctx, r, number)
@@ -104,7 +104,8 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 	}
 	if action != fs.Mount {
 		if r.readOnly {
-			return fmt.Errorf("%w: volume %s holds no filesystem yet, and a read-only use makes none", ErrRefused, r.volume)
+			return fmt.Errorf("%w: volume %s has no filesystem yet, and a read-only mount makes none; mount it writable once",
+				ErrRefused, r.volume)
 		}
 		if err := s.format(ctx, r, v, c, action, record); err != nil {
 			return err
@@ -120,20 +121,21 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 
 func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string, grow bool, content fs.Content) error {
 	if sb := content.Surface.Superblock; sb != nil && sb.Errors {
-		s.Logger.WarnContext(ctx, "the filesystem has noted errors; check it", "volume", r.volume, "device", device, "type", sb.Type)
+		s.Logger.WarnContext(ctx, "the kernel has noted errors in the filesystem; check it",
+			"volume", r.volume, "device", device, "type", sb.Type)
 	}
 	err := s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
 	if _, failed := errors.AsType[*command.ExitError](err); failed {
-		said := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
-		return fmt.Errorf("%w: volume %s does not mount: %w. %s. Nothing is repaired without an operator's decision",
-			ErrRefused, r.volume, err, said)
+		findings := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
+		return fmt.Errorf("%w: volume %s does not mount: %w. %s. The driver repairs nothing: that is an operator's decision",
+			ErrRefused, r.volume, err, findings)
 	}
 	if err != nil {
 		return err
 	}
 	crashpoint.Reach("node_stage/mounted")
 	if grow && !r.readOnly {
-		// Restored into a larger volume. A filesystem that is too small is usable: it is grown again by the next expansion.
+		// The image was restored into a larger volume. A filesystem that is too small is usable, and the next expansion grows it.
 		if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
 			s.Logger.WarnContext(ctx, "the filesystem is smaller than its volume", "volume", r.volume, "error", err)
 		}
@@ -141,7 +143,7 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 	return nil
 }
 
-// format makes a filesystem. The record goes before it and after it: see filesystem.Record.
+// format makes a filesystem. It writes the record before and after mkfs: see filesystem.Record.
 func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse, action fs.Action,
 	earlier *fs.Record,
 ) error {
@@ -187,10 +189,11 @@ func readFilesystemRecord(v *v1alpha1.CacheVolume) (*fs.Record, error) {
 	return record, nil
 }
 
-// maxTries bounds how often a record is written against other writers of the object.
+// maxTries bounds how often a write is repeated because others have changed the CacheVolume.
 const maxTries = 5
 
-// writeFilesystemRecord writes the record to the CacheVolume, if this attachment and the earlier record are still what they were.
+// writeFilesystemRecord writes the record to the CacheVolume, unless the attachment or the record has changed since v was
+// read.
 func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVolume, record fs.Record) (*v1alpha1.CacheVolume, error) {
 	text, err := json.Marshal(record)
 	if err != nil {
@@ -214,11 +217,11 @@ func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVo
 	return nil, err
 }
 
-// undoTime bounds taking a device down again after a failed NodeStage, also when the call's own time is up.
+// undoTime bounds stopping the device after a failed NodeStageVolume. It applies even if the call's own time is up.
 const undoTime = 30 * time.Second
 
-// undo leaves nothing behind where the kubelet will not call NodeUnstage: it does not after a final error. Where the device
-// cannot be taken down now, the error is made one that is not final.
+// undo stops the device again if the kubelet takes the error as final, because it then calls no NodeUnstageVolume. If the
+// device cannot be stopped now, undo returns an error that is not final.
 func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
 	if !IsFinal(Code(cause)) {
 		return cause
@@ -235,7 +238,7 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 	return cause
 }
 
-// inUse reports whether the volume's device is mounted anywhere: then an earlier call has staged it.
+// inUse reports whether the volume's device is mounted anywhere, which means that an earlier call has staged it.
 func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil || status.Device == "" {

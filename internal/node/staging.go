@@ -14,8 +14,8 @@ import (
 
 func newUUID() string { return uuid.NewString() }
 
-// prepareStaging looks at what is mounted at the staging path. True means that the volume is staged there as asked. A mount
-// that a dead device has left is removed.
+// prepareStaging checks what is mounted at the staging path. It returns true if the volume is staged there as wanted. It
+// removes the mount of a dead device, and one that an error has turned read-only.
 func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blockdev.Number) (staged bool, err error) {
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blo
 	case at.Device != device && s.Devices.Dead(at.Device):
 		return false, s.removeDead(ctx, r.volume, r.path)
 	case at.Device != device:
-		return false, fmt.Errorf("%w: device %s is mounted at %s, and volume %s is device %s; unmount it",
+		return false, fmt.Errorf("%w: device %s is mounted at %s, but volume %s is device %s; unmount it",
 			ErrIncompatible, at.Device, r.path, r.volume, device)
 	case r.block:
 		return false, fmt.Errorf("%w: volume %s is mounted at %s, and a block volume is wanted", ErrIncompatible, r.volume, r.path)
@@ -44,16 +44,17 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blo
 	return true, nil
 }
 
-// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be mounted again, unless a pod still has it.
+// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be mounted again. It refuses
+// while a pod uses it.
 func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device blockdev.Number) error {
 	if users := otherPaths(mounts.Of(table, device), r.path); len(users) > 0 {
 		return fmt.Errorf("%w: the filesystem of volume %s has turned read-only after an error, and pods still use it at %s; delete them, "+
-			"then it is mounted anew", ErrRefused, r.volume, strings.Join(users, ", "))
+			"then it is mounted again", ErrRefused, r.volume, strings.Join(users, ", "))
 	}
 	return s.Mounter.Unmount(ctx, r.volume, r.path)
 }
 
-// removeDead removes the mount of a dead device: properly if that works, or else by taking it out of the tree.
+// removeDead unmounts a dead device or, if that fails, detaches its mount.
 func (s *Service) removeDead(ctx context.Context, volume, path string) error {
 	s.Logger.WarnContext(ctx, "removing the mount of a dead device", "volume", volume, "path", path)
 	if err := s.Mounter.Unmount(ctx, volume, path); err != nil {
@@ -62,7 +63,7 @@ func (s *Service) removeDead(ctx context.Context, volume, path string) error {
 	return nil
 }
 
-// otherPaths returns the paths of entries that are not at path.
+// otherPaths returns the paths of the entries, without path itself.
 func otherPaths(entries []mounts.Entry, path string) []string {
 	var paths []string
 	for _, e := range entries {
@@ -73,19 +74,26 @@ func otherPaths(entries []mounts.Entry, path string) []string {
 	return paths
 }
 
-// visible are the options that the mount table shows exactly when they are on.
+// visible are the options that the mount table shows if and only if they are on.
 func visible() []string {
 	return []string{"noatime", "nodiratime", "nodev", "nosuid", "noexec", "sync", "dirsync", "lazytime", "discard"}
 }
 
-// optionsDiffer compares wanted options with a mount, as far as the mount table shows them. It returns "" or what differs.
+// optionsDiffer compares the wanted options with a mount, as far as the mount table shows them. It returns the difference,
+// or "".
 func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 	if readOnly != at.ReadOnly {
-		return map[bool]string{true: "read-only, and writing is wanted", false: "writable, and read-only is wanted"}[at.ReadOnly]
+		if at.ReadOnly {
+			return "read-only, and writing is wanted"
+		}
+		return "writable, and read-only is wanted"
 	}
 	for _, name := range visible() {
 		if want, is := slices.Contains(wanted, name), slices.Contains(at.Options, name); want != is {
-			return map[bool]string{true: "with " + name, false: "without " + name}[is] + ", and the opposite is wanted"
+			if is {
+				return "with " + name + ", and the opposite is wanted"
+			}
+			return "without " + name + ", and the opposite is wanted"
 		}
 	}
 	for _, key := range []string{"errors=", "context="} {
@@ -97,7 +105,7 @@ func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 	return ""
 }
 
-// value returns what stands behind the key, without the quotes that an SELinux context with a comma has.
+// value returns the value of an option, without the quotes that surround an SELinux context with a comma.
 func value(options []string, key string) string {
 	for _, o := range options {
 		if v, ok := strings.CutPrefix(o, key); ok {

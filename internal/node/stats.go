@@ -13,13 +13,13 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-// Usage is how full a filesystem is, in bytes and in inodes. xfs makes inodes as it goes: its total can change.
+// Usage is how full a filesystem is, in bytes and in inodes. xfs allocates inodes on demand, so its total can change.
 type Usage struct {
 	TotalBytes, FreeBytes, AvailableBytes int64
 	TotalInodes, FreeInodes               int64
 }
 
-// NodeGetVolumeStats tells bytes and inodes of a mounted volume, and the size of a block volume. It asks nobody but the kernel.
+// NodeGetVolumeStats returns bytes and inodes of a mounted volume, or the size of a block volume. It asks only the kernel.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetvolumestats
 func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
@@ -35,7 +35,7 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 		return nil, fmt.Errorf("%w: nothing is mounted at %s", ErrNotHere, r.GetVolumePath())
 	}
 	if s.Devices.Dead(at.Device) {
-		return nil, fmt.Errorf("%w: the device of volume %s is gone; delete the pod, then the volume is staged anew",
+		return nil, fmt.Errorf("%w: the device of volume %s is gone; delete the pod, then the volume is staged again",
 			ErrUnavailable, r.GetVolumeId())
 	}
 	if at.Node {
@@ -55,7 +55,7 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 	}}, nil
 }
 
-// NodeGetVolumeHealth tells what is wrong with a volume as this node sees it. The volume need not be staged.
+// NodeGetVolumeHealth returns what is wrong with a volume, as this node sees it. The volume need not be staged.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetvolumehealth
 func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
@@ -85,12 +85,12 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	}
 	if s.turnedReadOnly(status.Device) {
 		add(health.Finding{Reason: health.FilesystemReadOnly, Severity: health.Inaccessible,
-			Message: "the filesystem was mounted writable and is read-only after an error; delete the pod, then it is mounted anew"})
+			Message: "the filesystem was mounted writable and is read-only after an error; delete the pod, then it is mounted again"})
 	}
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil
 }
 
-// turnedReadOnly reports whether a filesystem whose mounts are writable is not.
+// turnedReadOnly reports whether a device has a filesystem that was mounted writable and is now read-only.
 func (s *Service) turnedReadOnly(device string) bool {
 	number, err := s.Devices.Number(device)
 	if err != nil {
@@ -119,7 +119,7 @@ func severityOf(s health.Severity) csi.VolumeHealthErrorType {
 	return csi.VolumeHealthErrorType_DEGRADED
 }
 
-// NodeGetStorageHealth tells what is wrong with this node's cache service as a whole.
+// NodeGetStorageHealth returns what is wrong with escached on this node.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetstoragehealth
 func (s *Service) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {

@@ -19,17 +19,17 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-// unstageTime bounds an unstage where the caller sets no deadline; the kubelet's is two minutes.
+// unstageTime bounds an unstage if the caller sets no deadline; the kubelet's is two minutes.
 const unstageTime = 110 * time.Second
 
-// stopTime is kept of a call's time to stop the device and to answer.
+// stopTime is the part of a call's time that is left for stopping the device and answering, after the flush.
 const stopTime = 15 * time.Second
 
 func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	path = filepath.Clean(path)
 	ctx, cancel := context.WithTimeout(ctx, unstageTime)
 	defer cancel()
-	// Everything that can refuse is asked before anything is changed.
+	// All checks come before the first change.
 	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil && !errors.Is(err, kube.ErrNotFound) {
 		return err
@@ -43,8 +43,8 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 			return s.abandon(ctx, v, path, status)
 		}
 		if status.IOSuspended {
-			return fmt.Errorf("%w: volume %s has lost its other replica, and nobody has confirmed that it is out of date; "+
-				"unmounting would hang. It goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
+			return fmt.Errorf("%w: volume %s has lost its other replica, which is not yet on record as outdated; "+
+				"unmounting would hang. I/O goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
 		}
 	}
 	table, err := s.Mounter.Table()
@@ -64,7 +64,7 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	return s.disconnect(ctx, v, *status)
 }
 
-// checkUnused refuses while a pod still has the volume.
+// checkUnused refuses while the volume is published to a pod.
 func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status *escache.VolumeStatus) error {
 	var users []string
 	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
@@ -76,13 +76,13 @@ func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status 
 		}
 	}
 	if len(users) > 0 {
-		return fmt.Errorf("%w: volume %s is still published at %s; NodeUnpublishVolume comes first", ErrRefused, volume,
+		return fmt.Errorf("%w: volume %s is still published at %s; call NodeUnpublishVolume first", ErrRefused, volume,
 			strings.Join(users, ", "))
 	}
 	return nil
 }
 
-// unmountAll unmounts everything at path, however often it was mounted there.
+// unmountAll unmounts everything at path, which may have several mounts.
 func (s *Service) unmountAll(ctx context.Context, volume, path string, table []mounts.Entry) error {
 	for _, at := range slices.Backward(table) {
 		if at.Path != path {
@@ -101,8 +101,8 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 	return nil
 }
 
-// disconnect writes the cache back and takes the device down. Where the device is not there, but this node is the one whose
-// cache may hold what Ceph has not, it is connected once more to be written back: as after a reboot.
+// disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but this node's cache may
+// hold data that is not in Ceph, it connects the device once more to flush it.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
 	if !health.IsConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
@@ -117,8 +117,8 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
 }
 
-// abandon unstages a volume that was taken over from this node. Its I/O is frozen or fails here, and whatever its cache still holds is in
-// the copy of whom it was taken over by. escached asks for the record itself before it believes that.
+// abandon unstages a volume that another node took over. Its I/O here is frozen or fails, and the new holder has all
+// that this cache still holds. Before escached gives the device up, it reads the record itself.
 func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -127,14 +127,14 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	if err := s.checkUnused(v.Name, path, table, status); err != nil {
 		return err
 	}
-	s.Logger.WarnContext(ctx, "giving up the device of a volume that was taken over", "volume", v.Name, "epoch", status.Epoch,
+	s.Logger.WarnContext(ctx, "abandoning the device of a volume that was taken over", "volume", v.Name, "epoch", status.Epoch,
 		"takenOverBy", v.Status.AttachedNode, "takenOverIn", v.Status.Epoch)
-	// While it is mounted the device stays, and all I/O to it fails from now on: so unmounting does not hang.
+	// A mounted device stays for now, but all its I/O fails, so unmounting does not hang.
 	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch)
 	problem := new(escache.Problem)
 	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
 	if err != nil && !open {
-		return fmt.Errorf("give up the device of volume %s, which was taken over by %q: %w", v.Name, v.Status.AttachedNode, err)
+		return fmt.Errorf("abandon the device of volume %s, which %q took over: %w", v.Name, v.Status.AttachedNode, err)
 	}
 	for mounts.At(table, path) != nil {
 		if err := s.removeDead(ctx, v.Name, path); err != nil {
@@ -148,12 +148,12 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 		return nil
 	}
 	if err := s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch); err != nil {
-		return fmt.Errorf("give up the device of volume %s after it was unmounted: %w", v.Name, err)
+		return fmt.Errorf("abandon the device of volume %s after unmounting it: %w", v.Name, err)
 	}
 	return nil
 }
 
-// mayHoldTruth reports whether the node's replica may be the only place of acknowledged writes.
+// mayHoldTruth reports whether acknowledged writes may be in this node's replica and not in Ceph.
 func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 	return v.Status.AttachedNode == node && v.Status.Authority == v1alpha1.AuthorityCache && !v.Status.IsOutdated(node)
 }
@@ -170,7 +170,7 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flu
 		return fmt.Errorf("flush volume %s: %w", v.Name, err)
 	}
 	if !flushed.Clean {
-		return fmt.Errorf("%w: %s of volume %s are still to be written to Ceph; the next try goes on", ErrNotClean,
+		return fmt.Errorf("%w: %s of volume %s are not yet in Ceph; the next try continues", ErrNotClean,
 			v1alpha1.HumanBytes(flushed.DirtyBytes), v.Name)
 	}
 	crashpoint.Reach("node_unstage/flushed")

@@ -20,7 +20,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/filesystem"
 )
 
-// Options are the flags.
+// Options are the flags of csi-node; root documents each of them in its help.
 type Options struct {
 	NodeName        string
 	KubeletDir      string
@@ -36,10 +36,10 @@ type Options struct {
 	Version         string
 }
 
-// Validate completes the options, or says which flag is wrong.
+// Validate fills in defaults. It returns an error that names the flag that is wrong.
 func (o *Options) Validate() error {
 	if o.NodeName == "" {
-		return errors.New("--node-name is needed: the Kubernetes name of this node (in a pod: the downward API's spec.nodeName)")
+		return errors.New("--node-name is missing: set the Kubernetes name of this node (in a pod: spec.nodeName of the downward API)")
 	}
 	if o.CSISocket == "" {
 		o.CSISocket = filepath.Join(o.KubeletDir, "plugins", v1alpha1.DriverName, "csi.sock")
@@ -81,7 +81,7 @@ func root(version string) *cobra.Command {
 	var level string
 	cmd := &cobra.Command{
 		Use:           "csi-node",
-		Short:         "CSI Node service of escache: formats, mounts and watches cached volumes on this host",
+		Short:         "CSI Node service of escache-csi: formats, mounts and watches cached volumes on this host",
 		Args:          cobra.NoArgs,
 		Version:       version,
 		SilenceUsage:  true,
@@ -98,29 +98,30 @@ func root(version string) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.NodeName, "node-name", os.Getenv("NODE_NAME"), "Kubernetes name of this node (default: the environment's NODE_NAME)")
-	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's directory, at the same path here as on the host")
+	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's directory; must have the same path here as on the host")
 	f.StringVar(&o.CSISocket, "csi-socket", "", "socket to serve CSI on (default: KUBELET-DIR/plugins/"+v1alpha1.DriverName+"/csi.sock)")
-	f.StringVar(&o.RegistrationDir, "registration-dir", "", "where the kubelet looks for plugins (default: KUBELET-DIR/plugins_registry)")
+	f.StringVar(&o.RegistrationDir, "registration-dir", "",
+		"directory in which the kubelet finds plugins (default: KUBELET-DIR/plugins_registry)")
 	f.StringVar(&o.EscachedSocket, "escached-socket", "/run/escache/escached.sock", "socket of the local escached")
 	f.StringVar(&o.ArbiterSocket, "arbiter-socket", "/run/escache/arbiter.sock",
-		"socket on which escached asks whether it may go on without its peer")
-	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address for /metrics, /metrics/escached, /healthz and /livez")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file with the way to the Kubernetes API (default: the pod's service account)")
+		"socket to answer escached on: may it go on without its peer?")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address to serve /metrics, /metrics/escached, /healthz and /livez on")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file for the Kubernetes API (default: the pod's service account)")
 	f.DurationVar(&o.ShutdownWait, "shutdown-wait", time.Minute,
-		"how long to stay when the host shuts down, until its volumes are written back and detached (0: end at once)")
+		"when the host shuts down, wait this long for its volumes to be flushed and detached (0: do not wait)")
 	f.StringVar(&o.DaemonSet, "daemonset", "",
-		"NAMESPACE/NAME of the DaemonSet that runs csi-node; when it is deleted, the kubelet forgets the driver (default: it never does)")
+		"NAMESPACE/NAME of the DaemonSet that runs csi-node; after its deletion the kubelet forgets the driver (default: never)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.AddCommand(inspect())
 	return cmd
 }
 
-// inspect is run by csi-node itself as a child, because reading a device can hang with it.
+// inspect reads a device. csi-node runs it as a child process, because reading can hang with the device.
 func inspect() *cobra.Command {
 	var scan bool
 	cmd := &cobra.Command{
 		Use:    "inspect [--scan] DEVICE",
-		Short:  "print what reading a device tells, as JSON",
+		Short:  "print what is on a device, as JSON",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -131,6 +132,6 @@ func inspect() *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(surface)
 		},
 	}
-	cmd.Flags().BoolVar(&scan, "scan", false, "also look whether the device is blank")
+	cmd.Flags().BoolVar(&scan, "scan", false, "also check whether the device is blank")
 	return cmd
 }

@@ -37,10 +37,10 @@ import (
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
-// grace is how long running calls may take to end after a signal.
+// grace is how long running calls may go on after a signal.
 const grace = 20 * time.Second
 
-// parts are what Run serves and runs.
+// parts are all parts of csi-node.
 type parts struct {
 	options  Options
 	log      *slog.Logger
@@ -57,7 +57,7 @@ type parts struct {
 	shutdown  shutdown.Shutdown
 }
 
-// Run serves until the context ends, and longer where the host shuts down with volumes that are connected.
+// Run serves until the context ends. If the host shuts down then, Run goes on until its volumes are disconnected.
 func Run(ctx context.Context, o Options) error {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.LogLevel}))
 	klog.SetLogger(logr.FromSlogHandler(logger.Handler()))
@@ -72,11 +72,11 @@ func Run(ctx context.Context, o Options) error {
 	logger.InfoContext(ctx, "csi-node serves", "node", o.NodeName, "version", o.Version, "csi", o.CSISocket, "arbiter", o.ArbiterSocket,
 		"metrics", l.web.Addr().String())
 	err = p.serve(ctx, l)
-	p.shutdown.Removed(context.WithoutCancel(ctx)) // after the registrar has ended, which would make its socket again
+	p.shutdown.Removed(context.WithoutCancel(ctx)) // after the registrar has ended; it would create its socket again
 	return err
 }
 
-// assemble makes all parts.
+// assemble creates all parts. It starts nothing.
 func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	p := &parts{options: o, log: logger, registry: prometheus.NewRegistry(), run: command.NewExec()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -119,7 +119,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 
 func (p *parts) component(name string) *slog.Logger { return p.log.With("component", name) }
 
-// listeners are open before anything runs, so that a wrong address ends the start.
+// listeners are opened before anything runs, so that csi-node fails at once if an address is wrong.
 type listeners struct{ csi, arbiter, web net.Listener }
 
 func (p *parts) listen(ctx context.Context) (l listeners, err error) {
@@ -170,7 +170,7 @@ func connect(o Options) (*kube.Client, error) {
 		config, err = clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find the Kubernetes API: %w; outside of a pod --kubeconfig is needed", err)
+		return nil, fmt.Errorf("find the Kubernetes API: %w; outside of a pod, set --kubeconfig", err)
 	}
 	config.UserAgent = "csi-node/" + o.Version
 	return kube.New(config)
@@ -179,7 +179,7 @@ func connect(o Options) (*kube.Client, error) {
 // healthTime bounds one health check.
 const healthTime = 4 * time.Second
 
-// problems says why volumes cannot be served here. It asks escached the way a call does.
+// problems returns why volumes cannot be served here. It asks escached, as a CSI call does.
 func (p *parts) problems(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()

@@ -4,26 +4,26 @@ import (
 	"fmt"
 )
 
-// Record is what the driver keeps of the filesystem it makes, outside the device: on the CacheVolume.
+// Record describes the filesystem that the driver makes. It is kept outside the device, on the CacheVolume.
 type Record struct {
 	State RecordState `json:"state"`
 	Type  string      `json:"type"`
-	// UUID was chosen before mkfs began, and mkfs was told to use it.
+	// UUID is chosen before mkfs runs, and passed to it.
 	UUID string `json:"uuid"`
-	// ImageID, Node and Epoch say for which image, where and in which attachment.
+	// ImageID, Node and Epoch name the image, the host and the attachment.
 	ImageID string `json:"imageID"`
 	Node    string `json:"node"`
 	Epoch   int64  `json:"epoch"`
 }
 
-// RecordState is how far making the filesystem has come.
+// RecordState is how far making the filesystem has got.
 type RecordState string
 
 // States of a Record.
 const (
 	// Formatting: the device was proven blank, and mkfs may have begun. Nothing was ever mounted in this state.
 	Formatting RecordState = "formatting"
-	// Formatted: mkfs ended and its data is on the device.
+	// Formatted: mkfs has succeeded and its data is on the device.
 	Formatted RecordState = "formatted"
 )
 
@@ -36,28 +36,28 @@ const (
 	Mount Action = iota
 	// Format a blank device.
 	Format
-	// Reformat over what an interrupted mkfs of our own has left.
+	// Reformat over what an interrupted mkfs of the driver has left.
 	Reformat
 )
 
-// Content is what is on a device: libblkid's opinion and our own reading.
+// Content is what is on a device: the signature that libblkid finds, and what the driver reads itself.
 type Content struct {
 	Signature Signature
 	Surface   Surface
 }
 
-// Decide says what may be done to get a filesystem of the wanted type mounted, or refuses with a sentence. A nil record means
-// that the driver never began to make a filesystem here: whatever is there came with the image, for example from a clone.
+// Decide returns the action that leads to a mounted filesystem of the wanted type, or refuses and says why. Without a
+// record the driver never began to make a filesystem here: everything on the device came with the image, as in a clone.
 func Decide(c Content, want, imageID string, record *Record) (Action, error) {
 	if record != nil && record.ImageID != "" && imageID != "" && record.ImageID != imageID {
-		return Mount, fmt.Errorf("%w: the record of the filesystem is of image id %s, the image has %s: it was replaced; "+
+		return Mount, fmt.Errorf("%w: the record of the filesystem is for image id %s, but the image has id %s: it was replaced; "+
 			"nothing was written", ErrForeign, record.ImageID, imageID)
 	}
 	switch {
 	case c.blank():
 		if record != nil && record.State == Formatted {
-			return Mount, fmt.Errorf("%w: %s with UUID %s was made on it, and it reads as zeros now. Nothing was written: look at the "+
-				"image in Ceph and at the cache before anything else", ErrVanished, record.Type, record.UUID)
+			return Mount, fmt.Errorf("%w: %s with UUID %s was made on it, and now it reads as zeros. Nothing was written: check the "+
+				"image in Ceph and the cache first", ErrVanished, record.Type, record.UUID)
 		}
 		return Format, nil
 	case record != nil && record.State == Formatting:
@@ -67,14 +67,14 @@ func Decide(c Content, want, imageID string, record *Record) (Action, error) {
 	case c.Signature.Found:
 		return Mount, fmt.Errorf("%w: the device holds %s and %s is wanted; nothing was written", ErrForeign, c.Signature, want)
 	default:
-		return Mount, fmt.Errorf("%w: the device holds data without a known signature at byte %d; nothing was written. If it is "+
-			"worthless, zero it and try again", ErrForeign, c.Surface.FirstData)
+		return Mount, fmt.Errorf("%w: the device holds data without a known signature at byte %d; nothing was written. If you do "+
+			"not need it, zero the device and try again", ErrForeign, c.Surface.FirstData)
 	}
 }
 
-// decideHalfWritten is asked when the device was blank, ours alone, and mkfs had begun. What is there can be that mkfs's work,
-// whole or in part, and nothing else, unless somebody wrote to the image by hand meanwhile: that shows as another signature or
-// another UUID, and is refused.
+// decideHalfWritten decides after an interrupted mkfs. The device was blank before, so it can hold only what that mkfs has
+// written, all or part of it. If somebody has written to the image by other means since, the signature or the UUID differs,
+// and decideHalfWritten refuses.
 func decideHalfWritten(c Content, want string, record *Record) (Action, error) {
 	super := c.Surface.Superblock
 	switch {
@@ -84,10 +84,10 @@ func decideHalfWritten(c Content, want string, record *Record) (Action, error) {
 	case c.Signature.is(want) && super != nil && super.UUID == record.UUID && super.NeverMounted:
 		return Reformat, nil
 	case c.Signature.is(want) && super != nil && super.UUID == record.UUID:
-		return Mount, nil // mkfs ended; only the note of it is missing
+		return Mount, nil // mkfs had succeeded; only the record does not say so yet
 	case c.Signature.Found:
-		return Mount, fmt.Errorf("%w: making %s with UUID %s was interrupted here, but the device holds %s: somebody else wrote to it; "+
-			"nothing was written", ErrForeign, record.Type, record.UUID, c.Signature)
+		return Mount, fmt.Errorf("%w: making %s with UUID %s was interrupted here, but the device holds %s: "+
+			"something else has written to it; nothing was written", ErrForeign, record.Type, record.UUID, c.Signature)
 	default:
 		return Reformat, nil
 	}

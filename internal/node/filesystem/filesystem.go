@@ -1,8 +1,9 @@
-// Package filesystem finds out what is on a device, decides whether a filesystem may be made there, makes it, grows it and
-// checks it. It never formats over anything.
+// Package filesystem finds out what is on a device, decides whether a filesystem may be made there, and makes, grows and
+// checks filesystems. It never overwrites data that it has not written itself.
 //
-// Two independent looks decide that a device is blank: libblkid finds no signature, and the first and last megabytes and samples
-// between them read as zeros. A filesystem of our own that mkfs left half-written is known by a Record that was made before.
+// A device counts as blank only if two independent checks agree: libblkid finds no signature, and the first and last
+// megabytes and samples between them read as zeros. The package recognises a filesystem that its own mkfs left
+// half-written by a Record that was written before mkfs.
 package filesystem
 
 import (
@@ -18,17 +19,17 @@ const (
 	XFS  = "xfs"
 )
 
-// Errors of this package; each comes wrapped in a sentence that says what was found and what to do.
+// Errors of this package. Each is wrapped in a sentence that says what was found and what to do.
 var (
 	// ErrForeign: the device holds something that is not a filesystem of the wanted type.
 	ErrForeign = errors.New("refusing to format")
-	// ErrVanished: a filesystem was made here once, and the device reads blank now.
+	// ErrVanished: a filesystem was made here, and now the device is blank.
 	ErrVanished = errors.New("the volume's filesystem has vanished")
-	// ErrInUse: somebody has the device open exclusively: a mount, or a mkfs that still runs.
+	// ErrInUse: a mount, or a mkfs that still runs, has the device open exclusively.
 	ErrInUse = errors.New("the device is in use")
 	// ErrOptions: the mkfs options cannot be used.
 	ErrOptions = errors.New("mkfsOptions")
-	// ErrUnknownType: not a filesystem type of this driver.
+	// ErrUnknownType: the driver does not support this filesystem type.
 	ErrUnknownType = errors.New("unknown filesystem type")
 )
 
@@ -40,7 +41,8 @@ func Known(fsType string) error {
 	return fmt.Errorf("%w %q: this driver makes %s and %s", ErrUnknownType, fsType, Ext4, XFS)
 }
 
-// ParseOptions splits more options for mkfs at blanks. It refuses those that would break what the driver relies on.
+// ParseOptions splits additional mkfs options at blanks. It refuses those that conflict with the driver's own, and those
+// that name another device or file.
 func ParseOptions(fsType, options string) ([]string, error) {
 	refused := map[string][]string{
 		Ext4: {"-n", "-S", "-U", "-F", "-q", "-V"},
@@ -50,7 +52,7 @@ func ParseOptions(fsType, options string) ([]string, error) {
 	for _, word := range words {
 		switch {
 		case slices.Contains(refused[fsType], word), strings.Contains(word, "uuid="):
-			return nil, fmt.Errorf("%w: %s is the driver's own to set; remove it from the StorageClass", ErrOptions, word)
+			return nil, fmt.Errorf("%w: only the driver may set %s; remove it from the StorageClass", ErrOptions, word)
 		case strings.HasPrefix(word, "/"), strings.Contains(word, "=/"):
 			return nil, fmt.Errorf("%w: %s names another device or file; remove it from the StorageClass", ErrOptions, word)
 		}
@@ -58,7 +60,8 @@ func ParseOptions(fsType, options string) ([]string, error) {
 	return words, nil
 }
 
-// MountOptions completes the options of a volume's mount: ext4 turns read-only at an error, xfs mounts beside its own clone.
+// MountOptions completes the mount options of a volume: with errors=remount-ro ext4 turns read-only at an error, and with
+// nouuid xfs mounts beside a clone of itself.
 func MountOptions(fsType string, options []string, readOnly bool) []string {
 	all := slices.Clone(options)
 	has := func(name string) bool {

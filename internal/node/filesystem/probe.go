@@ -11,9 +11,9 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 )
 
-// Signature is libblkid's opinion of a device.
+// Signature is what libblkid finds on a device.
 type Signature struct {
-	// Found is false where there is no signature at all.
+	// Found is false if there is no signature at all.
 	Found bool
 	// Usage is filesystem, raid, crypto or other; empty for a partition table alone.
 	Usage string
@@ -29,7 +29,7 @@ func (s Signature) is(fsType string) bool {
 	return s.Found && !s.Ambivalent && s.PartitionTable == "" && s.Usage == "filesystem" && s.Type == fsType
 }
 
-// String names what was found for an operator.
+// String describes what was found, for operators.
 func (s Signature) String() string {
 	switch {
 	case s.Ambivalent:
@@ -59,12 +59,12 @@ const (
 // Tools runs the programs that work on filesystems.
 type Tools struct {
 	run command.Runner
-	// inspector is the program and its first arguments that answers with a Surface as JSON: this very program.
+	// inspector is the command, without --scan and the device, that prints a Surface as JSON: csi-node itself.
 	inspector []string
 }
 
-// NewTools returns Tools. The inspector is called with [--scan] DEVICE and prints Inspect's answer as JSON; ExitInUse is its
-// exit code for ErrInUse.
+// NewTools returns Tools. They run the inspector with [--scan] DEVICE. It prints Inspect's result as JSON, and exits with
+// ExitInUse for ErrInUse.
 func NewTools(run command.Runner, inspector []string) *Tools {
 	return &Tools{run: run, inspector: inspector}
 }
@@ -99,7 +99,7 @@ func (t *Tools) signature(ctx context.Context, volume, device string) (Signature
 	case exit.Code == blkidAmbivalent:
 		return Signature{Found: true, Ambivalent: true}, nil
 	case exit.Code == blkidNothing:
-		// Also blkid's answer for a device it cannot open or read: that one does not survive Inspect.
+		// blkid answers the same for a device that it cannot open or read; Inspect then fails.
 		return Signature{}, nil
 	default:
 		return Signature{}, fmt.Errorf("probe %s: %w", device, err)

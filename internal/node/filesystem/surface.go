@@ -12,39 +12,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much of a device is read to call it blank.
+// How much of a device must read as zeros for it to count as blank.
 const (
 	edgeBytes   = 4 << 20
 	samples     = 16
 	sampleBytes = 64 << 10
 )
 
-// Surface is what reading a device directly tells.
+// Surface is what reading a device directly shows.
 type Surface struct {
 	SizeBytes int64 `json:"sizeBytes"`
-	// Scanned says that Blank and FirstData were looked for.
+	// Scanned is true if Blank and FirstData are valid.
 	Scanned bool `json:"scanned"`
 	// Blank: both ends and all samples between them are zeros.
 	Blank bool `json:"blank"`
-	// FirstData is the offset, to the sector, of the first byte that is not zero; only where Blank is false.
+	// FirstData is the offset of the first sector that is not zero, in bytes; valid only if Blank is false.
 	FirstData int64 `json:"firstData"`
-	// Superblock is nil where there is neither ext4's nor xfs's.
+	// Superblock is nil if there is neither one of ext4 nor one of xfs.
 	Superblock *Superblock `json:"superblock,omitempty"`
 }
 
-// Superblock is what a filesystem says of itself.
+// Superblock has the fields of a filesystem's superblock that the driver needs.
 type Superblock struct {
 	Type            string `json:"type"`
 	UUID            string `json:"uuid"`
 	FilesystemBytes int64  `json:"filesystemBytes"`
-	// NeverMounted is true where the superblock proves it. xfs keeps no count: there it means that mkfs did not end.
+	// NeverMounted is true if the superblock proves it. xfs counts no mounts: there it means that mkfs did not finish.
 	NeverMounted bool `json:"neverMounted"`
-	// Errors: the kernel noted an inconsistency (ext4).
+	// Errors is true if the kernel has noted an inconsistency (ext4 only).
 	Errors bool `json:"errors"`
 }
 
-// Inspect reads a device. With scan it also looks whether the device is blank. It fails with ErrInUse where anybody, such as a
-// mount or a running mkfs, holds the device exclusively. Reading can hang with the device, so this runs in a child process.
+// Inspect reads a device. With scan it also checks whether the device is blank. It fails with ErrInUse if a mount or a
+// running mkfs holds the device exclusively. Reading can hang with the device, so run this in a child process.
 func Inspect(device string, scan bool) (Surface, error) {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -74,7 +74,7 @@ func Inspect(device string, scan bool) (Surface, error) {
 	return s, nil
 }
 
-// firstData returns the offset of the first sector read that is not zero, or -1.
+// firstData reads both ends and samples between them, and returns the offset of the first sector that is not zero, or -1.
 func firstData(r io.ReaderAt, size int64) (int64, error) {
 	type span struct{ offset, length int64 }
 	spans := []span{{0, min(edgeBytes, size)}}

@@ -1,5 +1,5 @@
-// Package mounts mounts, unmounts and finds mounts. The mount table of the kernel is the only state there is: a mount belongs to
-// a volume by its device number, so it is found again after a restart.
+// Package mounts mounts, unmounts and finds mounts. The kernel's mount table is its only state. The device number tells
+// which volume a mount belongs to, also after a restart.
 package mounts
 
 import (
@@ -22,22 +22,23 @@ var ErrBusy = errors.New("the mount is busy")
 // Entry is one line of the mount table.
 type Entry struct {
 	Path string
-	// Device is the filesystem's device, or for a bind-mounted device node, the device itself.
+	// Device is the filesystem's device; for a bind-mounted device node it is the device itself.
 	Device blockdev.Number
 	// Node is true for a bind-mounted device node: a published block volume.
 	Node   bool
 	FSType string
-	// ReadOnly is true if this mount or its whole filesystem is.
+	// ReadOnly is true if this mount or its whole filesystem is read-only.
 	ReadOnly bool
-	// FilesystemReadOnly is true if the whole filesystem is, as after an error.
+	// FilesystemReadOnly is true if the whole filesystem is read-only, as after an error.
 	FilesystemReadOnly bool
-	// TurnedReadOnly: the filesystem is read-only, and this mount of it is not: it was writable until an error.
+	// TurnedReadOnly is true if the filesystem is read-only and this mount is not: an error has turned it read-only.
 	TurnedReadOnly bool
-	// Options are those of the mount and of the filesystem.
+	// Options are the options of the mount and of the filesystem.
 	Options []string
 }
 
-// Table returns the mounts of this mount namespace. It reads no filesystem, so it cannot hang with one.
+// Table returns the mounts of this mount namespace, in the order in which they were made. It reads no filesystem, so it
+// cannot hang with one.
 func (*Mounter) Table() ([]Entry, error) {
 	infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
 	if err != nil {
@@ -98,7 +99,7 @@ func Of(table []Entry, device blockdev.Number) []Entry {
 
 const (
 	mountTimeout   = 90 * time.Second // ext4 and xfs replay their journal here
-	unmountTimeout = 90 * time.Second // what is in the page cache is written here
+	unmountTimeout = 90 * time.Second // the kernel writes the page cache back here
 	bindTimeout    = 20 * time.Second
 )
 
@@ -117,13 +118,13 @@ func (m *Mounter) Mount(ctx context.Context, volume, device, target, fsType stri
 	return err
 }
 
-// Bind makes a directory or a device node appear at target too. If it fails, nothing stays mounted there.
+// Bind bind-mounts a directory or a device node at target. If it fails, it leaves nothing mounted there.
 func (m *Mounter) Bind(ctx context.Context, volume, source, target string, readOnly bool) error {
 	options := []string{"bind"}
 	if readOnly {
 		options = append(options, "ro")
 	}
-	// A bind mount takes its own flags only in a second step.
+	// The kernel applies flags of a bind mount only in a second step.
 	_, bind, remount := mount.MakeBindOpts(options)
 	bound := command.Command{Volume: volume, Name: "mount", Args: mount.MakeMountArgs(source, target, "", bind), Timeout: bindTimeout}
 	if _, err := m.run.Run(ctx, bound); err != nil {
@@ -139,12 +140,12 @@ func (m *Mounter) Bind(ctx context.Context, volume, source, target string, readO
 	return nil
 }
 
-// Unmount unmounts what is topmost at target. It fails with ErrBusy while that is in use.
+// Unmount unmounts the topmost mount at target. It fails with ErrBusy while the mount is in use.
 func (m *Mounter) Unmount(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize")
 }
 
-// Detach takes a mount of a device that is gone or given up out of the tree. What is still open goes on failing.
+// Detach unmounts lazily, for a device that is gone or given up. I/O to files that are still open keeps failing.
 func (m *Mounter) Detach(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize", "--lazy")
 }

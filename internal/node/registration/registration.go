@@ -174,7 +174,7 @@ func (r *Registrar) NotifyRegistrationStatus(
 		r.Logger.InfoContext(ctx, "registered with the kubelet", "driver", r.Driver, "endpoint", r.Endpoint)
 	} else {
 		r.refusal = fmt.Sprintf("the kubelet has refused the driver: %s", status.GetError())
-		r.Logger.WarnContext(ctx, "not registered", "error", status.GetError())
+		r.Logger.WarnContext(ctx, "the kubelet has refused the driver", "driver", r.Driver, "error", status.GetError())
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
 }

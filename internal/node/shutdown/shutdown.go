@@ -17,7 +17,7 @@ type Shutdown struct {
 	DaemonSet string
 	// Longest bounds the wait for volumes; 0 ends csi-node at once.
 	Longest time.Duration
-	// Poll is the time between two looks at the volumes.
+	// Poll is the time between two queries for the volumes.
 	Poll       time.Duration
 	Nodes      Nodes
 	DaemonSets DaemonSets
@@ -37,7 +37,7 @@ type (
 	}
 	// Kubelet makes the kubelet forget the driver.
 	Kubelet interface{ Leave() error }
-	// Volumes returns what escached has on this host.
+	// Volumes returns the status of the volumes that escached has on this host.
 	Volumes interface {
 		Status(ctx context.Context) (*escache.Status, error)
 	}
@@ -63,12 +63,12 @@ func (d *Shutdown) Wait(ctx context.Context) {
 	for {
 		left := d.connected(ctx)
 		if len(left) == 0 {
-			d.Log.InfoContext(ctx, "the host shuts down, and no volume is connected any more", "waited", time.Since(begin))
+			d.Log.InfoContext(ctx, "the host shuts down, and no volume is connected any more", "duration", time.Since(begin))
 			return
 		}
 		select {
 		case <-ctx.Done():
-			d.Log.WarnContext(ctx, "the host shuts down with volumes connected", "waited", time.Since(begin), "volumes", left)
+			d.Log.WarnContext(ctx, "the host shuts down with volumes connected", "duration", time.Since(begin), "images", left)
 			return
 		case <-time.After(d.Poll):
 		}

@@ -1,5 +1,5 @@
-// Package topology keeps what the kubelet knows of this node true: its group, which is the topology of
-// its volumes, and its volume limit. The kubelet asks for both only when the driver registers.
+// Package topology keeps the kubelet's knowledge of this node up to date: its group, which is the
+// topology of its volumes, and its volume limit. The kubelet asks for both only when the driver registers.
 package topology
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// Info is what the kubelet remembers of this node. When it changes, the driver registers anew.
+// Info is what the kubelet knows of this node. When it changes, the driver must register again.
 type Info struct {
 	// Group is "" while no NodeGroup names the node.
 	Group string
@@ -20,7 +20,7 @@ type Info struct {
 	MaxVolumes int64
 }
 
-// Follower has the driver registered anew when what the kubelet was reported of this node has changed.
+// Follower registers the driver again when this node's Info differs from what the kubelet was told.
 type Follower struct {
 	Service   Service
 	Kube      *kube.Client
@@ -28,33 +28,33 @@ type Follower struct {
 	Registrar Registrar
 	Log       *slog.Logger
 
-	// again is what the kubelet was last asked to come for, and since when.
+	// pending is the Info for which the driver registers again, and since when; nil if it does not.
 	pending *Info
 	since   time.Time
 }
 
 type (
-	// Service knows what this node is, and what the kubelet was last reported.
+	// Service returns this node's Info: the current one, and the one that NodeGetInfo last returned.
 	Service interface {
 		Info(ctx context.Context) (Info, error)
 		Reported() (info Info, asked bool)
 	}
-	// Registrar makes the kubelet ask again.
+	// Registrar registers the driver again.
 	Registrar interface{ Again() }
 )
 
-// infoInterval is how often the node's group is looked up: one small read.
+// infoInterval is the time between two comparisons. Each is one small read of the Kubernetes API.
 const infoInterval = 10 * time.Second
 
-// registerTime is how long the kubelet may take to ask again before it is called once more.
+// registerTime is how long the kubelet may take to call NodeGetInfo before the driver registers once more.
 const registerTime = time.Minute
 
 // limitTime bounds how long the first registration waits for escached, so that the kubelet gets the
 // volume limit at once and not by a second registration.
 const limitTime = 20 * time.Second
 
-// Await returns when the driver can register: the Node object is there, and escached has answered what
-// it can hold or had its time to.
+// Await returns when the driver can register: the Node object exists, and escached has returned its
+// volume limit or limitTime is over.
 func (f *Follower) Await(ctx context.Context) {
 	awaitNode(ctx, f.Kube, f.Node, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, limitTime)
@@ -70,12 +70,12 @@ func (f *Follower) Await(ctx context.Context) {
 	}
 }
 
-// awaitNode returns when the Node object is there. A kubelet that hears of a driver before it has made
-// its Node writes a CSINode without an owner. That is refused, and it tries again after longer and
-// longer pauses.
+// awaitNode returns when the Node object exists. If a driver registers before the kubelet has created its
+// Node, the kubelet writes a CSINode without an owner. The API server refuses it, and the kubelet tries
+// again after longer and longer pauses.
 func awaitNode(ctx context.Context, kubernetes *kube.Client, node string, pause time.Duration) {
 	for {
-		// Any other failure is not this one: the kubelet may know its Node though the API does not answer now.
+		// Any other failure does not mean that the Node is missing: go on.
 		if _, err := kubernetes.NodeLabel(ctx, node, v1alpha1.TopologyKey); !errors.Is(err, kube.ErrNotFound) {
 			return
 		}
@@ -87,7 +87,7 @@ func awaitNode(ctx context.Context, kubernetes *kube.Client, node string, pause 
 	}
 }
 
-// Run compares until the context ends.
+// Run compares and registers again until the context ends.
 func (f *Follower) Run(ctx context.Context) error {
 	ticker := time.NewTicker(infoInterval)
 	defer ticker.Stop()
@@ -117,7 +117,7 @@ func (f *Follower) compare(ctx context.Context) {
 	if f.pending != nil && *f.pending == info && time.Since(f.since) < registerTime {
 		return
 	}
-	f.Log.InfoContext(ctx, "this node has changed: registering anew", "group", info.Group, "maxVolumes", info.MaxVolumes,
+	f.Log.InfoContext(ctx, "this node has changed: registering again", "group", info.Group, "maxVolumes", info.MaxVolumes,
 		"groupBefore", reported.Group)
 	f.pending, f.since = &info, time.Now()
 	f.Registrar.Again()

@@ -12,8 +12,8 @@ import (
 // metricsTime bounds one scrape of escached, which reads the kernel's state for it.
 const metricsTime = 25 * time.Second
 
-// escachedMetrics passes a scrape on to the local escached. A scraper needs no client certificate then;
-// with one it could also remove replicas.
+// escachedMetrics forwards a scrape to the local escached, so that the scraper needs no client
+// certificate. With a certificate it could also remove replicas.
 func escachedMetrics(socket string, logger *slog.Logger) http.Handler {
 	dialer := &net.Dialer{Timeout: headerTime}
 	proxy := &httputil.ReverseProxy{
