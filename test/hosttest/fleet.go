@@ -1,5 +1,6 @@
-// Package hosttest gives tests hosts that speak the escache HTTP API, without disks and kernels behind it. Each listens on a
-// loopback address of its own, all on one port, as in a cluster.
+// Package hosttest gives tests a fleet of hosts that serve the escache HTTP API, without disks and
+// kernels. Each listens on a loopback address of its own, all on one port. The hosts are those of
+// escachetest.
 package hosttest
 
 import (
@@ -38,8 +39,9 @@ func Start(t testing.TB, cacheBytes int64, names ...string) *Fleet {
 // New is Start for programs that are no tests. They stop the fleet themselves.
 func New(cacheBytes int64, names ...string) (*Fleet, error) {
 	for range 50 {
-		if f := try(cacheBytes, names); f != nil {
-			return f, nil
+		f, err := try(cacheBytes, names)
+		if f != nil || err != nil {
+			return f, err
 		}
 	}
 	return nil, errors.New("no port is free on all loopback addresses")
@@ -52,18 +54,22 @@ func (f *Fleet) Stop() {
 	}
 }
 
-func try(cacheBytes int64, names []string) *Fleet {
+// try returns nil if the port that the first host has chosen is taken on another's address.
+func try(cacheBytes int64, names []string) (*Fleet, error) {
 	f := &Fleet{Hosts: map[string]*Host{}}
 	for i, name := range names {
-		h := newHost(name, fmt.Sprintf("127.0.%d.%d", 1+i/200, 11+i%200), cacheBytes)
+		h, err := newHost(name, fmt.Sprintf("127.0.%d.%d", 1+i/200, 11+i%200), cacheBytes)
+		if err != nil {
+			return nil, err
+		}
 		if err := h.listen(f.Port); err != nil {
 			f.Stop()
-			return nil
+			return nil, nil //nolint:nilnil,nilerr // as said above
 		}
 		f.Port = h.port
 		f.Hosts[name] = h
 	}
-	return f
+	return f, nil
 }
 
 // Node is the Kubernetes Node of a host, Ready and with its address.
@@ -87,7 +93,7 @@ func (h *Host) listen(port int) error {
 			return err
 		}
 	}
-	h.server = &http.Server{Handler: h.handler(), ReadHeaderTimeout: 5 * time.Second}
+	h.server = &http.Server{Handler: h.handler, ReadHeaderTimeout: 5 * time.Second}
 	go func(s *http.Server) { _ = s.Serve(listener) }(h.server)
 	return nil
 }

@@ -42,7 +42,7 @@ func fake(t *testing.T, rule string) Target {
 		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
 	}
 	for i, h := range w.Hosts {
-		handler, err := h.Handler(t.Context())
+		handler, err := h.Handler()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,13 +33,13 @@ func (h *Host) drain(ctx context.Context, ref escache.VolumeRef) error {
 	if img := h.w.images[ref]; img != nil && !h.w.breaks("flush loses data") {
 		maps.Copy(img.blocks, h.w.caches[ref].dirty)
 	}
-	clear(h.w.caches[ref].dirty)
+	h.w.caches[ref].empty()
 	return nil
 }
 
 func (h *Host) flush(ctx context.Context, req escache.FlushRequest) (any, error) {
 	defer h.lock()()
-	_, end, err := h.here(req.VolumeRef, "flush")
+	r, end, err := h.here(req.VolumeRef, "flush")
 	if err != nil {
 		return nil, err
 	}
@@ -52,11 +52,14 @@ func (h *Host) flush(ctx context.Context, req escache.FlushRequest) (any, error)
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.TimeoutSeconds)*time.Second)
 		defer cancel()
 	}
+	if h.paced(r) {
+		return h.flushSlowly(ctx, req.VolumeRef, r)
+	}
 	if err := h.drain(ctx, req.VolumeRef); err != nil {
 		if h.w.breaks("flush lies when its time is up") {
 			return escache.FlushResponse{Clean: true}, nil
 		}
-		return escache.FlushResponse{DirtyBytes: int64(len(h.w.caches[req.VolumeRef].dirty)) * block}, nil
+		return escache.FlushResponse{DirtyBytes: h.w.caches[req.VolumeRef].bytes()}, nil
 	}
 	return escache.FlushResponse{Clean: true}, nil
 }
@@ -77,7 +80,7 @@ func (h *Host) stop(_ context.Context, req escache.StopRequest) (any, error) {
 		return nil, fail(escache.CodeHeld, "release it first")
 	case r.open > 0 && !h.w.breaks("an open device is stopped"):
 		return nil, fail(escache.CodeDeviceOpen, "close it first")
-	case len(h.w.caches[req.VolumeRef].dirty) > 0 && !h.w.breaks("a dirty device is stopped"):
+	case !h.w.caches[req.VolumeRef].clean() && !h.w.breaks("a dirty device is stopped"):
 		return nil, fail(escache.CodeDirty, "flush first")
 	case h.w.breaks("stop does nothing"):
 		return none, nil
@@ -93,11 +96,14 @@ func (h *Host) setMode(ctx context.Context, req escache.ModeRequest) (any, error
 		return nil, err
 	}
 	defer end()
+	if r.traffic.Refuse != "" {
+		return nil, fail(r.traffic.Refuse, "the test refuses this")
+	}
 	if h.w.breaks("mode does nothing") {
 		return none, nil
 	}
 	r.mode = req.Mode
-	if req.Mode == escache.ModeWritethrough && !h.w.breaks("writethrough does not drain") {
+	if req.Mode == escache.ModeWritethrough && !h.w.alone && !h.w.breaks("writethrough does not drain") {
 		return nil, h.drain(ctx, req.VolumeRef)
 	}
 	return none, nil
@@ -163,7 +169,7 @@ func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error)
 	switch {
 	case req.SizeBytes < r.size && !h.w.breaks("a device shrinks"):
 		return nil, fail(escache.CodeInvalidRequest, "a device never shrinks")
-	case req.SizeBytes > h.w.images[req.VolumeRef].size && !h.w.breaks("a device outgrows its image"):
+	case req.SizeBytes > h.w.image(req.VolumeRef, "", req.SizeBytes).size && !h.w.breaks("a device outgrows its image"):
 		return nil, fail(escache.CodeInvalidRequest, "grow the image first")
 	case h.w.breaks("resize does nothing"):
 		return none, nil
@@ -174,7 +180,7 @@ func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error)
 	return none, nil
 }
 
-// abandon has no proof of a take-over in this world: no host is ever cut off.
+// abandon has no proof of a take-over but what Supersede says: no host of a world is ever cut off.
 func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "abandon")
@@ -184,6 +190,12 @@ func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, erro
 	defer end()
 	switch {
 	case r.connected && h.w.breaks("the caller's word is proof") && req.Epoch > r.epoch:
+		h.disconnect(req.VolumeRef, r)
+	case r.connected && req.Epoch > r.epoch && req.Epoch <= r.superseded:
+		r.suspended = false
+		if r.open > 0 {
+			return nil, fail(escache.CodeDeviceOpen, "close it first")
+		}
 		h.disconnect(req.VolumeRef, r)
 	case r.connected:
 		return nil, fail(escache.CodeNotSuperseded, "nothing proves that another node has it")

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -21,13 +22,16 @@ func fail(code escache.Code, format string, args ...any) error {
 	return &escache.Problem{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
+// rules reads the contract once for all hosts.
+var rules = sync.OnceValues(func() (*contract.Contract, error) { return contract.Load(context.Background()) })
+
 // Handler serves a host's API over HTTP. It refuses requests that break openapi.yaml.
-func (h *Host) Handler(ctx context.Context) (http.Handler, error) {
-	rules, err := contract.Load(ctx)
+func (h *Host) Handler() (http.Handler, error) {
+	contract, err := rules()
 	if err != nil {
 		return nil, err
 	}
-	return &server{h, rules}, nil
+	return &server{h, contract}, nil
 }
 
 // server is one host's HTTP side: it parses, asks the contract, and writes answers.

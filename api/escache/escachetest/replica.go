@@ -1,9 +1,11 @@
 package escachetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -49,15 +51,18 @@ func (h *Host) lock() func() {
 func (h *Host) node() escache.Node {
 	defer h.lock()()
 	n := escache.Node{
-		Name: h.Name, Version: "fake", Healthy: true, CacheCapacityBytes: capacity, CacheAllocatedBytes: h.leaked,
+		Name: h.Name, Version: "fake", Healthy: h.sick == "", CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
 		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
+	}
+	if h.sick != "" {
+		n.Reasons = []string{h.sick}
 	}
 	for ref, r := range h.replicas {
 		n.Volumes++
 		n.CacheAllocatedBytes += r.req.CacheBytes
 		if r.connected && !h.w.breaks("primaries are not counted") {
 			n.Primaries++
-			n.DirtyBytes += int64(len(h.w.caches[ref].dirty)) * block
+			n.DirtyBytes += h.w.caches[ref].bytes()
 		}
 	}
 	n.CacheFreeBytes = n.CacheCapacityBytes - n.CacheAllocatedBytes
@@ -95,18 +100,22 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		return v
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
-	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, "UpToDate"
+	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
+	v.Peers, v.SyncedPercent, v.IOSuspended = slices.Clone(r.peers), r.synced, r.suspended
 	if r.primary {
 		v.Role = escache.RolePrimary
 	}
 	if h.empty(ref, r) || r.req.Join && h.w.breaks("a joined copy stays empty") {
-		v.DiskState = "Inconsistent"
+		v.DiskState = escache.DiskInconsistent
+	}
+	v.DiskState = cmp.Or(r.disk, v.DiskState)
+	if dirty := h.w.caches[ref].bytes(); !h.w.caches[ref].unknown {
+		v.DirtyBytes = &dirty
 	}
 	if !r.connected {
 		return v
 	}
-	dirty := int64(len(h.w.caches[ref].dirty)) * block
-	v.DirtyBytes, v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = &dirty, r.mode, devicePath(ref), r.client, r.size, r.held
+	v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = r.mode, cmp.Or(r.device, devicePath(ref)), r.client, r.size, r.held
 	switch {
 	case r.verb == "flush":
 		v.State = escache.StateFlushing
@@ -120,6 +129,9 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 
 // empty reports a copy that waits for one with data; beside that it is filled at once.
 func (h *Host) empty(ref escache.VolumeRef, r *replica) bool {
+	if h.w.alone {
+		return false
+	}
 	for _, peer := range h.w.Hosts {
 		if p := peer.replicas[ref]; peer != h && p != nil && !p.req.Join {
 			return false
@@ -146,9 +158,9 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	for _, r := range h.replicas {
 		used += r.req.CacheBytes
 	}
-	full := used+req.CacheBytes > capacity && !h.w.breaks("space is not checked")
+	full := used+req.CacheBytes > h.capacity && !h.w.breaks("space is not checked")
 	if !full || h.w.breaks("a refused replica stays") {
-		h.replicas[req.VolumeRef] = &replica{req: req, size: req.SizeBytes}
+		h.replicas[req.VolumeRef] = &replica{req: req, size: req.SizeBytes, synced: 100}
 		if h.w.caches[req.VolumeRef] == nil {
 			h.w.caches[req.VolumeRef] = &cache{dirty: map[int64][]byte{}}
 		}
@@ -184,11 +196,29 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 		req.SizeBytes < have.req.SizeBytes:
 		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
 	}
+	if !slices.Equal(have.req.Nodes, req.Nodes) {
+		if cmp.Or(have.disk, escache.DiskUpToDate) != escache.DiskUpToDate {
+			return fail(escache.CodeReplicaMismatch, "only a current replica takes another partner")
+		}
+		h.repeer(have, req.Nodes)
+	}
 	if have.req.ImageID == "" && !h.w.breaks("an image id is not filled in") {
 		have.req.ImageID = req.ImageID
 	}
 	have.req.SizeBytes = max(have.req.SizeBytes, req.SizeBytes)
 	return nil
+}
+
+// repeer gives a replica another partner, which does not answer yet.
+func (h *Host) repeer(r *replica, nodes []escache.ReplicaNode) {
+	r.req.Nodes, r.peers = nodes, nil
+	for _, node := range nodes {
+		if node.Name != h.Name {
+			r.peers = append(r.peers, escache.Peer{
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown,
+			})
+		}
+	}
 }
 
 func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
@@ -208,7 +238,9 @@ func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
 	switch {
 	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
 		return fail(escache.CodeConnected, "stop it first")
-	case len(h.w.caches[ref].dirty) > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):
+	case h.w.caches[ref].unknown && !discard:
+		return fail(escache.CodeDirtyUnknown, "nobody can say that the cache is clean")
+	case h.w.caches[ref].bytes() > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):
 		return fail(escache.CodeDirty, "flush it first")
 	}
 	if r.connected {
@@ -218,14 +250,14 @@ func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
 	if h.w.breaks("space is not given back") {
 		h.leaked += r.req.CacheBytes
 	}
-	if h.w.Hosts[0].replicas[ref] == nil && h.w.Hosts[1].replicas[ref] == nil {
+	if !slices.ContainsFunc(h.w.Hosts, func(h *Host) bool { return h.replicas[ref] != nil }) {
 		delete(h.w.caches, ref)
 	}
 	return nil
 }
 
 func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
-	r.connected, r.primary, r.client, r.mode = false, false, "", ""
+	r.connected, r.primary, r.client, r.mode, r.device = false, false, "", "", ""
 	if img := h.w.images[ref]; img != nil && img.holder == h.Name && !h.w.breaks("stop keeps the image's lock") {
 		img.holder = ""
 	}
@@ -266,7 +298,7 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 		return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: r.req.ImageID, ClientAddress: r.client}, nil
 	}
 	h.w.clients++
-	client := fmt.Sprintf("10.0.0.1:0/%d", h.w.clients)
+	client := fmt.Sprintf("%s:0/%d", h.address, h.w.clients)
 	if r.connected {
 		if h.w.breaks("a repeated connect is refused") {
 			return nil, fail(escache.CodeConnected, "it is connected already")
@@ -282,7 +314,7 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 		return nil, err
 	}
 	r.connected, r.primary, r.client, r.req.ImageID, img.holder = true, true, client, img.id, h.Name
-	r.size, r.mode = img.size, escache.ModeWriteback
+	r.size, r.mode, r.disk = img.size, escache.ModeWriteback, ""
 	if h.w.breaks("the device has another size") {
 		r.size -= block
 	}
@@ -302,7 +334,7 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 
 // imageFor returns the image that a replica may be connected to, or the reason against it.
 func (h *Host) imageFor(req escache.ConnectRequest, r *replica) (*image, error) {
-	img := h.w.images[req.VolumeRef]
+	img := h.w.image(req.VolumeRef, cmp.Or(req.ImageID, r.req.ImageID), r.req.SizeBytes)
 	if img == nil {
 		return nil, fail(escache.CodeImageNotFound, "Ceph has no such image")
 	}
@@ -313,6 +345,12 @@ func (h *Host) imageFor(req escache.ConnectRequest, r *replica) (*image, error) 
 	}
 	if h.empty(req.VolumeRef, r) && !h.w.breaks("joined copies are declared equal") {
 		return nil, fail(escache.CodeOutdated, "it was not filled yet")
+	}
+	if r.disk == escache.DiskOutdated {
+		return nil, fail(escache.CodeOutdated, "the replica here is outdated")
+	}
+	if r.disk == escache.DiskConsistent {
+		return nil, fail(escache.CodeFencingRefused, "nobody confirms that the replica here is current")
 	}
 	for _, peer := range h.w.Hosts {
 		if p := peer.replicas[req.VolumeRef]; peer != h && p != nil && p.connected && !h.w.breaks("two hosts may connect") {

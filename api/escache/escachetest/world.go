@@ -4,6 +4,7 @@
 package escachetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,12 +14,14 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// World is two hosts that replicate to each other, and a Ceph beside them.
+// World is hosts that replicate to each other, and a Ceph beside them.
 type World struct {
-	Hosts [2]*Host
+	Hosts []*Host
 
-	mu      sync.Mutex
-	broken  string
+	mu     sync.Mutex
+	broken string
+	// alone: the test plays the peer and the write-back, and Ceph has an image for every replica.
+	alone   bool
 	images  map[escache.VolumeRef]*image
 	caches  map[escache.VolumeRef]*cache
 	stalled chan struct{} // nil while Ceph answers; closed when it does again
@@ -32,9 +35,23 @@ type image struct {
 	holder string
 }
 
-// cache is what the two replicas of a volume hold alike.
+// cache holds what both replicas of a volume contain.
 type cache struct {
 	dirty map[int64][]byte
+	// played is the number of dirty bytes without content that a test asks for; see Host.Change.
+	played int64
+	// unknown says that nobody can tell how much is dirty.
+	unknown bool
+}
+
+func (c *cache) bytes() int64 { return int64(len(c.dirty))*block + c.played }
+
+func (c *cache) clean() bool { return c.bytes() == 0 && !c.unknown }
+
+// empty makes the cache clean.
+func (c *cache) empty() {
+	clear(c.dirty)
+	c.played, c.unknown = 0, false
 }
 
 // Host is one host with its escached. It also uses the devices that the API makes there.
@@ -42,6 +59,10 @@ type Host struct {
 	Name string
 
 	w        *World
+	address  string // of its Ceph clients
+	capacity int64
+	sick     string
+	perFlush int64 // what one flush writes back at most; 0: everything
 	replicas map[escache.VolumeRef]*replica
 	leaked   int64
 }
@@ -59,12 +80,20 @@ type replica struct {
 	released  chan struct{}
 	verb      string // the operation that runs
 	since     time.Time
+
+	// Tests play these; see Host.Change.
+	device     string            // "": at the usual path
+	disk       escache.DiskState // "": as the replicas of the world are
+	peers      []escache.Peer
+	synced     float64
+	suspended  bool
+	superseded int64 // the epoch of the attachment that proves that this replica is superseded
+	traffic    Traffic
 }
 
 const (
-	mib      = 1 << 20
-	block    = 4096
-	capacity = 1 << 30
+	mib   = 1 << 20
+	block = 4096
 )
 
 // New returns a world with the two hosts n1 and n2.
@@ -73,11 +102,31 @@ func New() *World { return Breaking("") }
 // Breaking returns a world that breaks one rule of the contract, so that the conformance suite can
 // show that it notices. The rules are those that breaks is asked for.
 func Breaking(rule string) *World {
-	w := &World{broken: rule, images: map[escache.VolumeRef]*image{}, caches: map[escache.VolumeRef]*cache{}}
-	for i, name := range []string{"n1", "n2"} {
-		w.Hosts[i] = &Host{w: w, Name: name, replicas: map[escache.VolumeRef]*replica{}}
+	w := newWorld()
+	w.broken = rule
+	for _, name := range []string{"n1", "n2"} {
+		w.add(name, "10.0.0.1", 1<<30)
 	}
 	return w
+}
+
+// Alone returns a host in a world of its own, whose Ceph has an image for every replica. The host
+// sees no peer, and only a flush or a hold writes back: the test plays the rest, with Change. cacheBytes is the size of its cache,
+// address the IP address of its Ceph clients.
+func Alone(name, address string, cacheBytes int64) *Host {
+	w := newWorld()
+	w.alone = true
+	return w.add(name, address, cacheBytes)
+}
+
+func newWorld() *World {
+	return &World{images: map[escache.VolumeRef]*image{}, caches: map[escache.VolumeRef]*cache{}}
+}
+
+func (w *World) add(name, address string, cacheBytes int64) *Host {
+	h := &Host{w: w, Name: name, address: address, capacity: cacheBytes, replicas: map[escache.VolumeRef]*replica{}}
+	w.Hosts = append(w.Hosts, h)
+	return h
 }
 
 func (w *World) breaks(rule string) bool { return w.broken == rule }
@@ -97,6 +146,17 @@ func (w *World) ceph(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// image returns Ceph's image of a volume, nil if there is none.
+func (w *World) image(ref escache.VolumeRef, id string, size int64) *image {
+	if w.alone {
+		if w.images[ref] == nil {
+			w.images[ref] = &image{id: cmp.Or(id, "1d1"), blocks: map[int64][]byte{}}
+		}
+		w.images[ref].size = max(w.images[ref].size, size)
+	}
+	return w.images[ref]
 }
 
 // Create makes an image and returns its id.

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
-	"github.com/escache/escache-csi/test/hosttest"
 )
 
 func TestFlushOfEachKindOfTarget(t *testing.T) {
@@ -76,7 +76,7 @@ func TestTargetThatIsNotThere(t *testing.T) {
 func TestDrainMovesTheTruthAndCancelBringsItBack(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", 50*mib)
-	w.load("n1", "a", hosttest.Traffic{CephPerSecond: 200 * mib, PodPerSecond: 1000 * mib})
+	w.load("n1", "a", escachetest.Traffic{CephPerSecond: 200 * mib, PodPerSecond: 1000 * mib})
 	w.flush(v1alpha1.CacheFlushSpec{Volume: "a", Mode: v1alpha1.FlushModeDrain})
 	f := w.until(v1alpha1.FlushDrained)
 	if !strings.HasPrefix(complete(f), "True Drained") || f.Status.Percent != 100 {
@@ -108,7 +108,7 @@ func TestFlushUnderLoadGivesUpAndSaysWhy(t *testing.T) {
 	w := newWorld(t)
 	w.attach("busy", "n1", 50*mib)
 	w.attach("quiet", "n1", mib)
-	w.load("n1", "busy", hosttest.Traffic{CephPerSecond: 100 * mib, PodPerSecond: 200 * mib})
+	w.load("n1", "busy", escachetest.Traffic{CephPerSecond: 100 * mib, PodPerSecond: 200 * mib})
 	w.flush(v1alpha1.CacheFlushSpec{Node: "n1", TimeoutSeconds: 60, Parallel: 1})
 	for range 4 {
 		w.pass()
@@ -174,7 +174,7 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", 400*mib)
 	w.attach("b", "n2", mib)
-	w.load("n1", "a", hosttest.Traffic{CephPerSecond: 150 * mib})
+	w.load("n1", "a", escachetest.Traffic{CephPerSecond: 150 * mib})
 	w.flush(v1alpha1.CacheFlushSpec{NodeGroup: "g1", Mode: v1alpha1.FlushModeDrain})
 	for range 20 {
 		w.restart()
@@ -186,14 +186,14 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 		t.Fatalf("%+v", f.Status)
 	}
 	w.remove()
-	w.load("n1", "a", hosttest.Traffic{Refuse: escache.CodeBusy})
+	w.load("n1", "a", escachetest.Traffic{Refuse: escache.CodeBusy})
 	if f := w.pass(); f == nil || !strings.Contains(complete(f), "Restoring") {
 		t.Fatal("it went while a volume writes through")
 	}
 	if v := w.volume("a"); v.Status.Authority != v1alpha1.AuthorityCache {
 		t.Error("the truth has to be in the cache before the mode changes")
 	}
-	w.load("n1", "a", hosttest.Traffic{})
+	w.load("n1", "a", escachetest.Traffic{})
 	w.restart()
 	if w.pass() != nil || w.on("n1", "a").Mode != escache.ModeWriteback || w.on("n2", "b").Mode != escache.ModeWriteback {
 		t.Error("write-back is not restored")
@@ -340,7 +340,7 @@ func TestFewVolumesOfANodeAtOnce(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names {
 		w.attach(name, "n1", 30*mib)
-		w.load("n1", name, hosttest.Traffic{CephPerSecond: 100 * mib})
+		w.load("n1", name, escachetest.Traffic{CephPerSecond: 100 * mib})
 	}
 	w.flush(v1alpha1.CacheFlushSpec{Node: "n1", Parallel: 2})
 	stop, most := make(chan struct{}), make(chan int)

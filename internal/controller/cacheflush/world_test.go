@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
@@ -124,7 +125,7 @@ func (w *world) on(node, volume string) escache.VolumeStatus {
 	return s
 }
 
-func (w *world) load(node, volume string, traffic hosttest.Traffic) {
+func (w *world) load(node, volume string, traffic escachetest.Traffic) {
 	w.fleet.Hosts[node].Load(escache.VolumeRef{Pool: "rbd", Image: volume}, traffic)
 }
 

@@ -244,7 +244,7 @@ func (f *fakeImages) ID(_ context.Context, image volumes.ImageRef) (string, erro
 	if _, there := f.images[image]; !there {
 		return "", volumes.ErrNotFound
 	}
-	return "id-of-" + image.Image, f.fail
+	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail // the API takes letters and digits
 }
 
 func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) error {

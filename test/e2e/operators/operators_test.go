@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/test/hosttest"
 )
 
 func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(bytes, resource.BinarySI) }
@@ -35,7 +35,7 @@ func TestOperators(t *testing.T) {
 	w.lead(t)
 	for _, name := range []string{"a", "b"} {
 		w.attach(t, name, "n1", 300*mib)
-		w.fleet.Hosts["n1"].Load(ref(name), hosttest.Traffic{CephPerSecond: 150 * mib, PodPerSecond: 20 * mib})
+		w.fleet.Hosts["n1"].Load(ref(name), escachetest.Traffic{CephPerSecond: 150 * mib, PodPerSecond: 20 * mib})
 	}
 	w.attach(t, "c", "n2", 10*mib)
 	t.Run("wrong names", w.wrongNames)
@@ -54,7 +54,7 @@ func TestOperators(t *testing.T) {
 	lost.Status.AttachedNode = ""
 	must(t, w.api.Status().Update(t.Context(), lost))
 	for _, name := range []string{"a", "b"} { // a flush of what is written to all the time does not end well, as it should
-		w.fleet.Hosts["n1"].Load(ref(name), hosttest.Traffic{})
+		w.fleet.Hosts["n1"].Load(ref(name), escachetest.Traffic{})
 	}
 	t.Run("docs", w.runDocs)
 }

@@ -1,0 +1,62 @@
+package escachetest
+
+import "github.com/escache/escache-csi/api/escache"
+
+// DevicePath is where the hosts make a volume's device.
+func DevicePath(ref escache.VolumeRef) string { return devicePath(ref) }
+
+// Change makes the host report something else of a replica: a device appears or goes with Device,
+// data becomes dirty with DirtyBytes, DRBD's states change. It does nothing without a replica.
+func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
+	defer h.lock()()
+	r := h.replicas[ref]
+	if r == nil {
+		return
+	}
+	before := h.one(ref)
+	after := before
+	how(&after)
+	c := h.w.caches[ref]
+	if c.unknown = after.DirtyBytes == nil; !c.unknown {
+		c.played = *after.DirtyBytes - int64(len(c.dirty))*block
+	}
+	r.epoch, r.primary, r.client, r.mode = after.Epoch, after.Role == escache.RolePrimary, after.ClientAddress, after.Mode
+	r.connected, r.device, r.size = after.Device != "", after.Device, after.SizeBytes
+	if after.DiskState != before.DiskState {
+		r.disk = after.DiskState
+	}
+	r.peers, r.synced, r.suspended = after.Peers, after.SyncedPercent, after.IOSuspended
+	if r.held != nil && after.HeldUntil == nil {
+		r.held = nil
+		close(r.released)
+	}
+}
+
+// Supersede says that the record proves that the replica was superseded in an epoch, so that it may
+// be abandoned.
+func (h *Host) Supersede(ref escache.VolumeRef, epoch int64) {
+	defer h.lock()()
+	if r := h.replicas[ref]; r != nil {
+		r.superseded = epoch
+	}
+}
+
+// Sicken makes the host report that it is not healthy; an empty reason heals it.
+func (h *Host) Sicken(reason string) {
+	defer h.lock()()
+	h.sick = reason
+}
+
+// Forget removes all replicas.
+func (h *Host) Forget() {
+	defer h.lock()()
+	clear(h.replicas)
+	clear(h.w.caches)
+	clear(h.w.images)
+}
+
+// Replicas returns how many replicas the host has.
+func (h *Host) Replicas() int {
+	defer h.lock()()
+	return len(h.replicas)
+}
