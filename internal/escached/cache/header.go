@@ -60,9 +60,9 @@ func (h Header) Block() ([]byte, error) {
 	return block, nil
 }
 
-// ParseHeader decodes a disk's first block. It returns nil for a block of zeros, which is that of a
+// parseHeader decodes a disk's first block. It returns nil for a block of zeros, which is that of a
 // disk that was never used, and ErrCorrupt for anything that is not a header.
-func ParseHeader(block []byte) (*Header, error) {
+func parseHeader(block []byte) (*Header, error) {
 	bad := func(why string) error { return fmt.Errorf("%w: its header has %s", ErrCorrupt, why) }
 	if len(block) < BlockBytes {
 		return nil, bad(fmt.Sprintf("only %d bytes", len(block)))
@@ -93,13 +93,13 @@ func Blank(block []byte) bool { return bytes.Count(block, []byte{0}) == len(bloc
 // format is false and err is nil, the disk was formatted, and the engine must find its own metadata.
 // usedHere is that of Engine.Prepare.
 func (id Identity) Judge(block []byte, usedHere bool) (format bool, err error) {
-	header, err := ParseHeader(block)
+	header, err := parseHeader(block)
 	switch {
 	case err != nil:
 		return false, err
 	case header == nil && usedHere:
 		return false, fmt.Errorf("%w: it was used here, but its header is blank now: "+
-			"what was not written back is lost; discard the replicas to start anew", ErrCorrupt)
+			"data that was not written back is lost; discard the replicas to start again with an empty cache", ErrCorrupt)
 	case header == nil:
 		return true, nil
 	case header.Identity != id:

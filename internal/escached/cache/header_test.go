@@ -13,11 +13,11 @@ func TestHeaderSurvivesAndDamageIsSeen(t *testing.T) {
 	if err != nil || len(block) != BlockBytes {
 		t.Fatal(err)
 	}
-	got, err := ParseHeader(block)
+	got, err := parseHeader(block)
 	if err != nil || *got != want {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	if got, err := ParseHeader(make([]byte, BlockBytes)); got != nil || err != nil {
+	if got, err := parseHeader(make([]byte, BlockBytes)); got != nil || err != nil {
 		t.Fatalf("zeros are a cache nobody used: %+v, %v", got, err)
 	}
 	for name, damage := range map[string]func([]byte){
@@ -27,7 +27,7 @@ func TestHeaderSurvivesAndDamageIsSeen(t *testing.T) {
 	} {
 		b := bytes.Clone(block)
 		damage(b)
-		if _, err := ParseHeader(b); !errors.Is(err, ErrCorrupt) {
+		if _, err := parseHeader(b); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("damaged %s: got %v", name, err)
 		}
 	}

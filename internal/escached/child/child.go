@@ -43,7 +43,7 @@ type Query = func(device io.ReaderAt, out io.Writer) error
 // query DEVICE NAME, where NAME is one of the queries.
 func Main(args []string, queries map[string]Query, stdin io.Reader, stdout io.Writer) error {
 	if len(args) < 2 {
-		return errors.New("child: an operation and a path are needed; this command is escached's own")
+		return errors.New("child: needs an operation and a path; only escached itself runs this command")
 	}
 	op, path, rest := args[0], args[1], args[2:]
 	if op == opQuery {
@@ -72,13 +72,13 @@ func Main(args []string, queries map[string]Query, stdin io.Reader, stdout io.Wr
 	case op == opWrite && len(nums) == 1:
 		return writeDevice(path, nums[0], stdin)
 	default:
-		return fmt.Errorf("child: no operation %q with %d numbers", op, len(nums))
+		return fmt.Errorf("child: unknown operation %q with %d numbers", op, len(nums))
 	}
 }
 
 func runQuery(path string, names []string, queries map[string]Query, stdout io.Writer) error {
 	if len(names) != 1 || queries[names[0]] == nil {
-		return fmt.Errorf("child: no query %q", names)
+		return fmt.Errorf("child: unknown query %q", names)
 	}
 	return withDevice(path, os.O_RDONLY, func(f *os.File) error {
 		return queries[names[0]](directReader{f}, stdout)

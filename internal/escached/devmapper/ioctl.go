@@ -181,7 +181,7 @@ func payload(buf []byte) ([]byte, error) {
 		return nil, nil
 	}
 	if start < headBytes || start > end || end > len(buf) {
-		return nil, fmt.Errorf("device-mapper: an answer's head makes no sense: data from %d to %d of %d", start, end, len(buf))
+		return nil, fmt.Errorf("device-mapper: an answer has a wrong head: data from %d to %d of %d", start, end, len(buf))
 	}
 	return buf[start:end], nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/pause"
 )
 
 // Reasons for which the kernel refuses a change.
@@ -24,7 +25,7 @@ var (
 	// ErrPeerPrimary means that the peer is Primary.
 	ErrPeerPrimary = errors.New("the peer is Primary")
 	// ErrNoCurrentData means that neither this replica nor a connected one is known to be current.
-	ErrNoCurrentData = errors.New("no current data within reach")
+	ErrNoCurrentData = errors.New("no current copy can be reached")
 	// ErrOpen means that the device is open.
 	ErrOpen = errors.New("the DRBD device is open")
 	// ErrLinkLost means that a change that needs both replicas was refused because they are not
@@ -170,10 +171,8 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 		case err == nil:
 			return nil
 		case strings.Contains(err.Error(), transient):
-			select {
-			case <-ctx.Done():
+			if pause.For(ctx, handshake) != nil {
 				return err
-			case <-time.After(handshake):
 			}
 		case strings.Contains(err.Error(), impatience) && tries < patience:
 			tries++

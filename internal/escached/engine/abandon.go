@@ -140,17 +140,17 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 	record, err := e.Records.Record(ctx, v.VolumeRef)
 	switch {
 	case err != nil:
-		return not("the arbiter cannot say who has it (%v); repeat the call when it can", err)
+		return not("the arbiter did not return the record (%v); repeat the call when it answers", err)
 	case record.Epoch < epoch:
 		return not("the record is of epoch %d, the request of %d", record.Epoch, epoch)
 	case record.ImageID != "" && v.ImageID != "" && record.ImageID != v.ImageID:
 		return not("the record is of image id %s, the replica of %s", record.ImageID, v.ImageID)
 	case record.AttachedNode == e.Config.Node:
-		return not("the record has it attached to %s itself in epoch %d", e.Config.Node, record.Epoch)
+		return not("on record it is attached to %s itself in epoch %d", e.Config.Node, record.Epoch)
 	case slices.Contains(record.Outdated, e.Config.Node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, e.Config.Node):
 		return nil
 	}
-	return not("the record (epoch %d, attached to %q) does not have the replica on %s as outdated, so it may be the only current one",
+	return not("the record (epoch %d, attached to %q) does not list the replica on %s as outdated, so it may be the only current one",
 		record.Epoch, record.AttachedNode, e.Config.Node)
 }
 

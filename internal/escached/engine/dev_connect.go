@@ -44,7 +44,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 			req.Epoch, v.Epoch)
 	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
 		return none, v.Fail(escache.CodeIdentityMismatch,
-			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			"the replica here belongs to image id %s, not %s; the image was replaced by another one of the same name",
 			v.ImageID, req.ImageID)
 	}
 	crashpoint.Reach("dev_connect/begin")
@@ -93,7 +93,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State
 	}
 	if !ok {
 		return escache.ConnectResponse{}, v.Fail(escache.CodeCacheError,
-			"the device's origin %s is no map of the image; stop it and connect again",
+			"the device's origin %s is not a map of the image; stop the device and connect again",
 			dev.Origin)
 	}
 	if dev.Failed && e.Holds.Until(v.Name()) == nil {
@@ -214,7 +214,7 @@ func identify(v volume.Volume, req escache.ConnectRequest, image krbd.Device) (v
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
 			return v, v.Fail(escache.CodeIdentityMismatch,
-				"Ceph's image has id %s, not %s; the image was made anew, and this cache belongs to the old one",
+				"Ceph's image has id %s, not %s; the image was replaced by another one of the same name, and this cache belongs to the old one",
 				image.ImageID, want)
 		}
 	}

@@ -60,7 +60,7 @@ func (e *Engine) skipFirstSync(ctx context.Context, v volume.Volume) error {
 	}
 	if !unused {
 		return v.Fail(escache.CodeOutdated,
-			"the replicas on %s and %s are both incomplete, and this one holds part of a resync; the current copy must return",
+			"the replicas on %s and %s are both incomplete, and this one has part of a resync; bring back the host with the current copy",
 			e.Config.Node, v.Peer.Name)
 	}
 	err = e.Replicator.SkipFirstSync(ctx, v.Name()) // drbd.ErrLinkLost: the state has changed since it was read

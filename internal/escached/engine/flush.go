@@ -179,6 +179,6 @@ func (e *Engine) whyNotFlushed(ctx context.Context, v volume.Volume, err error) 
 }
 
 func notTaken(v volume.Volume, dev cache.State) error {
-	return v.Fail(escache.CodeCacheError, "Ceph did not take what was written back: %d bytes stay in the cache, which fails all I/O "+
+	return v.Fail(escache.CodeCacheError, "Ceph did not take the data written back: %d bytes stay in the cache, which fails all I/O "+
 		"until a flush succeeds; look at Ceph and at the kernel's log, then flush again", dev.Dirty)
 }

@@ -43,7 +43,7 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 		return time.Time{}, err
 	}
 	if dev.Failed {
-		return time.Time{}, v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it if Ceph is back")
+		return time.Time{}, v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it once Ceph is back")
 	}
 	if err := e.flushBeforeHold(ctx, v); err != nil {
 		return time.Time{}, err
@@ -87,7 +87,7 @@ func (e *Engine) writeBackWithin(ctx context.Context, v volume.Volume, longest t
 func notHeld(v volume.Volume, err error) error {
 	switch {
 	case errors.Is(err, cache.ErrFailed):
-		return v.About(fmt.Errorf("%w; I/O goes on, flush clears the error if Ceph is back", err))
+		return v.About(fmt.Errorf("%w; I/O goes on, flush clears the error once Ceph is back", err))
 	case errors.Is(err, cache.ErrDirty):
 		return v.About(fmt.Errorf("%w; I/O goes on", err))
 	}

@@ -111,7 +111,7 @@ func sameReplica(have, want volume.Volume) error {
 	switch {
 	case have.ImageID != "" && want.ImageID != "" && have.ImageID != want.ImageID:
 		return want.Fail(escache.CodeIdentityMismatch,
-			"the replica here belongs to image id %s, not %s; an image of the same name was made anew",
+			"the replica here belongs to image id %s, not %s; the image was replaced by another one of the same name",
 			have.ImageID, want.ImageID)
 	case have.CacheBytes != want.CacheBytes:
 		return mismatch("cacheBytes", have.CacheBytes, want.CacheBytes)

@@ -59,7 +59,7 @@ func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 		return v.Fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)
 	case dev.Failed:
 		return v.Fail(escache.CodeCacheError,
-			"the cache reports an error, so nobody can say that it is clean; flush clears the error if Ceph is back")
+			"the cache reports an error, so it is not known whether it is clean; flush clears the error once Ceph is back")
 	case !dev.Known:
 		return v.Fail(escache.CodeDirtyUnknown, "the cache does not report how much is dirty")
 	case dev.Dirty > 0:

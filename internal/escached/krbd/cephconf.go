@@ -89,7 +89,7 @@ func parseMonHost(value string, lookup func(string) ([]string, error)) ([]string
 		if net.ParseIP(host) == nil {
 			var err error
 			if ips, err = lookup(host); err != nil {
-				return nil, fmt.Errorf("%w: the kernel takes only IP addresses, and %q has none: %w", ErrConfig, host, err)
+				return nil, fmt.Errorf("%w: the kernel needs IP addresses, and %q does not resolve to one: %w", ErrConfig, host, err)
 			}
 		}
 		for _, ip := range ips {

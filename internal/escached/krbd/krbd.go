@@ -100,7 +100,7 @@ func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, e
 		return Device{}, err
 	}
 	if len(devices) == 0 {
-		return Device{}, fmt.Errorf("map %s/%s: the kernel says it is mapped, but shows no device", pool, image)
+		return Device{}, fmt.Errorf("map %s/%s: the kernel reports success, but shows no device", pool, image)
 	}
 	return devices[len(devices)-1], nil
 }
@@ -119,13 +119,13 @@ func (c *Client) explain(ctx context.Context, mons []string, err error) error {
 	case syscall.EROFS, syscall.EBUSY:
 		return fmt.Errorf("%w and does not release it: %w", ErrInUse, err)
 	case syscall.ENOENT:
-		return fmt.Errorf("%w (pool and image were looked up as given): %w", ErrNotFound, err)
+		return fmt.Errorf("%w; check the names of pool and image: %w", ErrNotFound, err)
 	case syscall.EPERM, syscall.EACCES:
 		return fmt.Errorf("%w client.%s: check its key and caps: %w", ErrRefused, c.cfg.User, err)
 	case syscall.ETIMEDOUT:
 		// Either no monitor answered, or all did and the lock's holder did not.
 		if c.reachable(ctx, mons) {
-			return fmt.Errorf("%w and does not answer: put it on Ceph's blocklist if it must go: %w", ErrInUse, err)
+			return fmt.Errorf("%w and does not answer; put that client on Ceph's blocklist if it must release the image: %w", ErrInUse, err)
 		}
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case syscall.EIO, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EINTR, syscall.ESHUTDOWN:

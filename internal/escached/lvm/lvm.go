@@ -79,7 +79,7 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 		} `json:"report"`
 	}
 	if err := json.Unmarshal(res.Stdout, &report); err != nil {
-		return Space{}, fmt.Errorf("vgs answered no JSON: %w", err)
+		return Space{}, fmt.Errorf("the output of vgs is not JSON: %w", err)
 	}
 	if len(report.Report) != 1 || len(report.Report[0].VG) != 1 {
 		return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
@@ -122,14 +122,14 @@ func parseVolumes(data []byte) ([]Volume, error) {
 		} `json:"report"`
 	}
 	if err := json.Unmarshal(data, &report); err != nil {
-		return nil, fmt.Errorf("lvs answered no JSON: %w", err)
+		return nil, fmt.Errorf("the output of lvs is not JSON: %w", err)
 	}
 	var out []Volume
 	for _, r := range report.Report {
 		for _, lv := range r.LV {
 			v := Volume{Name: lv.Name, Active: lv.Active == "active", Tags: map[string]string{}}
 			for tag := range strings.SplitSeq(lv.Tags, ",") {
-				if key, value, ok := DecodeTag(tag); ok {
+				if key, value, ok := decodeTag(tag); ok {
 					v.Tags[key] = value
 				}
 			}

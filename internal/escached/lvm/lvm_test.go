@@ -24,16 +24,16 @@ func (f *fakeRunner) Run(_ context.Context, c command.Command) (command.Result, 
 
 func TestTagsCarryAnyName(t *testing.T) {
 	for _, value := range []string{"", "plain", "-x", "mit Leerzeichen", "a,b", "größe", "a+b=c", "100%", "x/y", "\x01\xff"} {
-		tag := EncodeTag("image", value)
+		tag := encodeTag("image", value)
 		if strings.ContainsFunc(tag, func(r rune) bool { return r > 126 || r < 33 || strings.ContainsRune(`,"'%\`, r) }) {
 			t.Errorf("%q: LVM would refuse %q", value, tag)
 		}
-		if key, got, ok := DecodeTag(tag); !ok || key != "image" || got != value {
+		if key, got, ok := decodeTag(tag); !ok || key != "image" || got != value {
 			t.Errorf("%q came back as %q, %q, %v", value, key, got, ok)
 		}
 	}
 	for _, tag := range []string{"", "other", "escache.", "escache.x", "escache.x=+", "escache.x=+4", "escache.x=+zz", "escache.=v"} {
-		if _, _, ok := DecodeTag(tag); ok {
+		if _, _, ok := decodeTag(tag); ok {
 			t.Errorf("%q is not a tag of ours", tag)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 // bytes. A tag is "escache.KEY=VALUE". In VALUE, a byte that LVM may refuse is written as "+XX".
 const tagPrefix = "escache."
 
-// EncodeTag returns the tag of one pair. Keys are escached's own and need no encoding.
-func EncodeTag(key, value string) string {
+// encodeTag returns the tag of one pair. Keys are escached's own and need no encoding.
+func encodeTag(key, value string) string {
 	var b strings.Builder
 	b.WriteString(tagPrefix + key + "=")
 	for _, c := range []byte(value) {
@@ -27,8 +27,8 @@ func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' || c == '/' || c == ':'
 }
 
-// DecodeTag returns the key and value of a tag. ok is false if the tag is not escached's.
-func DecodeTag(tag string) (key, value string, ok bool) {
+// decodeTag returns the key and value of a tag. ok is false if the tag is not escached's.
+func decodeTag(tag string) (key, value string, ok bool) {
 	rest, ours := strings.CutPrefix(tag, tagPrefix)
 	key, enc, pair := strings.Cut(rest, "=")
 	if !ours || !pair || key == "" {
@@ -56,7 +56,7 @@ func DecodeTag(tag string) (key, value string, ok bool) {
 func encodeTags(tags map[string]string) map[string]bool {
 	out := make(map[string]bool, len(tags))
 	for k, v := range tags {
-		out[EncodeTag(k, v)] = true
+		out[encodeTag(k, v)] = true
 	}
 	return out
 }

@@ -32,9 +32,9 @@ func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
 // dirtyTimeout bounds reading all of a cache's metadata.
 const dirtyTimeout = time.Minute
 
-// Dirty implements cache.Engine. It runs CountDirty in a child.
+// Dirty implements cache.Engine. It runs countDirty in a child.
 func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
-	out, err := e.disks.Query(ctx, disk.Name, DirtyQuery, disk.Path, dirtyTimeout)
+	out, err := e.disks.Query(ctx, disk.Name, dirtyQuery, disk.Path, dirtyTimeout)
 	if err != nil {
 		return 0, err
 	}
@@ -46,7 +46,7 @@ func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
 }
 
 func printDirty(device io.ReaderAt, out io.Writer) error {
-	n, err := CountDirty(device, superblockAt)
+	n, err := countDirty(device, superblockAt)
 	if err == nil {
 		_, err = fmt.Fprintln(out, n)
 	}

@@ -137,7 +137,7 @@ func (h *host) find(at int64) (entry int, dirty bool) {
 }
 
 func (h *host) dirtyBlocks() int {
-	n, err := CountDirty(bytes.NewReader(h.disk), superblockAt)
+	n, err := countDirty(bytes.NewReader(h.disk), superblockAt)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, u
 		err = fmt.Errorf("%w: it is blank", errSuperblock)
 	}
 	if err != nil {
-		return fmt.Errorf("it was formatted, but %w; what was not written back is lost, it is not formatted again", err)
+		return fmt.Errorf("it was formatted, but %w; data that was not written back is lost, and the disk is not formatted again", err)
 	}
 	return nil
 }

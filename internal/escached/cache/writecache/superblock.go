@@ -55,10 +55,10 @@ func parseSuperblock(block []byte) (sb superblock, blank bool, err error) {
 	return sb, false, nil
 }
 
-// CountDirty returns how many bytes the cache at offset holds that its origin lacks. It applies the
+// countDirty returns how many bytes the cache at offset holds that its origin lacks. It applies the
 // kernel's rules of assembly: an entry counts if its sequence number is below the superblock's,
 // once for each of the origin's sectors. A blank superblock holds nothing.
-func CountDirty(dev io.ReaderAt, offset int64) (int64, error) {
+func countDirty(dev io.ReaderAt, offset int64) (int64, error) {
 	block := make([]byte, cache.BlockBytes)
 	if _, err := dev.ReadAt(block, offset); err != nil {
 		return 0, fmt.Errorf("read superblock: %w", err)

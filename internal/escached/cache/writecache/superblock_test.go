@@ -44,17 +44,17 @@ func TestCountDirtyFollowsTheKernelsRules(t *testing.T) {
 		"same sector twice":     {5, [][2]uint64{{8, 1}, {8, 4}}, 1},
 		"metadata over a chunk": {2, many, 70000},
 	} {
-		got, err := CountDirty(bytes.NewReader(image(c.seq, c.entries)), cache.BlockBytes)
+		got, err := countDirty(bytes.NewReader(image(c.seq, c.entries)), cache.BlockBytes)
 		if err != nil || got != c.blocks*cache.BlockBytes {
 			t.Errorf("%s: got %d, %v, want %d blocks", name, got, err, c.blocks)
 		}
 	}
-	if got, err := CountDirty(bytes.NewReader(make([]byte, 2<<20)), cache.BlockBytes); got != 0 || err != nil {
+	if got, err := countDirty(bytes.NewReader(make([]byte, 2<<20)), cache.BlockBytes); got != 0 || err != nil {
 		t.Errorf("blank: %d, %v", got, err)
 	}
 	bad := image(1, nil)
 	bad[cache.BlockBytes] = 0x22
-	if _, err := CountDirty(bytes.NewReader(bad), cache.BlockBytes); !errors.Is(err, cache.ErrCorrupt) {
+	if _, err := countDirty(bytes.NewReader(bad), cache.BlockBytes); !errors.Is(err, cache.ErrCorrupt) {
 		t.Errorf("foreign superblock: %v", err)
 	}
 }

@@ -72,7 +72,7 @@ func (t table) String() string {
 func parseTable(bytes int64, text string) (table, error) {
 	f := strings.Fields(text)
 	if len(f) < 5 || f[0] != "s" {
-		return table{}, fmt.Errorf("%q is no table of %s", text, target)
+		return table{}, fmt.Errorf("%q is not a table of %s", text, target)
 	}
 	t := table{bytes: bytes, origin: f[1], disk: f[2], options: cache.Options{Mode: cache.Writeback}}
 	o, words := &t.options, f[5:]

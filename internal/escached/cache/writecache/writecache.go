@@ -61,12 +61,12 @@ func New(dm Mapper, loops Loops, disks Disks) *Engine {
 	return &Engine{dm: dm, loops: loops, disks: disks}
 }
 
-// DirtyQuery is the name under which child.Main must know CountDirty.
-const DirtyQuery = "dirty"
+// dirtyQuery is the name under which child.Main must know countDirty.
+const dirtyQuery = "dirty"
 
 // Queries returns the functions that this engine runs in a child, by name.
 func Queries() map[string]func(device io.ReaderAt, out io.Writer) error {
-	return map[string]func(io.ReaderAt, io.Writer) error{DirtyQuery: printDirty}
+	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: printDirty}
 }
 
 // Modules returns the kernel modules that this engine needs.

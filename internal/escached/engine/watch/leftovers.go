@@ -77,8 +77,8 @@ func (w *Watcher) CleanUp(ctx context.Context, v volume.Volume) {
 		return
 	}
 	if err := w.UnmapAndDemote(ctx, v); err != nil {
-		w.log.Warn("what a connect left behind cannot be cleaned up yet", "pool", v.Pool, "image", v.Image, "error", err)
+		w.log.Warn("leftovers of a connect cannot be cleaned up yet", "pool", v.Pool, "image", v.Image, "error", err)
 		return
 	}
-	w.log.Warn("cleaned up what a connect left behind", "pool", v.Pool, "image", v.Image)
+	w.log.Warn("cleaned up the leftovers of a connect", "pool", v.Pool, "image", v.Image)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/pause"
 )
 
 // ErrOpen means that a loop device cannot be removed because it is open.
@@ -85,7 +86,7 @@ func backingNumber(device string) (uint64, error) {
 	defer func() { _ = file.Close() }() // it was only read
 	status, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
 	if err != nil {
-		return 0, fmt.Errorf("ask %s for what is behind it: %w", device, err)
+		return 0, fmt.Errorf("read the backing device of %s: %w", device, err)
 	}
 	return status.Rdevice, nil
 }
@@ -96,7 +97,7 @@ func deviceNumber(path string) (uint64, error) {
 		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, fmt.Errorf("%s is no block device", path)
+		return 0, fmt.Errorf("%s is not a block device", path)
 	}
 	return st.Rdev, nil
 }
@@ -144,10 +145,8 @@ func (c *Control) Detach(ctx context.Context, volume, backing string) error {
 		case time.Since(start) > detachTime:
 			return fmt.Errorf("%w: %s", ErrOpen, device)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(poll):
+		if err := pause.For(ctx, poll); err != nil {
+			return err
 		}
 	}
 }
