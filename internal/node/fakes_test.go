@@ -23,8 +23,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-// host is an escache host: its escached, its kernel's mounts and devices, and the Kubernetes API. It keeps what the real ones
-// keep, so a Service made anew over the same host is a restarted csi-node.
+// host is an escache host: its escached, its kernel's mounts and devices, and the Kubernetes API. It has all their state,
+// so a new Service over the same host is a restarted csi-node.
 type host struct {
 	mu       sync.Mutex
 	did      []string

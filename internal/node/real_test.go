@@ -65,8 +65,8 @@ func privately(t *testing.T) bool {
 	return false
 }
 
-// realService is the service with the real kernel's mounts, filesystems and devices; escached and the API are played, and a
-// volume's device is a loop device.
+// realService is the service with the real kernel's mounts, filesystems and devices. escached and the Kubernetes API are
+// fakes, and a volume's device is a loop device.
 func realService(h *host) *Service {
 	run := command.NewExec()
 	return New(Options{
@@ -300,7 +300,7 @@ func TestADamagedFilesystemIsReported(t *testing.T) {
 	}
 }
 
-// The kernel turns ext4 read-only at an error. Health tells it, and staging mounts it anew once no pod has it.
+// The kernel turns ext4 read-only at an error. Health reports that, and staging mounts it again once no pod uses it.
 func TestAFilesystemThatTurnedReadOnlyIsMountedAnew(t *testing.T) {
 	if !privately(t) {
 		return

@@ -62,7 +62,7 @@ func TestStageOfABlockVolumeOnlyConnects(t *testing.T) {
 	}
 }
 
-// Connecting takes long, and meanwhile the volume is taken from this node: what was connected is given back, and nobody has used it.
+// The volume is detached from this node while it connects: the device is stopped again, and nothing has used it.
 func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -83,7 +83,7 @@ func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
 	}
 }
 
-// Others write the record all the time; only an attachment that is over counts.
+// Other writers change the record all the time; only the end of the attachment makes the stage fail.
 func TestStageRecordsItsClientAgainstOtherWriters(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -215,7 +215,7 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// After a final error the kubelet does not unstage. Where the device cannot be taken down, the error must not be final.
+// After a final error the kubelet does not unstage. If the device cannot be stopped, the error must not be final.
 func TestStageIsNotFinalWhileTheDeviceStaysConnected(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -249,7 +249,7 @@ func TestStageRefusesAFormatWhoseAttachmentEndedMeanwhile(t *testing.T) {
 	if Code(err) != codes.FailedPrecondition || slices.Contains(h.did, "mkfs") {
 		t.Errorf("%v; did %q", err, h.did)
 	}
-	// A status that somebody wrote meanwhile is no reason to refuse.
+	// A change of the status in between is no reason to refuse.
 	h = newHost()
 	h.attached("v")
 	h.before["annotate"] = func() { h.volumes["v"].ResourceVersion = "dirty bytes" }

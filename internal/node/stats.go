@@ -1,10 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -132,18 +133,8 @@ func (s *Service) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorag
 	if err != nil {
 		add(csi.StorageHealthErrorType_STORAGE_UNREACHABLE, string(health.EscachedSilent), err.Error())
 	} else if !host.Healthy {
-		add(csi.StorageHealthErrorType_STORAGE_DEGRADED, "EscachedUnhealthy", errors.Join(reasonErrors(host.Reasons)...).Error())
+		add(csi.StorageHealthErrorType_STORAGE_DEGRADED, "EscachedUnhealthy",
+			cmp.Or(strings.Join(host.Reasons, "\n"), "escached gives no reason"))
 	}
 	return answer, nil
-}
-
-func reasonErrors(reasons []string) []error {
-	if len(reasons) == 0 {
-		return []error{errors.New("escached gives no reason")}
-	}
-	all := make([]error, 0, len(reasons))
-	for _, r := range reasons {
-		all = append(all, errors.New(r))
-	}
-	return all
 }

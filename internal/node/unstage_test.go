@@ -76,7 +76,7 @@ func TestUnstageSucceedsOnlyWhenClean(t *testing.T) {
 	}
 }
 
-// After a reboot the device is not there, and the replica may hold what Ceph has not.
+// After a reboot there is no device, and the replica may hold data that is not in Ceph.
 func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 	dirty, zero := int64(8192), int64(0)
 	rows := []struct {
@@ -140,7 +140,7 @@ func TestUnstageOfAVolumeThatIsGone(t *testing.T) {
 	}
 }
 
-// The host was cut off, and another has the volume by now: what is here is frozen, and must neither hang nor stay for ever.
+// The host was cut off, and another has the volume now: the frozen device must neither make the unstage hang nor stay.
 func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 	takenOver := func(h *host) {
 		record := &h.volumes["v"].Status

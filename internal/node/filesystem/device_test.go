@@ -70,7 +70,7 @@ func sh(t *testing.T, device, script string) {
 	}
 }
 
-// What is on a device decides alone; there is no record unless the row says so. Every device is read again after the
+// Only the content of the device decides; there is no record unless the row has one. Every device is read again after the
 // decision: nothing may have changed.
 func TestNeverFormatsOverAnything(t *testing.T) {
 	const ours, other = "5f6a0c5e-8a43-4b4f-9d53-0c7c5b0d0001", "5f6a0c5e-8a43-4b4f-9d53-0c7c5b0d0002"

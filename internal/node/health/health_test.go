@@ -67,7 +67,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// Taking a node off the list of outdated ones is allowed by nothing less than this.
+// Only this proof allows the watch to remove a node from the list of outdated ones.
 func TestIsCurrent(t *testing.T) {
 	rows := []struct {
 		name   string

@@ -74,7 +74,7 @@ func TestTheKubeletIsCalledWhenItWasToldOtherwise(t *testing.T) {
 			}
 		}
 		expect("before the kubelet has asked", 0)
-		// It asked before there was a group; whoever looks for the first time now finds one.
+		// The kubelet asked before there was a group; the first comparison finds one.
 		host.reported, host.asked = Info{MaxVolumes: 7}, true
 		expect("reported before the group was made", 1)
 		expect("not come yet", 1)

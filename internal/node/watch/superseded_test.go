@@ -22,10 +22,10 @@ func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
-			w := settled(t)
+			w := healthyWorld(t)
 			w.object.Status.Epoch, w.status.Epoch = 5, 5
 			row.change(w)
-			w.looks(4)
+			w.polls(4)
 			if !slices.Equal(w.abandoned, row.asked) {
 				t.Errorf("gave up in epochs %v, want %v", w.abandoned, row.asked)
 			}
@@ -34,11 +34,11 @@ func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
 }
 
 func TestGivingUpIsTriedAgainWhenItFails(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	w.takeOver("n2")
 	w.abandonError = &escache.Problem{Code: escache.CodeBusy}
-	w.looks(10)
+	w.polls(10)
 	if n := len(w.abandoned); n < 3 || n > 4 {
-		t.Errorf("tried %d times in ten looks", n)
+		t.Errorf("tried %d times in ten polls", n)
 	}
 }

@@ -16,11 +16,11 @@ import (
 
 func TestAConnectedVolumeIsWrittenOnceAndThenLeftAlone(t *testing.T) {
 	w := newWorld(t)
-	w.looks(1)
+	w.polls(1)
 	if w.writes != 1 || w.object.Status.ClientAddress != "10.0.0.1:0/7" || w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
 		t.Errorf("%d writes, %+v", w.writes, w.object.Status)
 	}
-	w.looks(1000)
+	w.polls(1000)
 	if w.writes != 1 || w.reads != 1 || len(w.events) != 0 {
 		t.Errorf("while nothing changed: %d writes, %d reads, events %q", w.writes, w.reads, w.events)
 	}
@@ -33,7 +33,7 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 		end       func(w *world)
 		condition string
 		reason    string
-		looks     int // within five seconds: at most two
+		polls     int // within five seconds: at most two
 	}{
 		{"peer lost", (*world).lose, (*world).find, v1alpha1.ConditionRedundant, "PeerLost", 1},
 		{"frozen", func(w *world) { w.status.IOSuspended = true }, func(w *world) { w.status.IOSuspended = false },
@@ -48,18 +48,18 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
-			w := settled(t)
+			w := healthyWorld(t)
 			row.begin(w)
-			w.looks(row.looks)
+			w.polls(row.polls)
 			if w.condition(row.condition) != "False "+row.reason || !slices.Equal(w.events, []string{row.reason}) {
 				t.Fatalf("%s, events %q", w.condition(row.condition), w.events)
 			}
-			w.looks(50)
+			w.polls(50)
 			if len(w.events) != 1 || w.writes > 2 { // the full cache's number is written once more, ten seconds later
 				t.Errorf("while it lasts: events %q, %d writes", w.events, w.writes)
 			}
 			row.end(w)
-			w.looks(misses)
+			w.polls(misses)
 			if got := w.condition(row.condition); got[:4] != "True" || !slices.Equal(w.events, []string{row.reason, "Recovered"}) {
 				t.Errorf("%s, events %q", got, w.events)
 			}
@@ -67,12 +67,12 @@ func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
 	}
 }
 
-// I/O that ends is no stall, however much is under way.
+// I/O that completes is no stall, however much is in flight.
 func TestABusyCephIsNotStalled(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	for i := range uint64(20) {
 		w.progress = blockdev.Progress{Completed: i, InFlight: 64}
-		w.looks(1)
+		w.polls(1)
 	}
 	if len(w.events) != 0 {
 		t.Errorf("events %q", w.events)
@@ -80,22 +80,22 @@ func TestABusyCephIsNotStalled(t *testing.T) {
 }
 
 func TestWhatComesAndGoesDoesNotFlood(t *testing.T) {
-	w := settled(t)
-	for range 50 { // every other look: one trouble
+	w := healthyWorld(t)
+	for range 50 { // every other poll: one problem
 		w.lose()
-		w.looks(1)
+		w.polls(1)
 		w.find()
-		w.looks(1)
+		w.polls(1)
 	}
 	if len(w.events) != 1 {
 		t.Errorf("flapping fast: events %q", w.events)
 	}
-	w = settled(t)
+	w = healthyWorld(t)
 	for range 50 { // slow enough to recover each time
 		w.lose()
-		w.looks(1)
+		w.polls(1)
 		w.find()
-		w.looks(misses)
+		w.polls(misses)
 	}
 	if len(w.events) > 2*eventLimit {
 		t.Errorf("flapping slowly: %d events in five minutes", len(w.events))
@@ -105,28 +105,28 @@ func TestWhatComesAndGoesDoesNotFlood(t *testing.T) {
 func TestAFreshVolumeMayTakeAMomentToFindItsPeer(t *testing.T) {
 	w := newWorld(t)
 	w.lose()
-	w.looks(1)
+	w.polls(1)
 	w.find()
-	w.looks(5)
+	w.polls(5)
 	if len(w.events) != 0 {
 		t.Errorf("events %q", w.events)
 	}
 	w = newWorld(t)
 	w.lose()
-	w.looks(2)
+	w.polls(2)
 	if !slices.Equal(w.events, []string{"PeerLost"}) {
 		t.Errorf("a peer that stays away: events %q", w.events)
 	}
 }
 
 func TestWhatIsOverTogetherIsToldTogether(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	w.lose()
 	w.status.IOSuspended = true
-	w.looks(1)
+	w.polls(1)
 	w.find()
 	w.status.IOSuspended = false
-	w.looks(misses)
+	w.polls(misses)
 	if !slices.Equal(w.events, []string{"IOFrozen", "PeerLost", "Recovered"}) {
 		t.Errorf("events %q", w.events)
 	}
@@ -136,48 +136,48 @@ func TestWhatIsOverTogetherIsToldTogether(t *testing.T) {
 }
 
 func TestARestartReportsNothingTwice(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	w.lose()
-	w.looks(1)
+	w.polls(1)
 	w.events = nil
 	w.restart()
-	w.looks(5)
+	w.polls(5)
 	if len(w.events) != 0 {
 		t.Errorf("again: %q", w.events)
 	}
 	w.find()
-	w.looks(misses)
+	w.polls(misses)
 	if !slices.Equal(w.events, []string{"Recovered"}) || w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
 		t.Errorf("events %q, %s", w.events, w.condition(v1alpha1.ConditionRedundant))
 	}
 }
 
 func TestTroubleIsWrittenOnceTheAPIAnswersAgain(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	w.apiDown = true
 	w.lose()
-	w.looks(3)
+	w.polls(3)
 	w.apiDown = false
-	w.looks(1)
+	w.polls(1)
 	if w.condition(v1alpha1.ConditionRedundant) != "False PeerLost" {
 		t.Error(w.condition(v1alpha1.ConditionRedundant))
 	}
 }
 
 func TestNumbersAreWrittenAtMostOnceInTenSeconds(t *testing.T) {
-	w := settled(t)
-	w.looks(10)
+	w := healthyWorld(t)
+	w.polls(10)
 	for i := range int64(60) { // two minutes of a busy writer
 		dirty := 4096 * (i + 1)
 		w.status.DirtyBytes = &dirty
-		w.looks(1)
+		w.polls(1)
 	}
 	if w.writes < 10 || w.writes > 13 {
 		t.Errorf("%d writes in two minutes", w.writes)
 	}
 	w.status.DirtyBytes = new(int64)
 	flushed := w.now
-	w.looks(6)
+	w.polls(6)
 	if w.object.Status.DirtyBytes != 0 || w.object.Status.LastFlushTime == nil || w.object.Status.LastFlushTime.Sub(flushed) > 3*Interval {
 		t.Errorf("%+v", w.object.Status)
 	}
@@ -186,12 +186,12 @@ func TestNumbersAreWrittenAtMostOnceInTenSeconds(t *testing.T) {
 func TestConditionsOfOthersAreKept(t *testing.T) {
 	w := newWorld(t)
 	w.object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageThere"}}
-	w.looks(1)
+	w.polls(1)
 	w.lose()
 	// The controller writes between our read and our write.
 	meta.SetStatusCondition(&w.object.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Deleting"})
 	w.touch()
-	w.looks(2)
+	w.polls(2)
 	if w.condition(v1alpha1.ConditionReady) != "False Deleting" || w.condition(v1alpha1.ConditionRedundant) != "False PeerLost" {
 		t.Errorf("%+v", w.object.Status.Conditions)
 	}
@@ -201,7 +201,7 @@ func TestOnlyTheAttachedNodeSpeaksForAVolume(t *testing.T) {
 	w := newWorld(t)
 	w.object.Status.AttachedNode = "n2"
 	w.lose()
-	w.looks(5)
+	w.polls(5)
 	if w.writes != 0 {
 		t.Errorf("%d writes", w.writes)
 	}
@@ -209,36 +209,36 @@ func TestOnlyTheAttachedNodeSpeaksForAVolume(t *testing.T) {
 
 func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 	t.Run("the peer's, until it is current again", func(t *testing.T) {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.status.Peers[0].DiskState = "Diskless"
-		w.looks(1)
+		w.polls(1)
 		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 		w.find()
-		w.looks(1)
+		w.polls(1)
 		if len(w.object.Status.Outdated) != 0 {
 			t.Errorf("still outdated: %q", w.object.Status.Outdated)
 		}
 	})
 	t.Run("this node's", func(t *testing.T) {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.status.DiskState = "Diskless"
-		w.looks(2)
+		w.polls(2)
 		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 	})
 	t.Run("not the only one that is left", func(t *testing.T) {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.status.DiskState, w.status.Peers[0].DiskState = "Diskless", "Diskless"
-		w.looks(2)
+		w.polls(2)
 		if len(w.object.Status.Outdated) != 0 {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 	})
 	onRecord := func(t *testing.T) *world {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.object.Status.Outdated = []string{"n2"}
 		w.touch()
 		w.watch.Recorded(w.object.DeepCopy())
@@ -247,7 +247,7 @@ func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 	}
 	t.Run("this node's, in the place of a peer that has everything and was not taken off yet", func(t *testing.T) {
 		w := onRecord(t)
-		w.looks(2)
+		w.polls(2)
 		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
@@ -260,18 +260,18 @@ func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 		t.Run("not this node's while the peer on record "+state, func(t *testing.T) {
 			w := onRecord(t)
 			change(w)
-			w.looks(2)
+			w.polls(2)
 			if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
 				t.Errorf("outdated: %q", w.object.Status.Outdated)
 			}
 		})
 	}
 	t.Run("not by a node that does not have the volume", func(t *testing.T) {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.status.Peers[0].DiskState = "Diskless"
 		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
 		w.touch()
-		w.looks(2)
+		w.polls(2)
 		if len(w.object.Status.Outdated) != 0 {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
@@ -280,25 +280,25 @@ func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 
 func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 	outdated := func(t *testing.T) *world {
-		w := settled(t)
+		w := healthyWorld(t)
 		w.lose()
-		w.looks(1)
+		w.polls(1)
 		w.object.Status.Outdated = []string{"n2"} // as the arbiter does
 		w.touch()
 		w.watch.Recorded(w.object.DeepCopy())
-		w.looks(1)
+		w.polls(1)
 		return w
 	}
 	t.Run("resync", func(t *testing.T) {
 		w := outdated(t)
 		w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState, w.status.SyncedPercent = "SyncSource", "Inconsistent", 50
-		w.looks(5)
+		w.polls(5)
 		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
 			t.Error("off the list during the resync")
 		}
 		w.find()
 		w.status.SyncedPercent = 100
-		w.looks(1)
+		w.polls(1)
 		if len(w.object.Status.Outdated) != 0 {
 			t.Errorf("still outdated: %q", w.object.Status.Outdated)
 		}
@@ -307,7 +307,7 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		w := outdated(t)
 		w.find()
 		w.beforeStatus = w.lose
-		w.looks(1)
+		w.polls(1)
 		if len(w.object.Status.Outdated) != 1 {
 			t.Error("off the list although it was lost again")
 		}
@@ -316,7 +316,7 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		w := outdated(t)
 		w.find()
 		w.beforeStatus = w.touch // the arbiter's grant changes the object; the status was read just before
-		w.looks(1)
+		w.polls(1)
 		if len(w.object.Status.Outdated) != 1 {
 			t.Error("off the list in spite of a newer grant")
 		}
@@ -326,7 +326,7 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		w.find()
 		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
 		w.touch()
-		w.looks(3)
+		w.polls(3)
 		if len(w.object.Status.Outdated) != 1 {
 			t.Error("a node that does not have the volume changed its list")
 		}
@@ -336,7 +336,7 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		w.find()
 		w.object.Status.Epoch = 4
 		w.touch()
-		w.looks(3)
+		w.polls(3)
 		if len(w.object.Status.Outdated) != 1 {
 			t.Error("a look of an older epoch changed the list")
 		}
@@ -345,7 +345,7 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		w := outdated(t)
 		w.restart()
 		w.find()
-		w.looks(1)
+		w.polls(1)
 		if len(w.object.Status.Outdated) != 0 {
 			t.Error("a restarted csi-node does not take it off")
 		}
@@ -353,18 +353,18 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 }
 
 func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
-	w := settled(t)
+	w := healthyWorld(t)
 	w.lose()
-	w.looks(1)
+	w.polls(1)
 	w.gone = true
 	w.object.Status.AttachedNode = ""
 	w.touch()
-	w.looks(1)
+	w.polls(1)
 	if got := w.condition(v1alpha1.ConditionRedundant); got != "True TwoCopies" {
 		t.Error(got)
 	}
 	writes := w.writes
-	w.looks(10)
+	w.polls(10)
 	if w.writes != writes {
 		t.Error("goes on writing")
 	}
@@ -375,7 +375,7 @@ func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
 	if got := w.watch.pause(0); got != idleInterval {
 		t.Errorf("without volumes: %s", got)
 	}
-	w.looks(1)
+	w.polls(1)
 	if got := w.watch.pause(100 * time.Millisecond); got != Interval {
 		t.Errorf("with one: %s", got)
 	}

@@ -62,17 +62,17 @@ func (w *world) restart() {
 	})
 }
 
-func (w *world) looks(n int) {
+func (w *world) polls(n int) {
 	for range n {
 		w.watch.poll(w.t.Context())
 		w.now = w.now.Add(Interval)
 	}
 }
 
-// settled is a world whose volume has been connected and well for a while.
-func settled(t *testing.T) *world {
+// healthyWorld is a world whose volume has been connected and well for a while.
+func healthyWorld(t *testing.T) *world {
 	w := newWorld(t)
-	w.looks(6)
+	w.polls(6)
 	w.reads, w.writes, w.events = 0, 0, nil
 	return w
 }
