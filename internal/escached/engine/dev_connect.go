@@ -214,7 +214,7 @@ func identify(v volume.Volume, req escache.ConnectRequest, image krbd.Device) (v
 	for _, want := range []string{req.ImageID, v.ImageID} {
 		if want != "" && want != image.ImageID {
 			return v, v.Fail(escache.CodeIdentityMismatch,
-				"Ceph's image has id %s, not %s; the image was replaced by another one of the same name, and this cache belongs to the old one",
+				"Ceph's image has id %s, not %s; the image was replaced by a new one of this name, and this cache belongs to the old one",
 				image.ImageID, want)
 		}
 	}

@@ -86,7 +86,7 @@ func (w *world) setDirty(bytes int64) {
 func (w *world) blocks(path string) []byte { return w.caches.Raw(path) }
 
 // looked counts what a poll must not do: reports of LVM and looks at disks.
-func (w *world) looked() int { return w.reports + w.caches.Looks }
+func (w *world) looked() int { return w.reports + w.caches.Scans }
 
 type worldKernel struct{}
 

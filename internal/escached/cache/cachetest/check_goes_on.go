@@ -14,8 +14,8 @@ type lifeStep struct {
 	held bool
 }
 
-// life brings a cache up and down again, with a call of every method that changes something. It
-// writes three blocks filled with mark, of which the last is still dirty at the end.
+// life assembles and removes a cache, and calls every method that changes something. It writes three
+// blocks filled with mark. The last is still dirty at the end.
 func (s *suite) life(mark byte) []lifeStep {
 	name := s.name()
 	write := func(number int64) func(context.Context) error {
@@ -104,7 +104,7 @@ func (s *suite) stopAt(b Breaker, step lifeStep, n int, kill bool) bool {
 	return broke
 }
 
-// afterwards is what the contract asks of a caller after an error or a restart.
+// afterwards does what a caller must do after an error or a restart.
 func (s *suite) afterwards() {
 	s.Helper()
 	if _, there := s.find(); there {

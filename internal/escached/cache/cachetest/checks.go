@@ -1,6 +1,7 @@
 package cachetest
 
-// Checks lists the contract. Each check has a mutant in mutants_test.go that it catches.
+// Checks returns the rules of the contract. mutants_test.go has a broken engine for each, which the
+// check must catch.
 func Checks() []Check {
 	var out []Check
 	for _, c := range []struct {

@@ -10,20 +10,20 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Fake is a host with a cache engine in memory. It passes the contract, so what its users see is
-// what they see of a real engine. All caches use one engine, and all are gone after Reboot, but not
-// what is on their disks.
+// Fake is a host with a cache engine in memory. It passes the contract, so it behaves for its users as
+// a real engine does. Reboot removes all caches, but the contents of their disks stay.
 type Fake struct {
-	// Step is called before every change with what the change is. Its error stops the change.
+	// Step is called before every change, with a description of the change. If it returns an error,
+	// the change does not happen.
 	Step func(what string) error
 	// Alias returns the one path of a disk that has several.
 	Alias func(path string) string
 	// Number returns an origin's device number from its path.
 	Number func(path string) string
-	// DirtyErr is what the engine answers when it should count what is dirty on a disk.
+	// DirtyErr is the error that Dirty returns, if it is not nil.
 	DirtyErr error
-	// Looks counts how often the engine counted what is dirty on a disk.
-	Looks int
+	// Scans counts calls of Dirty.
+	Scans int
 
 	mu      sync.Mutex
 	resumed *sync.Cond
@@ -50,14 +50,14 @@ type assembled struct {
 
 const (
 	rawBytes = 2 << 20
-	// fakeBlocks is how many blocks a cache has room for.
+	// fakeBlocks is the number of blocks of a cache.
 	fakeBlocks = 1000
 	devDir     = "/dev/fake/"
 )
 
 var metadata = []byte("the fake engine's metadata")
 
-// NewFake returns a host on which every path is a disk or an origin as it is needed.
+// NewFake returns a host. Every path on it is a blank disk or origin when it is first used.
 func NewFake() *Fake {
 	f := &Fake{
 		Step: func(string) error { return nil }, Alias: func(path string) string { return path },
@@ -92,15 +92,15 @@ func (f *Fake) cache(name string) (*assembled, error) {
 	return c, nil
 }
 
-// Raw returns the start of a disk, which the caller may change: one MiB of escached's own, then the
-// engine's metadata.
+// Raw returns the start of a disk: the MiB of escached's header, then the engine's metadata. The caller
+// may change it.
 func (f *Fake) Raw(path string) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.disk(path).raw
 }
 
-// SetDirty leaves a cache on a disk of which this many bytes are dirty.
+// SetDirty writes a cache with this many dirty bytes to a disk.
 func (f *Fake) SetDirty(path string, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func (f *Fake) SetDirty(path string, bytes int64) {
 	}
 }
 
-// Alter changes what the engine says of a cache.
+// Alter changes the state that States returns for a cache.
 func (f *Fake) Alter(name string, alter func(*cache.State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +130,7 @@ func (f *Fake) Assembled() []string {
 	return names
 }
 
-// Reboot takes all caches away at once.
+// Reboot removes all caches at once.
 func (f *Fake) Reboot() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *Fake) Unused(_ context.Context, d cache.Disk) (bool, error) {
 func (f *Fake) Dirty(_ context.Context, d cache.Disk) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.Looks++
+	f.Scans++
 	on := f.disk(d.Path)
 	switch {
 	case f.DirtyErr != nil:

@@ -43,7 +43,7 @@ func (f *Fake) Retry(_ context.Context, name string) error {
 	return f.reload(name, c, func(*cache.State) {})
 }
 
-// reload changes a cache while its I/O stands still, and clears a failure.
+// reload changes a cache while its I/O is suspended, and clears a failure.
 func (f *Fake) reload(name string, c *assembled, alter func(*cache.State)) error {
 	if err := f.change("suspend " + name); err != nil {
 		return err
@@ -128,7 +128,7 @@ type breaker struct {
 	broke bool
 }
 
-// Killed is what a change panics with when the engine is killed in it.
+// Killed is the value of the panic that simulates a killed process.
 type Killed struct{}
 
 var errBroken = errors.New("broken off by the test")

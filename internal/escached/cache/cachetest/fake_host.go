@@ -11,14 +11,14 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Where the Fake has its own disk and origin, for the contract's checks.
+// Paths of the disk and the origin that the contract's checks use.
 const (
 	fakeName   = "escache-fake"
 	fakeDisk   = "/dev/disk"
 	fakeOrigin = "/dev/origin"
 )
 
-// Engine implements Host: the Fake keeps nothing that a process would lose.
+// Engine implements Host. It returns the Fake itself, which has no state that a process would lose.
 func (f *Fake) Engine() cache.Engine { return f }
 
 // Spec implements Host.
@@ -66,7 +66,7 @@ func (f *Fake) Open(path string) (File, error) {
 	return rawFile{f.disk(path)}, nil
 }
 
-// fakeFile is a cache's device, open.
+// fakeFile is an open device of a cache.
 type fakeFile struct {
 	f  *Fake
 	of *assembled

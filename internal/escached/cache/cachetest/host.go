@@ -1,5 +1,5 @@
-// Package cachetest holds the contract of cache.Engine as tests that any engine must pass, and
-// Fake, an engine in memory for the tests of its users.
+// Package cachetest has the contract of cache.Engine, as tests that every engine must pass. It also has
+// Fake, an engine in memory for the tests of code that uses an engine.
 package cachetest
 
 import (
@@ -10,15 +10,15 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Host is where an engine under test runs: one disk and one origin, both blank at the start.
+// Host is the host of an engine under test. It has one disk and one origin, both blank at the start.
 type Host interface {
-	// Engine returns an engine that knows nothing yet, as in a new process on the same host.
+	// Engine returns a new engine, as a new process on the same host would have.
 	Engine() cache.Engine
 	// Spec names the disk and the origin. Its options are zero.
 	Spec() cache.Spec
-	// OriginNumber is the origin's device number, MAJOR:MINOR.
+	// OriginNumber returns the origin's device number, MAJOR:MINOR.
 	OriginNumber() string
-	// Open opens a cache's device, the disk or the origin, past every other cache.
+	// Open opens a cache's device, the disk or the origin, past the page cache.
 	Open(path string) (File, error)
 	// Refuse makes the origin refuse all writes from now on, or take them again.
 	Refuse(refuse bool)
@@ -34,12 +34,12 @@ type File interface {
 	io.Closer
 }
 
-// Breaker is a Host that can stop an engine half way.
+// Breaker is a Host that can stop an engine in the middle of a call.
 type Breaker interface {
 	Host
 
-	// BreakAt makes the n-th change from now on fail, or panic if kill is true; n is from 1. Broke
-	// reports whether it came to that, and ends it.
+	// BreakAt makes the n-th change from now on fail, or panic if kill is true. n starts at 1. Broke
+	// reports whether that change was reached, and cancels BreakAt.
 	BreakAt(n int, kill bool)
 	Broke() bool
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// suite is one check at work: a host, an engine on it, and what the checks do again and again.
+// suite runs one check: it has a host, an engine on it, and the steps that checks share.
 type suite struct {
 	T
 
@@ -27,7 +27,7 @@ func newSuite(t T, h Host) *suite {
 
 func (s *suite) name() string { return s.spec.Disk.Name }
 
-// must ends the check after an error.
+// must ends the check if err is an error.
 func (s *suite) must(what string, err error) {
 	s.Helper()
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *suite) must(what string, err error) {
 	}
 }
 
-// refused reports an error that is not the one wanted.
+// refused fails the check unless err is the error wanted.
 func (s *suite) refused(what string, err, want error) {
 	s.Helper()
 	if !errors.Is(err, want) {
@@ -56,7 +56,7 @@ func (s *suite) assemble() {
 	s.must("Assemble", err)
 }
 
-// assembled brings a new cache up.
+// assembled prepares and assembles a new cache.
 func (s *suite) assembled() {
 	s.Helper()
 	s.prepared()
@@ -76,7 +76,7 @@ func (s *suite) find() (cache.State, bool) {
 	return state, ok
 }
 
-// state ends the check if there is no cache.
+// state returns the state of the cache. It ends the check if there is none.
 func (s *suite) state() cache.State {
 	s.Helper()
 	state, ok := s.find()
@@ -105,7 +105,7 @@ func (s *suite) onDisk(when string, want int64) {
 
 func filled(with byte) []byte { return bytes.Repeat([]byte{with}, cache.BlockBytes) }
 
-// try writes one block to a device and returns the device's answer.
+// try writes one block to a device and returns the error of the write.
 func (s *suite) try(path string, number int64, with byte) error {
 	s.Helper()
 	f, err := s.h.Open(path)
@@ -119,7 +119,7 @@ func (s *suite) write(number int64, with byte) {
 	s.must("write", s.try(s.state().Path, number, with))
 }
 
-// holds checks a block of the cache's device, the disk or the origin.
+// holds checks the content of one block of the cache's device, the disk or the origin.
 func (s *suite) holds(what, path string, number int64, want byte) {
 	s.Helper()
 	if got := s.block(path, number); !slices.Equal(got, filled(want)) {
@@ -146,5 +146,5 @@ func (s *suite) put(number int64, block []byte) {
 	s.must("write to the disk", errors.Join(err, f.Close()))
 }
 
-// restart gives the check an engine that remembers nothing.
+// restart replaces the engine by a new one, as after a restart of the process.
 func (s *suite) restart() { s.e = s.h.Engine() }
