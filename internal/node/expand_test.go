@@ -105,16 +105,18 @@ func TestVolumeHealth(t *testing.T) {
 		}
 		return answer.GetVolumeHealth().GetHealthStatuses()
 	}
-	h.status["v"].DiskState, h.status["v"].SyncedPercent = "UpToDate", 100
-	h.status["v"].Peers = []escache.Peer{{Name: "n2", ConnectionState: "Connected", DiskState: "UpToDate"}}
+	h.change("v", func(s *escache.VolumeStatus) {
+		s.DiskState, s.SyncedPercent = escache.DiskUpToDate, 100
+		s.Peers = []escache.Peer{{Name: "n2", ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate}}
+	})
 	if got := ask(); len(got) != 0 {
 		t.Errorf("healthy: %v", got)
 	}
-	h.status["v"].IOSuspended = true
+	h.change("v", frozen)
 	if got := ask(); len(got) != 1 || got[0].GetStatus() != csi.VolumeHealthErrorType_INACCESSIBLE || got[0].GetReason() != "IOFrozen" {
 		t.Errorf("frozen: %v", got)
 	}
-	h.status["v"].IOSuspended = false
+	h.change("v", func(s *escache.VolumeStatus) { s.IOSuspended = false })
 	h.table[0].TurnedReadOnly = true
 	if got := ask(); len(got) != 1 || got[0].GetReason() != "FilesystemReadOnly" {
 		t.Errorf("read-only: %v", got)

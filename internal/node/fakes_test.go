@@ -15,6 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/node/blockdev"
@@ -35,8 +36,9 @@ type host struct {
 	groups  []v1alpha1.NodeGroup
 	version int
 
-	status   map[string]*escache.VolumeStatus // by image
-	contents map[string]fs.Content            // by device
+	escached *escachetest.Host
+	minors   map[string]uint32     // by image
+	contents map[string]fs.Content // by device
 	// devices are real ones for volumes that have one; connecting a volume then answers with its.
 	devices map[string]string
 	made    func(name string)
@@ -48,7 +50,7 @@ type host struct {
 func newHost() *host {
 	return &host{
 		failures: map[string]error{}, before: map[string]func(){}, volumes: map[string]*v1alpha1.CacheVolume{},
-		status: map[string]*escache.VolumeStatus{}, contents: map[string]fs.Content{}, dead: map[blockdev.Number]bool{},
+		escached: escachetest.Alone("n1", "10.0.0.1", 1<<40), minors: map[string]uint32{}, contents: map[string]fs.Content{}, dead: map[blockdev.Number]bool{},
 	}
 }
 
@@ -59,8 +61,10 @@ func (h *host) service() *Service {
 }
 
 // attached adds a volume that is attached to n1 in epoch 3, with a blank device and a clean standby replica.
-func (h *host) attached(name string) {
-	zero := int64(0)
+func (h *host) attached(name string) { h.attachedOf(name, 1<<30) }
+
+// attachedOf is attached with a device of another size.
+func (h *host) attachedOf(name string, size int64) {
 	v := &v1alpha1.CacheVolume{}
 	v.Name, v.ResourceVersion = name, "1"
 	v.Spec = v1alpha1.CacheVolumeSpec{
@@ -70,8 +74,15 @@ func (h *host) attached(name string) {
 		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, ImageID: "id-" + name,
 	}
 	h.volumes[name] = v
-	h.status[name] = &escache.VolumeStatus{
-		VolumeRef: escache.VolumeRef{Pool: "p", Image: name}, State: escache.StateStandby, Role: escache.RoleSecondary, DirtyBytes: &zero, SizeBytes: 1 << 30,
+	if _, known := h.minors[name]; !known {
+		h.minors[name] = uint32(len(h.minors))
+	}
+	minor := int(h.minors[name])
+	if err := h.escached.PutReplica(context.Background(), escache.ReplicaRequest{
+		VolumeRef: refOf(name), ImageID: v.Status.ImageID, SizeBytes: size, CacheBytes: 1 << 30, Port: 7800 + minor, Minor: minor,
+		Nodes: []escache.ReplicaNode{{Name: "n1", Address: "10.0.0.1"}, {Name: "n2", Address: "10.0.0.2"}},
+	}); err != nil {
+		panic(err)
 	}
 	h.contents[h.device(name)] = fs.Content{Surface: fs.Surface{Scanned: true, Blank: true}}
 }
@@ -153,98 +164,6 @@ func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status ma
 
 func (h *host) Groups(context.Context) ([]v1alpha1.NodeGroup, error) {
 	return h.groups, h.step("groups", "")
-}
-
-func (h *host) Node(context.Context) (*escache.Node, error) {
-	return &escache.Node{Name: "n1", Healthy: true, MaxVolumes: 64}, h.step("node", "")
-}
-
-func (h *host) VolumeStatus(_ context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error) {
-	if err := h.step("status", ref.Image); err != nil {
-		return nil, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s, ok := h.status[ref.Image]; ok {
-		is := *s
-		return &is, nil
-	}
-	return &escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent}, nil
-}
-
-func (h *host) DevConnect(_ context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error) {
-	if err := h.step("connect", r.Image); err != nil {
-		return nil, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.status[r.Image]
-	s.State, s.Role, s.Device, s.Epoch, s.Mode = escache.StateConnected, escache.RolePrimary, h.device(r.Image), r.Epoch, r.Options.Mode
-	return &escache.ConnectResponse{Device: s.Device, ImageID: "id-" + r.Image, ClientAddress: "10.0.0.1:0/7"}, nil
-}
-
-func (h *host) Flush(_ context.Context, r escache.FlushRequest) (*escache.FlushResponse, error) {
-	if err := h.step("flush", r.Image); err != nil {
-		return nil, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.status[r.Image]
-	if s.Device == "" {
-		return nil, &escache.Problem{Code: escache.CodeNotConnected}
-	}
-	if h.failures["slow flush"] != nil {
-		return &escache.FlushResponse{DirtyBytes: 4096}, nil
-	}
-	zero := int64(0)
-	s.DirtyBytes = &zero
-	return &escache.FlushResponse{Clean: true}, nil
-}
-
-func (h *host) Stop(_ context.Context, ref escache.VolumeRef) error {
-	if err := h.step("stop", ref.Image); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.status[ref.Image]
-	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
-		return &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "it is open"}
-	}
-	if s.DirtyBytes == nil || *s.DirtyBytes > 0 {
-		return &escache.Problem{Code: escache.CodeDirty, Detail: "it is dirty"}
-	}
-	s.State, s.Role, s.Device = escache.StateStandby, escache.RoleSecondary, ""
-	return nil
-}
-
-func (h *host) Abandon(_ context.Context, ref escache.VolumeRef, epoch int64) error {
-	if err := h.step("abandon", ref.Image); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s, record := h.status[ref.Image], h.volumes[ref.Image].Status
-	if epoch <= s.Epoch || record.Epoch < epoch || !record.IsOutdated("n1") {
-		return &escache.Problem{Code: "not_superseded"}
-	}
-	s.IOSuspended = false
-	if n, err := h.number(h.device(ref.Image)); err == nil && len(mounts.Of(h.table, n)) > 0 {
-		return &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "it is open"}
-	}
-	s.State, s.Role, s.Device = escache.StateStandby, escache.RoleSecondary, ""
-	return nil
-}
-
-func (h *host) Resize(_ context.Context, ref escache.VolumeRef, size int64) error {
-	if err := h.step("resize", ref.Image); err != nil {
-		return err
-	}
-	h.status[ref.Image].SizeBytes = size
-	if h.resized != nil {
-		h.resized(ref.Image, size)
-	}
-	return nil
 }
 
 func (h *host) Table() ([]mounts.Entry, error) {
@@ -345,7 +264,7 @@ func (h *host) Check(_ context.Context, volume, _, _ string) string {
 	return "e2fsck says: bad magic number"
 }
 
-// Number: a volume's device is 252:LENGTH-OF-NAME while it is connected.
+// Number: a volume's device is 252:MINOR while it is connected.
 func (h *host) Number(path string) (blockdev.Number, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -353,12 +272,12 @@ func (h *host) Number(path string) (blockdev.Number, error) {
 }
 
 func (h *host) number(path string) (blockdev.Number, error) {
-	s, ok := h.status[filepath.Base(path)]
-	if !ok || filepath.Dir(path) != "/dev/escache/p" || s.Device == "" {
+	name := filepath.Base(path)
+	minor, ok := h.minors[name]
+	if !ok || filepath.Dir(path) != "/dev/escache/p" || h.status(name).Device == "" {
 		return blockdev.Number{}, &os.PathError{Op: "stat", Path: path, Err: os.ErrNotExist}
 	}
-	index := uint32(slices.Index(slices.Sorted(maps.Keys(h.status)), filepath.Base(path)))
-	return blockdev.Number{Major: 252, Minor: index}, nil
+	return blockdev.Number{Major: 252, Minor: minor}, nil
 }
 
 func (h *host) Dead(n blockdev.Number) bool { return h.dead[n] }

@@ -104,7 +104,8 @@ func TestPublishRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			codes.FailedPrecondition, "call NodeStageVolume first"},
 		{"block, not connected", func(h *host, r *csi.NodePublishVolumeRequest) {
 			h.take(r.GetStagingTargetPath())
-			h.status["v"].Device, r.VolumeCapability = "", blockCapability()
+			h.change("v", disconnected)
+			r.VolumeCapability = blockCapability()
 		}, codes.FailedPrecondition, "call NodeStageVolume first"},
 		{"block, staged as a filesystem", func(_ *host, r *csi.NodePublishVolumeRequest) { r.VolumeCapability = blockCapability() },
 			codes.FailedPrecondition, "staged as a filesystem"},

@@ -88,7 +88,7 @@ func realVolume(t *testing.T, h *host, name string, size int64) (file string) {
 	}
 	device := sh(t, "losetup --find --show "+file)
 	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", device).Run() })
-	h.attached(name)
+	h.attachedOf(name, size)
 	if h.devices == nil {
 		h.devices = map[string]string{}
 	}
@@ -293,7 +293,7 @@ func TestADamagedFilesystemIsReported(t *testing.T) {
 			if _, err := realService(h).NodeStageVolume(t.Context(), stageOf("v", staging, mountCapability(fsType))); err == nil {
 				t.Error("somebody has repaired it")
 			}
-			if h.status["v"].Device != "" {
+			if h.status("v").Device != "" {
 				t.Error("the volume stays connected after a final error")
 			}
 		})

@@ -60,12 +60,11 @@ func (c *controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest)
 func (c *controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	c.host.mu.Lock()
 	defer c.host.mu.Unlock()
-	if s := c.host.status[r.GetVolumeId()]; s != nil && s.Device != "" {
+	if c.host.status(r.GetVolumeId()).Device != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is still connected", r.GetVolumeId())
 	}
 	delete(c.host.volumes, r.GetVolumeId())
-	delete(c.host.status, r.GetVolumeId())
-	return &csi.DeleteVolumeResponse{}, nil
+	return &csi.DeleteVolumeResponse{}, c.host.escached.DeleteReplica(refOf(r.GetVolumeId()), true)
 }
 
 func (c *controller) ControllerPublishVolume(

@@ -23,15 +23,15 @@ func unstageOf(path string) *csi.NodeUnstageVolumeRequest {
 func TestUnstageUnmountsFlushesAndStops(t *testing.T) {
 	h, dir := staged(t)
 	dirty := int64(4096)
-	h.status["v"].DirtyBytes = &dirty
+	h.change("v", withDirty(&dirty))
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"read", "status", "unmount", "flush", "stop"}; !slices.Equal(h.did, want) {
 		t.Errorf("did %q, want %q", h.did, want)
 	}
-	if len(h.table) != 0 || h.status["v"].Device != "" {
-		t.Errorf("mounts %+v, device %q", h.table, h.status["v"].Device)
+	if len(h.table) != 0 || h.status("v").Device != "" {
+		t.Errorf("mounts %+v, device %q", h.table, h.status("v").Device)
 	}
 	h.did = nil
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
@@ -49,14 +49,18 @@ func TestUnstageSucceedsOnlyWhenClean(t *testing.T) {
 		code    codes.Code
 		mounted bool // what refuses before anything is done leaves the mount
 	}{
-		{"time is up", func(h *host) { h.failures["slow flush"] = command.ErrTimeout }, codes.DeadlineExceeded, false},
+		{"time is up", func(h *host) {
+			dirty := int64(8192)
+			h.change("v", withDirty(&dirty))
+			h.escached.FlushAtMost(4096)
+		}, codes.DeadlineExceeded, false},
 		{"Ceph does not answer", func(h *host) { h.failures["flush"] = &escache.Problem{Code: escache.CodeCephUnavailable} }, codes.Unavailable, false},
 		{"escached does not answer", func(h *host) { h.failures["status"] = escacheclient.ErrUnreachable }, codes.Unavailable, true},
 		{"the device is open", func(h *host) { h.failures["stop"] = &escache.Problem{Code: escache.CodeDeviceOpen} }, codes.FailedPrecondition, false},
 		{"a process has a file open", func(h *host) { h.failures["unmount"] = mounts.ErrBusy }, codes.FailedPrecondition, true},
 		{"umount hangs in the kernel", func(h *host) { h.failures["unmount"] = command.ErrStuck }, codes.Unavailable, true},
 		{"the Kubernetes API does not answer", func(h *host) { h.failures["read"] = kube.ErrUnavailable }, codes.Unavailable, true},
-		{"I/O is frozen", func(h *host) { h.status["v"].IOSuspended = true }, codes.Unavailable, true},
+		{"I/O is frozen", func(h *host) { h.change("v", frozen) }, codes.Unavailable, true},
 		{"a pod has it", func(h *host) {
 			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
 		}, codes.FailedPrecondition, true},
@@ -84,19 +88,19 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 		change    func(h *host)
 		reconnect bool
 	}{
-		{"dirty", func(h *host) { h.status["v"].DirtyBytes = &dirty }, true},
-		{"nobody knows", func(h *host) { h.status["v"].DirtyBytes = nil }, true},
-		{"clean", func(h *host) { h.status["v"].DirtyBytes = &zero }, false},
+		{"dirty", func(h *host) { h.change("v", withDirty(&dirty)) }, true},
+		{"nobody knows", func(h *host) { h.change("v", withDirty(nil)) }, true},
+		{"clean", func(h *host) { h.change("v", withDirty(&zero)) }, false},
 		{"dirty, but the truth is in Ceph", func(h *host) {
-			h.status["v"].DirtyBytes = &dirty
+			h.change("v", withDirty(&dirty))
 			h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph
 		}, false},
 		{"dirty, but outdated", func(h *host) {
-			h.status["v"].DirtyBytes = &dirty
+			h.change("v", withDirty(&dirty))
 			h.volumes["v"].Status.Outdated = []string{"n1"}
 		}, false},
 		{"dirty, but another node has it", func(h *host) {
-			h.status["v"].DirtyBytes = &dirty
+			h.change("v", withDirty(&dirty))
 			h.volumes["v"].Status.AttachedNode = "n2"
 		}, false},
 	}
@@ -119,7 +123,7 @@ func TestUnstageCleansUpAfterADeadDevice(t *testing.T) {
 	h, dir := staged(t)
 	h.dead[h.table[0].Device] = true
 	h.failures["unmount"] = &command.ExitError{Command: "umount", Code: 32, Stderr: "i/o error"}
-	h.status["v"].Device, h.status["v"].Role, h.status["v"].State = "", escache.RoleSecondary, escache.StateStandby
+	h.change("v", disconnected)
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +149,7 @@ func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 	takenOver := func(h *host) {
 		record := &h.volumes["v"].Status
 		record.AttachedNode, record.Epoch, record.Outdated = "n2", record.Epoch+1, []string{"n1"}
-		h.status["v"].IOSuspended = true
+		h.change("v", frozen)
 	}
 	rows := []struct {
 		name   string
@@ -188,8 +192,8 @@ func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 			if Code(err) != row.code || !slices.Equal(h.did, row.did) {
 				t.Errorf("%s: %v; did %q, want %s and %q", Code(err), err, h.did, row.code, row.did)
 			}
-			if gone := len(h.table) == 0 && h.status["v"].Device == ""; gone != row.gone {
-				t.Errorf("mounts %+v, device %q", h.table, h.status["v"].Device)
+			if gone := len(h.table) == 0 && h.status("v").Device == ""; gone != row.gone {
+				t.Errorf("mounts %+v, device %q", h.table, h.status("v").Device)
 			}
 		})
 	}

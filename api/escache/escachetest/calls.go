@@ -24,6 +24,11 @@ func (h *Host) PutReplica(ctx context.Context, req escache.ReplicaRequest) error
 	return err
 }
 
+// DeleteReplica is DELETE /v1/replica.
+func (h *Host) DeleteReplica(ref escache.VolumeRef, discard bool) error {
+	return h.delete(ref, discard)
+}
+
 // Connect is POST /v1/dev_connect.
 func (h *Host) Connect(ctx context.Context, req escache.ConnectRequest) (*escache.ConnectResponse, error) {
 	return as[escache.ConnectResponse](h.connect(ctx, req))
