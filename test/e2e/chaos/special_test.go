@@ -54,12 +54,7 @@ func powerOfBoth(writing bool) func(*scene) {
 		s.powerOff(s.n1)
 		s.powerOff(s.n2)
 		s.lab.Blocklist(s, s.client)
-		begin := time.Now()
-		s.powerOn()
-		s.connect(s.n1)
-		s.usedBy(s.n1, begin)
-		s.whole()
-		s.finish()
+		s.returnsToFirst()
 	}
 }
 
@@ -131,12 +126,7 @@ func primaryLostInResync(s *scene) {
 	if _, err := s.n2.API.DevConnect(s.Context(), s.v.ConnectRequest(s.v.Epoch())); labtest.CodeOf(err) == "" {
 		s.Errorf("the copy that was being brought up to date was connected, or not refused: %v", err)
 	}
-	begin := time.Now()
-	s.powerOn()
-	s.connect(s.n1)
-	s.usedBy(s.n1, begin)
-	s.whole()
-	s.finish()
+	s.returnsToFirst()
 }
 
 // thereAndBack: the first host is lost, returns and is current; then the second is lost.

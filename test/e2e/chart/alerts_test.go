@@ -19,7 +19,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -169,7 +168,9 @@ func (w *world) findTargets(ctx context.Context) error {
 // scrape asks every target on whose host there is power. What does not answer is in the error, and the others' figures are there.
 func (w *world) scrape(ctx context.Context) (figures, error) {
 	all := figures{}
-	off, err := w.off(ctx)
+	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	off, err := labtest.HostsOff(bounded, w.lab)
 	failures := []error{err}
 	for _, t := range w.targets {
 		if slices.Contains(off, t.host) {
@@ -180,20 +181,6 @@ func (w *world) scrape(ctx context.Context) (figures, error) {
 		all.add(text, t.label)
 	}
 	return all, errors.Join(failures...)
-}
-
-// off are the hosts without power.
-func (w *world) off(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	status, err := w.lab.Status(ctx)
-	var names []string
-	for _, n := range status.Nodes {
-		if n.State == labclient.NodeOff {
-			names = append(names, n.Name)
-		}
-	}
-	return names, err
 }
 
 func get(ctx context.Context, url string) (string, error) {

@@ -4,7 +4,6 @@ package chart
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -78,11 +77,7 @@ func (w *world) apply(t *testing.T, objects string) {
 
 func (w *world) shell(t *testing.T, host, script string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), commandTime)
-	defer cancel()
-	out, err := w.lab.Shell(ctx, host, script)
-	check(t, err)
-	return strings.TrimSpace(out)
+	return labtest.Shell(t, w.lab, host, script, commandTime)
 }
 
 // sees waits until kubectl prints what is wanted.
@@ -117,25 +112,7 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests:
 
 func (w *world) pod(t *testing.T, name, claim, host, script string) {
 	t.Helper()
-	quoted, err := json.Marshal(script)
-	check(t, err)
-	w.apply(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %s}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 1
-  automountServiceAccountToken: false
-  nodeSelector: {kubernetes.io/hostname: %s}
-  containers:
-  - name: c
-    image: lab.escache.io/busybox:1
-    imagePullPolicy: Never
-    command: [sh, -c, %s]
-    volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
-`, name, host, quoted, claim))
+	w.apply(t, labtest.Pod{Name: name, Host: host, Claim: claim, Script: script}.Object(t))
 }
 
 func (w *world) running(t *testing.T, pod string) {
@@ -146,8 +123,7 @@ func (w *world) running(t *testing.T, pod string) {
 // volume is the CacheVolume of a claim.
 func (w *world) volume(t *testing.T, claim string) string {
 	t.Helper()
-	pv := w.kubectl(t, "get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}")
-	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
+	return labtest.VolumeOf(func(args ...string) string { return w.kubectl(t, args...) }, claim)
 }
 
 // removePod deletes a pod and waits until its volume is written back and attached nowhere.

@@ -18,13 +18,20 @@ func frozen(s escache.VolumeStatus) bool { return s.IOSuspended }
 // marked says that the replica's own disk knows that it is not current.
 func marked(s escache.VolumeStatus) bool { return s.DiskState == "Outdated" }
 
-func cutOffPrimaryFreezes(t *testing.T, lab *labtest.Lab) {
-	n1 := lab.Hosts[0]
+// written returns a volume that is connected on a host, and written to there.
+func written(t *testing.T, lab *labtest.Lab, h *labtest.Host) (*labtest.Volume, string, *labtest.Writer) {
+	t.Helper()
 	v := lab.NewVolume(t, labtest.VolumeSpec{})
 	v.Lay(t)
-	device := v.Connect(t, n1).Device
-	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
+	device := v.Connect(t, h).Device
+	writer := h.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
 	writer.WaitForMore(t, 20, time.Minute)
+	return v, device, writer
+}
+
+func cutOffPrimaryFreezes(t *testing.T, lab *labtest.Lab) {
+	n1 := lab.Hosts[0]
+	v, device, writer := written(t, lab, n1)
 
 	lab.Cut(t, n1)
 	noticed := v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
@@ -46,11 +53,7 @@ func cutOffPrimaryFreezes(t *testing.T, lab *labtest.Lab) {
 
 func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
-	v := lab.NewVolume(t, labtest.VolumeSpec{})
-	v.Lay(t)
-	device := v.Connect(t, n1).Device
-	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
-	writer.WaitForMore(t, 20, time.Minute)
+	v, _, writer := written(t, lab, n1)
 
 	lab.CutFrom(t, n1, n2)
 	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s escache.VolumeStatus) bool {

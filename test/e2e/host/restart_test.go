@@ -17,11 +17,7 @@ import (
 func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	const restarts = 5
 	n1 := lab.Hosts[0]
-	v := lab.NewVolume(t, labtest.VolumeSpec{})
-	v.Lay(t)
-	device := v.Connect(t, n1).Device
-	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
-	writer.WaitForMore(t, 20, time.Minute)
+	v, device, writer := written(t, lab, n1)
 	before := v.Status(t, n1)
 
 	// The reports of LVM are what a starting escached mostly waits for.

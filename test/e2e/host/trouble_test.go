@@ -62,11 +62,7 @@ func flushSurvivesStalledCeph(t *testing.T, lab *labtest.Lab) {
 
 func failedDiskIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	n1 := lab.Hosts[0]
-	v := lab.NewVolume(t, labtest.VolumeSpec{})
-	v.Lay(t)
-	device := v.Connect(t, n1).Device
-	writer := n1.StartWriter(t, device, labtest.Writes{Span: 4 * mib})
-	writer.WaitForMore(t, 20, time.Minute)
+	v, device, writer := written(t, lab, n1)
 
 	lab.FailDisk(t, n1)
 	v.WaitForStatus(t, n1, "runs without its disk", noticeLimit, func(s escache.VolumeStatus) bool { return s.DiskState == "Diskless" })

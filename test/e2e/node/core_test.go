@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -135,18 +134,6 @@ func (w *world) nothingLeft(t *testing.T) {
 	})
 }
 
-// off are the hosts without power.
-func (w *world) off(ctx context.Context) ([]string, error) {
-	status, err := w.lab.Status(ctx)
-	var names []string
-	for _, n := range status.Nodes {
-		if n.State == labclient.NodeOff {
-			names = append(names, n.Name)
-		}
-	}
-	return names, err
-}
-
 // mend gives back what a failed test has taken away.
 func (w *world) mend(t *testing.T) {
 	t.Helper()
@@ -154,7 +141,7 @@ func (w *world) mend(t *testing.T) {
 	defer cancel()
 	check(t, w.lab.ResumeCeph(ctx))
 	check(t, w.lab.Heal(ctx))
-	off, err := w.off(ctx)
+	off, err := labtest.HostsOff(ctx, w.lab)
 	check(t, err)
 	for _, node := range off {
 		check(t, w.lab.PowerOn(ctx, node))

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -146,11 +145,7 @@ func (w *world) apply(t *testing.T, objects string) {
 // shell runs a script on a host.
 func (w *world) shell(t *testing.T, node, script string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), commandTime)
-	defer cancel()
-	out, err := w.lab.Shell(ctx, node, script)
-	check(t, err)
-	return strings.TrimSpace(out)
+	return labtest.Shell(t, w.lab, node, script, commandTime)
 }
 
 func claimObject(name, class, mode, size string) string {
@@ -172,36 +167,14 @@ func (w *world) claim(t *testing.T, name, class, mode, size string) string {
 
 func (w *world) volumeOf(t *testing.T, claim string) string {
 	t.Helper()
-	pv := w.kubectl(t, "get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}")
-	return w.kubectl(t, "get", "pv", pv, "-o", "jsonpath={.spec.csi.volumeHandle}")
+	return labtest.VolumeOf(func(args ...string) string { return w.kubectl(t, args...) }, claim)
 }
 
 func podObject(t *testing.T, name, node, claim, mode, script string) string {
 	t.Helper()
-	place := "volumeMounts: [{name: data, mountPath: /data}]"
-	if mode == "Block" {
-		place = "volumeDevices: [{name: data, devicePath: /dev/data}]"
-	}
-	quoted, err := json.Marshal(script)
-	check(t, err)
-	return fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %s, namespace: %s}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 1
-  hostNetwork: true
-  automountServiceAccountToken: false
-  nodeSelector: {kubernetes.io/hostname: %s}
-  containers:
-  - name: c
-    image: %s
-    imagePullPolicy: Never
-    command: [sh, -c, %s]
-    %s
-  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
-`, name, namespace, node, image, quoted, place, claim)
+	return labtest.Pod{
+		Name: name, Namespace: namespace, Host: node, Claim: claim, Script: script, Block: mode == "Block", HostNetwork: true,
+	}.Object(t)
 }
 
 // pod runs a script in a pod on a node and waits until the pod runs. It returns how long that took.
