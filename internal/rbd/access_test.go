@@ -1,6 +1,7 @@
 package rbd
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -31,6 +32,35 @@ func TestBlocklist(t *testing.T) {
 		if e := has(); e != nil {
 			t.Fatalf("still there: %+v", e)
 		}
+	}
+}
+
+// TestAnEntryThatEndsTooEarlyIsReplaced: Ceph answers an add with the new end also where it keeps the
+// end of an entry that exists.
+func TestAnEntryThatEndsTooEarlyIsReplaced(t *testing.T) {
+	c, ctx := open(t, ceph, Options{}), t.Context()
+	const address = "192.0.2.8:0/4711"
+	t.Cleanup(func() { _ = c.BlocklistRemove(context.Background(), address) })
+	life := func() time.Duration {
+		t.Helper()
+		all, err := c.Blocklist(ctx)
+		must(t, err)
+		for _, e := range all {
+			if e.Address == address {
+				return time.Until(e.Until)
+			}
+		}
+		t.Fatal("the client is not on the list")
+		return 0
+	}
+	must(t, c.BlocklistAdd(ctx, address, time.Minute))
+	must(t, c.BlocklistAdd(ctx, address, BlocklistForGood))
+	if got := life(); got < BlocklistForGood-time.Hour {
+		t.Errorf("the client is fenced for another %v, not for good", got)
+	}
+	must(t, c.BlocklistAdd(ctx, address, time.Minute))
+	if got := life(); got < BlocklistForGood-time.Hour {
+		t.Errorf("a fence for a minute cut a longer one to %v", got)
 	}
 }
 
