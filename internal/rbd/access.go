@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
 	librbd "github.com/ceph/go-ceph/rbd"
+	"golang.org/x/sync/errgroup"
 )
 
 // Watcher is a client that has an image mapped, or open for writing.
@@ -67,8 +69,12 @@ type BlocklistEntry struct {
 // exists could write again.
 const BlocklistForGood = 10 * 365 * 24 * time.Hour
 
-// BlocklistAdd makes Ceph refuse a client, address IP:PORT/NONCE, for life from now on, also if it
-// is on the list already. When it returns, no OSD accepts another write of that client.
+// BlocklistAdd makes Ceph refuse a client, address IP:PORT/NONCE, for at least life from now on. When
+// it returns, no OSD accepts another write of that client.
+//
+// Ceph never changes when an existing entry ends, though it answers as if it did. An entry that ends
+// too early is therefore removed and added again, and the client can write in between. So fence a
+// client before its successor may write. An entry that ends later is left alone.
 func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
 	_, err := call(ctx, c, "blocklist_add", "client "+address, func(conn *rados.Conn) (struct{}, error) {
 		return struct{}{}, blocklist(conn, life, address)
@@ -83,45 +89,89 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 		return err
 	}
 	_, err := call(ctx, c, "blocklist_remove", "client "+address, func(conn *rados.Conn) (struct{}, error) {
-		_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "rm", "addr": address})
-		return struct{}{}, err
+		return struct{}{}, blocklistRemove(conn, address)
 	})
 	return err
 }
 
-// blocklist waits for the map with the entries, so that what this connection asks of an OSD next the OSD answers with that map.
-func blocklist(conn *rados.Conn, life time.Duration, addresses ...string) error {
+// blocklist adds the clients, replaces entries that end too early, and returns when no OSD serves the
+// clients any more.
+func blocklist(conn *rados.Conn, life time.Duration, address string) error {
+	if err := blocklistAdd(conn, life, address); err != nil {
+		return err
+	}
+	for replaced := false; ; replaced = true {
+		switch lasts, err := blockedFor(conn, life, address); {
+		case err != nil:
+			return err
+		case lasts:
+			return conn.WaitForLatestOSDMap()
+		case replaced:
+			return fmt.Errorf("the blocklist does not keep client %s for %s: %w", address, life, ErrCeph)
+		}
+		if err := blocklistRemove(conn, address); err != nil {
+			return err
+		}
+		if err := blocklistAdd(conn, life, address); err != nil {
+			return err
+		}
+	}
+}
+
+// blocklistAdd sends all requests at once, because a monitor lets changes wait for each other.
+func blocklistAdd(conn *rados.Conn, life time.Duration, addresses ...string) error {
 	if life <= 0 {
 		return fmt.Errorf("blocklist %v for %s: the time must be positive: %w", addresses, life, ErrInvalid)
 	}
 	// The monitor takes no number without a decimal point here.
 	expire := json.Number(fmt.Sprintf("%.1f", life.Seconds()))
-	failures := make([]error, len(addresses))
-	var wait sync.WaitGroup
-	for i, address := range addresses { // at once, for a monitor lets changes wait for each other
-		wait.Go(func() {
-			command := map[string]any{"prefix": "osd blocklist", "blocklistop": "add", "addr": address, "expire": expire}
-			if failures[i] = checkClientAddress(address); failures[i] == nil {
-				_, failures[i] = tell(conn, command)
+	var group errgroup.Group
+	for _, address := range addresses {
+		group.Go(func() error {
+			if err := checkClientAddress(address); err != nil {
+				return err
 			}
+			_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "add", "addr": address, "expire": expire})
+			return err
 		})
 	}
-	wait.Wait()
-	if err := errors.Join(failures...); err != nil {
-		return err
+	return group.Wait()
+}
+
+func blocklistRemove(conn *rados.Conn, address string) error {
+	_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "rm", "addr": address})
+	return err
+}
+
+// blockedFor reports whether the client is on the list for life from now on. A tenth less is enough:
+// the monitor's clock may differ from this one.
+func blockedFor(conn *rados.Conn, life time.Duration, address string) (bool, error) {
+	entries, err := blocklistEntries(conn)
+	return slices.ContainsFunc(entries, func(e BlocklistEntry) bool {
+		return canonical(e.Address) == canonical(address) && time.Until(e.Until) > life-life/10
+	}), err
+}
+
+// canonical returns the address as Ceph lists it: an IPv6 address has many spellings.
+func canonical(address string) string {
+	host, nonce, _ := strings.Cut(address, "/")
+	if parsed, err := netip.ParseAddrPort(host); err == nil {
+		host = parsed.String()
 	}
-	return conn.WaitForLatestOSDMap()
+	return host + "/" + nonce
 }
 
 // Blocklist returns all entries of the blocklist.
 func (c *Cluster) Blocklist(ctx context.Context) ([]BlocklistEntry, error) {
-	return call(ctx, c, "blocklist_list", "", func(conn *rados.Conn) ([]BlocklistEntry, error) {
-		out, err := tell(conn, map[string]any{"prefix": "osd blocklist ls"})
-		if err != nil {
-			return nil, err
-		}
-		return parseBlocklist(out)
-	})
+	return call(ctx, c, "blocklist_list", "", blocklistEntries)
+}
+
+func blocklistEntries(conn *rados.Conn) ([]BlocklistEntry, error) {
+	out, err := tell(conn, map[string]any{"prefix": "osd blocklist ls"})
+	if err != nil {
+		return nil, err
+	}
+	return parseBlocklist(out)
 }
 
 // parseBlocklist takes lists one after the other: Ceph 16 answers with one for clients and one for address ranges.

@@ -64,6 +64,14 @@ func TestAnEntryThatEndsTooEarlyIsReplaced(t *testing.T) {
 	}
 }
 
+func TestAnAddressMayBeSpeltInAnyWay(t *testing.T) {
+	c, ctx := open(t, ceph, Options{}), t.Context()
+	for _, address := range []string{"[2001:DB8:0:0::7]:0/4711", "[2001:db8::8]:0/4711"} {
+		must(t, c.BlocklistAdd(ctx, address, BlocklistForGood))
+		must(t, c.BlocklistRemove(ctx, address))
+	}
+}
+
 func TestBlocklistingAWholeHostIsRefused(t *testing.T) {
 	c, ctx := open(t, ceph, Options{}), t.Context()
 	for _, address := range []string{"192.0.2.7", "192.0.2.7:0", "192.0.2.7:0/0", "192.0.2.7:0/", ""} {

@@ -17,9 +17,14 @@ type Session struct {
 }
 
 // Fence makes Ceph refuse other clients for life. They cannot change anything that this connection
-// reads afterwards.
+// reads afterwards. A client that is on the blocklist already stays there as long as it was to be:
+// replacing its entry would let it in for a moment, and its successor works already.
 func (s Session) Fence(life time.Duration, addresses ...string) error {
-	err := translate(blocklist(s.conn, life, addresses...))
+	err := blocklistAdd(s.conn, life, addresses...)
+	if err == nil {
+		err = s.conn.WaitForLatestOSDMap()
+	}
+	err = translate(err)
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf(`its monitor capabilities have to allow command "osd blocklist": %w`, err)
 	}
