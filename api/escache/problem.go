@@ -42,6 +42,7 @@ const (
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer is needed for this and does not answer
 	CodeCacheError       Code = "cache_error"        // 503: the cache reports an error
 	CodeStuck            Code = "stuck"              // 503: an earlier command of this volume is stuck in the kernel
+	CodeRecovering       Code = "recovering"         // 503: escached has just started and does not know yet what is on this host
 	CodeTimeout          Code = "timeout"            // 504: the deadline passed first
 	CodeNoRoom           Code = "no_room"            // 507: no cache space, port or minor number is free
 )
@@ -92,6 +93,7 @@ var statuses = map[Code]int{
 	CodePeerUnavailable:  http.StatusServiceUnavailable,
 	CodeCacheError:       http.StatusServiceUnavailable,
 	CodeStuck:            http.StatusServiceUnavailable,
+	CodeRecovering:       http.StatusServiceUnavailable,
 	CodeTimeout:          http.StatusGatewayTimeout,
 	CodeNoRoom:           http.StatusInsufficientStorage,
 }

@@ -130,3 +130,41 @@ func TestAChangeWaitsForTheRecovery(t *testing.T) {
 		}
 	})
 }
+
+// empty is an engine that has not found its volumes yet: it knows none, and thinks that all is well.
+type empty struct{ untouched }
+
+func (empty) Status(_ context.Context, ref *escache.VolumeRef) (escache.Status, error) {
+	if ref == nil {
+		return escache.Status{Volumes: []escache.VolumeStatus{}}, nil
+	}
+	return escache.Status{Volumes: []escache.VolumeStatus{{VolumeRef: *ref, State: escache.StateAbsent}}}, nil
+}
+
+func (empty) Node(context.Context) (escache.Node, error) {
+	return escache.Node{Name: "n1", Healthy: true}, nil
+}
+
+// TestNothingIsSaidOfVolumesBeforeTheRecovery: "absent" would count as proof that the device is gone.
+func TestNothingIsSaidOfVolumesBeforeTheRecovery(t *testing.T) {
+	s := New(escached.Config{}, empty{}, slog.New(slog.DiscardHandler))
+	h := Handler(s.engine, s.ready, s.log)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	get := func(path string) *httptest.ResponseRecorder {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
+		return rec
+	}
+	for _, path := range []string{escache.PathStatus, escache.PathStatus + "?pool=rbd&image=v1"} {
+		rec := get(path)
+		var p escache.Problem
+		if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil || rec.Code != http.StatusServiceUnavailable || p.Code != escache.CodeRecovering {
+			t.Errorf("GET %s: got %d %s", path, rec.Code, rec.Body)
+		}
+	}
+	var n escache.Node
+	if rec := get(escache.PathNode); rec.Code != http.StatusOK || json.Unmarshal(rec.Body.Bytes(), &n) != nil || n.Healthy || len(n.Reasons) != 1 {
+		t.Errorf("GET %s: got %d %s", escache.PathNode, rec.Code, rec.Body)
+	}
+}
