@@ -20,7 +20,8 @@ func Of(code escache.Code) codes.Code {
 		return codes.ResourceExhausted
 	case escache.CodeImageNotFound:
 		return codes.NotFound
-	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck:
+	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck,
+		escache.CodeRecovering:
 		return codes.Unavailable
 	case escache.CodeTimeout:
 		return codes.DeadlineExceeded

@@ -37,6 +37,7 @@ func TestEveryCodeOfTheAPIHasTheCodeThatCSIWants(t *testing.T) {
 		escache.CodePeerUnavailable:  codes.Unavailable,
 		escache.CodeCacheError:       codes.Unavailable,
 		escache.CodeStuck:            codes.Unavailable,
+		escache.CodeRecovering:       codes.Unavailable,
 		escache.CodeTimeout:          codes.DeadlineExceeded,
 		escache.CodeNoRoom:           codes.ResourceExhausted,
 	}

@@ -48,6 +48,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 		v, err := volume.Parse(lv)
 		if err != nil {
 			e.fault(lv.Name, err)
+			e.Volumes.PutUnreadable(lv.Name, volume.Unreadable{VolumeRef: volume.OwnerOf(lv), Err: err})
 			continue
 		}
 		e.Volumes.Put(v)

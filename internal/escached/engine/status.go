@@ -16,7 +16,17 @@ import (
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
 	volumes := e.Volumes.List()
-	if ref != nil {
+	if ref == nil {
+		for _, u := range e.Volumes.Unreadable() {
+			if u.VolumeRef != (escache.VolumeRef{}) {
+				out.Volumes = append(out.Volumes, unreadable(u.VolumeRef, u.Err))
+			}
+		}
+	} else {
+		if u, ok := e.Volumes.Unreadable()[volume.NameOf(*ref)]; ok {
+			out.Volumes = append(out.Volumes, unreadable(*ref, u.Err))
+			return out, nil
+		}
 		v, ok := e.Volumes.Get(volume.NameOf(*ref))
 		if !ok {
 			out.Volumes = append(out.Volumes, escache.VolumeStatus{
@@ -46,6 +56,14 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		out.Volumes = append(out.Volumes, s)
 	}
 	return out, nil
+}
+
+// unreadable reports a replica of which nothing is known but that it exists.
+func unreadable(ref escache.VolumeRef, why error) escache.VolumeStatus {
+	return escache.VolumeStatus{
+		VolumeRef: ref, State: escache.StateError, Role: escache.RoleUnknown,
+		Error: fault(escache.CodeInternal, fmt.Sprintf("the tags of its replica cannot be read: %v", why)),
+	}
 }
 
 // read returns the volumes with what the kernel says of them now. It starts no child and waits for

@@ -51,8 +51,13 @@ func (h *Host) BeginInTurn(ctx context.Context, ref escache.VolumeRef, verb stri
 }
 
 // Lock locks the volume for a verb. It fails with CodeBusy, which names the running verb, if the
-// volume is locked.
+// volume is locked, and with CodeInternal if the tags of its replica cannot be read.
 func (h *Host) Lock(ref escache.VolumeRef, verb string) (release func(), err error) {
+	if u, ok := h.Volumes.Unreadable()[volume.NameOf(ref)]; ok {
+		return nil, problem.On(ref, escache.CodeInternal,
+			"%s has a replica whose tags it cannot read, so nothing is done to it: %v; install the version of escached that wrote them",
+			h.Config.Node, u.Err)
+	}
 	release, err = h.locks.Begin(volume.NameOf(ref), verb)
 	if err != nil {
 		return nil, problem.On(ref, escache.CodeBusy, "%s", err)

@@ -51,7 +51,8 @@ type api struct {
 	engine  Engine
 	log     *slog.Logger
 	metrics *measures
-	// ready waits until the engine can make changes, or returns why it cannot.
+	// ready waits until the engine knows what is on this host. At the end of its context it returns
+	// why the engine does not know it yet.
 	ready func(ctx context.Context) error
 	// routes maps paths, then methods, to calls.
 	routes map[string]map[string]call
@@ -115,7 +116,13 @@ func (a *api) node(r *http.Request) (any, error) {
 	if _, err := query(r); err != nil {
 		return nil, err
 	}
-	return a.engine.Node(r.Context())
+	n, err := a.engine.Node(r.Context())
+	now, cancel := context.WithCancel(r.Context())
+	cancel()
+	if why := a.ready(now); why != nil && err == nil {
+		n.Healthy, n.Reasons = false, append(n.Reasons, why.Error())
+	}
+	return n, err
 }
 
 func (a *api) status(r *http.Request) (any, error) {
@@ -198,12 +205,25 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 		w.Header().Set("Allow", strings.Join(allow, ", "))
 		return nil, problem.New(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
 	}
-	if r.Method != http.MethodGet {
-		if err := a.ready(r.Context()); err != nil {
-			return nil, err
-		}
+	if err := a.known(r); err != nil {
+		return nil, err
 	}
 	return do(r)
+}
+
+// known returns an error if the engine does not know yet what is on this host. Nothing may change
+// then, and nothing be said of a volume: "absent" counts as proof that its device is gone.
+func (a *api) known(r *http.Request) error {
+	if r.URL.Path == escache.PathNode {
+		return nil // it says itself what is missing
+	}
+	ctx := r.Context()
+	if r.Method == http.MethodGet {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, queryPatience)
+		defer cancel()
+	}
+	return a.ready(ctx)
 }
 
 func write(w http.ResponseWriter, status int, contentType string, answer any) {
@@ -221,8 +241,8 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// Handler serves the API, and the metrics at /metrics. Requests that change something wait for
-// ready, and fail with its error.
+// Handler serves the API, and the metrics at /metrics. Requests about volumes wait for ready, and
+// fail with its error.
 func Handler(engine Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()

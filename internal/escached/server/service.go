@@ -28,8 +28,12 @@ const shutdownGrace = 20 * time.Second
 // recoverEvery is how long the server waits before it tries a failed recovery again.
 const recoverEvery = 5 * time.Second
 
-// startPatience is how long a request that changes something waits for the recovery.
-const startPatience = 15 * time.Second
+// startPatience is how long a request waits for the recovery, and queryPatience how long one that
+// changes nothing does: less than its callers wait (5 s), so that they learn why.
+const (
+	startPatience = 15 * time.Second
+	queryPatience = 3 * time.Second
+)
 
 // Server serves the API of one engine over HTTP.
 type Server struct {
@@ -45,7 +49,7 @@ type Server struct {
 // New returns a server for an engine.
 func New(cfg escached.Config, engine Engine, log *slog.Logger) *Server {
 	s := &Server{cfg: cfg, engine: engine, log: log, recovered: make(chan struct{})}
-	starting := problem.New(escache.CodeStuck, "escached is still finding out what is on this host; repeat the call in a moment")
+	starting := problem.New(escache.CodeRecovering, "escached is still finding out what is on this host; repeat the call in a moment")
 	s.notYet.Store(&starting)
 	return s
 }
@@ -83,9 +87,14 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// ready waits for the recovery after a start. It usually takes a moment. After startPatience, ready
-// returns why it has not succeeded yet.
+// ready waits for the recovery after a start. It usually takes a moment. After startPatience, or at
+// the end of ctx, ready returns why it has not succeeded yet.
 func (s *Server) ready(ctx context.Context) error {
+	select {
+	case <-s.recovered:
+		return nil
+	default:
+	}
 	select {
 	case <-s.recovered:
 		return nil
@@ -104,7 +113,7 @@ func (s *Server) recover(ctx context.Context) {
 			break
 		}
 		s.log.Error("recovery failed, it is tried again", "error", err)
-		problem := problem.New(escache.CodeStuck, "escached cannot read what is on this host: %v", err)
+		problem := problem.New(escache.CodeRecovering, "escached cannot read what is on this host: %v", err)
 		s.notYet.Store(&problem)
 		if pause.For(ctx, recoverEvery) != nil {
 			return

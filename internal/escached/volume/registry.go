@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,12 +13,38 @@ import (
 // Registry keeps the contents of the tags in memory, so that status needs no LVM command. Only
 // escached writes the tags, and it writes each change to the disk first.
 type Registry struct {
-	mu      sync.Mutex
-	volumes map[string]Volume
+	mu         sync.Mutex
+	volumes    map[string]Volume
+	unreadable map[string]Unreadable
+}
+
+// Unreadable is a replica whose tags cannot be read: a later version may have written them. Its
+// device may be there all the same, so it is never taken for absent.
+type Unreadable struct {
+	// VolumeRef is empty if the tags do not say whose replica it is.
+	escache.VolumeRef
+
+	Err error
 }
 
 // NewRegistry returns an empty registry.
-func NewRegistry() *Registry { return &Registry{volumes: map[string]Volume{}} }
+func NewRegistry() *Registry {
+	return &Registry{volumes: map[string]Volume{}, unreadable: map[string]Unreadable{}}
+}
+
+// PutUnreadable adds a replica whose tags cannot be read, by the name of its LV.
+func (r *Registry) PutUnreadable(name string, u Unreadable) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unreadable[name] = u
+}
+
+// Unreadable returns the replicas whose tags cannot be read, by the names of their LVs.
+func (r *Registry) Unreadable() map[string]Unreadable {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.unreadable)
+}
 
 // Get returns the volume with a name of NameOf.
 func (r *Registry) Get(name string) (Volume, bool) {
@@ -31,6 +58,7 @@ func (r *Registry) Get(name string) (Volume, bool) {
 func (r *Registry) Put(v Volume) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.unreadable, v.Name())
 	r.volumes[v.Name()] = v
 }
 

@@ -113,6 +113,16 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	return v, nil
 }
 
+// OwnerOf returns the volume that an LV belongs to, also if its other tags cannot be read. It is empty
+// if the tags do not say so.
+func OwnerOf(lv lvm.Volume) escache.VolumeRef {
+	ref := escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]}
+	if NameOf(ref) != lv.Name {
+		return escache.VolumeRef{}
+	}
+	return ref
+}
+
 func cutLast(s string, sep byte) (before, after string, found bool) {
 	for i := len(s) - 1; i >= 0; i-- {
 		if s[i] == sep {
