@@ -114,7 +114,7 @@ func holding(state escache.State) Report {
 func TestDetach(t *testing.T) {
 	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
 	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
-	outdated := standby(new(int64(0)))
+	outdated, absent := standby(new(int64(0))), Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	outdated.Status.DiskState = "Outdated"
 	for _, tc := range []struct {
 		name   string
@@ -145,9 +145,14 @@ func TestDetach(t *testing.T) {
 			held(s)
 			s.Fenced, s.Outdated = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}, []string{"n2"}
 		}, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
-		{"replica lost", held, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{}, nil},
+		// The answer may come from another machine of the same name, or from a host that has lost the
+		// disk under a device that it still has. Until 0.1 it counted as proof that the device is gone.
+		{"replica lost", held, absent, Death{}, Detachment{Fence: true}, nil},
+		{"replica lost, on a node given up", held, absent, dead, Detachment{Fence: true}, nil},
+		{"replica lost while drained", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Authority = v1alpha1.AuthorityCeph }, absent, Death{},
+			Detachment{Fence: true}, nil},
 		{"never laid", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" },
-			Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, Death{}, Detachment{Clean: true}, nil},
+			absent, Death{}, Detachment{Fence: true}, nil},
 		{"still connected", held, holding(escache.StateConnected), Death{}, Detachment{}, ErrRefused},
 		{"still flushing", held, holding(escache.StateFlushing), Death{}, Detachment{}, ErrRefused},
 		{"in error with its device", held, holding(escache.StateError), Death{}, Detachment{}, ErrRefused},
@@ -185,6 +190,10 @@ func TestSettled(t *testing.T) {
 		{"nobody can tell", inCache, map[string]Report{"n1": standby(nil), "n2": standby(nil)}, false},
 		{"dirty", inCache, map[string]Report{"n1": standby(new(int64(1))), "n2": standby(new(int64(1)))}, false},
 		{"one silent", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, false},
+		{"one has no replica any more", inCache,
+			map[string]Report{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, false},
+		{"the outdated one has no replica any more", old,
+			map[string]Report{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, true},
 		{"one not asked", inCache, map[string]Report{"n1": standby(new(int64(0)))}, false},
 		{"the silent one is outdated", old, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, true},
 		{"the outdated one still has the device", old, map[string]Report{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
