@@ -28,6 +28,11 @@ func (r Report) connected() bool {
 	}
 }
 
+// lost reports whether the host answers that it has no replica. From a host that has one on record
+// this proves nothing: the answer may come from another machine of the same name, and a host that has
+// lost the disk may still have the device.
+func (r Report) lost() bool { return r.Err == nil && r.Status.State == escache.StateAbsent }
+
 // clean reports whether the host's own replica is current and has nothing dirty.
 func (r Report) clean() bool {
 	return r.current() && r.Status.DirtyBytes != nil && *r.Status.DirtyBytes == 0
@@ -56,7 +61,8 @@ type Detachment struct {
 
 // Detach decides how to take the volume from a node. The holder is the node's own report. A node
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
-// given up is fenced, whether it is dead or only cut off; nobody waits for it. An attachment of
+// given up is fenced, whether it is dead or only cut off; nobody waits for it. So is one that has lost
+// its replica. An attachment of
 // csi-controller itself, made to write the cache back, is none of a pod's: only EndFlush ends it.
 // Errors wrap ErrRefused or ErrUnreachable.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
@@ -84,6 +90,10 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
 			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
 	}
+	if holder.lost() {
+		// If replicas were never laid, there is no client to fence.
+		return Detachment{Fence: true, Reason: "its escached has no replica of the volume, which does not prove that the device is gone"}, nil
+	}
 	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
 }
 
@@ -100,7 +110,8 @@ func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
 
 // Settled decides whether the truth of a detached volume is in Ceph by now. For that, every replica
 // must have answered that it has no device, or be on record as outdated, so that no host can have
-// newer writes; and a current one must be clean. The reports are by node.
+// newer writes; and a current one must be clean. A current replica that is gone from its host may be
+// somewhere else, with newer writes. The reports are by node.
 func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	if v.Status.AttachedNode != "" {
 		return false
@@ -115,7 +126,7 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 		if v.Status.IsOutdated(node) && (!answered || !r.connected()) {
 			continue
 		}
-		if !answered || r.connected() {
+		if !answered || r.connected() || r.lost() {
 			return false
 		}
 		clean = clean || r.clean()

@@ -163,7 +163,7 @@ func (m *Model) beginSettle(n *state) bool {
 	for h := range uint8(hosts) {
 		seen[h] = n.report(h)
 		if !m.on(SettledAsksEveryReplica) && seen[h].silent {
-			seen[h] = report{absent: true}
+			seen[h] = report{} // taken for a standby
 		}
 	}
 	n.ctl = controller{op: opSettle, pc: settleWrite}
