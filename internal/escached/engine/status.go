@@ -29,10 +29,9 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		v, ok := e.Volumes.Get(volume.NameOf(*ref))
 		if !ok {
-			out.Volumes = append(out.Volumes, escache.VolumeStatus{
-				VolumeRef: *ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
-			})
-			return out, nil
+			s, err := e.withoutReplica(ctx, *ref)
+			out.Volumes = append(out.Volumes, s)
+			return out, err
 		}
 		volumes = []volume.Volume{v}
 	}
@@ -56,6 +55,32 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		out.Volumes = append(out.Volumes, s)
 	}
 	return out, nil
+}
+
+// withoutReplica reports a volume that has no replica here. It is absent only if the kernel has nothing
+// of it either: when the disk with the replica and its tags is gone, device and map still exist.
+func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (escache.VolumeStatus, error) {
+	s := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
+	maps, err := e.Images.Find(ref.Pool, ref.Image)
+	if err != nil {
+		return s, err
+	}
+	for _, m := range maps {
+		s.ClientAddress = m.ClientAddress
+	}
+	devices, err := e.Caches.States(ctx, volume.NamePrefix)
+	if err != nil {
+		return s, err
+	}
+	if _, connected := devices[volume.NameOf(ref)]; connected {
+		s.Device = e.DevicePath(volume.Volume{VolumeRef: ref})
+	}
+	if s.ClientAddress != "" || s.Device != "" {
+		s.State, s.SyncedPercent = escache.StateError, 0
+		s.Error = fault(escache.CodeInternal,
+			"its replica is gone from the volume group, but the kernel still has its device or its map; reboot this host")
+	}
+	return s, nil
 }
 
 // unreadable reports a replica of which nothing is known but that it exists.
