@@ -131,7 +131,7 @@ func blocklistAdd(conn *rados.Conn, life time.Duration, addresses ...string) err
 			if err := checkClientAddress(address); err != nil {
 				return err
 			}
-			_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "add", "addr": address, "expire": expire})
+			_, err := sendCommand(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "add", "addr": address, "expire": expire})
 			return err
 		})
 	}
@@ -139,7 +139,7 @@ func blocklistAdd(conn *rados.Conn, life time.Duration, addresses ...string) err
 }
 
 func blocklistRemove(conn *rados.Conn, address string) error {
-	_, err := tell(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "rm", "addr": address})
+	_, err := sendCommand(conn, map[string]any{"prefix": "osd blocklist", "blocklistop": "rm", "addr": address})
 	return err
 }
 
@@ -167,7 +167,7 @@ func (c *Cluster) Blocklist(ctx context.Context) ([]BlocklistEntry, error) {
 }
 
 func blocklistEntries(conn *rados.Conn) ([]BlocklistEntry, error) {
-	out, err := tell(conn, map[string]any{"prefix": "osd blocklist ls"})
+	out, err := sendCommand(conn, map[string]any{"prefix": "osd blocklist ls"})
 	if err != nil {
 		return nil, err
 	}

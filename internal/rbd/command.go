@@ -16,7 +16,7 @@ func monCommand[T any](ctx context.Context, c *Cluster, op string, command map[s
 // ask is monCommand within a call.
 func ask[T any](conn *rados.Conn, command map[string]any) (T, error) {
 	var answer T
-	out, err := tell(conn, command)
+	out, err := sendCommand(conn, command)
 	if err != nil {
 		return answer, err
 	}
@@ -26,8 +26,8 @@ func ask[T any](conn *rados.Conn, command map[string]any) (T, error) {
 	return answer, nil
 }
 
-// tell sends a command whose answer is text for people, or nothing.
-func tell(conn *rados.Conn, command map[string]any) ([]byte, error) {
+// sendCommand sends a command whose answer is text for people, or nothing.
+func sendCommand(conn *rados.Conn, command map[string]any) ([]byte, error) {
 	command["format"] = "json"
 	text, err := json.Marshal(command)
 	if err != nil {

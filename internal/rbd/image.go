@@ -283,10 +283,10 @@ const (
 )
 
 // withImage opens an image for fn. Opened read-only it leaves no watcher, so that looking never makes an image look used.
-func withImage[T any](io *rados.IOContext, name string, lookOnly bool, fn func(*librbd.Image) (T, error)) (T, error) {
+func withImage[T any](io *rados.IOContext, name string, isReadOnly bool, fn func(*librbd.Image) (T, error)) (T, error) {
 	var none T
 	open := librbd.OpenImage
-	if lookOnly {
+	if isReadOnly {
 		open = librbd.OpenImageReadOnly
 	}
 	image, err := open(io, name, librbd.NoSnapshot)

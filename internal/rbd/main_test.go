@@ -123,7 +123,7 @@ func removePool(t testing.TB, name string) {
 		return
 	}
 	_, err = call(ctx, c, "pool_delete", name, func(conn *rados.Conn) ([]byte, error) {
-		return tell(conn, map[string]any{"prefix": "osd pool delete", "pool": name, "pool2": name, "yes_i_really_really_mean_it": true})
+		return sendCommand(conn, map[string]any{"prefix": "osd pool delete", "pool": name, "pool2": name, "yes_i_really_really_mean_it": true})
 	})
 	if err != nil {
 		t.Logf("remove pool %s: %v", name, err)

@@ -28,7 +28,7 @@ func (p PoolInfo) Ready() bool { return p.Initialised && slices.Contains(p.Appli
 
 // Pool describes a pool. Errors: ErrPoolNotFound.
 func (c *Cluster) Pool(ctx context.Context, name string) (PoolInfo, error) {
-	return call(ctx, c, "pool_check", "pool "+name, func(conn *rados.Conn) (PoolInfo, error) { return lookAtPool(conn, name) })
+	return call(ctx, c, "pool_check", "pool "+name, func(conn *rados.Conn) (PoolInfo, error) { return inspectPool(conn, name) })
 }
 
 // Pools returns the names of all pools, also those that are not for RBD.
@@ -64,11 +64,11 @@ func (c *Cluster) EnsurePool(ctx context.Context, name string) error {
 }
 
 func ensurePool(conn *rados.Conn, name string) error {
-	p, err := lookAtPool(conn, name)
+	p, err := inspectPool(conn, name)
 	switch {
 	case errors.Is(err, ErrPoolNotFound):
 		// Sizes and placement groups are the cluster's defaults: its operators know them better.
-		if _, err := tell(conn, map[string]any{"prefix": "osd pool create", "pool": name}); err != nil {
+		if _, err := sendCommand(conn, map[string]any{"prefix": "osd pool create", "pool": name}); err != nil {
 			return err
 		}
 	case err != nil:
@@ -79,7 +79,7 @@ func ensurePool(conn *rados.Conn, name string) error {
 		return fmt.Errorf("%w: it belongs to %s", ErrPoolNotReady, strings.Join(p.Applications, ", "))
 	}
 	enable := map[string]any{"prefix": "osd pool application enable", "pool": name, "app": application}
-	if _, err := tell(conn, enable); err != nil {
+	if _, err := sendCommand(conn, enable); err != nil {
 		return err
 	}
 	if err := conn.WaitForLatestOSDMap(); err != nil {
@@ -89,7 +89,7 @@ func ensurePool(conn *rados.Conn, name string) error {
 	return err
 }
 
-func lookAtPool(conn *rados.Conn, name string) (PoolInfo, error) {
+func inspectPool(conn *rados.Conn, name string) (PoolInfo, error) {
 	return withPool(conn, name, func(io *rados.IOContext) (PoolInfo, error) {
 		apps, err := ask[map[string]any](conn, map[string]any{"prefix": "osd pool application get", "pool": name})
 		if err != nil {

@@ -214,10 +214,10 @@ func cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotR
 }
 
 func onImage[T any](
-	ctx context.Context, c *Cluster, op, what string, ref ImageRef, lookOnly bool, fn func(*librbd.Image) (T, error),
+	ctx context.Context, c *Cluster, op, what string, ref ImageRef, isReadOnly bool, fn func(*librbd.Image) (T, error),
 ) (T, error) {
 	return call(ctx, c, op, what, func(conn *rados.Conn) (T, error) {
-		return withPool(conn, ref.Pool, func(io *rados.IOContext) (T, error) { return withImage(io, ref.Name, lookOnly, fn) })
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (T, error) { return withImage(io, ref.Name, isReadOnly, fn) })
 	})
 }
 

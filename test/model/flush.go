@@ -76,7 +76,7 @@ func (m *Model) advanceFlush(s *state) bool {
 	default:
 		c.pc = flushEnd
 		if s.reaches(c.node) && n.device && n.unused && !n.frozen && n.stage == stageIdle {
-			s.letGo(c.node)
+			s.unmapAndDemote(c.node)
 			c.flushed = true
 		}
 		return true
@@ -97,7 +97,7 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 		return false
 	}
 	if !m.promote(s, h) {
-		s.letGo(h)
+		s.unmapAndDemote(h)
 		return false
 	}
 	n.device, n.unused = true, true

@@ -49,8 +49,8 @@ func (s *state) mappedAt(client uint8) uint8 {
 	return nobody
 }
 
-// letGo gives back whatever there is of a connect.
-func (s *state) letGo(h uint8) {
+// unmapAndDemote gives back whatever there is of a connect.
+func (s *state) unmapAndDemote(h uint8) {
 	n := &s.host[h]
 	if n.client != 0 && s.ceph.lock == n.client && n.storage && !s.ceph.blocked.has(n.client) {
 		s.ceph.lock = 0

@@ -18,7 +18,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 				}
 				n.breaks(4, whyStoppedDirty)
 			}
-			n.letGo(h)
+			n.unmapAndDemote(h)
 			n.host[h].restore, n.host[h].unread = restoreIdle, false
 			return true
 		})
@@ -64,7 +64,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 			if m.promote(n, h) {
 				n.host[h].stage = stagePromoted
 			} else {
-				n.letGo(h)
+				n.unmapAndDemote(h)
 				n.endStage(h)
 			}
 			return true
@@ -72,7 +72,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	case stagePromoted:
 		try(stageUses, func(n *state) bool {
 			if !m.stageUse(n, h) {
-				n.letGo(h)
+				n.unmapAndDemote(h)
 			}
 			n.endStage(h)
 			return true

@@ -59,8 +59,8 @@ func (s *suite) stall() (resume func()) {
 	return resume
 }
 
-// lookWhileStuck demands that status and node answer while a flush hangs, and returns the status.
-func (s *suite) lookWhileStuck(v *volume) escache.VolumeStatus {
+// statusWhileStuck demands that status and node answer while a flush hangs, and returns the status.
+func (s *suite) statusWhileStuck(v *volume) escache.VolumeStatus {
 	s.Helper()
 	start := time.Now()
 	status := s.first.status(v.VolumeRef)
@@ -85,7 +85,7 @@ func flushTimesOut(s *suite) {
 	if flushed.Clean || flushed.DirtyBytes <= 0 {
 		s.Errorf("a flush that could not write answered %+v", flushed)
 	}
-	if dirty := s.lookWhileStuck(v).DirtyBytes; dirty != nil && *dirty == 0 {
+	if dirty := s.statusWhileStuck(v).DirtyBytes; dirty != nil && *dirty == 0 {
 		s.Errorf("nothing is dirty after a flush that could not write")
 	}
 	resume()
@@ -123,7 +123,7 @@ func busyNamesOperation(s *suite) {
 		flushed <- a
 	}()
 	s.eventually("the state of a volume under flush", func() (bool, any) {
-		status := s.lookWhileStuck(v)
+		status := s.statusWhileStuck(v)
 		return status.State == escache.StateFlushing, shown(status)
 	})
 	for what, call := range map[string]func() *answer{

@@ -105,16 +105,17 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) erro
 	return nil
 }
 
-// attachment decides. If the record only says that the volume may be dirty, its hosts are asked first.
+// attachment decides how the node may have the volume. If the record only says that the volume may be
+// dirty, the hosts are asked first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
 	decided := err == nil && len(plan.FlushFirst) == 0
 	if decided || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
 		return plan, err
 	}
-	reports, settleErr := s.Settle(ctx, v)
-	if settleErr != nil {
-		return plan, settleErr
+	reports, failure := s.Settle(ctx, v)
+	if failure != nil {
+		return plan, failure
 	}
 	plan, err = authority.Attach(v, group, node)
 	if err != nil {

@@ -93,7 +93,7 @@ func (r *Repairer) forget(volume string) {
 	delete(r.said, volume)
 }
 
-// tellGroups keeps the groups' condition.
+// reportGroups keeps the condition of the groups up to date.
 func (r *Repairer) reportGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, gone Gone) {
 	for i := range groups {
 		g := &groups[i]
