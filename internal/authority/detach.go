@@ -92,7 +92,7 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 	}
 	if holder.lost() {
 		// If replicas were never laid, there is no client to fence.
-		return Detachment{Fence: true, Reason: "its escached has no replica of the volume, which does not prove that the device is gone"}, nil
+		return Detachment{Fence: true, Reason: "its escached has lost the replica, which does not prove that the device is gone"}, nil
 	}
 	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
 }
