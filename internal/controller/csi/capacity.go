@@ -12,13 +12,14 @@ import (
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 )
 
-// GetCapacity returns what a volume of the StorageClass can have at most: the smaller of the pool's room and of what the
-// cache of the group, or of the best group, has room for.
+// GetCapacity returns the largest size that a volume of the StorageClass can have: what the pool
+// has room for, or what the cache of the group, or of the best group, has room for, whichever is
+// smaller.
 func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	if all := r.GetVolumeCapabilities(); len(all) > 0 && !supported(all) {
 		return &csi.GetCapacityResponse{}, nil
 	}
-	// Kubernetes always has a StorageClass; without one only the cache's room can be told.
+	// Kubernetes always names a StorageClass. Without one only the cache's room is known.
 	parameters, err := parseParameters(r.GetParameters())
 	if len(r.GetParameters()) == 0 {
 		parameters, err = storageclass.WithDefaults(), nil

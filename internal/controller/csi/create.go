@@ -21,8 +21,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// create writes the record, then makes the image, then says in the record that it is there. No node is asked: creation costs
-// two API writes and one image, and works while a host is down.
+// create writes the record, then makes the image, then records that the image exists. It asks no
+// node: creation costs two API writes and one image, and works while a host is down.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
 func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
@@ -53,8 +53,9 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 	return &csi.CreateVolumeResponse{Volume: out}, nil
 }
 
-// record returns the volume's CacheVolume: the one an earlier call has written, or a new one with a place of its own. The cache may lag
-// behind and know a volume that is gone, or not know one that is there, so it only saves a call; what decides is the API server.
+// record returns the volume's CacheVolume: the one that an earlier call has written, or a new one
+// with a place of its own. The cache of objects may be behind, so it only saves a call; the API
+// server decides.
 func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.CacheVolume, isNew bool, err error) {
 	if s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil {
 		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) {
@@ -71,7 +72,7 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 	return v, true, err
 }
 
-// existing is the volume that is there, if it is as requested.
+// existing returns the volume that exists, if it is as requested.
 func (s *service) existing(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
 	v, err := s.Volume(ctx, r.ID)
 	if err != nil {
@@ -101,8 +102,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 	}
 	crashpoint.Reach("create_volume/placed")
 	if err := s.Cached.Create(ctx, v); err != nil {
-		// Only an answer says that nothing was written. Without one the place stays taken until the record shows up or,
-		// at the latest, until this process ends.
+		// Only an answer proves that nothing was written. Without one the place stays taken until
+		// the record appears or, at the latest, until this process ends.
 		if kubernetesAnswered(err) {
 			s.Book.Forget(r.ID)
 		}
@@ -128,7 +129,7 @@ func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reserv
 	return reservation.Reservation{}, errors.Join(failures...)
 }
 
-// compare finds what of an existing volume is not as requested now.
+// compare returns an error if an existing volume differs from what is requested now.
 func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	if !v.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrBusy)
@@ -149,7 +150,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	differs("cacheMode", v.Spec.CacheMode, r.Mode)
 	differs("its cache's options", v.Spec.CacheOptions, r.Options)
 	differs("its image's layout", layoutOf(v.Spec.Layout), layoutOf(r.Layout))
-	// An expanded volume keeps the cache it was made with.
+	// An expanded volume keeps the cache that it was made with.
 	if v.Spec.SizeBytes == r.Size.Want {
 		differs("cacheSize", v.Spec.CacheBytes, r.Cache.For(r.Size.Want))
 	}
@@ -187,7 +188,7 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 			"rename or remove it: %w", volumes.ErrRefused)
 	}
 	if err == nil && !made && from != nil {
-		// Nobody has had it yet.
+		// No node has had it yet.
 		if err = s.Images.Delete(ctx, volumes.ImageOf(v)); err == nil {
 			_, err = s.Images.Create(ctx, spec)
 		}
@@ -195,7 +196,8 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 	return unknown(err)
 }
 
-// unknown turns a cluster or pool that is not there into what it is in a request: a wrong parameter.
+// unknown reports a cluster or pool that does not exist as what it is in a request: a wrong
+// parameter.
 func unknown(err error) error {
 	if errors.Is(err, volumes.ErrNotFound) {
 		return fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
@@ -203,8 +205,9 @@ func unknown(err error) error {
 	return err
 }
 
-// undo takes the record back where no repetition can make the image: external-provisioner gives such a volume up without a
-// DeleteVolume, and the record would stay for ever. Where repeating may help, the record is what the repeated call needs.
+// undo removes the record if no repeated call can make the image. external-provisioner gives such a
+// volume up without a DeleteVolume, and the record would stay for ever. If repeating may help, the
+// repeated call needs the record.
 func (s *service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
 	if !isFinal(cause) {
 		return cause
@@ -236,7 +239,7 @@ func kubernetesAnswered(err error) bool {
 		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// isFinal reports whether repeating the call as it is cannot succeed, so that what it began may be undone.
+// isFinal reports whether the same call can never succeed, so that what it began may be undone.
 func isFinal(err error) bool {
 	switch volumes.Code(err) { //nolint:exhaustive // the rest may pass
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange:

@@ -10,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// delete removes what the record names, and the record last, so that a repeated call finds what is left. What is dirty in a cache is
-// written back first. A volume that was never attached has no replicas, and no node is asked.
+// delete removes what the record names, and the record last, so that a repeated call finds what is
+// left. Dirty data in a cache is written back first. A volume that was never attached has no
+// replicas, and no node is asked.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolume
 func (s *service) delete(ctx context.Context, id string) error {
@@ -39,7 +40,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return err
 	}
 	if !authority.InCeph(v) {
-		// Nobody can attach it any more once its claim is gone.
+		// Once its claim is gone, no node can attach it any more.
 		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
 			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 		}

@@ -11,9 +11,10 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// expand grows the image, also under the node that has the volume, and records the new size. The image comes first: one that
-// cannot grow now must not leave a size on record that it does not have, and a larger one than on record does no harm. The node that
-// has the volume, or gets it next, grows device and filesystem. The cache keeps its size.
+// expand grows the image, also while a node has the volume, and records the new size. The image
+// comes first: if it cannot grow now, the record must not have a size that the image does not have,
+// and a larger image does no harm. The node that has the volume, or gets it next, grows the device
+// and the filesystem. The cache keeps its size.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerexpandvolume
 func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.ControllerExpandVolumeResponse, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// ControllerGetCapabilities lists what works.
+// ControllerGetCapabilities lists the optional calls that work.
 func (s *Service) ControllerGetCapabilities(
 	context.Context, *csi.ControllerGetCapabilitiesRequest,
 ) (*csi.ControllerGetCapabilitiesResponse, error) {
@@ -36,8 +36,9 @@ func (s *Service) ControllerGetCapabilities(
 	return out, nil
 }
 
-// Probe says whether volumes can be made. What waiting may cure is "not ready", and the sidecars wait; what an operator has
-// to cure is FailedPrecondition with a sentence, which the sidecars log.
+// Probe reports whether volumes can be made. If waiting may help, the answer is "not ready", and
+// the sidecars wait. If an operator has to act, it is FailedPrecondition with a sentence that the
+// sidecars log.
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	problems, curable := s.service.Images.Problems(ctx)
 	if len(problems) > 0 && !curable {

@@ -13,11 +13,12 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// pageSize bounds what is read from the API server at once.
+// pageSize bounds how many objects are read from the API server at once.
 const pageSize = 500
 
-// ListVolumes returns the volumes that are made. It asks the API server itself, for whoever made a volume just now looks for
-// it here; the page tokens are the API server's own, which expire after minutes.
+// ListVolumes returns the volumes that are complete. It asks the API server itself, because a
+// client that has just made a volume looks for it here. The page tokens are the API server's own,
+// which expire after minutes.
 func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	out := &csi.ListVolumesResponse{}
 	page := &v1alpha1.CacheVolumeList{}
@@ -35,7 +36,8 @@ func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*
 	return out, err
 }
 
-// ListSnapshots returns the snapshots that are taken: all, those of a volume, or the one with an id.
+// ListSnapshots returns the snapshots that are complete: all, those of a volume, or the one with an
+// id.
 func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	out := &csi.ListSnapshotsResponse{}
 	add := func(snapshot *v1alpha1.CacheSnapshot) {
@@ -80,8 +82,8 @@ func (s *Service) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*
 	return &csi.GetSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
 }
 
-// list reads objects page by page, from the token on, until there are as many entries as asked for; 0 asks for all. take adds what of the
-// page is one, and returns how many there are.
+// list reads objects page by page, from the token on, until it has as many entries as asked for; 0
+// asks for all. take adds the entries of one page and returns how many there are.
 func (s *service) list(ctx context.Context, most int32, token string, page client.ObjectList, take func() int) (next string, err error) {
 	if most < 0 {
 		return "", fmt.Errorf("max_entries %d: %w", most, volumes.ErrInvalid)
@@ -123,7 +125,8 @@ func (s *Service) ControllerGetVolume(ctx context.Context, r *csi.ControllerGetV
 	}, nil
 }
 
-// ValidateVolumeCapabilities says whether the volume can be used that way; a message says why not.
+// ValidateVolumeCapabilities reports whether the volume can be used in that way, with a message if
+// it cannot.
 func (s *Service) ValidateVolumeCapabilities(
 	ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
 ) (*csi.ValidateVolumeCapabilitiesResponse, error) {

@@ -12,9 +12,10 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// publish makes node the only one that may write. It claims the attachment by compare-and-swap, has the
-// replicas laid, and only then moves the authority to the cache; NodeStage refuses until that is on
-// record. If the node has no current copy of dirty data, a node that has one writes it back first.
+// publish makes node the only one that may write. It claims the attachment by compare-and-swap,
+// lays the replicas, and only then moves the authority to the cache. NodeStage refuses until that
+// is on record. If the node has no current copy of dirty data, a node that has one writes it back
+// first.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerpublishvolume
 func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
@@ -126,8 +127,8 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 	return plan, err
 }
 
-// publishContext returns what NodeStage gets: the epoch, by which csi-node refuses a call that is late.
-// Everything else it reads from the record.
+// publishContext returns what NodeStage gets: the epoch, by which csi-node recognises a late call.
+// csi-node reads everything else from the record.
 func publishContext(v *v1alpha1.CacheVolume) map[string]string {
 	return map[string]string{v1alpha1.PublishContextEpoch: strconv.FormatInt(v.Status.Epoch, 10)}
 }

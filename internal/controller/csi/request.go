@@ -12,19 +12,20 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// createRequest is a CreateVolumeRequest as the driver understands it.
+// createRequest is a CreateVolumeRequest after it was parsed and checked.
 type createRequest struct {
 	storageclass.Parameters
 
 	ID   string
 	Size sizeRange
-	// Snapshot is the id of the one that the volume is made of; empty for an empty volume.
+	// Snapshot is the id of the snapshot that the volume is made from. It is empty for an empty
+	// volume.
 	Snapshot string
-	// Groups are tried in this order, one set after the other; nil allows every group.
+	// Groups are tried in this order, one set after the other. Nil allows every group.
 	Groups [][]string
 }
 
-// sizeRange is what a volume's size may be, in bytes: Want is what a new one gets.
+// sizeRange holds the sizes that a volume may have, in bytes. A new volume gets Want.
 type sizeRange struct {
 	Want    int64
 	Minimum int64
@@ -64,7 +65,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	}, nil
 }
 
-// snapshotRequest is a CreateSnapshotRequest as the driver understands it.
+// snapshotRequest is a CreateSnapshotRequest after it was parsed and checked.
 type snapshotRequest struct {
 	ID     string
 	Volume string
@@ -107,7 +108,8 @@ func parseSize(r *csi.CapacityRange) (sizeRange, error) {
 	return sizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
 }
 
-// checkCapabilities lets in what one node at a time can do: a write-back cache cannot be shared.
+// checkCapabilities accepts what one node at a time can do, because a write-back cache cannot be
+// shared.
 func checkCapabilities(all []*csi.VolumeCapability) error {
 	if len(all) == 0 {
 		return fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
@@ -128,7 +130,8 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 	return nil
 }
 
-// allowedGroups makes sets of groups to be tried in turn out of a topology requirement and the StorageClass's own list.
+// allowedGroups turns a topology requirement and the StorageClass's own list into sets of groups to
+// try in turn.
 func allowedGroups(r *csi.TopologyRequirement, listed []string) ([][]string, error) {
 	listing := func(group string) bool { return len(listed) == 0 || slices.Contains(listed, group) }
 	requisite := groupsOf(r.GetRequisite())

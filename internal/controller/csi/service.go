@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 )
 
-// Config holds what a Service needs.
+// Config holds what NewService needs.
 type Config struct {
 	// Steps do the work on one volume.
 	Steps *volumes.Steps
@@ -19,11 +19,11 @@ type Config struct {
 	Operations *operation.Locks
 	// ImagePrefix begins the names of all images of this Kubernetes cluster.
 	ImagePrefix string
-	// Version is what GetPluginInfo answers.
+	// Version is the version that GetPluginInfo answers.
 	Version string
 }
 
-// service carries out the calls. It does not lock: Service does, and is the only one that may use it.
+// service carries out the calls. It does not lock: only Service uses it, and Service locks.
 type service struct {
 	*volumes.Steps
 
@@ -31,7 +31,8 @@ type service struct {
 	imagePrefix string
 }
 
-// Service is the CSI Controller and Identity service. Its errors are the domain's; the gRPC server maps them with Code.
+// Service is the CSI Controller and Identity service. Its errors are those of the domain; the gRPC
+// server maps them with volumes.Code.
 type Service struct {
 	csi.UnimplementedControllerServer
 	csiserver.Identity
@@ -61,7 +62,7 @@ func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) 
 	return locked(s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) { return s.service.create(ctx, request) })
 }
 
-// DeleteVolume removes a volume: replicas, image, record. One that is gone is success.
+// DeleteVolume removes a volume: replicas, image, record. A volume that is gone is success.
 func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	if err := required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
@@ -84,7 +85,8 @@ func (s *Service) ControllerPublishVolume(
 	})
 }
 
-// ControllerUnpublishVolume takes the volume from the node, by force where Kubernetes has given the node up.
+// ControllerUnpublishVolume takes the volume from the node, by force if Kubernetes has given the
+// node up.
 func (s *Service) ControllerUnpublishVolume(
 	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
@@ -123,7 +125,8 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 	})
 }
 
-// DeleteSnapshot removes a snapshot. Volumes that were made of it stay as they are. One that is gone is success.
+// DeleteSnapshot removes a snapshot. Volumes that were made from it stay as they are. A snapshot
+// that is gone is success.
 func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
 		return nil, err

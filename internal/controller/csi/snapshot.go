@@ -20,8 +20,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// createSnapshot writes the record, then takes the snapshot, then says in the record that it is there. The image has everything that was
-// written to the volume while that happens: a detached volume is written back first, an attached one held.
+// createSnapshot writes the record, then takes the snapshot, then records that it exists. The image
+// must contain everything that was written to the volume at that moment: a detached volume is
+// written back first, an attached one is held.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createsnapshot
 func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.CreateSnapshotResponse, error) {
@@ -47,8 +48,8 @@ func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.C
 	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
 }
 
-// snapshotRecord returns the snapshot's record, the one an earlier call has written or a new one, and the volume; that is nil where the
-// snapshot is taken already.
+// snapshotRecord returns the snapshot's record (the one that an earlier call has written, or a new
+// one) and the volume. The volume is nil if the snapshot is complete already.
 func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
 	snapshot, err := s.snapshot(ctx, r.ID)
 	switch {
@@ -86,7 +87,8 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	return snapshot, v, nil
 }
 
-// undoSnapshot takes back what was begun where csi-snapshotter does not repeat the call: it has only those deleted whose id it was told.
+// undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
+// snapshots whose id it has learned.
 func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
 	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
 	if slices.Contains(repeated, volumes.Code(cause)) {
@@ -119,12 +121,12 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 // snapshotVolume is the index of snapshots by their volume.
 const snapshotVolume = "spec.volume"
 
-// Index prepares a cache for a Service.
+// Index adds the indexes that a Service needs to a cache.
 func Index(ctx context.Context, cache client.FieldIndexer) error {
 	return cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, snapshotVolume, VolumeOfSnapshot)
 }
 
-// VolumeOfSnapshot is what Index has snapshots found by.
+// VolumeOfSnapshot returns the key by which Index finds snapshots.
 func VolumeOfSnapshot(o client.Object) []string {
 	if snapshot, ok := o.(*v1alpha1.CacheSnapshot); ok {
 		return []string{snapshot.Spec.Volume}
@@ -132,7 +134,8 @@ func VolumeOfSnapshot(o client.Object) []string {
 	return nil
 }
 
-// withoutSnapshots refuses a volume that has snapshots: they are in its image. Of one that the cache does not know yet, Ceph does.
+// withoutSnapshots refuses a volume that has snapshots, because they are in its image. Ceph refuses
+// if the cache does not know a snapshot yet.
 func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 	all := &v1alpha1.CacheSnapshotList{}
 	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {

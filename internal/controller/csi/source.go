@@ -9,8 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// source finds what a volume is to be made of, and makes the volume as large, at the least. A repeated call may come after the snapshot was
-// deleted: then the volume is there, or is given up.
+// source finds the snapshot that a volume is made from, and makes the volume at least as large. A
+// repeated call may come after the snapshot was deleted: then the volume exists already, or is
+// given up.
 func (s *service) source(ctx context.Context, r *createRequest) (*volumes.SnapshotRef, error) {
 	if r.Snapshot == "" {
 		return nil, nil //nolint:nilnil // an empty volume has no source

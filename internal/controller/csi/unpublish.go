@@ -8,8 +8,8 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// unpublish takes the volume from a node. A node that has unstaged leaves a clean cache behind, and the truth is in Ceph
-// again; one that Kubernetes has given up is fenced and not waited for.
+// unpublish takes the volume from a node. A node that has unstaged leaves a clean cache, and the
+// truth is in Ceph again. A node that Kubernetes has given up is fenced; nobody waits for it.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerunpublishvolume
 func (s *service) unpublish(ctx context.Context, id, node string) error {
@@ -29,7 +29,7 @@ func (s *service) unpublish(ctx context.Context, id, node string) error {
 	if _, forced := authority.TakenFrom(v); err != nil || forced {
 		return err
 	}
-	// An orderly holder cannot vouch for an earlier one that was fenced: that one's host is asked, too.
+	// An orderly holder knows nothing of an earlier one that was fenced. So ask that host too.
 	_, err = s.Settle(ctx, v)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// volumeOf is the volume as CSI sees it. Any node of the group can have it.
+// volumeOf returns the volume as CSI sees it. Any node of the group can have it.
 func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
 	out := &csi.Volume{
 		VolumeId: v.Name, CapacityBytes: v.Spec.SizeBytes,
@@ -20,7 +20,8 @@ func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
 	return out
 }
 
-// publishedOn are the nodes that Kubernetes has asked for; one that only writes the cache back is none of them.
+// publishedOn returns the nodes that Kubernetes has asked for. A node that only writes the cache
+// back is not one of them.
 func publishedOn(v *v1alpha1.CacheVolume) []string {
 	if v.Status.AttachedNode == "" || v.Status.FlushAttached() {
 		return nil

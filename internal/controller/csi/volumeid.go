@@ -7,14 +7,17 @@ import (
 	"strings"
 )
 
-// hashedPrefix marks ids made from names that cannot be one; no name that can be one is let in with it.
+// hashedPrefix marks ids that are made from names that cannot be ids. No name that begins with it
+// is accepted as an id.
 const hashedPrefix = "x-"
 
-// A readable id has to be the name of a Kubernetes object and, behind a prefix, of an RBD image and a label.
+// A readable id must be a valid name of a Kubernetes object and, behind a prefix, of an RBD image
+// and a label.
 var readable = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// VolumeID returns the id of the volume with this CSI name: always the same, so that a repeated CreateVolume finds what the
-// first one left. "pvc-…" names stay as they are; others become a hash.
+// VolumeID returns the id of the volume with this CSI name. It is always the same, so that a
+// repeated CreateVolume finds what the first one left. Names "pvc-…" stay as they are; others
+// become a hash.
 func VolumeID(name string) string {
 	if readable.MatchString(name) && !strings.HasPrefix(name, hashedPrefix) {
 		return name

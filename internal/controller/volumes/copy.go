@@ -11,20 +11,21 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Copying is how far a new copy is.
+// Copying says how far a new copy is.
 type Copying struct {
-	// To is the node that gets it.
+	// To is the node that gets the copy.
 	To string
-	// Linked: the holder copies, or has copied.
+	// Linked means that the holder copies, or has copied.
 	Linked bool
-	// Percent of the cache that is equal on both.
+	// Percent is how much of the cache is equal on both hosts.
 	Percent float64
-	// Done: the copy is current, and on record as such.
+	// Done means that the copy is current, and that the record says so.
 	Done bool
 }
 
-// Copy has the attached node of a volume copy its cache to the other replica, under running I/O, and takes that off the outdated
-// ones once the copy is complete. It does not wait for that: it is called again and again.
+// Copy makes the attached node copy the volume's cache to the other replica, while I/O goes on.
+// Once the copy is complete, it takes that replica off the list of outdated ones. It does not wait
+// for the copy: call it again and again.
 func (l *Locked) Copy(ctx context.Context, id string, epoch int64) (Copying, error) {
 	return under(l, id, "copying to a new replica", func() (Copying, error) { return l.steps.copy(ctx, id, epoch) })
 }
@@ -64,8 +65,8 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	return out, nil
 }
 
-// pair lays an empty copy on the new node, and only then tells the holder who its partner is: so a holder never waits for a
-// partner that cannot be made.
+// pair lays an empty copy on the new node first, and then gives the holder its new partner. So a
+// holder never waits for a partner that cannot be made.
 func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partner string) error {
 	request, err := s.replicaRequest(ctx, v)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// TakeFrom asks about the holder, has it decided how the volume is taken from it, and does it.
+// TakeFrom takes the volume from a node, in the way that decide chooses after it has seen what the
+// node reports. It does nothing if the node does not have the volume.
 func (s *Steps) TakeFrom(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	decide func(authority.Report, authority.Death) (authority.Detachment, error),

@@ -9,8 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Discard carries out the decision to go on with what Ceph has of a volume; package discard tells when and what it promises.
-// Repeated after a crash it finds on the record what it has done. ErrRefused is final, other errors are not.
+// Discard gives up a volume's dirty data and goes on with what Ceph has. The package discard says
+// when, and what that promises. Repeated after a crash, it goes on where it was. ErrRefused is
+// final; other errors are not.
 func (l *Locked) Discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error) {
 	return under(l, request.Spec.Volume, "the discard of its cache", func() (*v1alpha1.DiscardedCache, error) {
 		return l.steps.discard(ctx, request)
@@ -39,7 +40,7 @@ func (s *Steps) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v
 	if holder == "" && len(loss.Nodes) > 0 {
 		holder = loss.Nodes[0]
 	}
-	// Whoever has the image open now would write what was given up over what follows.
+	// A client that has the image open now would later write what was given up.
 	if err := s.fence(ctx, v, holder, loss.Reason); err != nil {
 		return nil, err
 	}

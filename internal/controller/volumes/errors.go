@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// Errors of the domain. What wraps one of them reaches the caller with the code beside it.
+// Errors of the domain. An error that wraps one of them reaches the caller as the code beside it.
 var (
 	ErrInvalid     = errors.New("invalid argument")             // InvalidArgument: the request can never succeed
 	ErrOutOfRange  = errors.New("out of range")                 // OutOfRange: no size is both enough and allowed
@@ -52,7 +52,7 @@ var sentinels = []struct {
 	{context.Canceled, codes.Canceled},
 }
 
-// Code maps an error of the domain to the gRPC code that CSI wants for it. It is the only place that does.
+// Code returns the gRPC code for an error of the domain. No other place maps them.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK

@@ -11,15 +11,17 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// fence shuts the holder's own Ceph client out, for years; the host's other volumes have other clients and go on. The
-// addresses are on record before they are on the blocklist, so that none is ever forgotten there.
+// fence shuts the holder's Ceph client out for years. The host's other volumes have other clients
+// and go on. The addresses are on record before they are on the blocklist, so that no entry is ever
+// forgotten there.
 func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) error {
 	open, err := s.Images.Clients(ctx, ImageOf(v))
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
 	if addresses := authority.Clients(v, open); len(addresses) > 0 {
-		// An address that cannot be told, or a node that Kubernetes has forgotten, leaves the owner of a client unknown.
+		// If the address is not known, or if Kubernetes has forgotten the node, nobody knows whose
+		// client it is.
 		replication, _ := s.Hosts.ReplicationAddress(ctx, node)
 		known := []string{v.Status.ClientAddress, replication}
 		for _, earlier := range v.Status.Fenced {
@@ -37,7 +39,7 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 		}
 		crashpoint.Reach("unpublish/fence_recorded")
 	}
-	// Also those that an earlier call has recorded and, perhaps, not fenced any more.
+	// This includes clients that an earlier call recorded and perhaps did not fence.
 	for _, client := range v.Status.Fenced {
 		if client.Epoch != v.Status.Epoch {
 			continue
@@ -51,8 +53,9 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 	return nil
 }
 
-// FenceAgain is for a volume that was taken from its last holder by force: a dev_connect which was under way there may have mapped
-// the image since, and would keep the next holder out for ever. Nobody has the volume now, so whoever has the image open is fenced.
+// FenceAgain is for a volume that was taken from its last holder by force. A dev_connect that was
+// under way there may have mapped the image since, and would keep the next holder out for ever. No
+// node has the volume now, so every client that has the image open is fenced.
 func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	holder, forced := authority.TakenFrom(v)
 	if !forced {
@@ -68,7 +71,8 @@ func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	return s.fence(ctx, v, holder, "it has opened the image after the volume was taken from it")
 }
 
-// FenceLate fences clients that have opened the image of an attached volume late, on a host from which it was taken by force.
+// FenceLate fences clients that have opened the image of an attached volume late, on a host from
+// which the volume was taken by force.
 func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	v, err := l.steps.Volume(ctx, id)
 	if err != nil || v.Status.AttachedNode == "" || v.Status.ClientAddress != "" || len(v.Status.Fenced) == 0 {
@@ -92,7 +96,8 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	return l.steps.fenceLate(ctx, v, authority.Late(v, open))
 }
 
-// fenceLate records, then fences. One that is on record already is fenced again: its recording may have been all that was done.
+// fenceLate records the clients, then fences them. It fences one that is on record already once
+// more: perhaps an earlier call only recorded it.
 func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v1alpha1.FencedClient) error {
 	before := len(v.Status.Fenced)
 	for _, client := range late {

@@ -8,21 +8,22 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// Hosts is what the service needs of the escached on each node. An *escache.Problem says what it answered, ErrUnavailable
-// that it did not, ErrNotFound that Kubernetes has no such node.
+// Hosts reaches the escached of each node. An *escache.Problem is what escached answered.
+// ErrUnavailable means that it did not answer, ErrNotFound that Kubernetes has no such node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
-	// DevConnect, Flush and Stop write a volume's cache back where no pod has it.
+	// DevConnect, Flush and Stop write back the cache of a volume that no pod has.
 	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
 	Stop(ctx context.Context, node string, volume escache.VolumeRef) error
-	// Hold suspends a volume's I/O with a clean cache, at the longest for so many whole seconds, and returns until when; Release ends it.
+	// Hold suspends a volume's I/O with a clean cache, for at most longest (whole seconds), and
+	// returns until when. Release ends it.
 	Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error)
 	Release(ctx context.Context, node string, volume escache.VolumeRef) error
-	// ReplicationAddress is the IP address of the node's replication link.
+	// ReplicationAddress returns the IP address of the node's replication link.
 	ReplicationAddress(ctx context.Context, node string) (string, error)
-	// Death is what Kubernetes says of the node.
+	// Death says whether, and why, Kubernetes has given the node up.
 	Death(ctx context.Context, node string) (authority.Death, error)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// TakeOver is for volumes that may be dirty: the node's own replica has to be there, its partner's is made if it can be.
+// TakeOver prepares a volume that may be dirty for a node that has a current copy. The node's own
+// replica must be there; its partner's is laid if that is possible.
 func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	failures, err := s.layReplicas(ctx, v)
 	if err != nil {
@@ -25,7 +26,8 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 	return nil
 }
 
-// LayAnew is for volumes whose truth is in Ceph: any two hosts will do, and what old replicas hold is of no use.
+// LayAnew prepares a volume whose truth is in Ceph. Any two hosts will do, and what old replicas
+// contain is not needed.
 func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
 	if plan.Relay {
 		return s.relay(ctx, v, node)
@@ -51,7 +53,7 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		if !unreachable(failure) {
 			return failure
 		}
-		// The partner is down: the third host of the group can stand in, if it is up.
+		// The partner is down. The third host of the group can stand in if it is up.
 		return s.relayWithout(ctx, v, node, failure)
 	}
 	return nil
@@ -70,11 +72,12 @@ func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node 
 	return s.relay(ctx, v, node)
 }
 
-// relay lays both replicas anew around a node. Old ones go first, so that none of them can ever be taken for a new one.
+// relay lays both replicas anew around a node. It removes the old ones first, so that none of them
+// can ever be taken for a new one.
 func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) (err error) {
 	place, err := s.Book.Around(v, node)
 	if err != nil {
-		// Not "no room": of a node, CSI takes that for too many volumes attached to it.
+		// This is not "no room": for a node, CSI takes that to mean too many attached volumes.
 		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
 	}
 	defer func() {

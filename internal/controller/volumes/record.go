@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
-// Volume reads a CacheVolume from the API server itself: what is decided by it must not be stale.
+// Volume reads a CacheVolume from the API server itself, because decisions must not be made by an
+// old copy.
 func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, error) {
 	v := &v1alpha1.CacheVolume{}
 	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, v)
@@ -24,7 +25,7 @@ func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, e
 	return v, nil
 }
 
-// Group reads the names of a group's nodes.
+// Group reads a NodeGroup from the cache.
 func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
 	g := &v1alpha1.NodeGroup{}
 	if err := s.Live.Get(ctx, client.ObjectKey{Name: name}, g); err != nil {
@@ -33,7 +34,8 @@ func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, er
 	return g, nil
 }
 
-// UpdateStatus writes a volume's status if nobody has written the object since it was read.
+// UpdateStatus writes a volume's status. It fails if somebody has written the object since it was
+// read.
 func (s *Steps) UpdateStatus(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {
 	if err := s.Cached.Status().Update(ctx, v); err != nil {
 		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
@@ -41,7 +43,8 @@ func (s *Steps) UpdateStatus(ctx context.Context, v *v1alpha1.CacheVolume, what 
 	return nil
 }
 
-// MarkDeleted makes Kubernetes remember that the volume is to go; its finalizer keeps the record until everything else is gone.
+// MarkDeleted tells Kubernetes to delete the record. The record's finalizer keeps it until
+// everything else is gone.
 func (s *Steps) MarkDeleted(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if !v.DeletionTimestamp.IsZero() {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// layReplicas has every replica laid where it is not there yet, on all nodes at once. The answer has an entry for each node
-// on which that failed.
+// layReplicas lays every replica that is missing, on all nodes at once. It returns the failures by
+// node.
 func (s *Steps) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]error, error) {
 	request, err := s.replicaRequest(ctx, v)
 	if err != nil {
@@ -40,7 +40,8 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
 		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
 	}
-	// DRBD's configuration has to be the same on both hosts, so the order of the nodes is not the order of preference.
+	// DRBD's configuration must be the same on both hosts, so the nodes are sorted by name and not
+	// by preference.
 	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
 		address, err := s.Hosts.ReplicationAddress(ctx, node)
 		if err != nil {
@@ -58,8 +59,9 @@ func (s *Steps) stale(v *v1alpha1.CacheVolume, node string) v1alpha1.StaleReplic
 	}
 }
 
-// DropReplicas removes replicas of a volume whose truth is in Ceph, whatever the replicas hold. One on a host that does not
-// answer is recorded in its group, and removed when the host is back; a host in needed has to answer.
+// DropReplicas removes replicas of a volume whose truth is in Ceph, whatever they contain. If a
+// host does not answer, its replica is recorded as stale in its group and removed when the host is
+// back. The hosts in needed must answer.
 func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string) error {
 	if !authority.InCeph(v) {
 		return fmt.Errorf("replicas of volume %s may be the only copy: %w", v.Name, ErrRefused)
@@ -87,7 +89,7 @@ func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 	return s.recordStale(ctx, v.Spec.Group, stale)
 }
 
-// recordStale adds replicas to what the group has to clean up.
+// recordStale adds replicas to the list of what the group has to clean up.
 func (s *Steps) recordStale(ctx context.Context, group string, stale []v1alpha1.StaleReplica) error {
 	if len(stale) == 0 {
 		return nil
@@ -115,7 +117,7 @@ func (s *Steps) recordStale(ctx context.Context, group string, stale []v1alpha1.
 	return nil
 }
 
-// reports asks every replica of the volume.
+// reports asks the hosts of all replicas.
 func (s *Steps) reports(ctx context.Context, v *v1alpha1.CacheVolume) map[string]authority.Report {
 	var mu sync.Mutex
 	out := map[string]authority.Report{}
@@ -149,7 +151,7 @@ func onEach(nodes []string, call func(node string) error) map[string]error {
 	return failures
 }
 
-// unreachable reports whether the host did not answer, so that nothing is known of it.
+// unreachable reports whether the host did not answer, so that nothing is known about it.
 func unreachable(err error) bool {
 	if _, answered := errors.AsType[*escache.Problem](err); answered {
 		return false
@@ -159,7 +161,7 @@ func unreachable(err error) bool {
 
 func (s *Steps) now() metav1.Time { return metav1.NewTime(s.Now()) }
 
-// LastSeen returns when the group's members last answered, as the record has it.
+// LastSeen returns a function that says when a member of the group last answered, by the record.
 func (s *Steps) LastSeen(ctx context.Context, group string) func(node string) time.Time {
 	return func(node string) time.Time {
 		g, err := s.Group(ctx, group)

@@ -7,8 +7,9 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// Settle asks the replicas of a detached volume whether everything is in Ceph by now, and records it if so. A volume for
-// which nobody can say keeps its authority; that is no error here. What the replicas said is returned.
+// Settle asks the replicas of a detached volume whether everything is in Ceph by now, and records
+// it if so. If the answers do not prove it, the authority stays as it is, without an error. Settle
+// returns the answers.
 func (s *Steps) Settle(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]authority.Report, error) {
 	if authority.InCeph(v) || v.Status.AttachedNode != "" {
 		return nil, nil //nolint:nilnil // nobody was asked

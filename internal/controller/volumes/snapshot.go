@@ -15,15 +15,18 @@ import (
 )
 
 const (
-	// holdTime bounds how long a volume's I/O rests for a snapshot. Most of it is for a node that is slow to take note of it.
+	// holdTime bounds how long a volume's I/O is suspended for a snapshot. Most of it is for a node
+	// that is slow to notice.
 	holdTime = 30 * time.Second
-	// releaseTime bounds the call that ends a hold; after holdTime the host does it by itself.
+	// releaseTime bounds the call that ends a hold. After holdTime the host ends it by itself.
 	releaseTime = 10 * time.Second
-	// holdableDirty is how much may be dirty when I/O is about to rest, in bytes: it is written back first, and part of it meanwhile.
+	// holdableDirty is how many bytes may be dirty when I/O is about to be suspended. They are
+	// written back first, and partly meanwhile.
 	holdableDirty = 256 << 20
-	// flushBite is how long the host writes back before it is looked at what is left. Under constant writes it never says "clean".
+	// flushBite is how long one flush may take before the rest is looked at. Under constant writes
+	// a flush never ends clean.
 	flushBite = 5 * time.Second
-	// holdPause is until a host that was busy with the volume is asked again.
+	// holdPause is the time until a host that was busy with the volume is asked again.
 	holdPause = 500 * time.Millisecond
 )
 
@@ -53,7 +56,7 @@ func (s *Steps) TakeSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, ref S
 	return taken, s.again(ctx, v)
 }
 
-// takeHeld takes a snapshot of a volume that a node has, while its I/O rests.
+// takeHeld takes a snapshot of an attached volume while its I/O is suspended.
 func (s *Steps) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref SnapshotRef) (Snapshot, error) {
 	node := v.Status.AttachedNode
 	if err := s.flushUntilHoldable(ctx, v, node); err != nil {
@@ -74,7 +77,7 @@ func (s *Steps) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref Snaps
 	return taken, s.again(ctx, v)
 }
 
-// flushUntilHoldable writes back while I/O goes on, so that it rests shortly.
+// flushUntilHoldable writes back while I/O goes on, so that I/O is suspended for a short time only.
 func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	for {
 		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
@@ -95,7 +98,8 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 	}
 }
 
-// hold has I/O rest. It waits for what still runs there, as a flush does whose end was not waited for.
+// hold suspends I/O. It waits for what still runs on the host, for example a flush that an earlier
+// call did not wait for.
 func (s *Steps) hold(ctx context.Context, v *v1alpha1.CacheVolume, node string) (time.Time, error) {
 	for {
 		until, err := s.Hosts.Hold(ctx, node, cachevolume.Ref(v), holdTime)
@@ -113,7 +117,7 @@ func (s *Steps) hold(ctx context.Context, v *v1alpha1.CacheVolume, node string) 
 	}
 }
 
-// takeUntil takes the snapshot, and looks whether the hold that ends then has lasted.
+// takeUntil takes the snapshot, and then checks that the hold, which ends at until, has lasted.
 func (s *Steps) takeUntil(ctx context.Context, v *v1alpha1.CacheVolume, node string, ref SnapshotRef, until time.Time) (Snapshot, error) {
 	taken, err := s.Images.TakeSnapshot(ctx, ref)
 	if err != nil {

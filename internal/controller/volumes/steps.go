@@ -57,7 +57,8 @@ func NewLocked(steps *Steps, operations *operation.Locks) *Locked {
 	return &Locked{steps: steps, operations: operations}
 }
 
-// under runs a step under the volume's lock. The operation's name is told to whoever is refused.
+// under runs a step under the volume's lock. A caller that is refused meanwhile learns the
+// operation's name.
 func under[R any](l *Locked, volume, operation string, run func() (R, error)) (R, error) {
 	done, err := l.operations.Begin(volume, operation)
 	if err != nil {

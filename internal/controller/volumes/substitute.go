@@ -11,8 +11,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Substitute gives the place of a lost replica to the third node of the group, on record only: the new copy counts as outdated
-// until its resync is complete. The volume stays attached and its I/O goes on. Repeated after a crash it goes on where it was.
+// Substitute gives the place of a lost replica to the third node of the group, on record only. The
+// new copy counts as outdated until its resync is complete. The volume stays attached and its I/O
+// goes on. Repeated after a crash, it goes on where it was.
 func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
 	return under(l, id, "the replacement of a lost replica", func() (string, error) {
 		return l.steps.substitute(ctx, id, epoch, lost)
@@ -36,7 +37,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 		return "", err
 	}
 	place, err := s.Book.Around(v, holder)
-	// The book takes the new place from the record again, whatever is written there in the end.
+	// The book reads the new place from the record again, whatever is written there in the end.
 	defer func() { s.Book.Observe(v) }()
 	if err != nil {
 		return "", fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", id, holder, err)
@@ -53,7 +54,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 		return "", err
 	}
 	crashpoint.Reach("repair/substitute_recorded")
-	// What may be left there of earlier times must not be taken for a copy.
+	// An old replica that may still be there must not be taken for a copy.
 	if err := s.Hosts.DeleteReplica(ctx, substitute, cachevolume.Ref(v), true); err != nil {
 		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
 	}

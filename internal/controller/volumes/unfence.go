@@ -12,8 +12,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Unfence takes those clients of a volume off Ceph's blocklist whose map is known to be gone, and says how many are left. Hosts are
-// asked before the volume is locked: a dead one takes its time, and what is gone stays gone.
+// Unfence takes those clients of a volume off Ceph's blocklist whose map is known to be gone, and
+// returns how many are left. It asks the hosts before it locks the volume, because a dead host
+// takes time to answer, and a map that is gone stays gone.
 func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 	v, err := l.steps.Volume(ctx, id)
 	if err != nil {
@@ -32,13 +33,15 @@ func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 		return 0, err
 	}
 	if err = l.steps.unfence(ctx, v, gone); err == nil {
-		// Where this host did not answer when the volume was detached, nobody could say that the cache is clean.
+		// If this host did not answer when the volume was detached, nobody could say that the cache
+		// is clean.
 		_, err = l.steps.Settle(ctx, v)
 	}
 	return len(v.Status.Fenced), err
 }
 
-// mapGone asks the hosts of fenced clients, and tells of each client's address whether its map is gone.
+// mapGone asks the hosts of fenced clients, and returns for each client's address whether its map
+// is gone.
 func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string]bool {
 	reports, gone := map[string]authority.Report{}, map[string]bool{}
 	for _, client := range v.Status.Fenced {
@@ -51,7 +54,9 @@ func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 	return gone
 }
 
-// unfence first lifts, then forgets: what is on record may be lifted again, what is not would stay on the blocklist for years.
+// unfence removes each entry from the blocklist before it removes it from the record. An entry that
+// is on record can be removed again; one that is not on record would stay on the blocklist for
+// years.
 func (s *Steps) unfence(ctx context.Context, v *v1alpha1.CacheVolume, gone map[string]bool) error {
 	var failures []error
 	before := len(v.Status.Fenced)

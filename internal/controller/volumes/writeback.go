@@ -15,15 +15,17 @@ import (
 )
 
 const (
-	// flushLongest bounds a flush where the caller sets no deadline.
+	// flushLongest bounds a flush if the caller sets no deadline.
 	flushLongest = time.Minute
-	// flushMargin is kept of a call's time to stop the device and to answer.
+	// flushMargin is the part of a call's time that is kept for stopping the device and for the
+	// answer.
 	flushMargin = 5 * time.Second
 )
 
-// WriteBack has a node with a current copy write back what is dirty, so that the truth is in Ceph. The node gets the volume for
-// that as any other would, by compare-and-swap and with an epoch of its own, so nobody else can have it meanwhile, and whoever
-// finds the record after a crash knows what to go on with.
+// WriteBack makes a node with a current copy write back what is dirty, so that the truth is in
+// Ceph. That node gets the volume as any other would, by compare-and-swap and with an epoch of its
+// own. So no other node can have it meanwhile, and after a crash the record says what to go on
+// with.
 func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current []string) error {
 	if v.Status.FlushAttached() {
 		return s.FinishFlush(ctx, v)
@@ -56,8 +58,9 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 	return errors.Join(failures...)
 }
 
-// FinishFlush goes on with a flush wherever it was, and ends its attachment once everything is in Ceph. The attachment also ends
-// when the node cannot do it, so that another one can try; it stays while it is only a matter of time.
+// FinishFlush goes on with a flush from wherever it was, and ends its attachment once everything is
+// in Ceph. The attachment also ends if the node cannot flush, so that another one can try. It stays
+// if only time is missing.
 func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	node := v.Status.AttachedNode
 	failure := s.flush(ctx, v, node)
@@ -80,7 +83,7 @@ func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error 
 	return errors.Join(failure, err)
 }
 
-// flush connects the volume on a node, writes back its cache and takes it down.
+// flush connects the volume on a node, writes back its cache and stops the device.
 func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	err := s.Hosts.DevConnect(ctx, node, cachevolume.ConnectRequest(v))
 	if err != nil {
@@ -108,7 +111,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 	return nil
 }
 
-// flushTime is how long a flush may take so that the call can still be answered.
+// flushTime returns how long a flush may take so that the call can still be answered.
 func flushTime(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return min(flushLongest, time.Until(deadline)-flushMargin)
@@ -116,8 +119,8 @@ func flushTime(ctx context.Context) time.Duration {
 	return flushLongest
 }
 
-// again reads a volume anew after a long call: csi-node writes to its status, too. The attachment is still the same, or the call
-// was overtaken.
+// again reads a volume again after a long call, because csi-node writes its status too. It fails
+// with ErrBusy if the attachment is not the same any more.
 func (s *Steps) again(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	now, err := s.Volume(ctx, v.Name)
 	if err != nil {
