@@ -16,8 +16,9 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// cancel restores write-back on what was drained, and lets the object go when all of it is. A host that does not answer
-// holds it up: its volumes would write through for ever.
+// cancel restores write-back on every volume that was drained, and then lets Kubernetes remove the
+// object. A host that does not answer delays that, because its volumes would write through for
+// ever.
 func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(f, v1alpha1.FlushFinalizer) {
 		r.forget(f.UID)
@@ -47,7 +48,7 @@ func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.R
 	return ctrl.Result{}, nil
 }
 
-// abandoned restores what a CacheFlush has left that was removed without its finalizer.
+// abandoned ends the claims of a CacheFlush that was removed without its finalizer.
 func (r *Reconciler) abandoned(ctx context.Context, name string) (ctrl.Result, error) {
 	if failures := r.restore(ctx, name, nil); len(failures) > 0 {
 		r.Log.WarnContext(ctx, "write-back is not restored yet", "cacheflush", name, "failures", strings.Join(failures, "; "))
@@ -56,7 +57,8 @@ func (r *Reconciler) abandoned(ctx context.Context, name string) (ctrl.Result, e
 	return ctrl.Result{}, nil
 }
 
-// restore ends the claims of a CacheFlush on the named volumes and on those that the cache knows of.
+// restore ends the claims of a CacheFlush on the named volumes, and on those that the cache of
+// objects knows.
 func (r *Reconciler) restore(ctx context.Context, flush string, names []string) (failures []string) {
 	owner := v1alpha1.FlushOwner(flush)
 	claimed, err := all(ctx, r.Client, false, func(v *v1alpha1.CacheVolume) bool {

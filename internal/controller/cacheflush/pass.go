@@ -20,7 +20,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/drain"
 )
 
-// each calls do for 0 to n-1, at most parallel at once.
+// each calls do for 0 to n-1, with at most parallel calls at once.
 func each(n, parallel int, do func(i int)) {
 	var group errgroup.Group
 	group.SetLimit(max(parallel, 1))
@@ -81,7 +81,8 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 				v := f.Status.Volumes[i]
 				mu.Unlock()
 				left := v.LeftBytes
-				// At least a second, so that a volume late in the pass gets a turn worth the call.
+				// At least a second, so that the call is worth its cost for a volume late in the
+				// pass.
 				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
 				stalled := m.took(v.Name, v.LeftBytes < left || ended(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
 				if v.Message == "" && stalled > patience {
@@ -98,7 +99,8 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 	wait.Wait()
 }
 
-// withinRate reports whether the node's volumes have been written back no faster than allowed. The caller holds m.status.
+// withinRate reports whether the node's volumes were written back no faster than allowed. The
+// caller holds m.status.
 func (r *Reconciler) withinRate(f *v1alpha1.CacheFlush, node string) bool {
 	if f.Spec.BytesPerSecond <= 0 {
 		return true
@@ -112,10 +114,10 @@ func (r *Reconciler) withinRate(f *v1alpha1.CacheFlush, node string) bool {
 	return float64(written) <= float64(f.Spec.BytesPerSecond)*r.Now().Sub(f.Status.StartTime.Time).Seconds()
 }
 
-// patience is how long a volume may get on without a word.
+// patience is how long a volume may make no progress before the CacheFlush says why.
 const patience = 20 * time.Second
 
-// step brings one volume as far as it comes in that time, and says how far that is.
+// step takes one volume as far as it gets in that time, and returns how far that is.
 func (r *Reconciler) step(
 	ctx context.Context, f *v1alpha1.CacheFlush, was v1alpha1.FlushedVolume, longest time.Duration,
 ) v1alpha1.FlushedVolume {
@@ -183,8 +185,8 @@ func (r *Reconciler) settle(ctx context.Context, now v1alpha1.FlushedVolume) v1a
 	return now
 }
 
-// verify looks whether a drained volume still is. One that moved has lost its claim; a host that does not answer changes
-// nothing, for the record stands.
+// verify checks that a drained volume is still drained. A volume that moved has lost its claim. If
+// the host does not answer, nothing changes: the record still holds.
 func (r *Reconciler) verify(ctx context.Context, v *v1alpha1.CacheVolume, owner string, now v1alpha1.FlushedVolume) v1alpha1.FlushedVolume {
 	if !slices.Contains(authority.Claims(v), owner) {
 		return done(now, "it has moved to node "+v.Status.AttachedNode)
@@ -221,7 +223,8 @@ func waiting(v v1alpha1.FlushedVolume, err error) v1alpha1.FlushedVolume {
 	return v
 }
 
-// memory is what is known of a CacheFlush beyond its status. Losing it costs fairness for a moment and the rate.
+// memory is what is known of a CacheFlush beyond its status. If it is lost, the turns are unfair
+// for a moment and the rate is unknown.
 type memory struct {
 	status sync.Mutex // of the volumes of a running pass
 
@@ -234,14 +237,14 @@ type memory struct {
 	rate float64 // bytes a second
 }
 
-// turn is when a volume last had one, and whether that got it on.
+// turn says when a volume last had a turn, and whether it made progress.
 type turn struct {
 	number int
 	moved  bool
 	since  time.Time // when it last got on
 }
 
-// took remembers a volume's turn and says for how long it has not got on.
+// took remembers a volume's turn, and returns for how long the volume has made no progress.
 func (m *memory) took(volume string, moved bool, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,8 +257,9 @@ func (m *memory) took(volume string, moved bool, now time.Time) time.Duration {
 	return now.Sub(since)
 }
 
-// order puts first what is being written back and gets on, so that each node has as few volumes begun as allowed; what is
-// stuck goes behind those that have not had a turn, and drained ones, which are only looked at, come last.
+// order sorts the volumes for their turns. First come those that are being written back and make
+// progress, so that each node has as few unfinished volumes as allowed. Then come those that had no
+// turn yet, then those that are stuck. Drained ones, which are only checked, come last.
 func (m *memory) order(volumes []v1alpha1.FlushedVolume, of []int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,9 +1,11 @@
-// Package cacheflush carries out CacheFlushes. Everything it knows is in the object's status and on the CacheVolumes, so
-// that another process can go on at any moment; only the turn that volumes take and the rate are remembered in memory.
+// Package cacheflush carries out CacheFlushes. Everything that it needs is in the object's status
+// and on the CacheVolumes, so another process can go on at any moment. Only the volumes' turns and
+// the rate are kept in memory.
 //
-// A CacheFlush is worked on in passes of a few seconds. A pass gives as many volumes of each node as the CacheFlush allows a
-// short flush each, one after another, and writes down how far they came. So a cancellation waits for one pass at most, and
-// a volume that is stuck costs its node one slot of one pass.
+// It works on a CacheFlush in passes of a few seconds. In a pass, as many volumes of each node as
+// the CacheFlush allows get a short flush each, one after another, and the progress is recorded. So
+// a cancellation waits for one pass at most, and a volume that is stuck costs its node one slot of
+// one pass.
 package cacheflush
 
 import (
@@ -33,13 +35,13 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Hosts is what flushing needs of the escached on each node.
+// Hosts reaches the escached of each node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
 }
 
-// Config is what a Reconciler is made of.
+// Config holds what a Reconciler needs.
 type Config struct {
 	Client client.Client // reads from a cache
 	Live   client.Reader
@@ -49,11 +51,12 @@ type Config struct {
 	Log    *slog.Logger
 	Now    func() time.Time
 
-	// Pass is how long a CacheFlush is worked on before its progress is written; whole seconds.
+	// Pass is how long a pass lasts, in whole seconds. Progress is written at its end.
 	Pass time.Duration
-	// Verify is how often a drained volume is looked at.
+	// Verify is how often a drained volume is checked.
 	Verify time.Duration
-	// Parallel bounds the CacheFlushes that are worked on at once, Volumes the volumes of all of them together.
+	// Parallel bounds the CacheFlushes that are worked on at once, and Volumes the volumes of all
+	// of them together.
 	Parallel, Volumes int
 }
 
@@ -72,7 +75,7 @@ func New(config Config) *Reconciler {
 	return &Reconciler{Config: config, slots: make(chan struct{}, config.Volumes), memory: map[types.UID]*memory{}}
 }
 
-// SetupWithManager has the manager call Reconcile for every CacheFlush, while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheFlush while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.CacheFlush{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -81,7 +84,7 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// attachments lets through what begins or ends a drain: a volume that was attached, detached or moved.
+// attachments passes on what begins or ends a drain: a volume was attached, detached or moved.
 func attachments() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -93,7 +96,8 @@ func attachments() predicate.Predicate {
 	}
 }
 
-// concerned are the CacheFlushes that have a claim on the volume, even if they are gone, and the drains of the node it is on.
+// concerned returns the CacheFlushes that have a claim on the volume, even if they are gone, and
+// the drains of the node that has it.
 func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	v, ok := o.(*v1alpha1.CacheVolume)
 	if !ok {
@@ -124,8 +128,8 @@ func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile
 	return requests
 }
 
-// Reconcile works on one CacheFlush for one pass. It reads it from the API server itself: what an earlier pass has written
-// must not be missed.
+// Reconcile works on one CacheFlush for one pass. It reads it from the API server itself, so that
+// it knows what an earlier pass has written.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	f := &v1alpha1.CacheFlush{}
 	err := r.Live.Get(ctx, request.NamespacedName, f)
@@ -154,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return retry(err)
 	}
-	// What is about to be turned is on record before it is: a cancellation finds it.
+	// A volume is on record before it is drained, so that a cancellation finds it.
 	if err := r.write(ctx, before, f); err != nil {
 		return retry(err)
 	}
@@ -178,7 +182,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 }
 
-// retry repeats a pass soon when somebody else's write came first; other errors back off.
+// retry repeats a pass soon if somebody else's write came first. After other errors it backs off.
 func retry(err error) (ctrl.Result, error) {
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: 100 * time.Millisecond}, nil
@@ -198,13 +202,13 @@ func (r *Reconciler) write(ctx context.Context, before, f *v1alpha1.CacheFlush) 
 	return nil
 }
 
-// finished reports that nothing is left to do but to remove the object. A drain stays.
+// finished reports whether nothing is left to do but to remove the object. A drain never finishes.
 func finished(f *v1alpha1.CacheFlush) bool {
 	return f.Status.CompletionTime != nil &&
 		(f.Status.Phase == v1alpha1.FlushComplete || f.Status.Phase == v1alpha1.FlushFailed)
 }
 
-// expire removes a finished CacheFlush when its time has come.
+// expire removes a finished CacheFlush when its time to live is over.
 func (r *Reconciler) expire(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.Result, error) {
 	r.forget(f.UID)
 	ttl := time.Hour
@@ -218,5 +222,5 @@ func (r *Reconciler) expire(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.R
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// errTarget says that what is to be flushed is not there; waiting does not help.
+// errTarget means that the target does not exist. Waiting does not help.
 var errTarget = errors.New("nothing to flush")

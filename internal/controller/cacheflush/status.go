@@ -34,7 +34,7 @@ func (r *Reconciler) forget(uid types.UID) {
 // smooth is the weight of the newest measurement of the rate.
 const smooth = 0.4
 
-// measure sums up and takes the rate.
+// measure adds up the progress and computes the rate.
 func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 	s.TotalBytes, s.LeftBytes = 0, 0
 	for _, v := range s.Volumes {
@@ -53,7 +53,8 @@ func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 	}
 }
 
-// judge says from its volumes how the CacheFlush stands, and gives up those whose time is up.
+// judge derives the state of the CacheFlush from its volumes, and gives up volumes whose time is
+// over.
 func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	s := &f.Status
 	now := metav1.NewTime(r.Now())
@@ -113,7 +114,7 @@ func giveUp(v *v1alpha1.FlushedVolume, seconds int32) {
 		"mode Drain turns new writes through to Ceph, so that it ends", seconds, v1alpha1.HumanBytes(v.LeftBytes))
 }
 
-// textLimit is what an API server lets into a condition's message, with room to spare.
+// textLimit is the longest message of a condition that an API server accepts, with room to spare.
 const textLimit = 8000
 
 func text(sentences []string) string {
@@ -159,7 +160,7 @@ func summarize(s *v1alpha1.CacheFlushStatus) {
 
 func same(a, b *v1alpha1.CacheFlush) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }
 
-// emitEvents makes an Event of every volume that failed, and of the end.
+// emitEvents emits an Event for every volume that failed, and one for the end.
 func (r *Reconciler) emitEvents(before, f *v1alpha1.CacheFlush) {
 	phases := map[string]v1alpha1.FlushPhase{}
 	for _, v := range before.Status.Volumes {
@@ -188,5 +189,5 @@ func (r *Reconciler) emitEvents(before, f *v1alpha1.CacheFlush) {
 	r.Events.Eventf(f, nil, kind, c.Reason, "Flush", "%s", note)
 }
 
-// noteLimit is below what Kubernetes lets into an Event.
+// noteLimit is less than the length of an Event's note that Kubernetes accepts.
 const noteLimit = 900

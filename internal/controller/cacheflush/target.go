@@ -17,10 +17,11 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
-// pageSize bounds the memory that reading all volumes takes.
+// pageSize bounds the memory needed to read all volumes.
 const pageSize = 500
 
-// begin finds the volumes and how much of each is dirty. A target that is not there fails the CacheFlush for good.
+// begin finds the volumes, and how much of each is dirty. If the target does not exist, the
+// CacheFlush fails for good.
 func (r *Reconciler) begin(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	now := metav1.NewTime(r.Now())
 	volumes, err := r.target(ctx, f.Spec, true)
@@ -37,8 +38,8 @@ func (r *Reconciler) begin(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	return nil
 }
 
-// follow takes into a drain of a node or group what is attached there since it began. On a drained node, a volume that has
-// come back is drained again.
+// follow adds volumes to the drain of a node or group that were attached there since it began. A
+// volume that has come back to a drained node is drained again.
 func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	if f.Spec.Node == "" && f.Spec.NodeGroup == "" {
 		return nil
@@ -60,12 +61,12 @@ func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	return nil
 }
 
-// ended reports that nothing more happens to a volume.
+// ended reports whether the work on a volume is over.
 func ended(phase v1alpha1.FlushPhase) bool {
 	return phase == v1alpha1.FlushComplete || phase == v1alpha1.FlushFailed
 }
 
-// target are the volumes that a CacheFlush names.
+// target returns the volumes that a CacheFlush names.
 func (r *Reconciler) target(ctx context.Context, spec v1alpha1.CacheFlushSpec, live bool) ([]v1alpha1.CacheVolume, error) {
 	var from client.Reader = r.Client
 	if live {
@@ -123,7 +124,7 @@ func (r *Reconciler) volumeOfClaim(ctx context.Context, claim v1alpha1.ClaimRefe
 	return pv.Spec.CSI.VolumeHandle, nil
 }
 
-// need reads an object; the sentence is what its absence means.
+// need reads an object. If it does not exist, the error is the sentence.
 func (r *Reconciler) need(ctx context.Context, o client.Object, key client.ObjectKey, sentence string) error {
 	err := r.Live.Get(ctx, key, o)
 	if apierrors.IsNotFound(err) {
@@ -132,7 +133,7 @@ func (r *Reconciler) need(ctx context.Context, o client.Object, key client.Objec
 	return err
 }
 
-// all lists volumes, in pages where the reader has them: a cache has not.
+// all lists volumes, in pages if the reader has pages: a cache has none.
 func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alpha1.CacheVolume) bool) ([]v1alpha1.CacheVolume, error) {
 	var out []v1alpha1.CacheVolume
 	page := &v1alpha1.CacheVolumeList{}
@@ -149,7 +150,7 @@ func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alp
 				out = append(out, page.Items[i])
 			}
 		}
-		// A cache answers with a token that it does not take back.
+		// A cache answers with a token that it does not accept.
 		if !paged || page.Continue == "" {
 			break
 		}
@@ -158,10 +159,11 @@ func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alp
 	return out, nil
 }
 
-// measureTime bounds asking all hosts what is dirty at the start.
+// measureTime bounds the questions to all hosts at the start about what is dirty.
 const measureTime = 5 * time.Second
 
-// measure asks how much of each volume is dirty. Where a host does not answer, what was on record stands for it.
+// measure asks how much of each volume is dirty. If a host does not answer, the figure on record
+// counts.
 func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume) []v1alpha1.FlushedVolume {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()

@@ -1,15 +1,16 @@
-// Package drain turns attached volumes to write-through for whoever asks, moves their truth to Ceph once they are clean, and
-// turns them back. Who asks is on record in the CacheVolume (status.writeThrough), so several can, and the last to let go
-// restores write-back.
+// Package drain turns attached volumes to write-through on request, moves their truth to Ceph once
+// they are clean, and turns them back. The requests are on record in the CacheVolume
+// (status.writeThrough). So there can be several, and write-back returns when the last one ends.
 //
-// The order is what makes it safe:
+// The order makes it safe:
 //
 //   - Turn: the claim is on record, then the mode changes.
 //   - Settle: one answer of the holder says write-through and zero dirty, then authority Ceph is on record.
 //   - Restore: authority Cache is on record, then the mode changes, then the claim goes.
 //
-// Every step is repeated until it is done, also by the next leader. Steps of one volume run under its lock, so that no
-// change of mode overtakes another. The lock is not taken while the holder is silent: a take-over from it needs that lock.
+// Every step is repeated until it is done, also by the next leader. The steps of one volume run
+// under its lock, so that no change of mode overtakes another. The lock is not taken while the
+// holder does not answer, because a take-over from that holder needs the lock.
 package drain
 
 import (
@@ -31,13 +32,13 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 )
 
-// Hosts is what draining needs of the escached on each node.
+// Hosts reaches the escached of each node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
 }
 
-// Config is what a Drainer is made of.
+// Config holds what a Drainer needs.
 type Config struct {
 	Client client.Client // writes
 	Live   client.Reader // what is decided by must not be stale
@@ -52,17 +53,19 @@ type Drainer struct{ config Config }
 // New returns a Drainer.
 func New(config Config) *Drainer { return &Drainer{config} }
 
-// ErrNotAttached says that no node has the volume, so that there is no cache to turn.
+// ErrNotAttached means that no node has the volume, so that there is no cache to turn.
 var ErrNotAttached = errors.New("attached to no node")
 
-// ErrAttaching says that an attachment has begun and not ended: the volume cannot be turned yet.
+// ErrAttaching means that an attachment has begun and is not complete: the volume cannot be turned
+// yet.
 var ErrAttaching = errors.New("being attached")
 
-// changeTime bounds a change of mode. It is about as long as a lease outlives its leader, so that a call of the leader before
-// is over when its successor makes one.
+// changeTime bounds a change of mode. It is about as long as a lease outlives its leader, so that a
+// call of the former leader is over when its successor makes one.
 const changeTime = 4 * time.Second
 
-// Turn has the volume write through for the owner. It returns the volume as it is on record then.
+// Turn makes the volume write through for the owner. It returns the volume as it is on record
+// afterwards.
 func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
 	if err := d.answers(ctx, volume, anybody); err != nil {
 		return nil, err
@@ -106,7 +109,7 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 		return v, nil
 	}
 	if authority.InCeph(v) {
-		// It was turned back behind everybody's back. What is written since may be in the cache only.
+		// The mode was changed by somebody else. What was written since may be in the cache only.
 		if err := d.toCache(ctx, v); err != nil {
 			return v, err
 		}
@@ -116,8 +119,8 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 	return v, err
 }
 
-// Settle moves the truth to Ceph if the volume is clean and writes through. It reports whether the truth is there, and what
-// the holder has said.
+// Settle moves the truth to Ceph if the volume is clean and writes through. It reports whether the
+// truth is there, and returns the holder's answer.
 func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error) {
 	none := escache.VolumeStatus{}
 	if err := d.answers(ctx, volume, anybody); err != nil {
@@ -158,8 +161,8 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 	return true, status, nil
 }
 
-// Restore ends the owner's claim. The last one to end restores the volume's own mode. A volume that is gone, or that has
-// moved since, is success.
+// Restore ends the owner's claim. When the last claim ends, the volume's own mode returns. A volume
+// that is gone, or has moved since, is success.
 func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 	claims := func(v *v1alpha1.CacheVolume) bool { return slices.Contains(authority.Claims(v), owner) }
 	if err := d.answers(ctx, volume, claims); err != nil {
@@ -203,7 +206,8 @@ func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 
 func anybody(*v1alpha1.CacheVolume) bool { return true }
 
-// answers asks the volume's holder, without the volume's lock. It is nil where there is none, and where none needs to be asked.
+// answers asks the volume's holder, without the volume's lock. It returns nil if there is no
+// holder, or if none needs to be asked.
 func (d *Drainer) answers(ctx context.Context, volume string, needed func(*v1alpha1.CacheVolume) bool) error {
 	v, err := d.read(ctx, volume)
 	if apierrors.IsNotFound(err) {
@@ -216,7 +220,7 @@ func (d *Drainer) answers(ctx context.Context, volume string, needed func(*v1alp
 	return err
 }
 
-// toCache writes that data may be dirty from now on. Which copies are current stays as it is.
+// toCache records that data may be dirty from now on. Which copies are current stays as it is.
 func (d *Drainer) toCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	v.Status.Authority = v1alpha1.AuthorityCache
 	return d.write(ctx, v, "its cache may be dirty")
@@ -231,7 +235,7 @@ func (d *Drainer) setMode(ctx context.Context, v *v1alpha1.CacheVolume, mode esc
 	return nil
 }
 
-// gone reports that the device is not there any more: it comes back in the mode that the record says.
+// gone reports whether the device is gone. It comes back in the mode that is on record.
 func gone(err error) bool {
 	problem, answered := errors.AsType[*escache.Problem](err)
 	return answered && (problem.Code == escache.CodeNotConnected || problem.Code == escache.CodeNotFound)
@@ -241,7 +245,7 @@ func connected(s escache.VolumeStatus) bool {
 	return s.State != escache.StateAbsent && s.State != escache.StateStandby && s.Device != ""
 }
 
-// current are the claims that count; others have ended with their attachment.
+// current returns the claims that count. The others have ended with their attachment.
 func current(v *v1alpha1.CacheVolume) []v1alpha1.WriteThroughClaim {
 	ended := func(c v1alpha1.WriteThroughClaim) bool { return c.Epoch != v.Status.Epoch }
 	return slices.DeleteFunc(slices.Clone(v.Status.WriteThrough), ended)

@@ -11,51 +11,53 @@ import (
 
 // Policy says when a node is tainted.
 type Policy struct {
-	// After is how long the proof has to hold without a break.
+	// After is how long the proof must hold without a break.
 	After time.Duration
 }
 
-// Links is what the other members of the group say of their replication links to a node.
+// Links is what the other members of the group report about their replication links to a node.
 type Links struct {
 	// Down and Up are how many links each state has.
 	Down, Up int
-	// By are the members that report links which are up.
+	// By lists the members that report links which are up.
 	By []string
 }
 
-// Member is a node of a group as it was seen now.
+// Member is a node of a group as it is seen now.
 type Member struct {
 	Name, Group string
-	// NotReady: Kubernetes says so. Silent: its escached does not answer.
+	// NotReady is what Kubernetes says. Silent means that its escached does not answer.
 	NotReady, Silent bool
-	// Links to it; only looked at where it is NotReady and Silent.
+	// Links are the links to it. They count only if it is NotReady and Silent.
 	Links Links
-	// ProvenSince is since when the proof has held without a break; zero where it does not hold now.
+	// ProvenSince is since when the proof has held without a break. It is zero if the proof does
+	// not hold now.
 	ProvenSince time.Time
-	// OutOfService: it has the taint. Ours: and it was set by this controller.
+	// OutOfService means that it has the taint, and Ours that this controller has set it.
 	OutOfService, Ours bool
-	// Volumes are how many volumes are attached to it on record.
+	// Volumes is how many volumes are attached to it on record.
 	Volumes int
 }
 
 func (m Member) suspect() bool { return m.NotReady || m.Silent }
 
-// Proof reports whether the node is dead by everything that can be asked now.
+// Proof reports whether the node is dead according to every source that can be asked now.
 func (m Member) Proof() bool {
 	return m.NotReady && m.Silent && m.Links.Up == 0 && m.Links.Down > 0
 }
 
-// Decision is what is done now.
+// Decision says what to do now.
 type Decision struct {
-	// Taint is the one node that is tainted, and Reason why; empty: none.
+	// Taint is the one node to taint, or empty, and Reason says why.
 	Taint, Reason string
-	// Release are the nodes whose own taint is removed.
+	// Release lists the nodes whose own taint is removed.
 	Release []string
-	// StandDown says for each node that looks dead why it is not tainted. It has nothing about nodes whose time is not up.
+	// StandDown says, for each node that looks dead, why it is not tainted. It leaves out nodes
+	// whose time is not up.
 	StandDown map[string]string
 }
 
-// Decide is the rule. It is pure.
+// Decide applies the rules. It is pure.
 func Decide(members []Member, policy Policy, now time.Time) Decision {
 	d := Decision{StandDown: map[string]string{}}
 	var suspects, outOfService []string
@@ -94,7 +96,8 @@ func Decide(members []Member, policy Policy, now time.Time) Decision {
 	return d
 }
 
-// standDown says why a node that is neither Ready nor answers is not tainted; empty: nothing speaks against it.
+// standDown returns why a node that is not Ready and does not answer is not tainted. It returns ""
+// if nothing speaks against the taint.
 func standDown(m Member, members []Member, suspects, outOfService []string, tainting string) string {
 	if 2*len(suspects) >= len(members) {
 		return fmt.Sprintf("%d of %d nodes look dead (%s): more likely the controller is cut off", len(suspects), len(members),

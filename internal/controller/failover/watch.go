@@ -19,10 +19,11 @@ import (
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 )
 
-// AnnotationTaintedSince on a Node says that its out-of-service taint is the controller's own, and when it was set.
+// AnnotationTaintedSince on a Node marks the out-of-service taint as the controller's own, and says
+// when it was set.
 const AnnotationTaintedSince = "escache.io/out-of-service-since"
 
-// taintValue is what Kubernetes' documentation uses.
+// taintValue is the value in Kubernetes' documentation.
 const taintValue = "nodeshutdown"
 
 // Hosts asks the escached of a node.
@@ -31,7 +32,7 @@ type Hosts interface {
 	Volumes(ctx context.Context, node string) ([]escache.VolumeStatus, error)
 }
 
-// Config is what a Watch is made of.
+// Config holds what a Watch needs.
 type Config struct {
 	Policy
 
@@ -42,12 +43,13 @@ type Config struct {
 	Log    *slog.Logger
 	Now    func() time.Time
 
-	// Every is the time between two looks, Ask bounds the question to a host.
+	// Every is the time between two polls. Ask bounds the question to a host.
 	Every time.Duration
 	Ask   time.Duration
 }
 
-// Watch looks for dead nodes while this process leads. What it remembers is when the proof began, so another leader begins anew.
+// Watch looks for dead nodes while this process leads. It remembers since when each proof holds, so
+// another leader starts from the beginning.
 type Watch struct {
 	Config
 
@@ -61,10 +63,10 @@ func New(config Config) *Watch {
 	return &Watch{Config: config, proven: map[string]time.Time{}, said: map[string]map[string]bool{}}
 }
 
-// NeedLeaderElection has the manager start it only while this process leads.
+// NeedLeaderElection returns true: only the leader polls.
 func (*Watch) NeedLeaderElection() bool { return true }
 
-// Start looks until the context ends.
+// Start polls until the context ends.
 func (w *Watch) Start(ctx context.Context) error {
 	for {
 		if err := w.Poll(ctx); err != nil && ctx.Err() == nil {
@@ -103,7 +105,8 @@ func (w *Watch) Poll(ctx context.Context) error {
 	return nil
 }
 
-// forgetOld makes a pause of the process a break: what happened meanwhile nobody has seen.
+// forgetOld treats a pause of this process as a break of every proof, because nobody has seen what
+// happened meanwhile.
 func (w *Watch) forgetOld() {
 	now := w.Now()
 	if now.Sub(w.looked) > 3*w.Every+2*w.Ask {
@@ -126,7 +129,7 @@ func (w *Watch) remember(members []Member) {
 	}
 }
 
-// members asks everybody, and the others of its group about each that looks dead.
+// members asks all members, and for each one that looks dead also the others of its group.
 func (w *Watch) members(ctx context.Context) ([]Member, map[string]*corev1.Node, error) {
 	groups := &v1alpha1.NodeGroupList{}
 	if err := w.Client.List(ctx, groups); err != nil {
@@ -167,7 +170,7 @@ func (w *Watch) members(ctx context.Context) ([]Member, map[string]*corev1.Node,
 	return members, nodes, nil
 }
 
-// links asks the other members of the group. One that does not answer says nothing.
+// links asks the other members of the group. A member that does not answer counts for nothing.
 func (w *Watch) links(ctx context.Context, m *Member, all []Member) Links {
 	var sum Links
 	for _, other := range all {
@@ -207,7 +210,7 @@ func (w *Watch) attached(ctx context.Context) (map[string]int, error) {
 	return out, nil
 }
 
-// tell says why it stood down, each reason once for as long as the node looks dead.
+// reportStandDown reports why the controller stood down, each reason once for as long as the node looks dead.
 func (w *Watch) reportStandDown(ctx context.Context, members []Member, nodes map[string]*corev1.Node, d Decision) {
 	for _, m := range members {
 		if !m.suspect() {
@@ -285,7 +288,8 @@ func outOfService(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// ours needs both: an annotation that was left when somebody else removed the taint says nothing of a taint set later.
+// ours needs both the taint and the annotation. An annotation that was left when somebody else
+// removed the taint says nothing about a taint that was set later.
 func ours(n *corev1.Node) bool {
 	since, err := time.Parse(time.RFC3339, n.Annotations[AnnotationTaintedSince])
 	if err != nil {

@@ -77,8 +77,8 @@ func (b *bench) restart() {
 	})
 }
 
-// look looks every five seconds for so long.
-func (b *bench) look(long time.Duration) {
+// poll polls every five seconds for that long.
+func (b *bench) poll(long time.Duration) {
 	b.t.Helper()
 	for end := b.now.Add(long); !b.now.After(end); b.now = b.now.Add(5 * time.Second) {
 		if err := b.watch.Poll(b.t.Context()); err != nil {
@@ -117,11 +117,11 @@ func TestDeadNodeIsTaintedAndReleasedWhenItIsBack(t *testing.T) {
 	b := newBench(t)
 	b.kill("n1", true)
 	b.links = "WFConnection"
-	b.look(50 * time.Second)
+	b.poll(50 * time.Second)
 	if outOfService(b.node("n1")) {
 		t.Fatal("tainted before its time")
 	}
-	b.look(15 * time.Second)
+	b.poll(15 * time.Second)
 	if n := b.node("n1"); !outOfService(n) || !ours(n) {
 		t.Fatalf("not tainted: %+v %+v", n.Spec.Taints, n.Annotations)
 	}
@@ -130,7 +130,7 @@ func TestDeadNodeIsTaintedAndReleasedWhenItIsBack(t *testing.T) {
 	}
 	b.restart() // another leader knows the taint by the annotation
 	b.kill("n1", false)
-	b.look(time.Minute)
+	b.poll(time.Minute)
 	if !outOfService(b.node("n1")) {
 		t.Fatal("released with a volume on record there")
 	}
@@ -142,7 +142,7 @@ func TestDeadNodeIsTaintedAndReleasedWhenItIsBack(t *testing.T) {
 	if err := b.api.Status().Update(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	b.look(5 * time.Second)
+	b.poll(5 * time.Second)
 	if n := b.node("n1"); outOfService(n) || n.Annotations[AnnotationTaintedSince] != "" {
 		t.Errorf("not released: %+v", n.Spec.Taints)
 	}
@@ -150,19 +150,19 @@ func TestDeadNodeIsTaintedAndReleasedWhenItIsBack(t *testing.T) {
 
 func TestProofHasToHoldWithoutABreak(t *testing.T) {
 	for name, interrupt := range map[string]func(b *bench){
-		"escached answers once":       func(b *bench) { b.silent["n1"] = false; b.look(0); b.silent["n1"] = true },
-		"a link is up once":           func(b *bench) { b.links = "Connected"; b.look(0); b.links = "WFConnection" },
+		"escached answers once":       func(b *bench) { b.silent["n1"] = false; b.poll(0); b.silent["n1"] = true },
+		"a link is up once":           func(b *bench) { b.links = "Connected"; b.poll(0); b.links = "WFConnection" },
 		"another leader takes over":   func(b *bench) { b.restart() },
 		"the process is paused":       func(b *bench) { b.now = b.now.Add(time.Hour) },
-		"Kubernetes says Ready, once": func(b *bench) { b.kill("n1", false); b.silent["n1"] = true; b.look(0); b.kill("n1", true) },
+		"Kubernetes says Ready, once": func(b *bench) { b.kill("n1", false); b.silent["n1"] = true; b.poll(0); b.kill("n1", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			b.kill("n1", true)
 			b.links = "WFConnection"
-			b.look(55 * time.Second)
+			b.poll(55 * time.Second)
 			interrupt(b)
-			b.look(30 * time.Second)
+			b.poll(30 * time.Second)
 			if outOfService(b.node("n1")) {
 				t.Error("tainted")
 			}
@@ -173,23 +173,23 @@ func TestProofHasToHoldWithoutABreak(t *testing.T) {
 func TestStandingDownIsSaidOnceForAReason(t *testing.T) {
 	b := newBench(t)
 	b.kill("n1", true)
-	b.look(5 * time.Minute)
+	b.poll(5 * time.Minute)
 	if said := b.said(); len(said) != 1 || !strings.Contains(said[0], "links to it are up on n2 and n3") {
 		t.Errorf("said %q", said)
 	}
 	for range 3 { // what comes and goes is said once, too
 		b.silent["n2"] = true
-		b.look(time.Minute)
+		b.poll(time.Minute)
 		b.silent["n2"] = false
-		b.look(time.Minute)
+		b.poll(time.Minute)
 	}
 	if said := b.said(); len(said) != 1 || !strings.Contains(said[0], "cut off") {
 		t.Errorf("said %q", said)
 	}
 	b.kill("n1", false)
-	b.look(time.Minute)
+	b.poll(time.Minute)
 	b.kill("n1", true)
-	b.look(time.Minute)
+	b.poll(time.Minute)
 	if said := b.said(); len(said) != 1 {
 		t.Errorf("the next time: said %q", said)
 	}
@@ -210,7 +210,7 @@ func TestTaintOfOthersIsNeverTouched(t *testing.T) {
 	if err := b.api.Delete(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	b.look(5 * time.Minute)
+	b.poll(5 * time.Minute)
 	if !outOfService(b.node("n1")) {
 		t.Error("removed")
 	}

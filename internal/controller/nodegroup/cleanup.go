@@ -14,8 +14,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// cleanUp removes replicas that were given up while their host was away, on hosts that answer now. When one was recorded the
-// truth was in Ceph, so what it holds is of no use, however dirty it says it is.
+// cleanUp removes stale replicas from hosts that answer now. The truth was in Ceph when they were
+// recorded, so nothing in them is needed, however dirty they claim to be.
 func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
 	var failures []error
 	for _, stale := range group.Status.StaleReplicas {
@@ -30,7 +30,8 @@ func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, see
 	return errors.Join(failures...)
 }
 
-// remove works under the volume's lock: a replica must not be laid there again between the look and the removal.
+// remove works under the volume's lock: no replica may be laid there between the check and the
+// removal.
 func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
 	done, err := r.Locks.Begin(stale.Volume, "clean-up of a stale replica")
 	if err != nil {
@@ -42,7 +43,8 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	// A volume that has its replica there again has dropped the stale one before it laid the new one.
+	// If the volume has a replica there again, the stale one was removed before the new one was
+	// laid.
 	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
 		r.Log.InfoContext(ctx, "removing stale replica", "group", group, "node", stale.Node, "volume", stale.Volume, "since", stale.Since)
 		ref := escache.VolumeRef{Pool: stale.Pool, Image: stale.Image}
@@ -53,7 +55,7 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 	return r.strike(ctx, group, stale)
 }
 
-// strike takes an entry off the list.
+// strike removes an entry from the list.
 func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		g := &v1alpha1.NodeGroup{}

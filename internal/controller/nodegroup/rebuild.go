@@ -13,11 +13,12 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// pageSize bounds the memory that reading all volumes takes.
+// pageSize bounds the memory needed to read all volumes.
 const pageSize = 500
 
-// Rebuild tells the book of every volume and group, read from the API server itself: what the leader before has written last
-// must be in it. Groups are as their status says; the first poll corrects that.
+// Rebuild fills the book with every volume and group. It reads them from the API server itself, so
+// that the last writes of the former leader are in it. Groups are as their status says; the first
+// poll corrects that.
 func Rebuild(ctx context.Context, live client.Reader, book *reservation.Book) error {
 	groups := &v1alpha1.NodeGroupList{}
 	if err := live.List(ctx, groups); err != nil {
@@ -62,7 +63,8 @@ func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group 
 	return out
 }
 
-// Follow keeps the book right when CacheVolumes come, change and go by other hands than the service's.
+// Follow keeps the book up to date when somebody other than the service creates, changes or deletes
+// CacheVolumes.
 func Follow(ctx context.Context, objects cache.Cache, book *reservation.Book) error {
 	informer, err := objects.GetInformer(ctx, &v1alpha1.CacheVolume{})
 	if err != nil {

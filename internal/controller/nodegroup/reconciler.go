@@ -1,5 +1,6 @@
-// Package nodegroup keeps NodeGroups: it polls the escached of every member, writes what changed into the status, tells
-// placement, and removes replicas that were given up while their host was away.
+// Package nodegroup keeps NodeGroups up to date. It polls the escached of every member, writes
+// changes into the status, passes them on to placement, and removes stale replicas from hosts that
+// are back.
 package nodegroup
 
 import (
@@ -26,13 +27,13 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// Hosts is what the reconciler needs of the escached on each node.
+// Hosts reaches the escached of each node.
 type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
 }
 
-// Config is what a Reconciler is made of.
+// Config holds what a Reconciler needs.
 type Config struct {
 	Client client.Client // reads from a cache
 	Live   client.Reader
@@ -43,16 +44,18 @@ type Config struct {
 	Log    *slog.Logger
 	Now    func() time.Time
 
-	// Poll is how often every host is asked, and Patience how long it may take to answer.
+	// Poll is the time between two polls of a host, and Patience how long a host may take to
+	// answer.
 	Poll     time.Duration
 	Patience time.Duration
-	// Quiet is how often figures that change all the time are written; transitions are written at once.
+	// Quiet is how often figures that change all the time are written. Transitions are written at
+	// once.
 	Quiet time.Duration
-	// Parallel bounds the groups that are looked at at once.
+	// Parallel bounds the groups that are polled at once.
 	Parallel int
 }
 
-// Reconciler keeps one NodeGroup at a time. It is safe for concurrent use.
+// Reconciler keeps one NodeGroup at a time up to date. It is safe for concurrent use.
 type Reconciler struct {
 	Config
 
@@ -66,7 +69,7 @@ func New(config Config) *Reconciler {
 	return &Reconciler{Config: config, wrote: map[string]time.Time{}, seen: map[string]metav1.Time{}}
 }
 
-// SetupWithManager has the manager call Reconcile for every group, while this process leads.
+// SetupWithManager makes the manager call Reconcile for every group while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.NodeGroup{}).
@@ -75,7 +78,7 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile looks at one group: its members, its conditions, and what is to be cleaned up there.
+// Reconcile polls one group: its members, its conditions, and what has to be cleaned up there.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: r.Poll}
 	group := &v1alpha1.NodeGroup{}
@@ -96,7 +99,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	seen := r.poll(ctx, group, owners)
 	if err := r.Book.SetGroup(placementOf(group, seen), group.Status.StaleReplicas); err != nil {
-		// The other group's own turn takes the node from it; until then this one keeps what placement knew of it.
+		// The reconciler of the other group takes the node away. Until then this group keeps what
+		// placement knew of it.
 		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
 	}
 	if err := r.write(ctx, group, seen); err != nil {
@@ -134,7 +138,7 @@ const (
 	reasonCordoned    = "MemberCordoned"
 )
 
-// look asks all members at once.
+// poll asks all members at once.
 func (r *Reconciler) poll(ctx context.Context, group *v1alpha1.NodeGroup, owners map[string]string) []sight {
 	seen := make([]sight, len(group.Spec.Nodes))
 	var wait sync.WaitGroup
@@ -178,7 +182,7 @@ func (r *Reconciler) pollMember(ctx context.Context, group, name, owner string) 
 	return sight{name: name, host: host}
 }
 
-// owners says for each node which group has it: the oldest that names it.
+// owners returns, for each node, the group that has it: the oldest one that names it.
 func (r *Reconciler) owners(ctx context.Context) (map[string]string, error) {
 	all := &v1alpha1.NodeGroupList{}
 	if err := r.Client.List(ctx, all); err != nil {
@@ -187,7 +191,8 @@ func (r *Reconciler) owners(ctx context.Context) (map[string]string, error) {
 	return Owners(all.Items), nil
 }
 
-// Owners says for each node which of the groups has it: the oldest that names it; of two equally old ones the first by name.
+// Owners returns, for each node, which of the groups has it: the oldest one that names it; of two
+// that are equally old the first by name.
 func Owners(groups []v1alpha1.NodeGroup) map[string]string {
 	byAge := slices.Clone(groups)
 	slices.SortFunc(byAge, func(a, b v1alpha1.NodeGroup) int {
@@ -210,8 +215,8 @@ func Owners(groups []v1alpha1.NodeGroup) map[string]string {
 	return owners
 }
 
-// placementOf is the group as placement sees it. A member that does not answer keeps the capacity it last had, so that a
-// reboot does not pull the next volumes away from its group.
+// placementOf returns the group as placement sees it. A member that does not answer keeps the
+// capacity that it had last, so that a reboot does not drive the next volumes away from its group.
 func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
 	out := placement.Group{Name: group.Name, Cordoned: group.Spec.Cordoned}
 	for _, s := range seen {

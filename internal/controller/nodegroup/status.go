@@ -15,11 +15,12 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// stillSeen is how old LastSeen may get while nothing else changes.
+// stillSeen is how old LastSeen may become while nothing else changes.
 const stillSeen = time.Minute
 
-// write patches the group's status if a transition happened, or if figures changed and were not written for a while. The
-// patch has only what this reconciler owns, so it never undoes a stale replica that is recorded meanwhile.
+// write patches the group's status if a transition happened, or if figures changed and were not
+// written for a while. The patch contains only what this reconciler owns, so it never undoes a
+// stale replica that is recorded meanwhile.
 func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
 	now := metav1.NewTime(r.Now())
 	wanted := group.DeepCopy()
@@ -43,8 +44,9 @@ func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen 
 	return nil
 }
 
-// answered returns when the member last answered this process; nil if it never did. It is kept in memory, since the record of a host that
-// answers all the time is up to a minute old when it falls silent.
+// answered returns when the member last answered this process, or nil if it never did. It is kept
+// in memory: the record of a host that answers all the time is up to a minute old when the host
+// falls silent.
 func (r *Reconciler) answered(s sight, now metav1.Time) *metav1.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +127,7 @@ func summarize(s *v1alpha1.NodeGroupStatus) {
 	}
 }
 
-// worthWriting tells transitions from figures.
+// worthWriting reports whether something other than figures changed.
 func (r *Reconciler) worthWriting(old, wanted *v1alpha1.NodeGroup, now time.Time) bool {
 	if !equality.Semantic.DeepEqual(withoutFigures(old.Status), withoutFigures(wanted.Status)) {
 		return true
@@ -157,7 +159,8 @@ func withoutFigures(s v1alpha1.NodeGroupStatus) v1alpha1.NodeGroupStatus {
 	return s
 }
 
-// tell makes an Event of every member that became ready or ceased to be, and of the group's own readiness.
+// emitEvents emits an Event for every member that became ready or ceased to be, and for the group's own
+// readiness.
 func (r *Reconciler) emitEvents(old, now *v1alpha1.NodeGroup, seen []sight) {
 	for _, s := range seen {
 		before := memberOf(old, s.name)

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// access lets in whom the cluster knows and allows to list CacheVolumes.
+// access admits clients that Kubernetes knows and allows to list CacheVolumes.
 type access struct {
 	api client.Client
 	now func() time.Time
@@ -31,15 +31,17 @@ type verdict struct {
 }
 
 const (
-	// verdictTime is how long an answer of the API server counts; taking a right away takes as long to be felt.
+	// verdictTime is how long an answer of the API server counts. A right that is taken away lasts
+	// that much longer here.
 	verdictTime = 30 * time.Second
 	reviewTime  = 10 * time.Second
-	// mostVerdicts bounds what guessing tokens costs in memory.
+	// mostVerdicts bounds the memory that guessed tokens cost.
 	mostVerdicts = 1000
 	cookieName   = "escache-token"
 )
 
-// check is http.StatusOK, StatusUnauthorized, StatusForbidden, or StatusBadGateway while the API server does not say.
+// check returns http.StatusOK, StatusUnauthorized or StatusForbidden, or StatusBadGateway while the
+// API server does not answer.
 func (a *access) check(ctx context.Context, token string) int {
 	if token == "" {
 		return http.StatusUnauthorized
@@ -93,7 +95,7 @@ func (a *access) review(ctx context.Context, token string) (int, error) {
 	return http.StatusOK, nil
 }
 
-// tokenOf is the token of a request: a header for scripts, a cookie for browsers.
+// tokenOf returns the token of a request: from a header for scripts, from a cookie for browsers.
 func tokenOf(r *http.Request) string {
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		return token

@@ -1,5 +1,6 @@
-// Package overview is a read-only web page of groups, hosts and volumes for people who would rather look than read. It shows
-// what is on record, to those whom the cluster allows to list CacheVolumes. It changes nothing, and has nothing that could.
+// Package overview is a read-only web page about groups, hosts and volumes. It shows what is on
+// record to clients that Kubernetes allows to list CacheVolumes. It changes nothing, and has no
+// means to.
 package overview
 
 import (
@@ -20,13 +21,14 @@ import (
 
 // Options say how the page is served.
 type Options struct {
-	// Address is IP:PORT. Without TLS files it is a loopback address, for kubectl port-forward: tokens never go in the clear.
+	// Address is IP:PORT. Without TLS files it must be a loopback address, for kubectl
+	// port-forward, so that tokens never travel in the clear.
 	Address string
-	// Cert and Key are PEM files; they are read again for each connection.
+	// Cert and Key are PEM files. They are read again for each connection.
 	Cert, Key string
 }
 
-// Validate reports what is wrong. An empty address is no page.
+// Validate returns what is wrong with the options. With an empty address there is no page.
 func (o *Options) Validate() error {
 	if o.Address == "" {
 		return nil
@@ -67,7 +69,7 @@ func New(options Options, records client.Reader, api client.Client, log *slog.Lo
 	}
 }
 
-// NeedLeaderElection is false: the page changes nothing.
+// NeedLeaderElection returns false: the page changes nothing.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 const shutdownTime = 2 * time.Second
@@ -139,7 +141,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, part string) {
 	s.render(w, http.StatusOK, part, v)
 }
 
-// ask shows the form for a token, and why the one that came was not good enough.
+// ask shows the form for a token, and why the token in the request was not accepted.
 func (s *Server) ask(w http.ResponseWriter, code int) {
 	why := map[int]string{
 		http.StatusForbidden:  "This account may not list cachevolumes.escache.io.",
@@ -160,7 +162,7 @@ func (s *Server) render(w http.ResponseWriter, code int, part string, data any) 
 	_, _ = w.Write(text.Bytes())
 }
 
-// tokenLimit in bytes is above what any cluster issues.
+// tokenLimit, in bytes, is more than any token needs.
 const tokenLimit = 16 << 10
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {

@@ -13,7 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// scriptHash is what the page's policy lets run: its own script and no other.
+// scriptHash is what the page's policy allows to run: its own script and no other.
 func scriptHash() string {
 	_, after, _ := strings.Cut(page, "<script>")
 	script, _, _ := strings.Cut(after, "</script>")
@@ -60,7 +60,8 @@ type flush struct {
 
 const (
 	percent = 100
-	// seenOften is above how rarely a host that is seen all the time is written down as seen.
+	// seenOften is longer than the time between two updates of LastSeen of a host that answers all
+	// the time.
 	seenOften = 2 * time.Minute
 )
 
@@ -171,7 +172,7 @@ func concerns(f *v1alpha1.CacheFlush, g *v1alpha1.NodeGroup, volumes []*v1alpha1
 		})
 }
 
-// share in percent is 0 for nothing only, so that a little is seen.
+// share returns a percentage. It is 0 only if the part is 0, so that a small part is visible.
 func share(part, whole int64) int {
 	if whole <= 0 || part <= 0 {
 		return 0

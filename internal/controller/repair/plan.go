@@ -8,7 +8,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// Owner is the repair's name among the claims for write-through of a volume.
+// Owner is the repair's name among a volume's claims to write-through.
 const Owner = "repair"
 
 // Action is what a volume's repair needs next.
@@ -28,29 +28,31 @@ const (
 
 // Policy says when and how repairs are made.
 type Policy struct {
-	// After is how long a host is gone before its replicas are replaced.
+	// After is how long a host must be gone before its replicas are replaced.
 	After time.Duration
-	// Drain has the volume write through while it has one copy.
+	// Drain makes the volume write through while it has one copy.
 	Drain bool
-	// Patience is how long a drain may hold up the replacement.
+	// Patience is how long a drain may delay the replacement.
 	Patience time.Duration
 	// Parallel is how many volumes are copied at once.
 	Parallel int
 }
 
-// Gone are the nodes that do not answer and have not for longer than Policy.After, and when each was last seen.
+// Gone holds the nodes that do not answer and have not for longer than Policy.After, and when each
+// was last seen.
 type Gone map[string]time.Time
 
 // Step is what a volume needs next.
 type Step struct {
 	Action Action
-	// Holder has the volume, Lost is the node whose replica is replaced.
+	// Holder has the volume. Lost is the node whose replica is replaced.
 	Holder, Lost string
-	// Reason is for people: why this, or what is waited for.
+	// Reason tells people why this is done, or what it waits for.
 	Reason string
 }
 
-// Judge looks at one volume's record. It is pure; every step looks at the record again before it changes anything.
+// Judge decides by one volume's record. It is pure. Every step reads the record again before it
+// changes anything.
 func Judge(v *v1alpha1.CacheVolume, gone Gone, policy Policy, now time.Time) Step {
 	s, repair := &v.Status, v.Status.Repair
 	holder := s.AttachedNode
@@ -71,7 +73,8 @@ func Judge(v *v1alpha1.CacheVolume, gone Gone, policy Policy, now time.Time) Ste
 	case !s.IsOutdated(partner):
 		step.Action, step.Reason = Finish, "the copy on "+partner+" is current"
 	case isGone && partner != repair.Lost:
-		// Also the substitute is gone, or the lost one is back as a replica of its own: the repair begins anew for this one.
+		// The substitute is gone too, or the lost one is back as a replica of its own. The repair
+		// begins again for this one.
 		step.Action, step.Reason = Begin, notSeen(partner, since)
 	case partner != repair.Lost:
 		step.Action, step.Reason = Copy, holder+" copies to "+partner
@@ -113,8 +116,9 @@ type Candidate struct {
 	Since   time.Time
 }
 
-// Admit says which of the candidates may copy: all that have begun, and of the others the oldest first, so that there are no more
-// than parallel, and on no node more than one. The answer holds for the others what they wait for.
+// Admit chooses the candidates that may copy: all that have begun, and of the others the oldest
+// first, so that there are no more than parallel, and no more than one on a node. For the others
+// the answer says what they wait for.
 func Admit(candidates []Candidate, parallel int) (admitted map[string]bool, waiting map[string]string) {
 	admitted, waiting = map[string]bool{}, map[string]string{}
 	busy := map[string]string{}

@@ -25,19 +25,19 @@ type Volumes interface {
 	Copy(ctx context.Context, id string, epoch int64) (volumes.Copying, error)
 }
 
-// Drainer has volumes write through; *drain.Drainer.
+// Drainer makes volumes write through; *drain.Drainer.
 type Drainer interface {
 	Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error)
 	Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error)
 	Restore(ctx context.Context, volume, owner string) error
 }
 
-// Hosts asks an escached whether it is there.
+// Hosts asks an escached whether it answers.
 type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
 }
 
-// Config is what a Repairer is made of.
+// Config holds what a Repairer needs.
 type Config struct {
 	Policy
 
@@ -51,13 +51,14 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Every is the time between two looks, Longest bounds one step of a volume, Ask the question to a host that seems gone.
+	// Every is the time between two polls. Longest bounds one step of a volume, and Ask the
+	// question to a host that seems gone.
 	Every   time.Duration
 	Longest time.Duration
 	Ask     time.Duration
 }
 
-// workers bounds the volumes that are worked on at once; each step is a few calls.
+// workers bounds the volumes that are worked on at once. Each step is a few calls.
 const workers = 8
 
 // Repairer repairs volumes while this process leads.
@@ -71,10 +72,10 @@ type Repairer struct {
 // New returns a Repairer.
 func New(config Config) *Repairer { return &Repairer{Config: config, said: map[string]time.Time{}} }
 
-// NeedLeaderElection has the manager start it only while this process leads.
+// NeedLeaderElection returns true: only the leader repairs.
 func (*Repairer) NeedLeaderElection() bool { return true }
 
-// Start looks until the context ends.
+// Start polls until the context ends.
 func (r *Repairer) Start(ctx context.Context) error {
 	for {
 		if err := r.Poll(ctx); err != nil && ctx.Err() == nil {
@@ -115,8 +116,8 @@ func (r *Repairer) Poll(ctx context.Context) error {
 	return nil
 }
 
-// gone finds the members that have not been seen for long, and asks each once more: what is on record may be old, and a member
-// that is not ready for another reason answers.
+// gone finds the members that have not been seen for long, and asks each once more: the record may
+// be old, and a member that is not ready for another reason answers.
 func (r *Repairer) gone(ctx context.Context, groups []v1alpha1.NodeGroup) Gone {
 	var (
 		mu   sync.Mutex
@@ -148,11 +149,11 @@ func (r *Repairer) gone(ctx context.Context, groups []v1alpha1.NodeGroup) Gone {
 type work struct {
 	volume *v1alpha1.CacheVolume // as the cache has it; not to be changed
 	step   Step
-	// hold is why it may not be copied yet; empty: it may.
+	// hold says why it may not be copied yet. It is empty if it may.
 	hold string
 }
 
-// judge finds out which volumes need what, and which of those that need a copy may have it now.
+// judge finds out what each volume needs, and which of those that need a copy may have it now.
 func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeGroup, gone Gone) []*work {
 	var works []*work
 	var candidates []Candidate
@@ -186,7 +187,8 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeG
 	return works
 }
 
-// third is the node that gets the copy: the substitute on record, or the one of the group without a replica.
+// third returns the node that gets the copy: the substitute on record, or the node of the group
+// without a replica.
 func third(groups []v1alpha1.NodeGroup, v *v1alpha1.CacheVolume) string {
 	if s := v.Status.Repair.Substitute; s != "" {
 		return s

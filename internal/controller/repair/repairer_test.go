@@ -79,7 +79,7 @@ func newWorld(t *testing.T, volumes ...string) *world {
 		w.fleet.Hosts["n1"].Stage(ref(name), "10.0.0.1:0/1", 1, escache.ModeWriteback)
 		w.fleet.Hosts["n1"].Write(ref(name), 0)
 	}
-	w.look()
+	w.poll()
 	return w
 }
 
@@ -106,8 +106,8 @@ func (w *world) restart() {
 	})
 }
 
-// look polls the hosts and takes repairs a step further, five seconds after the last time.
-func (w *world) look() {
+// poll polls the hosts and takes repairs a step further, five seconds after the last time.
+func (w *world) poll() {
 	w.t.Helper()
 	w.now = w.now.Add(5 * time.Second)
 	_, err := w.groups.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g"}})
@@ -131,7 +131,7 @@ func (w *world) lose(long time.Duration, volumes ...string) {
 		v.Status.Outdated = []string{"n2"}
 		check(w.t, w.api.Status().Update(w.t.Context(), v))
 	}
-	w.look()
+	w.poll()
 	w.now = w.now.Add(long)
 }
 
@@ -158,7 +158,7 @@ func TestRepair(t *testing.T) {
 	w := newWorld(t, "v")
 	holder := w.fleet.Hosts["n1"]
 	holder.Write(ref("v"), 4096)
-	step := func() { w.restart(); w.look() }
+	step := func() { w.restart(); w.poll() }
 	w.lose(30*time.Second, "v")
 	step()
 	if w.volume("v").Status.Repair != nil {
@@ -218,11 +218,11 @@ func TestDrainOfSomebodyElseOutlivesTheRepair(t *testing.T) {
 	check(t, err)
 	w.lose(2*time.Minute, "v")
 	for range 4 {
-		w.look()
+		w.poll()
 	}
 	w.fleet.Hosts["n1"].Sync(ref("v"), 100)
 	for range 3 {
-		w.look()
+		w.poll()
 	}
 	w.at("v", repair.ReasonNone, "")
 	s, _ := w.fleet.Hosts["n1"].Volume(ref("v"))
@@ -236,17 +236,17 @@ func TestHostThatIsBackInTimeKeepsItsReplica(t *testing.T) {
 	w.fleet.Hosts["n1"].Write(ref("v"), 4096)
 	w.lose(2*time.Minute, "v")
 	for range 2 {
-		w.look()
+		w.poll()
 	}
 	w.at("v", "Draining", "")
 	w.fleet.Hosts["n2"].Restart(t)
-	w.look()
+	w.poll()
 	w.at("v", "Waiting", "is back")
 	v := w.volume("v")
 	v.Status.Outdated = nil // what csi-node does once the copy is current
 	check(t, w.api.Status().Update(t.Context(), v))
 	for range 3 {
-		w.look()
+		w.poll()
 	}
 	w.at("v", repair.ReasonNone, "")
 	if v := w.volume("v"); !v.Spec.HasReplica("n2") || v.Status.Repair != nil || len(v.Status.WriteThrough) > 0 {
@@ -258,7 +258,7 @@ func TestOneVolumeIsCopiedAtATimeOnAHost(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.lose(2*time.Minute, "a", "b")
 	for range 4 {
-		w.look()
+		w.poll()
 	}
 	w.at("a", "Copying", "")
 	w.at("b", "Waiting", "copying volume a")
@@ -267,7 +267,7 @@ func TestOneVolumeIsCopiedAtATimeOnAHost(t *testing.T) {
 	}
 	w.fleet.Hosts["n1"].Sync(ref("a"), 100)
 	for range 3 {
-		w.look()
+		w.poll()
 	}
 	w.at("a", repair.ReasonNone, "")
 	w.at("b", "Copying", "")

@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// quiet is how often progress is written; a change of what is being done is written at once.
+// quiet is how often progress is written. A change of the step is written at once.
 const quiet = 10 * time.Second
 
 // ReasonNone is the condition's reason while there is nothing to repair.
@@ -25,7 +25,7 @@ func repairing(v *v1alpha1.CacheVolume) bool {
 	return meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRepairing)
 }
 
-// tell keeps the volume's condition, and makes an Event of each change of what is being done.
+// report writes the volume's condition, and emits an Event for each change of the step.
 func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
 	wanted.Message = w.step.Reason
@@ -40,7 +40,7 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	if !changed && (is.Message == wanted.Message || !r.mayWrite(w.volume.Name)) {
 		return nil
 	}
-	// Read anew: this look has written the record itself.
+	// Read it again: this poll has written the record itself.
 	v := &v1alpha1.CacheVolume{}
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
 		return client.IgnoreNotFound(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// work does what a volume needs next, and tells how far it is. What fails is tried again at the next look.
+// work does what a volume needs next, and returns how far it is. The next poll repeats what failed.
 func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 	var progress string
 	var err error
@@ -49,12 +49,12 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 	}
 }
 
-// passing reports an error that says no more than that somebody else was first.
+// passing reports whether an error only means that somebody else's write came first.
 func passing(err error) bool {
 	return volumes.Code(err) == codes.Aborted
 }
 
-// keep writes or removes the repair on record, if the record as it is now still asks for that.
+// store writes or removes the repair on record, if the record still asks for that.
 func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone) error {
 	done, err := r.Locks.Begin(name, "the record of a repair")
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone)
 	return nil
 }
 
-// drain has the volume write through, and says what is left to be written.
+// drain makes the volume write through, and returns how much is left to be written.
 func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
 	if _, err := r.Drainer.Turn(ctx, name, Owner); err != nil {
 		return "", err
@@ -104,11 +104,12 @@ func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// copy replaces the lost replica if that is not on record yet, and has the holder copy.
+// copy replaces the lost replica if that is not on record yet, and makes the holder copy.
 func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 	name, epoch := w.volume.Name, w.volume.Status.Epoch
 	if r.Drain {
-		// The drain may have been given up, and Ceph be back: the claim is there or is made, and the truth moves once it can.
+		// The drain may have been given up, and Ceph may be back: make the claim again, so that the
+		// truth moves as soon as it can.
 		if _, err := r.drain(ctx, name); err != nil && !passing(err) {
 			r.Log.DebugContext(ctx, "copying without a drain", "volume", name, "error", err)
 		}
@@ -139,7 +140,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 	}
 }
 
-// finish ends the repair's claim to write-through, and only then the repair.
+// finish ends the repair's claim to write-through, and then the repair.
 func (r *Repairer) finish(ctx context.Context, name string, gone Gone) error {
 	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
 		return err
