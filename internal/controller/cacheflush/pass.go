@@ -86,7 +86,7 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
 				stalled := m.took(v.Name, v.LeftBytes < left || ended(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
 				if v.Message == "" && stalled > patience {
-					v.Message = fmt.Sprintf("no less dirty than %s ago: Ceph takes nothing, or no more than is written meanwhile; "+
+					v.Message = fmt.Sprintf("not less dirty than %s ago: Ceph takes nothing, or only as much as is written meanwhile; "+
 						"look at Ceph's health and at what the pod writes", stalled.Round(time.Second))
 				}
 				mu.Lock()
@@ -134,10 +134,10 @@ func (r *Reconciler) step(
 	at := v.Status.AttachedNode
 	switch {
 	case at == "" && authority.InCeph(v):
-		return done(now, "it is attached nowhere, and everything is in Ceph")
+		return done(now, "it is not attached, and everything is in Ceph")
 	case at == "":
 		now.Phase, now.LeftBytes = v1alpha1.FlushFailed, v.Status.DirtyBytes
-		now.Message = fmt.Sprintf("it is attached nowhere, and the cache on %s may have data that Ceph has not; "+
+		now.Message = fmt.Sprintf("it is not attached, and the cache on %s may have data that Ceph does not have; "+
 			"start its pod once, which flushes it",
 			strings.Join(v.Spec.Replicas, " and "))
 		return now

@@ -117,7 +117,7 @@ func TestFlushUnderLoadGivesUpAndSaysWhy(t *testing.T) {
 		t.Fatalf("the quiet one waits for the busy one: %+v", f.Status)
 	}
 	w.wait(30 * time.Second)
-	if f := w.pass(); !strings.Contains(complete(f), "no less dirty than") {
+	if f := w.pass(); !strings.Contains(complete(f), "not less dirty than") {
 		t.Errorf("what it waits for is not said: %s", complete(f))
 	}
 	w.wait(40 * time.Second)

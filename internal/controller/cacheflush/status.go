@@ -110,7 +110,7 @@ func giveUp(v *v1alpha1.FlushedVolume, seconds int32) {
 		v.Message = fmt.Sprintf("given up after %d s: %s", seconds, v.Message)
 		return
 	}
-	v.Message = fmt.Sprintf("given up after %d s with %s dirty: it is written to as fast as Ceph takes it, or Ceph takes nothing; "+
+	v.Message = fmt.Sprintf("given up after %d s with %s dirty: pods write as fast as Ceph takes it, or Ceph takes nothing; "+
 		"mode Drain turns new writes through to Ceph, so that it ends", seconds, v1alpha1.HumanBytes(v.LeftBytes))
 }
 

@@ -155,7 +155,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 		differs("cacheSize", v.Spec.CacheBytes, r.Cache.For(r.Size.Want))
 	}
 	if r.Groups != nil && !contained(r.Groups, v.Spec.Group) {
-		different = append(different, fmt.Sprintf("it lives in group %s, which is not allowed now", v.Spec.Group))
+		different = append(different, fmt.Sprintf("its group is %s, which the request does not allow now", v.Spec.Group))
 	}
 	if len(different) > 0 {
 		return fmt.Errorf("volume %s: %s: %w", v.Name, strings.Join(different, "; "), volumes.ErrDifferent)
@@ -184,7 +184,7 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 	}
 	made, err := s.Images.Create(ctx, spec)
 	if err == nil && !made && isNew {
-		return fmt.Errorf("it is there already, with whatever somebody wrote to it, and no record says it is ours; "+
+		return fmt.Errorf("an image of this name exists already, perhaps with somebody's data, and no record says that it is this driver's; "+
 			"rename or remove it: %w", volumes.ErrRefused)
 	}
 	if err == nil && !made && from != nil {

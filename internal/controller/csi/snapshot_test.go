@@ -241,7 +241,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 	}
 	w.images.images[volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-d"}] = 2 * gib
 	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("d", "s"))
-	wants(t, err, codes.FailedPrecondition, "is there already")
+	wants(t, err, codes.FailedPrecondition, "exists already")
 
 	// A call that is repeated after the snapshot is gone.
 	must(t, w.unsnap("s"))

@@ -100,21 +100,21 @@ func Decide(members []Member, policy Policy, now time.Time) Decision {
 // if nothing speaks against the taint.
 func standDown(m Member, members []Member, suspects, outOfService []string, tainting string) string {
 	if 2*len(suspects) >= len(members) {
-		return fmt.Sprintf("%d of %d nodes look dead (%s): more likely the controller is cut off", len(suspects), len(members),
+		return fmt.Sprintf("%d of %d nodes look dead (%s); probably the controller is cut off", len(suspects), len(members),
 			strings.Join(suspects, ", "))
 	}
 	for _, other := range members {
 		if other.Group == m.Group && other.Name != m.Name && other.suspect() {
-			return fmt.Sprintf("node %s of the same group %s is suspect, too", other.Name, m.Group)
+			return fmt.Sprintf("node %s of the same group %s looks dead too, or is not Ready", other.Name, m.Group)
 		}
 	}
 	switch {
 	case len(outOfService) > 0:
-		return fmt.Sprintf("node %s is out of service already, and it is one at a time", strings.Join(outOfService, ", "))
+		return fmt.Sprintf("node %s is out of service already, and nodes are tainted one at a time", strings.Join(outOfService, ", "))
 	case tainting != "":
-		return fmt.Sprintf("node %s is tainted now, and it is one at a time", tainting)
+		return fmt.Sprintf("node %s is tainted now, and nodes are tainted one at a time", tainting)
 	case m.Links.Up > 0:
-		return fmt.Sprintf("it lives, and only the controller and Kubernetes do not reach it: replication links to it are up on %s",
+		return fmt.Sprintf("it lives, but the controller and Kubernetes do not reach it: replication links to it are up on %s",
 			strings.Join(m.Links.By, " and "))
 	case m.Links.Down == 0:
 		return "no other node of its group has a replication link to it, so nobody confirms that it is dead"

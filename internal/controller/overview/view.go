@@ -159,7 +159,7 @@ func volumeOf(v *v1alpha1.CacheVolume) volume {
 		out.Problems = append(out.Problems, c.Message)
 	}
 	if v.Status.LeftDirty() {
-		out.Problems = append(out.Problems, fmt.Sprintf("attached nowhere, with data that only the cache on %s may have",
+		out.Problems = append(out.Problems, fmt.Sprintf("not attached, with data that only the cache on %s may have",
 			strings.Join(v.Spec.Replicas, " and ")))
 	}
 	return out

@@ -134,9 +134,9 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 		r.Log.InfoContext(ctx, "the volume has two copies again", "volume", name, "holder", w.step.Holder, "on", c.To)
 		return "the copy on " + c.To + " is current", nil
 	case !c.Linked:
-		return fmt.Sprintf("%s and %s are made partners", w.step.Holder, c.To), nil
+		return fmt.Sprintf("%s and %s become partners", w.step.Holder, c.To), nil
 	default:
-		return fmt.Sprintf("%.0f %% of the copy on %s are there", c.Percent, c.To), nil
+		return fmt.Sprintf("%.0f %% of the copy on %s is complete", c.Percent, c.To), nil
 	}
 }
 
