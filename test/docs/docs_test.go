@@ -1,0 +1,102 @@
+// Package docs checks that what the pages point at is there.
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func exists(path string) bool {
+	matches, err := filepath.Glob(filepath.Join(root, path))
+	return err == nil && len(matches) > 0
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	pages := []string{"README.md", "CONTRIBUTING.md", "charts/escache-csi/README.md"}
+	all, err := filepath.Glob(root + "/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range all {
+		pages = append(pages, "docs/"+filepath.Base(page))
+	}
+	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+	links := 0
+	for _, page := range pages {
+		for _, match := range link.FindAllStringSubmatch(read(t, page), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			links++
+			if !exists(filepath.Join(filepath.Dir(page), match[1])) {
+				t.Errorf("%s: no %s", page, match[1])
+			}
+		}
+	}
+	if links < 30 {
+		t.Errorf("only %d links were found", links)
+	}
+}
+
+// TestContributingNamesWhatIsThere checks the tree under "Where things are", and every path in the rest.
+func TestContributingNamesWhatIsThere(t *testing.T) {
+	text := read(t, "CONTRIBUTING.md")
+	_, rest, found := strings.Cut(text, "## Where things are\n")
+	tree, _, ends := strings.Cut(rest, "\n## ")
+	if !found || !ends {
+		t.Fatal(`no section "Where things are"`)
+	}
+	var paths []string
+	parents := map[int]string{2: ""}
+	for line := range strings.Lines(tree) {
+		entry := strings.TrimLeft(line, " ")
+		indent := len(line) - len(entry)
+		if indent < 4 {
+			continue
+		}
+		names, _, _ := strings.Cut(strings.TrimSpace(entry), "  ")
+		for _, name := range strings.Fields(names) {
+			path := filepath.Join(parents[indent-2], name)
+			paths = append(paths, path)
+			parents[indent] = path
+		}
+	}
+	if len(paths) < 60 {
+		t.Errorf("the tree has only %d folders", len(paths))
+	}
+	code := regexp.MustCompile("`((?:api|charts|cmd|docs|hack|internal|test)/[^` ]+)`")
+	for _, match := range code.FindAllStringSubmatch(text, -1) {
+		paths = append(paths, match[1])
+	}
+	for _, path := range paths {
+		if !exists(strings.ReplaceAll(path, "NAME", "*")) {
+			t.Errorf("no %s", path)
+		}
+	}
+	for _, wing := range []string{"internal", "internal/controller", "internal/node", "internal/escached", "test"} {
+		entries, err := os.ReadDir(filepath.Join(root, wing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(paths, wing+"/"+e.Name()) {
+				t.Errorf("%s/%s is not in the tree", wing, e.Name())
+			}
+		}
+	}
+}
