@@ -17,7 +17,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// source is what the package's own files declare, read from the files so that a new name cannot be forgotten here.
+// source is what the package's own files declare, read from the files so that a new name cannot be
+// forgotten here.
 type source struct {
 	structs []string
 	consts  map[string][]string // by the constant's type ("" for untyped ones with Path in front): the string values
@@ -262,7 +263,8 @@ func TestTypesAgreeWithSchemas(t *testing.T) {
 			if !slices.Equal(sent, known) {
 				t.Errorf("fields differ:\ntype   %q\nschema %q", sent, known)
 			}
-			// What Go leaves out when empty must be optional, or an empty value would break the contract; a problem's text never is empty.
+			// What Go leaves out when empty must be optional, or an empty value would break the
+			// contract; a problem's text never is empty.
 			empty := asJSON(t, reflect.Zero(reflect.TypeOf(value)).Interface())
 			for _, required := range schema.Required {
 				if _, ok := empty[required]; !ok && required != "detail" {

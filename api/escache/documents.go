@@ -8,7 +8,8 @@ const (
 	ArbiterFile = "arbiter.yaml"
 )
 
-// Documents holds the API's OpenAPI documents, for tests that validate requests and answers against them.
+// Documents holds the API's OpenAPI documents, for tests that validate requests and answers against
+// them.
 //
 //go:embed openapi.yaml arbiter.yaml
 var Documents embed.FS

@@ -52,9 +52,9 @@ const (
 	LinkBehind        LinkState = "Behind"
 )
 
-// Linked reports whether the two replicas have shaken hands and exchange data: Connected, or a step of
-// a resync or verification. DRBD's kernel code asks the same by cs >= C_CONNECTED. A word that is not
-// known is no link. A linked peer need not be current.
+// Linked reports whether the two replicas have shaken hands and exchange data: Connected, or a step
+// of a resync or verification. DRBD's kernel code asks the same by cs >= C_CONNECTED. A word that
+// is not known is no link. A linked peer need not be current.
 func (s LinkState) Linked() bool {
 	switch s {
 	case LinkConnected, LinkStartingSyncS, LinkStartingSyncT, LinkWFBitMapS, LinkWFBitMapT, LinkWFSyncUUID, LinkSyncSource,

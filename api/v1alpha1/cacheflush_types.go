@@ -44,7 +44,8 @@ const (
 	FlushModeDrain FlushMode = "Drain"
 )
 
-// CacheFlushSpec names what to flush: exactly one of volume, persistentVolumeClaim, node and nodeGroup.
+// CacheFlushSpec names what to flush: exactly one of volume, persistentVolumeClaim, node and
+// nodeGroup.
 //
 // +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
 type CacheFlushSpec struct {

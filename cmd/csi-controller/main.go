@@ -1,4 +1,5 @@
-// Command csi-controller serves CSI's Controller service, and runs the controllers of escache's kinds.
+// Command csi-controller serves CSI's Controller service, and runs the controllers of escache's
+// kinds.
 package main
 
 import "github.com/escache/escache-csi/cmd/csi-controller/app"

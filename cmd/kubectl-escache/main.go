@@ -1,5 +1,5 @@
-// Command kubectl-escache is the kubectl plugin of escache-csi. It shows the state of caches, flushes
-// them, evacuates hosts and discards lost caches.
+// Command kubectl-escache is the kubectl plugin of escache-csi. It shows the state of caches,
+// flushes them, evacuates hosts and discards lost caches.
 package main
 
 import (

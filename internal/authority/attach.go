@@ -30,8 +30,8 @@ type Attachment struct {
 	FlushFirst []string
 }
 
-// Attach decides whether the node may have the volume now, and how. The group lists the nodes of the
-// volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
+// Attach decides whether the node may have the volume now, and how. The group lists the nodes of
+// the volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
 func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {
 	s := &v.Status
 	if !slices.Contains(group, node) {
@@ -43,8 +43,8 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 		return Attachment{}, fmt.Errorf("volume %s is attached to node %s since epoch %d and has to be detached there first: %w",
 			v.Name, s.AttachedNode, s.Epoch, ErrRefused)
 	}
-	// While csi-controller has the volume written back, only the node that does so may have it right
-	// away: it has the device already.
+	// While csi-controller has the volume written back, only the node that does so may have it
+	// right away: it has the device already.
 	if flushing && (s.AttachedNode != node || s.IsOutdated(node)) {
 		return Attachment{FlushFirst: []string{s.AttachedNode}}, nil
 	}

@@ -145,8 +145,9 @@ func TestDetach(t *testing.T) {
 			held(s)
 			s.Fenced, s.Outdated = []v1alpha1.FencedClient{{Node: "n2", Address: "a"}}, []string{"n2"}
 		}, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
-		// The answer may come from another machine of the same name, or from a host that has lost the
-		// disk under a device that it still has. Until 0.1 it counted as proof that the device is gone.
+		// The answer may come from another machine of the same name, or from a host that has lost
+		// the disk under a device that it still has. Until 0.1 it counted as proof that the device
+		// is gone.
 		{"replica lost", held, absent, Death{}, Detachment{Fence: true}, nil},
 		{"replica lost, on a node given up", held, absent, dead, Detachment{Fence: true}, nil},
 		{"replica lost while drained", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Authority = v1alpha1.AuthorityCeph }, absent, Death{},

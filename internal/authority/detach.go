@@ -29,8 +29,8 @@ func (r Report) connected() bool {
 }
 
 // lost reports whether the host answers that it has no replica. From a host that has one on record
-// this proves nothing: the answer may come from another machine of the same name, and a host that has
-// lost the disk may still have the device.
+// this proves nothing: the answer may come from another machine of the same name, and a host that
+// has lost the disk may still have the device.
 func (r Report) lost() bool { return r.Err == nil && r.Status.State == escache.StateAbsent }
 
 // clean reports whether the host's own replica is current and has nothing dirty.
@@ -50,8 +50,8 @@ type Death struct{ Reason string }
 type Detachment struct {
 	// Gone means that the node does not have the volume: do nothing.
 	Gone bool
-	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can wait
-	// for the node.
+	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can
+	// wait for the node.
 	Fence bool
 	// Clean means that the truth is in Ceph from now on.
 	Clean bool
@@ -61,10 +61,9 @@ type Detachment struct {
 
 // Detach decides how to take the volume from a node. The holder is the node's own report. A node
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
-// given up is fenced, whether it is dead or only cut off; nobody waits for it. So is one that has lost
-// its replica. An attachment of
-// csi-controller itself, made to write the cache back, is none of a pod's: only EndFlush ends it.
-// Errors wrap ErrRefused or ErrUnreachable.
+// given up is fenced, whether it is dead or only cut off; nobody waits for it. So is one that has
+// lost its replica. An attachment of csi-controller itself, made to write the cache back, is none
+// of a pod's: only EndFlush ends it. Errors wrap ErrRefused or ErrUnreachable.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
@@ -110,8 +109,8 @@ func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
 
 // Settled decides whether the truth of a detached volume is in Ceph by now. For that, every replica
 // must have answered that it has no device, or be on record as outdated, so that no host can have
-// newer writes; and a current one must be clean. A current replica that is gone from its host may be
-// somewhere else, with newer writes. The reports are by node.
+// newer writes; and a current one must be clean. A current replica that is gone from its host may
+// be somewhere else, with newer writes. The reports are by node.
 func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	if v.Status.AttachedNode != "" {
 		return false

@@ -51,8 +51,8 @@ func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, de
 	return loss, nil
 }
 
-// usable reports whether the host's copy is within reach. It is also if the device has an error that
-// does not come from the cache itself.
+// usable reports whether the host's copy is within reach. It is also if the device has an error
+// that does not come from the cache itself.
 func (r Report) usable() bool {
 	s := r.Status
 	if r.Err != nil || s.State == escache.StateAbsent {
@@ -68,8 +68,9 @@ func beyondRepair() []escache.Code {
 	return []escache.Code{escache.CodeCacheCorrupt, escache.CodeIdentityMismatch}
 }
 
-// AtStake returns a sentence for a refused attach: which nodes with a current copy cannot be reached,
-// since when, and what helps. It is empty if one of them can be reached, or if nothing is dirty.
+// AtStake returns a sentence for a refused attach: which nodes with a current copy cannot be
+// reached, since when, and what helps. It is empty if one of them can be reached, or if nothing is
+// dirty.
 func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(node string) time.Time) string {
 	if InCeph(v) {
 		return ""

@@ -20,8 +20,8 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 }
 
 // Drained decides whether the truth of an attached volume is in Ceph and stays there: somebody has
-// claimed write-through on record, and the holder reports, in one answer, that it writes through and
-// that nothing is dirty.
+// claimed write-through on record, and the holder reports, in one answer, that it writes through
+// and that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
 	s := holder.Status
 	connected := []escache.State{escache.StateConnected, escache.StateFlushing, escache.StateDraining}

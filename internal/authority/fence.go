@@ -8,8 +8,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// FenceSeconds is how long a fenced client stays on Ceph's blocklist: ten years. If an entry expired,
-// the old map would come back to life and write into an image that another node owns.
+// FenceSeconds is how long a fenced client stays on Ceph's blocklist: ten years. If an entry
+// expired, the old map would come back to life and write into an image that another node owns.
 const FenceSeconds = 315360000
 
 // Clients returns the addresses of the Ceph clients to fence so that the holder cannot write any
@@ -26,8 +26,9 @@ func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 	})
 }
 
-// ClientOf returns the node if the client is known to be the node's, and "" if not: somebody else may
-// have had the image open. The known addresses are the node's own and those of its other clients.
+// ClientOf returns the node if the client is known to be the node's, and "" if not: somebody else
+// may have had the image open. The known addresses are the node's own and those of its other
+// clients.
 func ClientOf(node, client string, known ...string) string {
 	for _, address := range known {
 		if address != "" && hostOf(address) == hostOf(client) {
@@ -51,8 +52,8 @@ func hostOf(address string) string {
 	return address
 }
 
-// TakenFrom returns the node that lost the volume by force in the last attachment, if no node has it
-// now. The node is "" if nobody knows whose the fenced clients are.
+// TakenFrom returns the node that lost the volume by force in the last attachment, if no node has
+// it now. The node is "" if nobody knows whose the fenced clients are.
 func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	if v.Status.AttachedNode != "" {
 		return "", false
@@ -68,11 +69,11 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	return node, forced
 }
 
-// Late returns clients to fence that have the image open although their host lost the volume by force
-// in an earlier attachment: a dev_connect that was under way there has mapped the image since, and
-// keeps the new holder out. Once the holder's client is on record it has the exclusive lock, and no
-// client can come late any more. A late client is recognised by its host's address, which an earlier
-// fenced client had.
+// Late returns clients to fence that have the image open although their host lost the volume by
+// force in an earlier attachment: a dev_connect that was under way there has mapped the image
+// since, and keeps the new holder out. Once the holder's client is on record it has the exclusive
+// lock, and no client can come late any more. A late client is recognised by its host's address,
+// which an earlier fenced client had.
 func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 	if v.Status.AttachedNode == "" || v.Status.ClientAddress != "" {
 		return nil

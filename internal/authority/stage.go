@@ -26,8 +26,8 @@ func MayStage(v *v1alpha1.CacheVolume, node string, epoch int64) error {
 	}
 }
 
-// IsSuperseded reports whether a device that the node connected in this epoch belongs to an attachment
-// that is over: a newer one has begun, and it is not this node's.
+// IsSuperseded reports whether a device that the node connected in this epoch belongs to an
+// attachment that is over: a newer one has begun, and it is not this node's.
 func IsSuperseded(v *v1alpha1.CacheVolume, node string, epoch int64) bool {
 	return epoch < v.Status.Epoch && v.Status.AttachedNode != node
 }

@@ -40,10 +40,10 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 	return ""
 }
 
-// Resynced reports whether the holder's answer proves that the peer's copy is current: connected, idle
-// and up to date at both ends, in this very attachment. Read the record before asking the holder, and
-// write it by compare-and-swap: if the peer is lost in between, the arbiter records that first, and
-// the write fails.
+// Resynced reports whether the holder's answer proves that the peer's copy is current: connected,
+// idle and up to date at both ends, in this very attachment. Read the record before asking the
+// holder, and write it by compare-and-swap: if the peer is lost in between, the arbiter records
+// that first, and the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	s := holder.Status
 	holds := holder.Err == nil && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
@@ -58,8 +58,9 @@ func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	return false
 }
 
-// CopiesTo reports whether the holder replicates to the peer, or is the source of a resync to it. It is
-// a narrower question than Peer.Linked: a holder that is the target fills itself, not the new copy.
+// CopiesTo reports whether the holder replicates to the peer, or is the source of a resync to it.
+// It is a narrower question than Peer.Linked: a holder that is the target fills itself, not the new
+// copy.
 func CopiesTo(holder Report, peer string) bool {
 	for _, p := range holder.Status.Peers {
 		if p.Name == peer {

@@ -18,9 +18,9 @@ func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
 	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
-// ConnectRequest returns the dev_connect of the volume's present attachment. csi-node sends it for a
-// pod, csi-controller to write a cache back; both send the same, because a pod's attachment may follow
-// a write-back on the same host without taking the device down.
+// ConnectRequest returns the dev_connect of the volume's present attachment. csi-node sends it for
+// a pod, csi-controller to write a cache back; both send the same, because a pod's attachment may
+// follow a write-back on the same host without taking the device down.
 func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 	o := v.Spec.CacheOptions
 	request := escache.ConnectRequest{
@@ -31,7 +31,8 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 		},
 	}
 	if v.Status.Authority != v1alpha1.AuthorityCache {
-		// The record says that all data is in Ceph. Nothing may become dirty until it says otherwise.
+		// The record says that all data is in Ceph. Nothing may become dirty until it says
+		// otherwise.
 		request.Options.Mode = escache.ModeWritethrough
 	}
 	return request

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// limited keeps the first maxOutput bytes of a stream. A stuck child's copier may still write after Run has
-// returned, hence the lock.
+// limited keeps the first maxOutput bytes of a stream. A stuck child's copier may still write after
+// Run has returned, hence the lock.
 type limited struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

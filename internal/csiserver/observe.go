@@ -1,5 +1,5 @@
-// Package csiserver holds what the CSI servers of csi-controller and csi-node share: how they observe
-// calls, how they stop, and who they say they are.
+// Package csiserver holds what the CSI servers of csi-controller and csi-node share: how they
+// observe calls, how they stop, and who they say they are.
 package csiserver
 
 import (
@@ -29,8 +29,8 @@ type Observer struct {
 	Seconds *prometheus.HistogramVec
 	// Longest bounds every call; 0 means that only the caller's deadline does.
 	Longest time.Duration
-	// NameRequest appends the request's id to an error's message. The kubelet makes an Event of each
-	// different message, so csi-node leaves it out.
+	// NameRequest appends the request's id to an error's message. The kubelet makes an Event of
+	// each different message, so csi-node leaves it out.
 	NameRequest bool
 }
 

@@ -15,9 +15,9 @@ type Arbiter struct {
 	client *Client
 }
 
-// NewArbiter returns a client for the arbiter at unix:///PATH, http://HOST:PORT or https://HOST:PORT;
-// https needs the files. The timeout bounds one question with its repeats. A question is repeated only
-// if nothing was sent.
+// NewArbiter returns a client for the arbiter at unix:///PATH, http://HOST:PORT or
+// https://HOST:PORT; https needs the files. The timeout bounds one question with its repeats. A
+// question is repeated only if nothing was sent.
 func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter, error) {
 	if timeout <= 0 {
 		return nil, fmt.Errorf("arbiter: the timeout %s is not positive", timeout)
@@ -43,8 +43,8 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 	return &Arbiter{client: client}, nil
 }
 
-// OutdatePeer returns nil only if the peer is on record as outdated, so that the host that asks may go
-// on alone. Any error is a refusal.
+// OutdatePeer returns nil only if the peer is on record as outdated, so that the host that asks may
+// go on alone. Any error is a refusal.
 func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error {
 	return a.client.change(ctx, "outdate_peer", http.MethodPost, escache.PathOutdatePeer, req)
 }

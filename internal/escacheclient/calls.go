@@ -30,7 +30,8 @@ func (c *Client) Status(ctx context.Context) (*escache.Status, error) {
 	return &status, nil
 }
 
-// VolumeStatus returns one volume as the host sees it. Its state is absent if the host has no replica.
+// VolumeStatus returns one volume as the host sees it. Its state is absent if the host has no
+// replica.
 func (c *Client) VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error) {
 	var status escache.Status
 	err := c.do(ctx, call{
@@ -76,8 +77,8 @@ func (c *Client) DevConnect(ctx context.Context, req escache.ConnectRequest) (*e
 	return &connected, nil
 }
 
-// Flush writes back until the cache is clean or the request's time is up; the answer says which. The
-// call's deadline is that time plus Timeouts.FlushMargin.
+// Flush writes back until the cache is clean or the request's time is up; the answer says which.
+// The call's deadline is that time plus Timeouts.FlushMargin.
 func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.FlushResponse, error) {
 	var flushed escache.FlushResponse
 	given := time.Duration(req.TimeoutSeconds) * time.Second

@@ -23,7 +23,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// documented answers each call of a document with its example, and fails the test on a request that the document does not allow.
+// documented answers each call of a document with its example, and fails the test on a request that
+// the document does not allow.
 func documented(t *testing.T, file string) http.HandlerFunc {
 	t.Helper()
 	loader := openapi3.NewLoader()

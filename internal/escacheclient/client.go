@@ -1,8 +1,8 @@
 // Package escacheclient is the client of the escache HTTP API, over TCP with mutual TLS or over the
 // local service's unix socket.
 //
-// Every call has a deadline of its own in addition to its context's. A call is repeated only if that
-// is safe: if nothing was sent, or if it is a GET or PUT that got no answer.
+// Every call has a deadline of its own in addition to its context's. A call is repeated only if
+// that is safe: if nothing was sent, or if it is a GET or PUT that got no answer.
 package escacheclient
 
 import (
@@ -28,8 +28,8 @@ import (
 
 const (
 	dialTimeout = 3 * time.Second
-	// maxAnswerBytes is more than the status of a host full of volumes takes, and less than would hurt
-	// the caller.
+	// maxAnswerBytes is more than the status of a host full of volumes takes, and less than would
+	// hurt the caller.
 	maxAnswerBytes = 8 << 20
 	maxRepeats     = 3
 	firstWait      = 100 * time.Millisecond
@@ -126,8 +126,8 @@ func (c *Client) secure(ctx context.Context, conn net.Conn, address string) (net
 // Close closes idle connections. The client stays usable.
 func (c *Client) Close() { c.idle.CloseIdleConnections() }
 
-// silent drops resty's own log lines, which hold addresses and bodies. Observe and the slow-call line
-// report what matters.
+// silent drops resty's own log lines, which hold addresses and bodies. Observe and the slow-call
+// line report what matters.
 type silent struct{}
 
 func (silent) Errorf(string, ...any) {}
@@ -226,8 +226,8 @@ func (a *attempt) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.connected.Store(true) }}
 }
 
-// again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are never asked for again: a busy or failing
-// service is its caller's to judge.
+// again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are
+// never asked for again: a busy or failing service is its caller's to judge.
 func (a *attempt) again(ctx context.Context, method string, err error) bool {
 	if a.last == nil || ctx.Err() == nil { // a try that the deadline ended does not hide why those before it failed
 		a.last = err

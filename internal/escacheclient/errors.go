@@ -20,9 +20,11 @@ import (
 
 // Causes of a call without an answer. A *CallError wraps them.
 var (
-	// ErrUnreachable: the service could not be reached, or the connection broke before the answer was complete.
+	// ErrUnreachable: the service could not be reached, or the connection broke before the answer
+	// was complete.
 	ErrUnreachable = errors.New("escache service is unreachable")
-	// ErrTimeout: the request was sent, and the deadline passed before the answer came. What it asked for may still happen.
+	// ErrTimeout: the request was sent, and the deadline passed before the answer came. What it
+	// asked for may still happen.
 	ErrTimeout = errors.New("escache service did not answer in time")
 	// ErrTLS: the two sides do not accept each other's certificates.
 	ErrTLS = errors.New("TLS to the escache service failed")
@@ -38,8 +40,8 @@ const (
 	OutcomeUnexpected  = "unexpected"
 )
 
-// CallError says which call to which node failed. Unwrap gives an *escache.Problem of the API, an *UnexpectedAnswerError, or one of
-// the causes above.
+// CallError says which call to which node failed. Unwrap gives an *escache.Problem of the API, an
+// *UnexpectedAnswerError, or one of the causes above.
 type CallError struct {
 	Node string
 	Call string
@@ -52,7 +54,8 @@ func (e *CallError) Error() string { return fmt.Sprintf("%s on %s: %v", e.Call, 
 // Unwrap returns the cause.
 func (e *CallError) Unwrap() error { return e.Err }
 
-// UnexpectedAnswerError is an answer that the API does not have: of a proxy, of another service, or cut short.
+// UnexpectedAnswerError is an answer that the API does not have: of a proxy, of another service, or
+// cut short.
 type UnexpectedAnswerError struct {
 	Status int
 	Reason string

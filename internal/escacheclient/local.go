@@ -8,9 +8,9 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// Local is the client of this host's escached. It remembers what escached says of the host as a whole
-// for half a minute: health checks and the registration ask often, and each answer costs escached some
-// commands.
+// Local is the client of this host's escached. It remembers what escached says of the host as a
+// whole for half a minute: health checks and the registration ask often, and each answer costs
+// escached some commands.
 type Local struct {
 	*Client
 

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Options say where an escached is and how to call it. Exactly one of BaseURL and UnixSocket is set.
+// Options say where an escached is and how to call it. Exactly one of BaseURL and UnixSocket is
+// set.
 type Options struct {
 	// Node is the host's name in error messages and logs. Empty: the address.
 	Node string
@@ -43,8 +44,8 @@ type Options struct {
 // caller's own certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
-	// ServerName is the name that the service's certificate must have, if one certificate serves all
-	// hosts. Empty: the URL's host.
+	// ServerName is the name that the service's certificate must have, if one certificate serves
+	// all hosts. Empty: the URL's host.
 	ServerName string
 }
 
@@ -60,7 +61,8 @@ type Timeouts struct {
 	FlushMargin time.Duration
 }
 
-// DefaultTimeouts returns limits that suit a loaded host, and are short enough to notice a dead one.
+// DefaultTimeouts returns limits that suit a loaded host, and are short enough to notice a dead
+// one.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{Query: 5 * time.Second, Change: time.Minute, Connect: 2 * time.Minute, FlushMargin: 15 * time.Second}
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// recordClientAddress records the Ceph client of a device that was just connected, before anything uses the device.
-// Connecting can take long. Meanwhile the controller may have detached the volume from this node: it saw no device here
-// and no client to fence. One of the two writes the record first. Either this function finds that the attachment is over,
-// or the controller's write fails and it reads the record again. It returns the CacheVolume as written; with an error, as
-// last read.
+// recordClientAddress records the Ceph client of a device that was just connected, before anything
+// uses the device. Connecting can take long. Meanwhile the controller may have detached the volume
+// from this node: it saw no device here and no client to fence. One of the two writes the record
+// first. Either this function finds that the attachment is over, or the controller's write fails
+// and it reads the record again. It returns the CacheVolume as written; with an error, as last
+// read.
 func (s *Service) recordClientAddress(ctx context.Context, v *v1alpha1.CacheVolume, address string) (*v1alpha1.CacheVolume, error) {
 	if address == "" || address == v.Status.ClientAddress {
 		return v, nil // an implementation of escached that does not report it, or it is on record already

@@ -35,8 +35,9 @@ func (*KernelDevices) Dead(n blockdev.Number) bool { return blockdev.Dead(n) }
 // usageTime bounds one statfs.
 const usageTime = 5 * time.Second
 
-// Usage returns the usage of the filesystem mounted at path. If it does not answer within usageTime, Usage returns
-// ErrUnavailable. A filesystem that hangs occupies one goroutine, not one per call.
+// Usage returns the usage of the filesystem mounted at path. If it does not answer within
+// usageTime, Usage returns ErrUnavailable. A filesystem that hangs occupies one goroutine, not one
+// per call.
 func (k *KernelDevices) Usage(ctx context.Context, path string) (Usage, error) {
 	k.mu.Lock()
 	if since, ok := k.pending[path]; ok {

@@ -25,7 +25,8 @@ var (
 	ErrNotHere = errors.New("no such volume at this path")
 	// ErrIncompatible: the path has a mount already, and it is not the one that is wanted.
 	ErrIncompatible = errors.New("already there, but different")
-	// ErrRefused: the state of the volume or the host forbids the call; the text says what to do first.
+	// ErrRefused: the state of the volume or the host forbids the call; the text says what to do
+	// first.
 	ErrRefused = errors.New("refused")
 	// ErrBusy: another operation on the volume is running.
 	ErrBusy = operation.ErrBusy
@@ -41,8 +42,9 @@ var (
 	ErrUndone = errors.New("could not be undone")
 )
 
-// Code returns the gRPC code of an error. The kubelet takes some codes of NodeStageVolume as final and then forgets the
-// volume, so the service returns those only if it has left nothing behind (see IsFinal).
+// Code returns the gRPC code of an error. The kubelet takes some codes of NodeStageVolume as final
+// and then forgets the volume, so the service returns those only if it has left nothing behind (see
+// IsFinal).
 func Code(err error) codes.Code {
 	if problem := new(escache.Problem); errors.As(err, &problem) && !errors.Is(err, ErrUndone) {
 		return csicode.Of(problem.Code)
@@ -77,8 +79,8 @@ func Code(err error) codes.Code {
 	return codes.Internal
 }
 
-// IsFinal reports whether the kubelet, after this code from NodeStageVolume, takes the volume as not staged and does not
-// call NodeUnstageVolume for it.
+// IsFinal reports whether the kubelet, after this code from NodeStageVolume, takes the volume as
+// not staged and does not call NodeUnstageVolume for it.
 func IsFinal(code codes.Code) bool {
 	switch code { //nolint:exhaustive // all others are final
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:

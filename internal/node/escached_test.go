@@ -65,7 +65,8 @@ func (h *host) Stop(ctx context.Context, ref escache.VolumeRef) error {
 	return h.escached.Stop(ctx, escache.StopRequest{VolumeRef: ref})
 }
 
-// open keeps a mounted volume's device open, as the kernel does, until the returned function is called.
+// open keeps a mounted volume's device open, as the kernel does, until the returned function is
+// called.
 func (h *host) open(ctx context.Context, ref escache.VolumeRef) func() {
 	h.mu.Lock()
 	n, err := h.number(h.device(ref.Image))

@@ -24,8 +24,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-// host is an escache host: its escached, its kernel's mounts and devices, and the Kubernetes API. It has all their state,
-// so a new Service over the same host is a restarted csi-node.
+// host is an escache host: its escached, its kernel's mounts and devices, and the Kubernetes API.
+// It has all their state, so a new Service over the same host is a restarted csi-node.
 type host struct {
 	mu       sync.Mutex
 	did      []string
@@ -60,7 +60,8 @@ func (h *host) service() *Service {
 	})
 }
 
-// attached adds a volume that is attached to n1 in epoch 3, with a blank device and a clean standby replica.
+// attached adds a volume that is attached to n1 in epoch 3, with a blank device and a clean standby
+// replica.
 func (h *host) attached(name string) { h.attachedOf(name, 1<<30) }
 
 // attachedOf is attached with a device of another size.

@@ -39,8 +39,8 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 	return out, nil
 }
 
-// nodeInfo holds escached's volume limit, so that a registration with the kubelet does not fail while escached restarts,
-// and what NodeGetInfo last returned.
+// nodeInfo holds escached's volume limit, so that a registration with the kubelet does not fail
+// while escached restarts, and what NodeGetInfo last returned.
 type nodeInfo struct {
 	mu       sync.Mutex
 	limit    int64
@@ -50,8 +50,8 @@ type nodeInfo struct {
 // infoTime bounds pending escached for its limit.
 const infoTime = 5 * time.Second
 
-// Info reads the node's group from the Kubernetes API, and the volume limit from escached; if escached does not answer, it
-// returns the last known limit.
+// Info reads the node's group from the Kubernetes API, and the volume limit from escached; if
+// escached does not answer, it returns the last known limit.
 func (s *Service) Info(ctx context.Context) (topology.Info, error) {
 	groups, err := s.Kube.Groups(ctx)
 	if err != nil {

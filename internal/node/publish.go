@@ -48,7 +48,8 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	return nil
 }
 
-// publishSource returns the path to bind to the target: the staged filesystem, or the device node of a block volume.
+// publishSource returns the path to bind to the target: the staged filesystem, or the device node
+// of a block volume.
 func (s *Service) publishSource(
 	ctx context.Context, r publishRequest,
 ) (source string, device blockdev.Number, table []mounts.Entry, err error) {
@@ -111,7 +112,8 @@ func checkPublished(r publishRequest, device blockdev.Number, at mounts.Entry) e
 	}
 }
 
-// makeTarget creates the mount point: a directory, or an empty file for a device node. It follows no symbolic link.
+// makeTarget creates the mount point: a directory, or an empty file for a device node. It follows
+// no symbolic link.
 func makeTarget(r publishRequest) (created bool, err error) {
 	info, err := os.Lstat(r.target)
 	switch {

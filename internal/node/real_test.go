@@ -65,8 +65,8 @@ func privately(t *testing.T) bool {
 	return false
 }
 
-// realService is the service with the real kernel's mounts, filesystems and devices. escached and the Kubernetes API are
-// fakes, and a volume's device is a loop device.
+// realService is the service with the real kernel's mounts, filesystems and devices. escached and
+// the Kubernetes API are fakes, and a volume's device is a loop device.
 func realService(h *host) *Service {
 	run := command.NewExec()
 	return New(Options{
@@ -112,8 +112,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// The life of a volume with the real kernel: staged, published, written, csi-node restarted, grown online, unpublished, unstaged,
-// staged again with its data.
+// The life of a volume with the real kernel: staged, published, written, csi-node restarted, grown
+// online, unpublished, unstaged, staged again with its data.
 func TestVolumeLifeOnARealDevice(t *testing.T) {
 	if !privately(t) {
 		return
@@ -193,7 +193,8 @@ func growOnline(t *testing.T, h *host, file, staging, pod string) {
 	}
 }
 
-// mayResizeExt4 reports whether this process has CAP_SYS_RESOURCE (24), which the kernel wants for it.
+// mayResizeExt4 reports whether this process has CAP_SYS_RESOURCE (24), which the kernel wants for
+// it.
 func mayResizeExt4(t *testing.T) bool {
 	t.Helper()
 	effective, err := strconv.ParseUint(sh(t, "sed -n 's/^CapEff:[^0-9a-f]*//p' /proc/self/status"), 16, 64)
@@ -265,7 +266,8 @@ func TestAnXFSCloneIsMountedBesideItsSource(t *testing.T) {
 	}
 }
 
-// A damaged filesystem is not mounted, not repaired and not formatted; the checker's words reach the operator.
+// A damaged filesystem is not mounted, not repaired and not formatted; the checker's words reach
+// the operator.
 func TestADamagedFilesystemIsReported(t *testing.T) {
 	if !privately(t) {
 		return
@@ -300,7 +302,8 @@ func TestADamagedFilesystemIsReported(t *testing.T) {
 	}
 }
 
-// The kernel turns ext4 read-only at an error. Health reports that, and staging mounts it again once no pod uses it.
+// The kernel turns ext4 read-only at an error. Health reports that, and staging mounts it again
+// once no pod uses it.
 func TestAFilesystemThatTurnedReadOnlyIsMountedAnew(t *testing.T) {
 	if !privately(t) {
 		return

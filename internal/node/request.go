@@ -134,7 +134,8 @@ func checkNames(volume, what, path string) error {
 	}
 }
 
-// checkDirectory checks that a path which the kubelet must create is a directory. It does not follow symbolic links.
+// checkDirectory checks that a path which the kubelet must create is a directory. It does not
+// follow symbolic links.
 func checkDirectory(what, path string) error {
 	info, err := os.Lstat(path)
 	switch {

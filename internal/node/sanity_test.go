@@ -22,8 +22,8 @@ import (
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
-// controller makes and attaches volumes on the fake host, as far as the sanity suite's node tests need it. The real controller
-// has its own.
+// controller makes and attaches volumes on the fake host, as far as the sanity suite's node tests
+// need it. The real controller has its own.
 type controller struct {
 	csi.UnimplementedControllerServer
 
@@ -105,7 +105,8 @@ func TestSanity(t *testing.T) {
 	}
 }
 
-// runSanity runs the tests over gRPC, with the interceptor and the sockets that csi-node uses. Ginkgo runs once in a process.
+// runSanity runs the tests over gRPC, with the interceptor and the sockets that csi-node uses.
+// Ginkgo runs once in a process.
 func runSanity(t *testing.T, h *host, service *Service, access string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sanity") //nolint:usetesting // short: a socket's path is bounded

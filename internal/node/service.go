@@ -23,7 +23,8 @@ type Cache interface {
 	DevConnect(ctx context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error)
 	Flush(ctx context.Context, r escache.FlushRequest) (*escache.FlushResponse, error)
 	Stop(ctx context.Context, ref escache.VolumeRef) error
-	// Abandon gives up the device of a volume that another node took over; epoch is the new attachment's.
+	// Abandon gives up the device of a volume that another node took over; epoch is the new
+	// attachment's.
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
 }
@@ -57,8 +58,8 @@ type Filesystems interface {
 type Devices interface {
 	// Number returns the number of a device node.
 	Number(path string) (blockdev.Number, error)
-	// Dead reports whether a mounted device is gone: the kernel does not have it any more, or it is an escache device of
-	// size zero, which has lost its table.
+	// Dead reports whether a mounted device is gone: the kernel does not have it any more, or it is
+	// an escache device of size zero, which has lost its table.
 	Dead(n blockdev.Number) bool
 	Bytes(n blockdev.Number) (int64, error)
 	// Usage returns the usage of a mounted filesystem.
@@ -81,7 +82,8 @@ type Options struct {
 	Ready func(ctx context.Context) []string
 }
 
-// Service serves CSI's Node and Identity. It refuses a call for a volume while another one for it is running.
+// Service serves CSI's Node and Identity. It refuses a call for a volume while another one for it
+// is running.
 type Service struct {
 	csi.UnimplementedNodeServer
 	csiserver.Identity
@@ -109,7 +111,8 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 	return &csi.NodeStageVolumeResponse{}, err
 }
 
-// NodeUnstageVolume unmounts, flushes the cache and stops the device. It succeeds only if the cache is clean.
+// NodeUnstageVolume unmounts, flushes the cache and stops the device. It succeeds only if the cache
+// is clean.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeunstagevolume
 func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {

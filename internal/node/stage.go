@@ -46,7 +46,8 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	return nil
 }
 
-// attached reads the CacheVolume, uncached, and refuses unless this node may write in this attachment.
+// attached reads the CacheVolume, uncached, and refuses unless this node may write in this
+// attachment.
 func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1alpha1.CacheVolume, error) {
 	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil {
@@ -61,9 +62,10 @@ func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1
 	return v, nil
 }
 
-// clearOutdated removes this node from the list of outdated nodes if its copy has become current since: its disk failed
-// while the volume was attached here, and was back after a reboot. The record was read before the copies are checked, so a
-// change of the record in between makes the patch fail.
+// clearOutdated removes this node from the list of outdated nodes if its copy has become current
+// since: its disk failed while the volume was attached here, and was back after a reboot. The
+// record was read before the copies are checked, so a change of the record in between makes the
+// patch fail.
 func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
@@ -79,7 +81,8 @@ func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*
 	return s.Kube.PatchStatus(ctx, v, map[string]any{"outdated": v.Status.OutdatedWithout(s.Node)})
 }
 
-// stageDevice mounts a connected device at the staging path, after making a filesystem on it if it is blank.
+// stageDevice mounts a connected device at the staging path, after making a filesystem on it if it
+// is blank.
 func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse) error {
 	number, err := s.Devices.Number(c.Device)
 	if err != nil {
@@ -135,7 +138,8 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 	}
 	crashpoint.Reach("node_stage/mounted")
 	if grow && !r.readOnly {
-		// The image was restored into a larger volume. A filesystem that is too small is usable, and the next expansion grows it.
+		// The image was restored into a larger volume. A filesystem that is too small is usable,
+		// and the next expansion grows it.
 		if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
 			s.Logger.WarnContext(ctx, "the filesystem is smaller than its volume", "volume", r.volume, "error", err)
 		}
@@ -192,8 +196,8 @@ func readFilesystemRecord(v *v1alpha1.CacheVolume) (*fs.Record, error) {
 // maxTries bounds how often a write is repeated because others have changed the CacheVolume.
 const maxTries = 5
 
-// writeFilesystemRecord writes the record to the CacheVolume, unless the attachment or the record has changed since v was
-// read.
+// writeFilesystemRecord writes the record to the CacheVolume, unless the attachment or the record
+// has changed since v was read.
 func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVolume, record fs.Record) (*v1alpha1.CacheVolume, error) {
 	text, err := json.Marshal(record)
 	if err != nil {
@@ -217,11 +221,12 @@ func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVo
 	return nil, err
 }
 
-// undoTime bounds stopping the device after a failed NodeStageVolume. It applies even if the call's own time is up.
+// undoTime bounds stopping the device after a failed NodeStageVolume. It applies even if the call's
+// own time is up.
 const undoTime = 30 * time.Second
 
-// undo stops the device again if the kubelet takes the error as final, because it then calls no NodeUnstageVolume. If the
-// device cannot be stopped now, undo returns an error that is not final.
+// undo stops the device again if the kubelet takes the error as final, because it then calls no
+// NodeUnstageVolume. If the device cannot be stopped now, undo returns an error that is not final.
 func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
 	if !IsFinal(Code(cause)) {
 		return cause
@@ -238,7 +243,8 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 	return cause
 }
 
-// inUse reports whether the volume's device is mounted anywhere, which means that an earlier call has staged it.
+// inUse reports whether the volume's device is mounted anywhere, which means that an earlier call
+// has staged it.
 func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil || status.Device == "" {

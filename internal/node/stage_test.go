@@ -61,7 +61,8 @@ func TestStageOfABlockVolumeOnlyConnects(t *testing.T) {
 	}
 }
 
-// The volume is detached from this node while it connects: the device is stopped again, and nothing has used it.
+// The volume is detached from this node while it connects: the device is stopped again, and nothing
+// has used it.
 func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -82,7 +83,8 @@ func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
 	}
 }
 
-// Other writers change the record all the time; only the end of the attachment makes the stage fail.
+// Other writers change the record all the time; only the end of the attachment makes the stage
+// fail.
 func TestStageRecordsItsClientAgainstOtherWriters(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -95,7 +97,8 @@ func TestStageRecordsItsClientAgainstOtherWriters(t *testing.T) {
 	}
 }
 
-// A volume whose truth is in Ceph, drained and attached, is staged again after a reboot: nothing may become dirty.
+// A volume whose truth is in Ceph, drained and attached, is staged again after a reboot: nothing
+// may become dirty.
 func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -108,7 +111,8 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	}
 }
 
-// Refused: the right code, a sentence, and nothing half done: not connected, not mounted, not formatted.
+// Refused: the right code, a sentence, and nothing half done: not connected, not mounted, not
+// formatted.
 func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 	exit := &command.ExitError{Command: "mount", Code: 32, Stderr: "structure needs cleaning"}
 	rows := []struct {
@@ -214,7 +218,8 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// After a final error the kubelet does not unstage. If the device cannot be stopped, the error must not be final.
+// After a final error the kubelet does not unstage. If the device cannot be stopped, the error must
+// not be final.
 func TestStageIsNotFinalWhileTheDeviceStaysConnected(t *testing.T) {
 	h := newHost()
 	h.attached("v")
@@ -355,7 +360,8 @@ func TestTheSecondCallIsToldWhatRunsAndForHowLong(t *testing.T) {
 	}
 }
 
-// TestACopyThatHasCaughtUpIsStaged: its disk had failed while this node had the volume; after a reboot it was filled from the peer.
+// TestACopyThatHasCaughtUpIsStaged: its disk had failed while this node had the volume; after a
+// reboot it was filled from the peer.
 func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		disk, peer escache.DiskState

@@ -14,8 +14,9 @@ import (
 
 func newUUID() string { return uuid.NewString() }
 
-// prepareStaging checks what is mounted at the staging path. It returns true if the volume is staged there as wanted. It
-// removes the mount of a dead device, and one that an error has turned read-only.
+// prepareStaging checks what is mounted at the staging path. It returns true if the volume is
+// staged there as wanted. It removes the mount of a dead device, and one that an error has turned
+// read-only.
 func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blockdev.Number) (staged bool, err error) {
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -44,8 +45,8 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blo
 	return true, nil
 }
 
-// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be mounted again. It refuses
-// while a pod uses it.
+// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be
+// mounted again. It refuses while a pod uses it.
 func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device blockdev.Number) error {
 	if users := otherPaths(mounts.Of(table, device), r.path); len(users) > 0 {
 		return fmt.Errorf("%w: the filesystem of volume %s has turned read-only after an error, and pods still use it at %s; delete them, "+
@@ -79,8 +80,8 @@ func visible() []string {
 	return []string{"noatime", "nodiratime", "nodev", "nosuid", "noexec", "sync", "dirsync", "lazytime", "discard"}
 }
 
-// optionsDiffer compares the wanted options with a mount, as far as the mount table shows them. It returns the difference,
-// or "".
+// optionsDiffer compares the wanted options with a mount, as far as the mount table shows them. It
+// returns the difference, or "".
 func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 	if readOnly != at.ReadOnly {
 		if at.ReadOnly {
@@ -105,7 +106,8 @@ func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 	return ""
 }
 
-// value returns the value of an option, without the quotes that surround an SELinux context with a comma.
+// value returns the value of an option, without the quotes that surround an SELinux context with a
+// comma.
 func value(options []string, key string) string {
 	for _, o := range options {
 		if v, ok := strings.CutPrefix(o, key); ok {

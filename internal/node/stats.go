@@ -14,13 +14,15 @@ import (
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
-// Usage is how full a filesystem is, in bytes and in inodes. xfs allocates inodes on demand, so its total can change.
+// Usage is how full a filesystem is, in bytes and in inodes. xfs allocates inodes on demand, so its
+// total can change.
 type Usage struct {
 	TotalBytes, FreeBytes, AvailableBytes int64
 	TotalInodes, FreeInodes               int64
 }
 
-// NodeGetVolumeStats returns bytes and inodes of a mounted volume, or the size of a block volume. It asks only the kernel.
+// NodeGetVolumeStats returns bytes and inodes of a mounted volume, or the size of a block volume.
+// It asks only the kernel.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetvolumestats
 func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
@@ -56,7 +58,8 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 	}}, nil
 }
 
-// NodeGetVolumeHealth returns what is wrong with a volume, as this node sees it. The volume need not be staged.
+// NodeGetVolumeHealth returns what is wrong with a volume, as this node sees it. The volume need
+// not be staged.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodegetvolumehealth
 func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
@@ -91,7 +94,8 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil
 }
 
-// turnedReadOnly reports whether a device has a filesystem that was mounted writable and is now read-only.
+// turnedReadOnly reports whether a device has a filesystem that was mounted writable and is now
+// read-only.
 func (s *Service) turnedReadOnly(device string) bool {
 	number, err := s.Devices.Number(device)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 // unstageTime bounds an unstage if the caller sets no deadline; the kubelet's is two minutes.
 const unstageTime = 110 * time.Second
 
-// stopTime is the part of a call's time that is left for stopping the device and answering, after the flush.
+// stopTime is the part of a call's time that is left for stopping the device and answering, after
+// the flush.
 const stopTime = 15 * time.Second
 
 func (s *Service) unstage(ctx context.Context, volume, path string) error {
@@ -101,8 +102,9 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 	return nil
 }
 
-// disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but this node's cache may
-// hold data that is not in Ceph, it connects the device once more to flush it.
+// disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
+// this node's cache may hold data that is not in Ceph, it connects the device once more to flush
+// it.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
 	if !health.IsConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
@@ -117,8 +119,9 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
 }
 
-// abandon unstages a volume that another node took over. Its I/O here is frozen or fails, and the new holder has all
-// that this cache still holds. Before escached gives the device up, it reads the record itself.
+// abandon unstages a volume that another node took over. Its I/O here is frozen or fails, and the
+// new holder has all that this cache still holds. Before escached gives the device up, it reads the
+// record itself.
 func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
 	table, err := s.Mounter.Table()
 	if err != nil {

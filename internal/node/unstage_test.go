@@ -144,7 +144,8 @@ func TestUnstageOfAVolumeThatIsGone(t *testing.T) {
 	}
 }
 
-// The host was cut off, and another has the volume now: the frozen device must neither make the unstage hang nor stay.
+// The host was cut off, and another has the volume now: the frozen device must neither make the
+// unstage hang nor stay.
 func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 	takenOver := func(h *host) {
 		record := &h.volumes["v"].Status

@@ -1,5 +1,5 @@
-// Package orphans finds images without a CacheVolume, and CacheVolumes without a PersistentVolume. It
-// removes one only if it is named.
+// Package orphans finds images without a CacheVolume, and CacheVolumes without a PersistentVolume.
+// It removes one only if it is named.
 package orphans
 
 import (
@@ -52,20 +52,20 @@ type Found struct {
 
 // Search looks for orphans.
 type Search struct {
-	// Reader reads Kubernetes objects. Before a removal it must read from the API server itself and not
-	// from a cache.
+	// Reader reads Kubernetes objects. Before a removal it must read from the API server itself and
+	// not from a cache.
 	Reader client.Reader
 	Images Images
 	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
 	Prefix string
-	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its creation
-	// may still be running.
+	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its
+	// creation may still be running.
 	Young time.Duration
 	Now   func() time.Time
 }
 
-// Find searches all pools. If a Ceph cluster does not answer, Find searches the others, and the error
-// names it.
+// Find searches all pools. If a Ceph cluster does not answer, Find searches the others, and the
+// error names it.
 func (s Search) Find(ctx context.Context) (Found, error) {
 	// Images first. A record is written before its image is made: so an image in this list has its
 	// record already, and an image that is made later is not in it.

@@ -34,8 +34,8 @@ func (r Removal) Image(ctx context.Context, name string) error {
 }
 
 // Volume removes the record of an orphan volume; its image stays. It refuses a volume that is
-// attached, may have dirty data, or may have replicas on hosts: without the record nobody would know
-// of them.
+// attached, may have dirty data, or may have replicas on hosts: without the record nobody would
+// know of them.
 func (r Removal) Volume(ctx context.Context, name string) error {
 	if !slices.ContainsFunc(r.Found.Volumes, func(v Volume) bool { return v.Name == name }) {
 		return fmt.Errorf("volume %s is not an orphan; run without flags to list the orphans", name)

@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// TestPairsStayWithinOneInEveryReachableState is the proof of choosePair's rule for equal volumes on three nodes (and on the
-// two that are left when one is down): from the empty group, it follows every pair that any tie-break could choose, for
-// every volume name there may be, until no new state appears.
+// TestPairsStayWithinOneInEveryReachableState is the proof of choosePair's rule for equal volumes
+// on three nodes (and on the two that are left when one is down): from the empty group, it follows
+// every pair that any tie-break could choose, for every volume name there may be, until no new
+// state appears.
 func TestPairsStayWithinOneInEveryReachableState(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
@@ -33,8 +34,9 @@ func TestPairsStayWithinOneInEveryReachableState(t *testing.T) {
 	}
 }
 
-// TestAnyImbalanceHeals starts from every imbalance that deletions can leave and follows every tie-break: replicas never get
-// worse than they were, and after a bounded number of volumes both are within one and stay there.
+// TestAnyImbalanceHeals starts from every imbalance that deletions can leave and follows every
+// tie-break: replicas never get worse than they were, and after a bounded number of volumes both
+// are within one and stay there.
 func TestAnyImbalanceHeals(t *testing.T) {
 	const worst = 4
 	for _, start := range imbalances(worst) {
@@ -117,8 +119,9 @@ func spreads(loads []load) (replicas, primaries int) {
 	return hi.replicas - lo.replicas, hi.primaries - lo.primaries
 }
 
-// imbalances are all loads of three nodes up to a bound that some set of volumes really gives: every node is primary at most
-// as often as it holds a replica, each volume has one primary and two replicas, and no node holds more than one of them.
+// imbalances are all loads of three nodes up to a bound that some set of volumes really gives:
+// every node is primary at most as often as it holds a replica, each volume has one primary and two
+// replicas, and no node holds more than one of them.
 func imbalances(worst int) [][]load {
 	var out [][]load
 	n := worst + 1

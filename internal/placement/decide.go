@@ -56,7 +56,8 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 	return best.group
 }
 
-// groupOfPrimary returns the group of the node the scheduler chose, if that node and one more member have room.
+// groupOfPrimary returns the group of the node the scheduler chose, if that node and one more
+// member have room.
 func (s *State) groupOfPrimary(r Request) *group {
 	n := s.nodes[r.Primary]
 	if n == nil || n.group == nil || n.room() < r.CacheBytes || s.scores[n.group.slot].room < r.CacheBytes {
@@ -90,12 +91,14 @@ type pair struct {
 	debt             int     // how much more the partner owes replicas without being primary than the primary does
 }
 
-// choosePair looks at all ordered pairs of members with room. Equal volumes must stay within one both in replicas and in
-// primaries. Choosing the primary first by fewest primaries and then the partner by share does not do that: with
-// replicas 1,1,0 and primaries 1,0,0 it may take the third as primary and the second as partner, and then the second is
-// due as primary, but has too many replicas. So the two lowest shares are the pair; of equal pairs and of the two in it, the
-// primary is the one with the fewest primaries; what is still equal is decided so that nodes which were partner more often
-// than primary become primary, and the others partner. The tests walk through every state this can reach.
+// choosePair looks at all ordered pairs of members with room. Equal volumes must stay within one
+// both in replicas and in primaries. Choosing the primary first by fewest primaries and then the
+// partner by share does not do that: with replicas 1,1,0 and primaries 1,0,0 it may take the third
+// as primary and the second as partner, and then the second is due as primary, but has too many
+// replicas. So the two lowest shares are the pair; of equal pairs and of the two in it, the primary
+// is the one with the fewest primaries; what is still equal is decided so that nodes which were
+// partner more often than primary become primary, and the others partner. The tests walk through
+// every state this can reach.
 func choosePair(members []*node, r Request, seed uint64) (primary, partner *node) {
 	var best pair
 	for _, a := range members {
@@ -135,7 +138,8 @@ func (p pair) cheaper(q pair) bool {
 	return p.debt < q.debt
 }
 
-// before orders pairs of equal cost by rendezvous hash: a total order, as names differ within a group.
+// before orders pairs of equal cost by rendezvous hash: a total order, as names differ within a
+// group.
 func (p pair) before(q pair, seed uint64) bool {
 	if p.primary != q.primary {
 		return p.primary.ahead(q.primary, seed)
@@ -150,7 +154,8 @@ func (n *node) ahead(m *node, seed uint64) bool {
 	return n.Name < m.Name
 }
 
-// share is exact enough: equal allocations on equal capacities give equal shares. Without capacity it is +Inf.
+// share is exact enough: equal allocations on equal capacities give equal shares. Without capacity
+// it is +Inf.
 func share(allocated, capacity int64) float64 { return float64(allocated) / float64(capacity) }
 
 // hash is the same in every process and every version, unlike hash/maphash.
@@ -160,7 +165,8 @@ func hash(s string) uint64 {
 	return h.Sum64()
 }
 
-// mix is the finalizer of splitmix64: it spreads what the two xored hashes have in common over all bits.
+// mix is the finalizer of splitmix64: it spreads what the two xored hashes have in common over all
+// bits.
 func mix(x uint64) uint64 {
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
 	x = (x ^ (x >> 27)) * 0x94d049bb133111eb

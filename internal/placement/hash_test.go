@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Where a volume goes must not depend on the version of the driver: a decision that was lost in a crash is made again.
+// Where a volume goes must not depend on the version of the driver: a decision that was lost in a
+// crash is made again.
 func TestHashIsFNV1a(t *testing.T) {
 	// The vectors are from the authors of FNV: http://www.isthe.com/chongo/tech/comp/fnv/
 	for text, want := range map[string]uint64{"": 0xcbf29ce484222325, "a": 0xaf63dc4c8601ec8c, "foobar": 0x85944171f73967e8} {

@@ -147,7 +147,8 @@ func TestUsageTellsWhatStillFits(t *testing.T) {
 	}
 }
 
-// BenchmarkDecide: 1,000 groups, 100,000 volumes of one size, so that all shares tie: the most expensive case.
+// BenchmarkDecide: 1,000 groups, 100,000 volumes of one size, so that all shares tie: the most
+// expensive case.
 func BenchmarkDecide(b *testing.B) {
 	for _, groups := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("%dgroups", groups), func(b *testing.B) {

@@ -14,7 +14,8 @@ const gib = 1 << 30
 
 var firstSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "the first seed, to run again what a failure printed")
 
-// eachSeed runs a property on seeds that differ from run to run; a failure prints its seed as the name of the subtest.
+// eachSeed runs a property on seeds that differ from run to run; a failure prints its seed as the
+// name of the subtest.
 func eachSeed(t *testing.T, property func(t *testing.T, r *rand.Rand)) {
 	base := *firstSeed
 	for i := range uint64(150) {
@@ -89,7 +90,8 @@ func place(t *testing.T, s *State, r Request) Placement {
 	return p
 }
 
-// TestGroupsOfDifferentSizeFillInProportion: no group gets a volume while another would be less full after taking it.
+// TestGroupsOfDifferentSizeFillInProportion: no group gets a volume while another would be less
+// full after taking it.
 func TestGroupsOfDifferentSizeFillInProportion(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
 		s := New()
@@ -189,8 +191,9 @@ func (w *world) rebuilt(t *testing.T, r *rand.Rand) *State {
 	return s
 }
 
-// TestRandomLife drives a state through everything that happens to a cluster, and compares each decision with a naive model:
-// it fits if and only if the model says so, only where the model says so, and a state built anew in another order agrees.
+// TestRandomLife drives a state through everything that happens to a cluster, and compares each
+// decision with a naive model: it fits if and only if the model says so, only where the model says
+// so, and a state built anew in another order agrees.
 func TestRandomLife(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
 		w := &world{groups: map[string]Group{}, volumes: map[string]Volume{}}
@@ -264,7 +267,8 @@ func TestRandomLife(t *testing.T) {
 	})
 }
 
-// TestCallsInFlight: 100 at once, some fail and are dropped; no overbooking, and the survivors plus as many more are even.
+// TestCallsInFlight: 100 at once, some fail and are dropped; no overbooking, and the survivors plus
+// as many more are even.
 func TestCallsInFlight(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
 		groups := 1 + r.IntN(5)

@@ -138,7 +138,8 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 	}
 }
 
-// logLines is how many lines are read of each container's log, and of its log before the last restart.
+// logLines is how many lines are read of each container's log, and of its log before the last
+// restart.
 const logLines = 2000
 
 func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace string) {

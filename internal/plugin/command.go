@@ -1,5 +1,6 @@
-// Package plugin is kubectl-escache, the kubectl plugin for operators. It talks only to the Kubernetes
-// API: it shows what the driver has recorded there, and requests work by creating objects of escache.io.
+// Package plugin is kubectl-escache, the kubectl plugin for operators. It talks only to the
+// Kubernetes API: it shows what the driver has recorded there, and requests work by creating
+// objects of escache.io.
 package plugin
 
 import (
@@ -127,8 +128,8 @@ func (c *cli) connect() (client.WithWatch, error) {
 	if config.Timeout == 0 {
 		config.Timeout = requestTimeout
 	}
-	// The API server limits calls itself (priority and fairness). The client's default limit would delay polls, and make
-	// them fail near the end of --timeout.
+	// The API server limits calls itself (priority and fairness). The client's default limit would
+	// delay polls, and make them fail near the end of --timeout.
 	config.QPS = -1
 	config.WarningHandler = nil
 	scheme := runtime.NewScheme()

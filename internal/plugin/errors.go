@@ -36,7 +36,8 @@ func userMessage(err error) string {
 	}
 }
 
-// isNoResource reports whether the API server answered that it has no such path, as without the CRDs.
+// isNoResource reports whether the API server answered that it has no such path, as without the
+// CRDs.
 func isNoResource(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == ""

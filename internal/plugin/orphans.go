@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 )
 
-// minimumAge is the age below which a CacheVolume is no orphan: its PersistentVolume may not be created yet.
+// minimumAge is the age below which a CacheVolume is no orphan: its PersistentVolume may not be
+// created yet.
 const minimumAge = 10 * time.Minute
 
 func (c *cli) orphans() *cobra.Command {

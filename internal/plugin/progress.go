@@ -9,7 +9,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// progress shows a CacheFlush: on a terminal as bars that it redraws, elsewhere as a line for each change.
+// progress shows a CacheFlush: on a terminal as bars that it redraws, elsewhere as a line for each
+// change.
 type progress struct {
 	c     *cli
 	drawn int // lines

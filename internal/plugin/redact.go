@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// strip removes fields that may hold secrets (environment values, last-applied-configuration) and managedFields.
+// strip removes fields that may hold secrets (environment values, last-applied-configuration) and
+// managedFields.
 func strip(o runtime.Object) error {
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -30,7 +31,8 @@ func strip(o runtime.Object) error {
 	return nil
 }
 
-// secrets match Ceph keys, bearer tokens, PEM private keys, and values whose name says that they are secret.
+// secrets match Ceph keys, bearer tokens, PEM private keys, and values whose name says that they
+// are secret.
 var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`\bAQ[A-Za-z0-9+/]{36}==`),
 	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`),

@@ -65,7 +65,8 @@ func (s *state) problems() []problem {
 	return all
 }
 
-// flushProblems returns the volumes that could not be written back, or else why the whole flush failed.
+// flushProblems returns the volumes that could not be written back, or else why the whole flush
+// failed.
 func flushProblems(f *v1alpha1.CacheFlush) []problem {
 	const todo = "fix that, and flush again"
 	var all []problem
@@ -97,7 +98,8 @@ func volumeProblems(v *v1alpha1.CacheVolume) []problem {
 	return all
 }
 
-// unreachableData describes a detached volume that may hold data that is not in Ceph; "" for all others.
+// unreachableData describes a detached volume that may hold data that is not in Ceph; "" for all
+// others.
 func unreachableData(v *v1alpha1.CacheVolume) string {
 	if !v.Status.LeftDirty() {
 		return ""
@@ -156,7 +158,8 @@ func nextStep(v *v1alpha1.CacheVolume) string {
 	}
 }
 
-// claimOf returns NAMESPACE/NAME of the PersistentVolumeClaim that a volume was created for; "-" if not known.
+// claimOf returns NAMESPACE/NAME of the PersistentVolumeClaim that a volume was created for; "-" if
+// not known.
 func claimOf(v *v1alpha1.CacheVolume) string {
 	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
 }

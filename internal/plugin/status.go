@@ -218,8 +218,8 @@ func filled(m v1alpha1.NodeGroupMember) string {
 	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
 }
 
-// seenPeriod is longer than the interval at which the driver records that a host still answers. It records at once that a
-// host has stopped answering.
+// seenPeriod is longer than the interval at which the driver records that a host still answers. It
+// records at once that a host has stopped answering.
 const seenPeriod = 2 * time.Minute
 
 func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the size of the terminal, in characters. It is read anew each time, because windows are resized.
+// terminal is the size of the terminal, in characters. It is read anew each time, because windows
+// are resized.
 type terminal struct{ width, height int }
 
 // terminal returns the output's terminal; false if the output is not one.
@@ -27,8 +28,9 @@ const (
 	endOfScreen = "\x1b[J"
 )
 
-// redraw returns the text with the control sequences that replace the whole screen by it. It overwrites line by line, so
-// nothing flickers, and leaves out and counts the lines that do not fit, so nothing scrolls.
+// redraw returns the text with the control sequences that replace the whole screen by it. It
+// overwrites line by line, so nothing flickers, and leaves out and counts the lines that do not
+// fit, so nothing scrolls.
 func (t terminal) redraw(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if room := t.height - 1; len(lines) > room { // the cursor's own line is below
@@ -51,7 +53,8 @@ func truncate(line string, width int) string {
 	return line
 }
 
-// wrap breaks a line between words to the width (0: not at all). The further lines begin with indent.
+// wrap breaks a line between words to the width (0: not at all). The further lines begin with
+// indent.
 func wrap(line, indent string, width int) string {
 	var out strings.Builder
 	start := len(line) - len(strings.TrimLeft(line, " "))

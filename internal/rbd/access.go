@@ -69,12 +69,12 @@ type BlocklistEntry struct {
 // exists could write again.
 const BlocklistForGood = 10 * 365 * 24 * time.Hour
 
-// BlocklistAdd makes Ceph refuse a client, address IP:PORT/NONCE, for at least life from now on. When
-// it returns, no OSD accepts another write of that client.
+// BlocklistAdd makes Ceph refuse a client, address IP:PORT/NONCE, for at least life from now on.
+// When it returns, no OSD accepts another write of that client.
 //
-// Ceph never changes when an existing entry ends, though it answers as if it did. An entry that ends
-// too early is therefore removed and added again, and the client can write in between. So fence a
-// client before its successor may write. An entry that ends later is left alone.
+// Ceph never changes when an existing entry ends, though it answers as if it did. An entry that
+// ends too early is therefore removed and added again, and the client can write in between. So
+// fence a client before its successor may write. An entry that ends later is left alone.
 func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
 	_, err := call(ctx, c, "blocklist_add", "client "+address, func(conn *rados.Conn) (struct{}, error) {
 		return struct{}{}, blocklist(conn, life, address)
@@ -94,8 +94,8 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 	return err
 }
 
-// blocklist adds the clients, replaces entries that end too early, and returns when no OSD serves the
-// clients any more.
+// blocklist adds the clients, replaces entries that end too early, and returns when no OSD serves
+// the clients any more.
 func blocklist(conn *rados.Conn, life time.Duration, address string) error {
 	if err := blocklistAdd(conn, life, address); err != nil {
 		return err
@@ -143,8 +143,8 @@ func blocklistRemove(conn *rados.Conn, address string) error {
 	return err
 }
 
-// blockedFor reports whether the client is on the list for life from now on. A tenth less is enough:
-// the monitor's clock may differ from this one.
+// blockedFor reports whether the client is on the list for life from now on. A tenth less is
+// enough: the monitor's clock may differ from this one.
 func blockedFor(conn *rados.Conn, life time.Duration, address string) (bool, error) {
 	entries, err := blocklistEntries(conn)
 	return slices.ContainsFunc(entries, func(e BlocklistEntry) bool {
@@ -174,7 +174,8 @@ func blocklistEntries(conn *rados.Conn) ([]BlocklistEntry, error) {
 	return parseBlocklist(out)
 }
 
-// parseBlocklist takes lists one after the other: Ceph 16 answers with one for clients and one for address ranges.
+// parseBlocklist takes lists one after the other: Ceph 16 answers with one for clients and one for
+// address ranges.
 func parseBlocklist(text []byte) ([]BlocklistEntry, error) {
 	var out []BlocklistEntry
 	lists := json.NewDecoder(bytes.NewReader(text))

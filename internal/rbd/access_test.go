@@ -35,8 +35,8 @@ func TestBlocklist(t *testing.T) {
 	}
 }
 
-// TestAnEntryThatEndsTooEarlyIsReplaced: Ceph answers an add with the new end also where it keeps the
-// end of an entry that exists.
+// TestAnEntryThatEndsTooEarlyIsReplaced: Ceph answers an add with the new end also where it keeps
+// the end of an entry that exists.
 func TestAnEntryThatEndsTooEarlyIsReplaced(t *testing.T) {
 	c, ctx := open(t, ceph, Options{}), t.Context()
 	const address = "192.0.2.8:0/4711"
@@ -87,8 +87,8 @@ func TestBlocklistingAWholeHostIsRefused(t *testing.T) {
 	}
 }
 
-// TestABlocklistedConnectionIsReplaced: the owner of an open image is blocklisted and loses it; and this package, when it is hit
-// itself, comes back with a new connection.
+// TestABlocklistedConnectionIsReplaced: the owner of an open image is blocklisted and loses it; and
+// this package, when it is hit itself, comes back with a new connection.
 func TestABlocklistedConnectionIsReplaced(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{Connections: 1}), newPool(t), t.Context()
 	other := open(t, ceph, Options{})

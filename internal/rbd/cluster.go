@@ -270,8 +270,9 @@ func notAdmitted(err error) error {
 	return fmt.Errorf("%w: new connection: %w", ErrUnavailable, err)
 }
 
-// reread looks at the files if that was not done within age, and says whether they changed. Files that cannot be read (they are
-// just being replaced, or are gone) leave the settings as they are: what works goes on working.
+// reread looks at the files if that was not done within age, and says whether they changed. Files
+// that cannot be read (they are just being replaced, or are gone) leave the settings as they are:
+// what works goes on working.
 func (c *Cluster) reread(age time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

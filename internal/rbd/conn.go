@@ -10,10 +10,12 @@ import (
 	"github.com/ceph/go-ceph/rados"
 )
 
-// redialPause is how long a failed dial's error is given to others before the next dial: with Ceph away, they would only queue.
+// redialPause is how long a failed dial's error is given to others before the next dial: with Ceph
+// away, they would only queue.
 const redialPause = time.Second
 
-// link is one connection of a cluster: dialled by the first call that needs it, dialled anew when broken.
+// link is one connection of a cluster: dialled by the first call that needs it, dialled anew when
+// broken.
 type link struct {
 	dial sync.Mutex // held while dialling: others wait for the same connection
 
@@ -60,7 +62,8 @@ func (l *link) use(want settings, dial func(settings) (*rados.Conn, error)) (*cl
 	return l.conn, nil
 }
 
-// ready returns the client if there is a good one, or the error of a dial that failed just now; known is false if there is neither.
+// ready returns the client if there is a good one, or the error of a dial that failed just now;
+// known is false if there is neither.
 func (l *link) ready(want settings) (c *client, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +111,8 @@ func (c *client) enter() bool {
 	return true
 }
 
-// done ends a use. A client whose session is dead for good is retired: librados reconnects by itself after everything else.
+// done ends a use. A client whose session is dead for good is retired: librados reconnects by
+// itself after everything else.
 func (c *client) done(err error) {
 	c.mu.Lock()
 	c.users--
@@ -163,7 +167,8 @@ func configure(conn *rados.Conn, s settings, limit timeouts) error {
 		{"client_mount_timeout", seconds(limit.connect)},
 		{"rados_mon_op_timeout", seconds(limit.op)},
 		{"rados_osd_op_timeout", seconds(limit.op)},
-		// A library must not write to the process's stderr or make files because of an option meant for daemons.
+		// A library must not write to the process's stderr or make files because of an option meant
+		// for daemons.
 		{"log_file", ""}, {"log_to_stderr", "false"}, {"err_to_stderr", "false"}, {"admin_socket", ""},
 		// Control calls write no data: a cache per open image would only cost memory.
 		{"rbd_cache", "false"},

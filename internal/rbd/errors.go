@@ -70,7 +70,8 @@ func (f *failure) Error() string  { return fmt.Sprintf("%v: %s", f.sentinel, f.n
 func (f *failure) Unwrap() error  { return f.sentinel }
 func (f *failure) ErrorCode() int { return int(f.number) }
 
-// translate gives an error of go-ceph its sentinel. Errors that have one already keep it, and the text around it.
+// translate gives an error of go-ceph its sentinel. Errors that have one already keep it, and the
+// text around it.
 func translate(err error) error {
 	number := errno(err)
 	var done *failure

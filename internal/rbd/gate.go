@@ -73,7 +73,8 @@ func pass[T any](ctx context.Context, g *gate, op, alone string, fn func() (T, e
 	}
 }
 
-// enter takes a slot, and the name first: a call that waits for a name must not keep others from running.
+// enter takes a slot, and the name first: a call that waits for a name must not keep others from
+// running.
 func (g *gate) enter(ctx context.Context, op, alone string) error {
 	if reason := g.tooManyStuck(); reason != "" {
 		return g.unavailable(ctx, op, reason)

@@ -12,9 +12,10 @@ import (
 // GrowImage makes an image at least sizeBytes large, and returns the size it then has. A larger
 // image is not changed.
 //
-// librbd changes an image's size only with its exclusive lock, and a node's map never lends it. So an image that is mapped grows
-// through its header object, and the node's kernel is told to look at it again. That needs an image without object-map: the kernel
-// cannot grow one that it has loaded, and would take new objects for absent. Such an image is ErrBusy until it is unmapped.
+// librbd changes an image's size only with its exclusive lock, and a node's map never lends it. So
+// an image that is mapped grows through its header object, and the node's kernel is told to look at
+// it again. That needs an image without object-map: the kernel cannot grow one that it has loaded,
+// and would take new objects for absent. Such an image is ErrBusy until it is unmapped.
 func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) (int64, error) {
 	if sizeBytes <= 0 || sizeBytes%sectorSize != 0 {
 		return 0, fmt.Errorf("%s: size %d: must be a positive multiple of %d bytes: %w", ref, sizeBytes, sectorSize, ErrInvalid)
@@ -42,8 +43,9 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 // growTries is how often somebody else may change the header between a look at it and the write.
 const growTries = 8
 
-// growHeader sets the size in an image's header object as librbd does under the lock: by the object's own class. The write counts
-// only if the object is still what was read, so it never shrinks an image that somebody else has made larger.
+// growHeader sets the size in an image's header object as librbd does under the lock: by the
+// object's own class. The write counts only if the object is still what was read, so it never
+// shrinks an image that somebody else has made larger.
 func growHeader(io *rados.IOContext, header string, sizeBytes int64) (int64, error) {
 	for range growTries {
 		has, version, err := headerSize(io, header)

@@ -46,7 +46,8 @@ func TestAnImageWithObjectMapGrowsOnlyUnlocked(t *testing.T) {
 	}
 }
 
-// TestAHeaderThatHasChangedIsNotWritten is about two who grow an image at once: the smaller size must not win.
+// TestAHeaderThatHasChangedIsNotWritten is about two who grow an image at once: the smaller size
+// must not win.
 func TestAHeaderThatHasChangedIsNotWritten(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
 	s := spec(pool, "a")

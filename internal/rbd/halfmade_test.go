@@ -7,7 +7,8 @@ import (
 	"github.com/ceph/go-ceph/rados"
 )
 
-// TestACreateThatDiedHalfWayIsFinishedOrRemoved takes parts of an image away, as they are missing when a process dies in a create.
+// TestACreateThatDiedHalfWayIsFinishedOrRemoved takes parts of an image away, as they are missing
+// when a process dies in a create.
 func TestACreateThatDiedHalfWayIsFinishedOrRemoved(t *testing.T) {
 	for name, breakIt := range map[string]func(io *rados.IOContext, id string) error{
 		"no header": func(io *rados.IOContext, id string) error { return io.Delete("rbd_header." + id) },

@@ -12,9 +12,10 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// What librbd does to an image only with its exclusive lock is done here to an image whose lock a node's map has and never lends: through
-// the image's header object, by the calls of the object's own class that librbd uses itself, and then the node's kernel is told to look at
-// the header again.
+// What librbd does to an image only with its exclusive lock is done here to an image whose lock a
+// node's map has and never lends: through the image's header object, by the calls of the object's
+// own class that librbd uses itself, and then the node's kernel is told to look at the header
+// again.
 
 // use is who uses an image, and what decides what can be done to it meanwhile.
 type use struct {
@@ -55,7 +56,8 @@ func readUse(image *librbd.Image) (use, error) {
 	return out, nil
 }
 
-// headerSize reads the size of the image itself, not of a snapshot, and the version of the object that says so.
+// headerSize reads the size of the image itself, not of a snapshot, and the version of the object
+// that says so.
 func headerSize(io *rados.IOContext, header string) (size int64, version uint64, err error) {
 	const noSnapshot = ^uint64(0) - 1 // CEPH_NOSNAP
 	op := rados.CreateReadOp()
@@ -85,8 +87,8 @@ func setHeaderSize(io *rados.IOContext, header string, version uint64, sizeBytes
 	return op.Operate(io, header, rados.OperationNoFlag)
 }
 
-// addHeaderSnapshot writes a snapshot of the image as it is now; an error with EEXIST if there is one of that name, ESTALE if another
-// snapshot has a higher number.
+// addHeaderSnapshot writes a snapshot of the image as it is now; an error with EEXIST if there is
+// one of that name, ESTALE if another snapshot has a higher number.
 func addHeaderSnapshot(io *rados.IOContext, header, name string, id uint64) error {
 	in := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
 	in = append(in, name...)
@@ -98,7 +100,8 @@ func removeHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
 	return execHeader(io, header, "snapshot_remove", binary.LittleEndian.AppendUint64(nil, id))
 }
 
-// hideHeaderSnapshot takes a snapshot with clones out of sight, into the namespace that Ceph calls the trash, where it stays for them.
+// hideHeaderSnapshot takes a snapshot with clones out of sight, into the namespace that Ceph calls
+// the trash, where it stays for them.
 func hideHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
 	return execHeader(io, header, "snapshot_trash_add", binary.LittleEndian.AppendUint64(nil, id))
 }
@@ -111,11 +114,13 @@ func execHeader(io *rados.IOContext, header, method string, in []byte) error {
 	return op.Operate(io, header, rados.OperationNoFlag)
 }
 
-// notifyTime is how long watchers have to look at the header again. One that is dead must not hold up the call.
+// notifyTime is how long watchers have to look at the header again. One that is dead must not hold
+// up the call.
 const notifyTime = 10 * time.Second
 
-// notifyWatchers has everybody who has the image open read its header again, and returns the numbers of the clients that have. A
-// notification without content means that since the first RBD. That one does not answer is no error.
+// notifyWatchers has everybody who has the image open read its header again, and returns the
+// numbers of the clients that have. A notification without content means that since the first RBD.
+// That one does not answer is no error.
 func notifyWatchers(io *rados.IOContext, header string) (done []uint64, err error) {
 	acks, _, err := io.NotifyWithTimeout(header, nil, notifyTime)
 	for _, ack := range acks {

@@ -119,9 +119,10 @@ func createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
 	return makeNew(conn, io, s.ImageRef, func() error { return librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options) })
 }
 
-// makeNew runs a create, and turns "exists already" into what exists. A process that dies within a create leaves an image's name
-// without an image, which Ceph then neither makes nor opens: that is removed, and the create repeated. Nobody else can be just
-// making it: callAlone keeps others of this process away, and only one process leads.
+// makeNew runs a create, and turns "exists already" into what exists. A process that dies within a
+// create leaves an image's name without an image, which Ceph then neither makes nor opens: that is
+// removed, and the create repeated. Nobody else can be just making it: callAlone keeps others of
+// this process away, and only one process leads.
 func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() error) error {
 	err := create()
 	if !errors.Is(translate(err), ErrExists) {
@@ -140,8 +141,9 @@ func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() 
 	return create()
 }
 
-// halfMade says whether there is less than an image under a name: a name without an ID, or an ID without a header. An image that
-// cannot be opened for another reason, as a missing data pool, is not half made.
+// halfMade says whether there is less than an image under a name: a name without an ID, or an ID
+// without a header. An image that cannot be opened for another reason, as a missing data pool, is
+// not half made.
 func halfMade(io *rados.IOContext, name string) (bool, error) {
 	id, err := imageID(io, name)
 	if err == nil {
@@ -153,8 +155,8 @@ func halfMade(io *rados.IOContext, name string) (bool, error) {
 	return false, err
 }
 
-// openError keeps ErrNotFound for images that are not there, or half made: librbd says the same of one whose data pool or parent is
-// missing, and taken for deleted that would be forgotten.
+// openError keeps ErrNotFound for images that are not there, or half made: librbd says the same of
+// one whose data pool or parent is missing, and taken for deleted that would be forgotten.
 func openError(io *rados.IOContext, name string, err error) error {
 	if !errors.Is(translate(err), ErrNotFound) {
 		return err
@@ -165,7 +167,8 @@ func openError(io *rados.IOContext, name string, err error) error {
 	return fmt.Errorf("%w: the image is there, but cannot be opened: its data pool or its parent may be missing", ErrCeph)
 }
 
-// removeHalfMade must be sure of what it removes: an image that cannot be opened may hold data all the same.
+// removeHalfMade must be sure of what it removes: an image that cannot be opened may hold data all
+// the same.
 func removeHalfMade(io *rados.IOContext, name string) error {
 	half, err := halfMade(io, name)
 	if err != nil {
@@ -247,7 +250,8 @@ func imageInfo(conn *rados.Conn, io *rados.IOContext, ref ImageRef) (ImageInfo, 
 	})
 }
 
-// ImageID reads an image's internal ID in one message, without opening it. Errors: ErrNotFound, ErrPoolNotFound.
+// ImageID reads an image's internal ID in one message, without opening it. Errors: ErrNotFound,
+// ErrPoolNotFound.
 func (c *Cluster) ImageID(ctx context.Context, ref ImageRef) (string, error) {
 	return call(ctx, c, "image_id", ref.String(), func(conn *rados.Conn) (string, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) { return imageID(io, ref.Name) })
@@ -282,7 +286,8 @@ const (
 	readWrite = false
 )
 
-// withImage opens an image for fn. Opened read-only it leaves no watcher, so that looking never makes an image look used.
+// withImage opens an image for fn. Opened read-only it leaves no watcher, so that looking never
+// makes an image look used.
 func withImage[T any](io *rados.IOContext, name string, isReadOnly bool, fn func(*librbd.Image) (T, error)) (T, error) {
 	var none T
 	open := librbd.OpenImage

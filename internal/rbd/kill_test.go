@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Environment of the process that TestAKilledProcessLeavesNothingThatTheNextCannotFinish starts and kills.
+// Environment of the process that TestAKilledProcessLeavesNothingThatTheNextCannotFinish starts and
+// kills.
 const (
 	victimDir  = "RBD_TEST_VICTIM_DIR"
 	victimPool = "RBD_TEST_VICTIM_POOL"
@@ -50,8 +51,9 @@ func TestVictim(t *testing.T) {
 	})
 }
 
-// TestAKilledProcessLeavesNothingThatTheNextCannotFinish kills a process that makes and deletes images, at any moment. The next one
-// repeats the calls, as a CSI retry does, and then nothing must be left.
+// TestAKilledProcessLeavesNothingThatTheNextCannotFinish kills a process that makes and deletes
+// images, at any moment. The next one repeats the calls, as a CSI retry does, and then nothing must
+// be left.
 func TestAKilledProcessLeavesNothingThatTheNextCannotFinish(t *testing.T) {
 	victims := 3 // at once: most of the time they wait for dead watches to end
 	if testing.Short() {

@@ -12,7 +12,8 @@ import (
 	"github.com/escache/escache-csi/test/cephtest"
 )
 
-// TestAThousandTimeoutsLeaveNothing: calls that were given up end within librbd, and give back threads and memory.
+// TestAThousandTimeoutsLeaveNothing: calls that were given up end within librbd, and give back
+// threads and memory.
 func TestAThousandTimeoutsLeaveNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for 1,000 timeouts, about a minute")

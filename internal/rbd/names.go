@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// names lets one call at a time touch an image's name. librbd's own steps on names are not atomic: of two that delete an image while a
-// third makes it anew, the slower one removes the new image's ID.
+// names lets one call at a time touch an image's name. librbd's own steps on names are not atomic:
+// of two that delete an image while a third makes it anew, the slower one removes the new image's
+// ID.
 type names struct {
 	mu     sync.Mutex
 	queues map[string]*queue

@@ -85,7 +85,8 @@ func TestTheUserNeedsOnlyTheRBDProfile(t *testing.T) {
 	}
 }
 
-// TestTheHostsUserFreesNoClient says what docs/security.md may promise of a key that was taken from a host.
+// TestTheHostsUserFreesNoClient says what docs/security.md may promise of a key that was taken from
+// a host.
 func TestTheHostsUserFreesNoClient(t *testing.T) {
 	pool := newPool(t)
 	ring := ceph.User(t, "client.host", map[string]string{"mon": "profile rbd", "osd": "profile rbd pool=" + pool})

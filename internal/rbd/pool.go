@@ -106,7 +106,8 @@ func inspectPool(conn *rados.Conn, name string) (PoolInfo, error) {
 	})
 }
 
-// withPool runs fn on a pool. Contexts are not kept: one of a pool that was removed and made again would never find anything.
+// withPool runs fn on a pool. Contexts are not kept: one of a pool that was removed and made again
+// would never find anything.
 func withPool[T any](conn *rados.Conn, pool string, fn func(*rados.IOContext) (T, error)) (T, error) {
 	var none T
 	io, err := conn.OpenIOContext(pool)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestAConnectionIsUsedWhenItIsAdmitted: before that nothing reaches Ceph through it, but what shuts out others.
+// TestAConnectionIsUsedWhenItIsAdmitted: before that nothing reaches Ceph through it, but what
+// shuts out others.
 func TestAConnectionIsUsedWhenItIsAdmitted(t *testing.T) {
 	pool, ctx := newPool(t), t.Context()
 	earlier := open(t, ceph, Options{Connections: 1})

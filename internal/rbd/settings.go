@@ -29,8 +29,8 @@ type settings struct {
 
 var clusterIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// readSettings reads DIR/CLUSTERID. The key is taken out of the keyring here, so that a connection never sees one file of the old
-// and one of the new settings.
+// readSettings reads DIR/CLUSTERID. The key is taken out of the keyring here, so that a connection
+// never sees one file of the old and one of the new settings.
 func readSettings(dir, clusterID string) (settings, error) {
 	if !clusterIDs.MatchString(clusterID) {
 		return settings{}, fmt.Errorf("cluster ID %q: only letters, digits and ._- are allowed: %w", clusterID, ErrClusterNotFound)
@@ -60,7 +60,8 @@ func readSettings(dir, clusterID string) (settings, error) {
 	return s, nil
 }
 
-// parseKeyring returns the first client and its key. What is wrong is said without quoting the file: it holds a secret.
+// parseKeyring returns the first client and its key. What is wrong is said without quoting the
+// file: it holds a secret.
 func parseKeyring(ring []byte) (user, key string, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(ring))
 	for lines.Scan() {

@@ -68,7 +68,8 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	return err
 }
 
-// changeSnapshots does it by librbd where nobody has the image's lock, and through its header where a node has.
+// changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
+// a node has.
 func changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Image) error, held func(use) error) error {
 	at, err := withImage(io, ref.Name, readOnly, readUse)
 	switch {
@@ -84,11 +85,12 @@ func changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Ima
 	return held(at)
 }
 
-// snapshotTries is how often somebody else may take a snapshot between the number's and the header's change.
+// snapshotTries is how often somebody else may take a snapshot between the number's and the
+// header's change.
 const snapshotTries = 4
 
-// addSnapshot takes a snapshot under the lock of a node, which keeps all I/O at rest and has to take note before any goes on: what it wrote
-// without would change the snapshot.
+// addSnapshot takes a snapshot under the lock of a node, which keeps all I/O at rest and has to
+// take note before any goes on: what it wrote without would change the snapshot.
 func addSnapshot(io *rados.IOContext, at use, name string) error {
 	for range snapshotTries {
 		id, err := newSnapshotID(io)
@@ -114,8 +116,9 @@ func addSnapshot(io *rados.IOContext, at use, name string) error {
 	return fmt.Errorf("%w: its snapshots change all the time", ErrBusy)
 }
 
-// removeSnapshot removes a snapshot under the lock of a node, or hides it for its clones; hidden ones whose clones are gone go along. A
-// node that has not taken note yet writes as if there were a snapshot, which costs Ceph some room for a while and nothing else.
+// removeSnapshot removes a snapshot under the lock of a node, or hides it for its clones; hidden
+// ones whose clones are gone go along. A node that has not taken note yet writes as if there were a
+// snapshot, which costs Ceph some room for a while and nothing else.
 func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
 	s, err := findSnapshot(io, ref)
 	if err != nil {
@@ -137,7 +140,8 @@ func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
 	return errors.Join(err, notified)
 }
 
-// dropSnapshot removes a snapshot and what the OSDs have kept for it; an error with EBUSY if it has clones.
+// dropSnapshot removes a snapshot and what the OSDs have kept for it; an error with EBUSY if it has
+// clones.
 func dropSnapshot(io *rados.IOContext, at use, id uint64) error {
 	if err := removeHeaderSnapshot(io, at.header(), id); err != nil {
 		return err
@@ -145,7 +149,8 @@ func dropSnapshot(io *rados.IOContext, at use, id uint64) error {
 	return dropSnapshotID(io, id)
 }
 
-// ListSnapshots returns an image's snapshots, without those that were removed and still have clones.
+// ListSnapshots returns an image's snapshots, without those that were removed and still have
+// clones.
 func (c *Cluster) ListSnapshots(ctx context.Context, ref ImageRef) ([]Snapshot, error) {
 	return onImage(ctx, c, "snapshot_list", ref.String(), ref, readOnly, snapshots)
 }

@@ -14,7 +14,8 @@ import (
 	librbd "github.com/ceph/go-ceph/rbd"
 )
 
-// purges is how many images of a cluster's trash are removed at once: each keeps OSDs busy for as long as the image is large.
+// purges is how many images of a cluster's trash are removed at once: each keeps OSDs busy for as
+// long as the image is large.
 const purges = 4
 
 // purgeTimeout is when a purge that still runs counts as stuck. A large image takes its time.
@@ -38,8 +39,8 @@ func newTrash(clusterID string) *trash {
 	}
 }
 
-// prepare makes the object that lists a pool's trash. A full pool takes no new object, so that without it nothing could be deleted
-// from a pool that filled up before its first delete.
+// prepare makes the object that lists a pool's trash. A full pool takes no new object, so that
+// without it nothing could be deleted from a pool that filled up before its first delete.
 func (t *trash) prepare(io *rados.IOContext, pool string) error {
 	t.mu.Lock()
 	done := t.prepared[pool]
@@ -99,13 +100,15 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	return nil
 }
 
-// finishMove ends a move to the trash that a process died in: the image has no ID any more, and cannot be purged yet. Asked to move
-// a name that is gone, librbd looks for such an image. It returns ErrNotFound if there is none.
+// finishMove ends a move to the trash that a process died in: the image has no ID any more, and
+// cannot be purged yet. Asked to move a name that is gone, librbd looks for such an image. It
+// returns ErrNotFound if there is none.
 func finishMove(io *rados.IOContext, name string) error { return librbd.GetImage(io, name).Trash(0) }
 
-// unused returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at the exclusive lock only, and
-// an image that is mapped but was not written to yet has no lock. Somebody who comes between this look and the move keeps
-// the data all the same: a purge refuses images with watchers. It returns ErrHasSnapshots for an image with snapshots, of which nobody
+// unused returns ErrBusy for an image that somebody has open. Ceph's own move to the trash looks at
+// the exclusive lock only, and an image that is mapped but was not written to yet has no lock.
+// Somebody who comes between this look and the move keeps the data all the same: a purge refuses
+// images with watchers. It returns ErrHasSnapshots for an image with snapshots, of which nobody
 // could make a clone any more in the trash; hidden ones are only for the clones that there are.
 func unused(io *rados.IOContext, name, id string) error {
 	image, err := librbd.OpenImageByIdReadOnly(io, id, librbd.NoSnapshot)
@@ -183,7 +186,8 @@ func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err er
 	}
 }
 
-// purgeAll removes images, a few at a time, and returns those that have snapshots or clones, and what else has failed.
+// purgeAll removes images, a few at a time, and returns those that have snapshots or clones, and
+// what else has failed.
 func (c *Cluster) purgeAll(ctx context.Context, entries []TrashedImage) (parents []TrashedImage, failed []error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

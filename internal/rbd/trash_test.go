@@ -111,7 +111,8 @@ func TestTrashOfOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAnotherProcessFindsTheTrash: what was deleted and not purged when a process died is purged by the next one's Run.
+// TestAnotherProcessFindsTheTrash: what was deleted and not purged when a process died is purged by
+// the next one's Run.
 func TestAnotherProcessFindsTheTrash(t *testing.T) {
 	pool := newPool(t)
 	dir := configDir(t, ceph.Conf(), ceph.AdminKeyring())

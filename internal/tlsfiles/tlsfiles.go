@@ -1,5 +1,5 @@
-// Package tlsfiles reads TLS files again when they change, so that a renewed certificate or authority
-// needs no restart. Both sides of the escache API use it.
+// Package tlsfiles reads TLS files again when they change, so that a renewed certificate or
+// authority needs no restart. Both sides of the escache API use it.
 package tlsfiles
 
 import (
@@ -29,12 +29,13 @@ func (e *Error) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Reloader holds the contents of the files. While changed files cannot be used the old contents stay
-// in force: the files of one renewal do not change at the same moment. Its methods may be called from
-// several goroutines.
+// Reloader holds the contents of the files. While changed files cannot be used the old contents
+// stay in force: the files of one renewal do not change at the same moment. Its methods may be
+// called from several goroutines.
 type Reloader struct {
 	files Files
-	// unusable is called with the reason while changed files cannot be used and older contents stay.
+	// unusable is called with the reason while changed files cannot be used and older contents
+	// stay.
 	unusable func(error)
 
 	mu      sync.Mutex
@@ -54,8 +55,8 @@ type contents struct {
 	own         tls.Certificate
 }
 
-// New reads the files. It fails with an *Error if they cannot be used now. Later, when changed files
-// cannot be used, it calls unusable, which may be nil, at each attempt.
+// New reads the files. It fails with an *Error if they cannot be used now. Later, when changed
+// files cannot be used, it calls unusable, which may be nil, at each attempt.
 func New(files Files, unusable func(error)) (*Reloader, error) {
 	if unusable == nil {
 		unusable = func(error) {}

@@ -99,7 +99,8 @@ func writeSync(ctx context.Context, dev *os.File, blocks, first, step int64) ([]
 	var latencies []time.Duration
 	for n := first; ctx.Err() == nil; n += step {
 		at := n * stride % blocks * block.Size
-		// A counter is enough of a content: to make up 4 KiB costs an emulated host more than to write them.
+		// A counter is enough of a content: to make up 4 KiB costs an emulated host more than to
+		// write them.
 		p[0], p[1], p[2] = byte(n), byte(n>>8), byte(n>>16)
 		start := time.Now()
 		if _, err := dev.WriteAt(p, at); err != nil {
@@ -190,7 +191,8 @@ func feed(ctx context.Context, offsets chan<- int64, bytes, size int64) int64 {
 	return at
 }
 
-// writeAll fills its writes with one byte that is not zero: a layer that skips zeros would make any number.
+// writeAll fills its writes with one byte that is not zero: a layer that skips zeros would make any
+// number.
 func writeAll(dev *os.File, offsets <-chan int64, size int, fill byte) error {
 	p, err := device.Buffer(size)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 const region = 16 * block.Size
 
-// file is a stand-in for a device; direct I/O wants a real file system, which the package's folder is on.
+// file is a stand-in for a device; direct I/O wants a real file system, which the package's folder
+// is on.
 func file(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "device")
@@ -171,7 +172,8 @@ func TestBenchesWriteWhatTheySay(t *testing.T) {
 	}
 }
 
-// A writer that was fenced has written what was found then, and nothing after; what another has written over it is right.
+// A writer that was fenced has written what was found then, and nothing after; what another has
+// written over it is right.
 func TestVerifyFindsWritesOfAFencedWriter(t *testing.T) {
 	path := file(t)
 	writeTo(t, path, writeOptions{epoch: 2, first: 1, batch: 4, bytes: region})

@@ -64,8 +64,9 @@ func untilEOF(ctx context.Context, in io.Reader) context.Context {
 	return ctx
 }
 
-// write returns nil when it has written all it was asked to, or was told to end. Each acknowledgement goes out by a write(2) of its own:
-// one that stays in a buffer when the host loses power was never given.
+// write returns nil when it has written all it was asked to, or was told to end. Each
+// acknowledgement goes out by a write(2) of its own: one that stays in a buffer when the host loses
+// power was never given.
 func write(ctx context.Context, path string, o writeOptions, acks io.Writer) error {
 	dev, err := device.Open(path, device.WriteSync)
 	if err != nil {

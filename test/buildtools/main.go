@@ -1,5 +1,5 @@
-// Command buildtools prints the path of a third-party program that labs and tests run, and builds it
-// first if the cache lacks it:
+// Command buildtools prints the path of a third-party program that labs and tests run, and builds
+// it first if the cache lacks it:
 //
 //	$(go run ./test/buildtools kubectl) --kubeconfig=… get pods
 //	go run ./test/buildtools --build-all

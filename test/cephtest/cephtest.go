@@ -21,8 +21,9 @@ type Cluster struct {
 	ceph *microceph.Cluster
 }
 
-// Run is for TestMain: it starts one cluster for all tests of a package, hands it to use, runs the tests and ends the cluster.
-// The result is the exit code; if Ceph does not start, it is 1 and the reason is on stderr.
+// Run is for TestMain: it starts one cluster for all tests of a package, hands it to use, runs the
+// tests and ends the cluster. The result is the exit code; if Ceph does not start, it is 1 and the
+// reason is on stderr.
 //
 //	func TestMain(m *testing.M) { os.Exit(cephtest.Run(m, func(c *cephtest.Cluster) { cluster = c })) }
 func Run(m *testing.M, use func(*Cluster)) int {
@@ -71,7 +72,8 @@ func start(dir string) (*Cluster, error) {
 	}
 	ceph, err := microceph.Start(ctx, microceph.Config{
 		Dir: filepath.Join(dir, "ceph"), RunDir: run, Address: "127.0.0.1",
-		// Tests make and remove snapshots and pools all the time; a second for each would be most of their time.
+		// Tests make and remove snapshots and pools all the time; a second for each would be most
+		// of their time.
 		ProposeInterval: 50 * time.Millisecond,
 	})
 	if err != nil {
@@ -89,7 +91,8 @@ func (c *Cluster) AdminKeyring() string { return c.ceph.AdminKeyring() }
 // FSID is the cluster's id.
 func (c *Cluster) FSID() string { return c.ceph.FSID() }
 
-// User makes a user (e.g. "client.escache") with capabilities by service and returns the path of its keyring.
+// User makes a user (e.g. "client.escache") with capabilities by service and returns the path of
+// its keyring.
 func (c *Cluster) User(t testing.TB, name string, caps map[string]string) (keyringPath string) {
 	t.Helper()
 	keyringPath, err := c.ceph.CreateUser(t.Context(), name, caps)
@@ -117,7 +120,8 @@ func (c *Cluster) Ceph(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// Stall freezes the OSD until the returned function is called, or the test ends: reads and writes hang, the monitor answers.
+// Stall freezes the OSD until the returned function is called, or the test ends: reads and writes
+// hang, the monitor answers.
 func (c *Cluster) Stall(t testing.TB) (resume func()) {
 	t.Helper()
 	if err := c.ceph.Stall(t.Context()); err != nil {

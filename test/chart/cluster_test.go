@@ -77,7 +77,8 @@ func manifests(t *testing.T, c *cluster) {
 	}
 }
 
-// restricted makes pods of the chart's templates in a namespace that takes only what Pod Security calls restricted.
+// restricted makes pods of the chart's templates in a namespace that takes only what Pod Security
+// calls restricted.
 func restricted(t *testing.T, c *cluster) {
 	const strict = "strict"
 	c.must("", "create", "namespace", strict)
@@ -155,7 +156,8 @@ func life(t *testing.T, c *cluster, version string) {
 		t.Error("the renewed certificates were renewed again")
 	}
 
-	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on without its word.
+	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on
+	// without its word.
 	if out, err := c.helm(version, "uninstall", release, "--timeout", "5s"); err == nil {
 		t.Fatalf("uninstalled without the guard's word: %s", out)
 	}

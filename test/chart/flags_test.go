@@ -34,8 +34,9 @@ func programs(t *testing.T) map[string]string {
 
 var helpFlag = regexp.MustCompile(`(?m)^\s+(?:-\w, )?--?([a-z][a-z0-9-]*)`)
 
-// TestProgramsTakeTheirFlags looks each flag up in its program's help: one that it does not know would keep it from starting. Ours are
-// also started with exactly what the chart gives them: what is wrong with a value, they say at once.
+// TestProgramsTakeTheirFlags looks each flag up in its program's help: one that it does not know
+// would keep it from starting. Ours are also started with exactly what the chart gives them: what
+// is wrong with a value, they say at once.
 func TestProgramsTakeTheirFlags(t *testing.T) {
 	paths := programs(t)
 	known := helps(t, paths)
@@ -57,7 +58,8 @@ func TestProgramsTakeTheirFlags(t *testing.T) {
 				if program != "csi-controller" && program != "csi-node" {
 					continue
 				}
-				// Outside of a pod there is no API server to be found: that is what stops them, after the flags have been accepted.
+				// Outside of a pod there is no API server to be found: that is what stops them,
+				// after the flags have been accepted.
 				out, err := exec.CommandContext(t.Context(), paths[program], args...).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), "Kubernetes API") {
 					t.Errorf("%s: %s: %v: %s", name, program, err, out)

@@ -1,5 +1,5 @@
-// Package chart tests the Helm chart: what it renders, what it refuses, that a real API server takes it, and that the programs know
-// every flag it gives them.
+// Package chart tests the Helm chart: what it renders, what it refuses, that a real API server
+// takes it, and that the programs know every flag it gives them.
 package chart
 
 import (
@@ -60,7 +60,8 @@ func helm(t *testing.T, version string, args ...string) (string, error) {
 	return run(t, nil, kubetest.Tools(t, version)[version], args...)
 }
 
-// goTool returns the path of a tool in the version that hack/tools pins. The go command builds the tool if its cache lacks it.
+// goTool returns the path of a tool in the version that hack/tools pins. The go command builds the
+// tool if its cache lacks it.
 func goTool(t *testing.T, name string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+checkout+"/hack/tools/"+name+"/go.mod", "-n", name)

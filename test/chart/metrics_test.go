@@ -33,7 +33,8 @@ type metric struct {
 
 var metricRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]*) \\| ([^|]*) \\| ([^|]*) \\|$")
 
-// documented are the metrics that docs/metrics.md tells of. What escached exports is compared with it beside escached's own tests.
+// documented are the metrics that docs/metrics.md tells of. What escached exports is compared with
+// it beside escached's own tests.
 func documented(t *testing.T) map[string]metric {
 	t.Helper()
 	text, err := os.ReadFile(checkout + "/docs/metrics.md")
@@ -164,7 +165,8 @@ var (
 	grouping   = regexp.MustCompile(`\b(?:by|on)\s*\(([^)]*)\)`)
 )
 
-// TestQueriesAskForWhatIsExported looks at names and labels; that the expressions can be parsed, promtool says.
+// TestQueriesAskForWhatIsExported looks at names and labels; that the expressions can be parsed,
+// promtool says.
 func TestQueriesAskForWhatIsExported(t *testing.T) {
 	written := documented(t)
 	all := queries(t)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestPageAndItsRightsGoTogether: nobody has the page's rights without the page, and no token goes over the network without TLS.
+// TestPageAndItsRightsGoTogether: nobody has the page's rights without the page, and no token goes
+// over the network without TLS.
 func TestPageAndItsRightsGoTogether(t *testing.T) {
 	base := cases(t)["default"]
 	for _, c := range []struct {

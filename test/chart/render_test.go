@@ -21,7 +21,8 @@ func TestLint(t *testing.T) {
 // unsteady is what differs from one rendering to the next: certificates that Helm has made.
 var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: ).+$`)
 
-// TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it anew.
+// TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it
+// anew.
 func TestGolden(t *testing.T) {
 	for name, values := range cases(t) {
 		got := steady(render(t, values))
@@ -135,7 +136,8 @@ func TestEveryImageIsPinned(t *testing.T) {
 	}
 }
 
-// TestPortsOfAPodDiffer: its containers share one network, so the second that listens at a port would end.
+// TestPortsOfAPodDiffer: its containers share one network, so the second that listens at a port
+// would end.
 func TestPortsOfAPodDiffer(t *testing.T) {
 	for name, values := range cases(t) {
 		for _, o := range parse(t, render(t, values)) {

@@ -53,7 +53,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestContributingNamesWhatIsThere checks the tree under "Where things are", and every path in the rest.
+// TestContributingNamesWhatIsThere checks the tree under "Where things are", and every path in the
+// rest.
 func TestContributingNamesWhatIsThere(t *testing.T) {
 	text := read(t, "CONTRIBUTING.md")
 	_, rest, found := strings.Cut(text, "## Where things are\n")

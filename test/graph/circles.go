@@ -11,7 +11,8 @@ func nodesOf(arrows []arrow) []string {
 	return slices.Compact(nodes)
 }
 
-// reachable returns what can be reached from a node, the node itself only if it is part of a circle.
+// reachable returns what can be reached from a node, the node itself only if it is part of a
+// circle.
 func reachable(arrows []arrow, from string) []string {
 	var found []string
 	for next := []string{from}; len(next) > 0; next = next[1:] {

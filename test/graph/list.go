@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// imported is one import of one package of the module by another. Both are paths below the module's root.
+// imported is one import of one package of the module by another. Both are paths below the module's
+// root.
 type imported struct {
 	from, to string
 	inTest   bool // only by files that end in _test.go
@@ -24,8 +25,8 @@ func (i imported) String() string {
 	return i.from + " → " + i.to
 }
 
-// list asks the go command for all packages of the checkout in dir. Build tags add files and take none away; which of Ceph's
-// releases is installed makes no difference to our imports.
+// list asks the go command for all packages of the checkout in dir. Build tags add files and take
+// none away; which of Ceph's releases is installed makes no difference to our imports.
 func list(ctx context.Context, dir string) ([]imported, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-tags", "e2e lab", "-json=ImportPath,Imports,TestImports,XTestImports,Module", "./...")
 	cmd.Dir = dir

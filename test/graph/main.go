@@ -1,9 +1,11 @@
-// Command graph prints how the folders of this module import each other, and exits 1 if an import goes the wrong way:
+// Command graph prints how the folders of this module import each other, and exits 1 if an import
+// goes the wrong way:
 //
 //	go run ./test/graph          this checkout
 //	go run ./test/graph DIR      another one, for instance of an older commit
 //
-// The first folder of an import path is the wing. Imports may only go down: test → cmd, internal → api (see wings.go).
+// The first folder of an import path is the wing. Imports may only go down: test → cmd, internal →
+// api (see wings.go).
 package main
 
 import (

@@ -6,11 +6,13 @@ import (
 	"strings"
 )
 
-// height orders the wings: an import must not go up. hack held the programs under test/ in older commits.
+// height orders the wings: an import must not go up. hack held the programs under test/ in older
+// commits.
 var height = map[string]int{"api": 0, "internal": 1, "cmd": 2, "test": 3, "hack": 3}
 
-// wrongWay returns the imports that go up. Tests beside the code in internal and cmd may use the helpers in test: they are
-// not part of any program, and the helpers start what such a test needs (Ceph, a Kubernetes API, a fake host).
+// wrongWay returns the imports that go up. Tests beside the code in internal and cmd may use the
+// helpers in test: they are not part of any program, and the helpers start what such a test needs
+// (Ceph, a Kubernetes API, a fake host).
 func wrongWay(imports []imported) []imported {
 	return slices.DeleteFunc(slices.Clone(imports), func(i imported) bool {
 		from, to := wing(i.from), wing(i.to)
@@ -29,8 +31,8 @@ type arrow struct {
 	imports, inTests int
 }
 
-// arrowsIn returns the arrows between the folders directly inside parent. "" is the module itself. The parent's own package
-// counts as one of them.
+// arrowsIn returns the arrows between the folders directly inside parent. "" is the module itself.
+// The parent's own package counts as one of them.
 func arrowsIn(imports []imported, parent string) []arrow {
 	arrows := map[[2]string]arrow{}
 	for _, i := range imports {

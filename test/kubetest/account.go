@@ -24,8 +24,9 @@ type Account struct {
 
 const chartRelease = "escache"
 
-// ChartAccount gives an account exactly the rights that the chart gives the service account of a component ("controller", "node"), with
-// values such as "page.enabled=true" over the chart's defaults.
+// ChartAccount gives an account exactly the rights that the chart gives the service account of a
+// component ("controller", "node"), with values such as "page.enabled=true" over the chart's
+// defaults.
 func (c *Cluster) ChartAccount(t testing.TB, checkout, component string, values ...string) Account {
 	t.Helper()
 	a := Account{Namespace: "escache-system", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
@@ -72,8 +73,8 @@ func auditArgs(dir string) (log string, args []string, err error) {
 	return log, []string{"--audit-policy-file=" + policy, "--audit-log-path=" + log}, os.WriteFile(policy, []byte(auditPolicy), 0o600)
 }
 
-// CheckRights fails the test if the account was refused anything since the API server started, or has a right that it never used. Rights
-// in unused, e.g. "get apps/replicasets", are let through.
+// CheckRights fails the test if the account was refused anything since the API server started, or
+// has a right that it never used. Rights in unused, e.g. "get apps/replicasets", are let through.
 func (c *Cluster) CheckRights(t testing.TB, a Account, unused ...string) {
 	t.Helper()
 	used, refused := c.asked(t, a.User)
@@ -85,7 +86,8 @@ func (c *Cluster) CheckRights(t testing.TB, a Account, unused ...string) {
 		t.Errorf("%s has no rights at all", a.User)
 	}
 	for _, right := range granted {
-		// Listing is how an API server before 1.34 is watched: a newer one begins the watch with the list.
+		// Listing is how an API server before 1.34 is watched: a newer one begins the watch with
+		// the list.
 		if what, list := strings.CutPrefix(right, "list "); list && used["watch "+what] {
 			continue
 		}

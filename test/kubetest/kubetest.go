@@ -93,7 +93,8 @@ func (c *Cluster) Kubeconfig() string { return c.control.Kubeconfig() }
 // Kubectl is the path of a kubectl of the same version.
 func (c *Cluster) Kubectl() string { return c.kubectl }
 
-// UserKubeconfig makes a kubeconfig for a user in these groups, whose rights are what RBAC gives them.
+// UserKubeconfig makes a kubeconfig for a user in these groups, whose rights are what RBAC gives
+// them.
 func (c *Cluster) UserKubeconfig(t testing.TB, user string, groups ...string) []byte {
 	t.Helper()
 	config, err := c.control.UserKubeconfig(user, groups...)
@@ -103,7 +104,8 @@ func (c *Cluster) UserKubeconfig(t testing.TB, user string, groups ...string) []
 	return config
 }
 
-// StopAPIServer ends the API server as a crash would, until the returned function is called or the test ends. What it stored stays.
+// StopAPIServer ends the API server as a crash would, until the returned function is called or the
+// test ends. What it stored stays.
 func (c *Cluster) StopAPIServer(t testing.TB) (start func()) {
 	t.Helper()
 	if err := c.control.StopAPIServer(t.Context()); err != nil {

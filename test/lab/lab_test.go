@@ -110,8 +110,8 @@ func (p *program) netns(t *testing.T) string {
 	return link
 }
 
-// traces lists everything that is left of a lab: processes in its namespace or with its directory in their arguments, mounts, loop
-// devices, files.
+// traces lists everything that is left of a lab: processes in its namespace or with its directory
+// in their arguments, mounts, loop devices, files.
 func (p *program) traces(netns string) []string {
 	var found []string
 	processes, _ := filepath.Glob("/proc/[0-9]*")
@@ -233,7 +233,8 @@ func besides(t *testing.T, first, second *program) {
 	first.shell(t, "n1", "true")
 }
 
-// forgets writes to a host's disk past its page cache: what was flushed is there after a loss of power, what was not is lost.
+// forgets writes to a host's disk past its page cache: what was flushed is there after a loss of
+// power, what was not is lost.
 func forgets(t *testing.T, p *program) {
 	write := func(offset, conv string) {
 		p.shell(t, "n1", "dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x | "+

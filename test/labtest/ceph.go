@@ -18,7 +18,8 @@ const cephTimeout = time.Minute
 // forever is for blocklist entries: one that runs out gives the old writer its write access back.
 const forever = "315360000"
 
-// Command runs one of Ceph's tools beside the lab's Ceph and returns its output. It may be called while the test is cleaned up.
+// Command runs one of Ceph's tools beside the lab's Ceph and returns its output. It may be called
+// while the test is cleaned up.
 func (l *Lab) Command(t T, name string, args ...string) string {
 	t.Helper()
 	out, err := command(context.WithoutCancel(t.Context()), name, args...)
@@ -67,8 +68,9 @@ func imageID(ctx context.Context, ref escache.VolumeRef) (string, error) {
 	return info.ID, err
 }
 
-// Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again when the test is over. The caller says
-// with it that the client's host will have lost that map by then: it was switched off, or has unmapped.
+// Blocklist shuts a client of Ceph out for good, as a forced hand-over does, and lets it in again
+// when the test is over. The caller says with it that the client's host will have lost that map by
+// then: it was switched off, or has unmapped.
 func (l *Lab) Blocklist(t T, clientAddress string) {
 	t.Helper()
 	l.Command(t, "ceph", "osd", "blocklist", "add", clientAddress, forever)
@@ -79,11 +81,12 @@ func (l *Lab) Blocklist(t T, clientAddress string) {
 	})
 }
 
-// largestObject is the OSD's option that refuses a write which ends beyond it. As low as this it lets only an object's first block through.
+// largestObject is the OSD's option that refuses a write which ends beyond it. As low as this it
+// lets only an object's first block through.
 const largestObject = "osd_max_object_size"
 
-// RefuseWrites has Ceph answer writes with an error, which krbd passes on as one of I/O, until TakeWrites or the end of the test. Reads,
-// watches and locks go on.
+// RefuseWrites has Ceph answer writes with an error, which krbd passes on as one of I/O, until
+// TakeWrites or the end of the test. Reads, watches and locks go on.
 func (l *Lab) RefuseWrites(t T) {
 	t.Helper()
 	t.Cleanup(func() { l.TakeWrites(t) })

@@ -10,10 +10,12 @@ import (
 	"github.com/escache/escache-csi/test/blockcheck/block"
 )
 
-// Checker keeps, outside the hosts, everything that a volume's holders have acknowledged one after the other. It says whether all of it
-// is there, and whether a holder that was fenced has written after that.
+// Checker keeps, outside the hosts, everything that a volume's holders have acknowledged one after
+// the other. It says whether all of it is there, and whether a holder that was fenced has written
+// after that.
 type Checker struct {
-	// Lost are blocks that were acknowledged and are not there; Double are blocks, and acknowledgements, of a fenced holder.
+	// Lost are blocks that were acknowledged and are not there; Double are blocks, and
+	// acknowledgements, of a fenced holder.
 	Lost, Double int
 
 	v       *Volume
@@ -53,8 +55,9 @@ func (c *Checker) Acks() Acks {
 	return all
 }
 
-// TakenOver is called when another host has the device and has not used it yet. What earlier holders have acknowledged is verified, and
-// from now on they may not write any more: what is there now is kept.
+// TakenOver is called when another host has the device and has not used it yet. What earlier
+// holders have acknowledged is verified, and from now on they may not write any more: what is there
+// now is kept.
 func (c *Checker) TakenOver(t T, h *Host, device string) {
 	t.Helper()
 	for _, w := range c.writers {

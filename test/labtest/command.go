@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Output runs a command and returns what it printed, without the space around it. The error of a command that failed has what it complained
-// of.
+// Output runs a command and returns what it printed, without the space around it. The error of a
+// command that failed has what it complained of.
 func Output(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.Output()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {

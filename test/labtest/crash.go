@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// crashDir is where an escached built with the tag crashpoint writes the names of the points it reaches, and reads the one to die at.
+// crashDir is where an escached built with the tag crashpoint writes the names of the points it
+// reaches, and reads the one to die at.
 const crashDir = "/run/escache-crashpoints"
 
 // TraceCrashPoints makes escached write down the points it reaches, until the test ends.
@@ -47,7 +48,8 @@ func (h *Host) Crashed(t T) bool {
 	return h.Shell(t, "rm "+crashDir+"/at 2>/dev/null && echo waiting || echo reached") == "reached"
 }
 
-// WaitForCrash waits until an escached other than the old one answers. It fails the test if the point was not reached.
+// WaitForCrash waits until an escached other than the old one answers. It fails the test if the
+// point was not reached.
 func (h *Host) WaitForCrash(t T, point, old string) {
 	t.Helper()
 	WaitFor(t, fmt.Sprintf("escached on %s is back after %s", h.Name, point), restartLimit, func(ctx context.Context) error {

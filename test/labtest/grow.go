@@ -46,7 +46,8 @@ func (l *Lab) grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) 
 	return err
 }
 
-// grower builds test/growimage, once: it needs Ceph's libraries, which the tests themselves are not linked with.
+// grower builds test/growimage, once: it needs Ceph's libraries, which the tests themselves are not
+// linked with.
 var grower = sync.OnceValues(func() (string, error) {
 	const module = "github.com/escache/escache-csi"
 	ctx, cancel := context.WithTimeout(context.Background(), 5*cephTimeout)

@@ -49,7 +49,8 @@ func (h *Host) Shell(t T, script string) string {
 	return h.Run(t, "sh", "-c", script)
 }
 
-// Try runs a command on the host with stdin, which may be nil. The output is returned also when it fails.
+// Try runs a command on the host with stdin, which may be nil. The output is returned also when it
+// fails.
 func (h *Host) Try(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	err := h.exec(ctx, stdin, &stdout, &stderr, args...)
@@ -79,7 +80,8 @@ func (h *Host) Write(t T, path, content string) {
 	}
 }
 
-// ready is nil once escached takes orders. It answers questions before that, so the question is an order that changes nothing.
+// ready is nil once escached takes orders. It answers questions before that, so the question is an
+// order that changes nothing.
 func (h *Host) ready(ctx context.Context) error {
 	return h.API.DeleteReplica(ctx, escache.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"}, false)
 }
@@ -92,7 +94,8 @@ func (h *Host) WaitForService(t T, limit time.Duration) time.Duration {
 	})
 }
 
-// KillService ends escached with SIGKILL, waits until it is back under another process id and answers, and returns how long that took.
+// KillService ends escached with SIGKILL, waits until it is back under another process id and
+// answers, and returns how long that took.
 func (h *Host) KillService(t T) time.Duration {
 	t.Helper()
 	begin := time.Now()

@@ -35,7 +35,8 @@ type Lab struct {
 	volumes atomic.Int64
 }
 
-// Open finds the lab. There must be one, with at least three hosts: a test that has none has failed.
+// Open finds the lab. There must be one, with at least three hosts: a test that has none has
+// failed.
 func Open(t T) *Lab {
 	t.Helper()
 	client, err := labclient.Inside()
@@ -115,7 +116,8 @@ func (l *Lab) CutFrom(t T, h, other *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, labclient.Cut{From: other.Name}) })
 }
 
-// CutSome disconnects a host from a part of the rest; labclient.Cut says from what, and whether one way.
+// CutSome disconnects a host from a part of the rest; labclient.Cut says from what, and whether one
+// way.
 func (l *Lab) CutSome(t T, h *Host, cut labclient.Cut) {
 	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, cut) })
 }
@@ -143,7 +145,8 @@ func (l *Lab) must(t T, do func(context.Context) error) {
 	}
 }
 
-// rescue is for a failed test: what the hosts have to say is kept, and whatever the test broke in the lab is mended.
+// rescue is for a failed test: what the hosts have to say is kept, and whatever the test broke in
+// the lab is mended.
 func (l *Lab) rescue(t T) {
 	KeepLogs(t, l.client)
 	l.mend(t)

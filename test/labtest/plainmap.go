@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// MapAlone maps an image read-only and without any cache, to see what Ceph alone has. It is unmapped when the test ends, or by calling
-// unmap.
+// MapAlone maps an image read-only and without any cache, to see what Ceph alone has. It is
+// unmapped when the test ends, or by calling unmap.
 func (h *Host) MapAlone(t T, v *Volume) (device string, unmap func()) {
 	t.Helper()
 	return h.mapImage(t, v, "noshare,read_only")
@@ -48,8 +48,8 @@ func (h *Host) mapRaw(ctx context.Context, ref escache.VolumeRef, options string
 	if err != nil {
 		return "", "", err
 	}
-	// The kernel takes the line in one write only. Maps are told apart by their numbers: those of a volume's cache on the same host look
-	// alike.
+	// The kernel takes the line in one write only. Maps are told apart by their numbers: those of a
+	// volume's cache on the same host look alike.
 	script := fmt.Sprintf(`modprobe rbd
 before=$(ls /sys/bus/rbd/devices)
 read -r key

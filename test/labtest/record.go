@@ -16,7 +16,8 @@ type Record = labclient.Record
 // recordLimit bounds a call to the lab's arbiter.
 const recordLimit = 10 * time.Second
 
-// Attach records that a node may write from an epoch on, as csi-controller does before anything else.
+// Attach records that a node may write from an epoch on, as csi-controller does before anything
+// else.
 func (l *Lab) Attach(ctx context.Context, r Record) error {
 	ctx, cancel := context.WithTimeout(ctx, recordLimit)
 	defer cancel()

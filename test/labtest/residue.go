@@ -34,8 +34,9 @@ func (h *Host) Residue(ctx context.Context) ([]string, error) {
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" }), nil
 }
 
-// AssertNothingLeft fails the test for everything that a volume left behind: on the hosts logical volumes, DRBD minors, resources and
-// ports, device-mapper devices, maps, links, files; in Ceph images and with them watchers, and trash.
+// AssertNothingLeft fails the test for everything that a volume left behind: on the hosts logical
+// volumes, DRBD minors, resources and ports, device-mapper devices, maps, links, files; in Ceph
+// images and with them watchers, and trash.
 func (l *Lab) AssertNothingLeft(t T) {
 	t.Helper()
 	for _, h := range l.Hosts {

@@ -1,5 +1,6 @@
-// Package labtest is what the end-to-end tests and benchmarks have in common: the running lab they are in, its hosts, volumes on them,
-// writers whose acknowledgements are kept outside the host, and waiting for conditions instead of for time to pass.
+// Package labtest is what the end-to-end tests and benchmarks have in common: the running lab they
+// are in, its hosts, volumes on them, writers whose acknowledgements are kept outside the host, and
+// waiting for conditions instead of for time to pass.
 package labtest
 
 import (
@@ -8,7 +9,8 @@ import (
 	"time"
 )
 
-// T is the part of testing.TB that is used here, so that the benchmarks, which are no tests, can use the same code.
+// T is the part of testing.TB that is used here, so that the benchmarks, which are no tests, can
+// use the same code.
 type T interface {
 	Helper()
 	Context() context.Context
@@ -19,17 +21,19 @@ type T interface {
 	Failed() bool
 }
 
-// pollInterval is between two looks at a condition. A look is a call to an emulated host, so it must not be much shorter.
+// pollInterval is between two looks at a condition. A look is a call to an emulated host, so it
+// must not be much shorter.
 const pollInterval = 100 * time.Millisecond
 
-// WaitFor looks at a condition until it is nil, and returns how long that took. The last answer is reported when it is not nil in time.
+// WaitFor looks at a condition until it is nil, and returns how long that took. The last answer is
+// reported when it is not nil in time.
 func WaitFor(t T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	return waitEvery(t, pollInterval, what, limit, condition)
 }
 
-// WaitForCommand is WaitFor for what is seen by starting a program, such as kubectl. It looks once a second: more often, the program would
-// take the processors from what is waited for.
+// WaitForCommand is WaitFor for what is seen by starting a program, such as kubectl. It looks once
+// a second: more often, the program would take the processors from what is waited for.
 func WaitForCommand(t T, what string, limit time.Duration, condition func(context.Context) error) time.Duration {
 	t.Helper()
 	return waitEvery(t, time.Second, what, limit, condition)

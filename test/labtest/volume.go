@@ -13,7 +13,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// Limits of calls on emulated hosts, far above what they take: a test that hits one has found a hang.
+// Limits of calls on emulated hosts, far above what they take: a test that hits one has found a
+// hang.
 const (
 	callLimit  = 2 * time.Minute
 	syncLimit  = 3 * time.Minute
@@ -23,7 +24,8 @@ const (
 // numbers is how many ports and minors the lab's hosts give to volumes.
 const numbers = 200
 
-// VolumeSpec says what a test wants. The zero value is 64 MiB with a cache of 32 MiB on the first two hosts.
+// VolumeSpec says what a test wants. The zero value is 64 MiB with a cache of 32 MiB on the first
+// two hosts.
 type VolumeSpec struct {
 	SizeBytes, CacheBytes int64
 	Hosts                 []*Host // two
@@ -45,8 +47,8 @@ type Volume struct {
 
 func (v *Volume) String() string { return v.Pool + "/" + v.Image }
 
-// NewVolume makes an image. When a test fails half way, what is left of its volumes is torn down by force, so that the next test says
-// something too.
+// NewVolume makes an image. When a test fails half way, what is left of its volumes is torn down by
+// force, so that the next test says something too.
 func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	t.Helper()
 	n := l.nextVolume()
@@ -231,7 +233,8 @@ func (v *Volume) Remove(t T, connected *Host) {
 	v.RemoveImage(t)
 }
 
-// RemoveImage removes the image, which Ceph refuses while anyone watches it, and what is on record of the volume.
+// RemoveImage removes the image, which Ceph refuses while anyone watches it, and what is on record
+// of the volume.
 func (v *Volume) RemoveImage(t T) {
 	t.Helper()
 	v.lab.Command(t, "rbd", "--no-progress", "rm", v.String())
@@ -304,7 +307,8 @@ func describe(s escache.VolumeStatus) string {
 	return text
 }
 
-// tearDown removes what a failed test left. After a test that passed there is nothing, and it does nothing.
+// tearDown removes what a failed test left. After a test that passed there is nothing, and it does
+// nothing.
 func (v *Volume) tearDown(t T) {
 	if !t.Failed() {
 		return

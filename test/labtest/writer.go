@@ -41,7 +41,8 @@ type Writes struct {
 	Pause               time.Duration
 }
 
-// Writer is a program on a host that writes until it is told to end, while its acknowledgements are kept here.
+// Writer is a program on a host that writes until it is told to end, while its acknowledgements are
+// kept here.
 type Writer struct {
 	// Epoch is in each of its blocks.
 	Epoch uint64
@@ -55,7 +56,8 @@ type Writer struct {
 	err  error // how it ended; set before done is closed
 }
 
-// StartWriter starts one on a device. Every writer of a lab has an epoch of its own, so nobody's blocks pass for another's.
+// StartWriter starts one on a device. Every writer of a lab has an epoch of its own, so nobody's
+// blocks pass for another's.
 func (h *Host) StartWriter(t T, device string, w Writes) *Writer {
 	t.Helper()
 	epoch := h.lab.nextEpoch()
@@ -148,7 +150,8 @@ func (w *Writer) Ended() bool {
 	}
 }
 
-// Stop ends the writer in good order and returns all that was acknowledged. A failed write fails the test.
+// Stop ends the writer in good order and returns all that was acknowledged. A failed write fails
+// the test.
 func (w *Writer) Stop(t T) Acks {
 	t.Helper()
 	w.stdin.Close()
@@ -165,7 +168,8 @@ func (w *Writer) Finish(t T) Acks {
 	return w.Acks()
 }
 
-// Lost waits for the end of a writer whose host has lost its power, and returns what was acknowledged before.
+// Lost waits for the end of a writer whose host has lost its power, and returns what was
+// acknowledged before.
 func (w *Writer) Lost(t T) Acks {
 	t.Helper()
 	w.wait(t)
@@ -190,7 +194,8 @@ func (w *Writer) wait(t T) {
 	}
 }
 
-// Fill writes so many bytes from offset on, each write stable before the next, and returns the acknowledgements.
+// Fill writes so many bytes from offset on, each write stable before the next, and returns the
+// acknowledgements.
 func (h *Host) Fill(t T, device string, offset, bytes int64) Acks {
 	t.Helper()
 	return h.StartWriter(t, device, Writes{Offset: offset, Span: bytes, Bytes: bytes, Batch: fillBatch}).Finish(t)
@@ -207,7 +212,8 @@ func (h *Host) Verify(t T, device string, acks Acks) {
 	}
 }
 
-// MustDiffer fails the test if the device holds what was acknowledged: the counter-check that Verify can fail.
+// MustDiffer fails the test if the device holds what was acknowledged: the counter-check that
+// Verify can fail.
 func (h *Host) MustDiffer(t T, device string, acks Acks) {
 	t.Helper()
 	if out, err := h.verify(t.Context(), device, acks); err == nil {

@@ -198,14 +198,16 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 	})
 }
 
-// partnerSilent: a clean volume does without a partner that does not answer; the third host stands in.
+// partnerSilent: a clean volume does without a partner that does not answer; the third host stands
+// in.
 func (m *Model) partnerSilent(s *state) bool {
 	silent := false
 	s.rec.replicas.each(func(h uint8) { silent = silent || (h != s.ctl.node && !s.reaches(h)) })
 	return silent
 }
 
-// dropOld drops every replica where one was or will be. Those on hosts that do not answer are dropped when they do.
+// dropOld drops every replica where one was or will be. Those on hosts that do not answer are
+// dropped when they do.
 func (s *state) dropOld(drop bool) {
 	ok := true
 	(s.rec.replicas | s.ctl.move).each(func(h uint8) {
@@ -222,7 +224,8 @@ func (s *state) dropOld(drop bool) {
 	}
 }
 
-// swap is a write of the record: it fails if somebody else has written it since the operation read it.
+// swap is a write of the record: it fails if somebody else has written it since the operation read
+// it.
 func (m *Model) swap(s *state, change func(r *record)) bool {
 	if s.ctl.stale && m.on(CompareAndSwap) {
 		return false
@@ -357,7 +360,8 @@ func (s *state) truthful() {
 	}
 }
 
-// ownersOf sorts clients that are to be fenced by host: that of the node they are fenced for, or nobody's.
+// ownersOf sorts clients that are to be fenced by host: that of the node they are fenced for, or
+// nobody's.
 func (s *state) ownersOf(found set, node uint8) [hosts + 1]set {
 	var whose [hosts + 1]set
 	found.each(func(c uint8) {

@@ -1,6 +1,7 @@
 package model
 
-// disconnect is what both sides of a replication link notice. A Primary freezes; a resync stops where it is.
+// disconnect is what both sides of a replication link notice. A Primary freezes; a resync stops
+// where it is.
 func (s *state) disconnect(p uint8) {
 	if !s.conn.has(p) {
 		return
@@ -152,7 +153,8 @@ func (m *Model) granted(s *state, h uint8) bool {
 	return true
 }
 
-// promotable is escached's look before it maps: DRBD has to say that the copy is current, or that it does not know.
+// promotable is escached's look before it maps: DRBD has to say that the copy is current, or that
+// it does not know.
 func (s *state) promotable(h uint8) bool {
 	n := &s.host[h]
 	if n.primary {

@@ -14,7 +14,8 @@ type Result struct {
 	Whole bool
 	// Taken says which kinds of moves were taken.
 	Taken [kinds]bool
-	// Promise is the number of the broken one, 0 if none was found; Reason says how, and Trace leads there.
+	// Promise is the number of the broken one, 0 if none was found; Reason says how, and Trace
+	// leads there.
 	Promise uint8
 	Reason  string
 	Trace   []string
@@ -39,7 +40,8 @@ type explorer struct {
 	broken *state
 }
 
-// Explore tries every order of steps up to a depth, from a volume in use, one that was never attached, and one left dirty.
+// Explore tries every order of steps up to a depth, from a volume in use, one that was never
+// attached, and one left dirty.
 func (m *Model) Explore(depth, limit int) Result {
 	e := &explorer{model: m, seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
 	roots := []state{begun(), fresh(), left()}

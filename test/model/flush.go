@@ -1,6 +1,7 @@
 package model
 
-// flushFirst begins the write-back that an attach needs first: to a node without a current copy, of a volume that may be dirty.
+// flushFirst begins the write-back that an attach needs first: to a node without a current copy, of
+// a volume that may be dirty.
 func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
 	if s.rec.attached != nobody && !s.rec.flush {
 		return
@@ -104,7 +105,8 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 	return true
 }
 
-// endFlush reads the record anew and takes the volume from the node that has written back, or could not.
+// endFlush reads the record anew and takes the volume from the node that has written back, or could
+// not.
 func (m *Model) endFlush(s *state, dead bool) bool {
 	h := s.ctl.node
 	if s.rec.attached != h || !s.rec.flush {

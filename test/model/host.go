@@ -19,8 +19,8 @@ func (n *host) stopDevice() {
 	n.device, n.through, n.unused, n.pending, n.onlyPeer, n.back, n.landed = false, false, false, 0, false, 0, false
 }
 
-// mapImage maps the image as krbd does. A holder that answers keeps its lock; one that is silent for 30 s loses it, and is
-// blocklisted by krbd itself for one hour.
+// mapImage maps the image as krbd does. A holder that answers keeps its lock; one that is silent
+// for 30 s loses it, and is blocklisted by krbd itself for one hour.
 func (m *Model) mapImage(s *state, h uint8) bool {
 	n := &s.host[h]
 	if !n.storage {
@@ -71,7 +71,8 @@ func (m *Model) mayStage(s *state, h, epoch uint8) bool {
 	return m.real.mayStage(seen, h, epoch)
 }
 
-// stageConnect is escached's first half: the epoch goes to the disk, the copy is looked at, the image is mapped.
+// stageConnect is escached's first half: the epoch goes to the disk, the copy is looked at, the
+// image is mapped.
 func (m *Model) stageConnect(s *state, h uint8) bool {
 	n := &s.host[h]
 	if !n.laid || n.epoch < n.tag {
@@ -118,7 +119,8 @@ func (s *state) acknowledge(h, value uint8, alone bool) {
 	}
 }
 
-// writeBoth is a write that both copies take, or the only one that there is, and that is acknowledged.
+// writeBoth is a write that both copies take, or the only one that there is, and that is
+// acknowledged.
 func (s *state) writeBoth(h, value uint8) {
 	n := &s.host[h]
 	n.dirty = value

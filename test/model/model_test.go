@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// limit of states, should a change make them many more: the exploration then ends early, and says so.
+// limit of states, should a change make them many more: the exploration then ends early, and says
+// so.
 const limit = 6_000_000
 
 // TestPromisesHold tries every order of steps of the protocol as it is.
@@ -32,7 +33,8 @@ func TestPromisesHold(t *testing.T) {
 			t.Logf("%d writes, %d attachments, %d faults: %d states, every order of %d steps, in %s", tc.bounds.Writes, tc.bounds.Epochs,
 				tc.bounds.Faults, r.States, r.Depth, time.Since(begin).Round(time.Millisecond))
 			for k := range kinds {
-				// Where the client is on record before the device is used, there is nothing left for the watch to see.
+				// Where the client is on record before the device is used, there is nothing left
+				// for the watch to see.
 				if !r.Taken[k] && k != watchSeesClient && !testing.Short() {
 					t.Errorf("never taken: %s", texts[k])
 				}
@@ -44,7 +46,8 @@ func TestPromisesHold(t *testing.T) {
 	}
 }
 
-// TestEveryGuardIsNeeded goes without one guard after the other: a promise breaks, and the shortest way there is told.
+// TestEveryGuardIsNeeded goes without one guard after the other: a promise breaks, and the shortest
+// way there is told.
 func TestEveryGuardIsNeeded(t *testing.T) {
 	const depth = 20
 	cases := []struct {

@@ -151,7 +151,8 @@ func begun() state {
 	return s
 }
 
-// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and then n1 lost its power and returned.
+// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
+// then n1 lost its power and returned.
 func left() state {
 	s := fresh()
 	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
@@ -227,7 +228,8 @@ func (m *Model) environment(s *state, out emit) {
 	}
 }
 
-// hostTrouble is what happens to one host. What cannot matter is left out: the power of a host that has never had to do with the volume.
+// hostTrouble is what happens to one host. What cannot matter is left out: the power of a host that
+// has never had to do with the volume.
 func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
 	switch {
 	case at.up && (at.laid || at.given != 0):

@@ -85,7 +85,8 @@ func (s *state) endStage(h uint8) {
 	n.stage, n.epoch, n.writes = stageIdle, 0, false
 }
 
-// count takes a peer that is current again off the outdated. The record is read first and the peer's state after it.
+// count takes a peer that is current again off the outdated. The record is read first and the
+// peer's state after it.
 func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) {
 	at := &s.host[h]
 	if !at.primary || at.peer == nobody || !at.control {

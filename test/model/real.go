@@ -147,7 +147,8 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	return v
 }
 
-// entry is what is on record of a fenced client; the time in which a dev_connect may still be under way is over.
+// entry is what is on record of a fenced client; the time in which a dev_connect may still be under
+// way is over.
 func (r *record) entry(h int, c uint8) v1alpha1.FencedClient {
 	client := v1alpha1.FencedClient{Address: address(c), Epoch: int64(r.epoch)}
 	if h < hosts {
@@ -282,8 +283,8 @@ func (r *rules) mayGoOnAlone(rec record, node, peer, epoch uint8) bool {
 	return answer
 }
 
-// grant panics where the model's idea of a grant is not the real one: it puts the peer on record, and each grant changes the
-// record, also one that is repeated.
+// grant panics where the model's idea of a grant is not the real one: it puts the peer on record,
+// and each grant changes the record, also one that is repeated.
 func grant(v *v1alpha1.CacheVolume, request escache.OutdatePeerRequest) bool {
 	for i := range time.Duration(2) {
 		g, err := authority.MayGoOnAlone(v, request, time.Unix(0, 0).Add(i))

@@ -145,7 +145,8 @@ type state struct {
 // pair numbers two hosts.
 func pair(a, b uint8) uint8 { return a + b - 1 }
 
-// known reports whether a client's identity is still referred to anywhere, so that its number cannot be given anew.
+// known reports whether a client's identity is still referred to anywhere, so that its number
+// cannot be given anew.
 func (s *state) known(client uint8) bool {
 	if s.ceph.lock == client || s.ceph.blocked.has(client) || s.rec.client == client || s.rec.isFenced(client) ||
 		s.ctl.clients.has(client) {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// valid is how long certificates are valid: longer than any lab lives. They begin an hour ago, because
-// clocks differ.
+// valid is how long certificates are valid: longer than any lab lives. They begin an hour ago,
+// because clocks differ.
 const valid = 365 * 24 * time.Hour
 
 // Authority issues certificates.
@@ -66,8 +66,8 @@ func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// Server issues a certificate for a server that is reached by its name and by other hosts, which are
-// names or IP addresses.
+// Server issues a certificate for a server that is reached by its name and by other hosts, which
+// are names or IP addresses.
 func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	template := template(name)
 	template.DNSNames = []string{name}
@@ -82,8 +82,8 @@ func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	return a.issue(template)
 }
 
-// Client issues a certificate for a client. To Kubernetes its name is the user's, and its groups are
-// the user's groups.
+// Client issues a certificate for a client. To Kubernetes its name is the user's, and its groups
+// are the user's groups.
 func (a *Authority) Client(name string, groups ...string) (Pair, error) {
 	template := template(name)
 	template.Subject.Organization = groups

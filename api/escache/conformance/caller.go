@@ -20,7 +20,8 @@ import (
 // maxAnswer bounds what is read of an answer.
 const maxAnswer = 8 << 20
 
-// caller speaks plain HTTP to one host: no repeats, no conveniences, and each answer is held against the contract.
+// caller speaks plain HTTP to one host: no repeats, no conveniences, and each answer is held
+// against the contract.
 type caller struct {
 	base     string
 	http     *http.Client

@@ -73,7 +73,8 @@ func statusOfAbsent(s *suite) {
 	}
 }
 
-// certificateNeeded calls without a certificate, and with one that nobody trusts: the handshake fails, or the answer says so.
+// certificateNeeded calls without a certificate, and with one that nobody trusts: the handshake
+// fails, or the answer says so.
 func certificateNeeded(s *suite) {
 	called := 0
 	for _, h := range []*host{s.first, s.second} {

@@ -43,7 +43,8 @@ func bodyCalls(v *volume) []bodyCall {
 	}
 }
 
-// lasting is what of each volume changes only by calls; links come up and disks are looked at by themselves.
+// lasting is what of each volume changes only by calls; links come up and disks are looked at by
+// themselves.
 func (h *host) lasting() []escache.VolumeStatus {
 	h.s.Helper()
 	volumes := h.statuses()

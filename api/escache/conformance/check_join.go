@@ -17,7 +17,8 @@ func (v *volume) joining() escache.ReplicaRequest {
 	return r
 }
 
-// bothJoin: somebody laid the copies for a volume whose data is somewhere else. Used as they are, they would be an empty cache.
+// bothJoin: somebody laid the copies for a volume whose data is somewhere else. Used as they are,
+// they would be an empty cache.
 func bothJoin(s *suite) {
 	v := s.newVolume()
 	for _, h := range []*host{s.first, s.second} {

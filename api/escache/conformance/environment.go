@@ -26,7 +26,8 @@ const (
 // ErrNoTarget says that the environment names no endpoint at all.
 var ErrNoTarget = errors.New("no target: set " + EnvEndpoint + " and the variables beside it to check an implementation")
 
-// FromEnvironment reads a target from environment variables. Without an endpoint it returns ErrNoTarget.
+// FromEnvironment reads a target from environment variables. Without an endpoint it returns
+// ErrNoTarget.
 func FromEnvironment() (Target, error) {
 	if os.Getenv(EnvEndpoint) == "" && os.Getenv(EnvPeerEndpoint) == "" {
 		return Target{}, ErrNoTarget

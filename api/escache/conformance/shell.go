@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Exec runs a command on a host. stdin and stdout may be nil. An exit status other than 0 is an error that holds what the command
-// complained about. When ctx ends the command is killed.
+// Exec runs a command on a host. stdin and stdout may be nil. An exit status other than 0 is an
+// error that holds what the command complained about. When ctx ends the command is killed.
 type Exec func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error
 
 // Shell uses devices through sh and dd on a host.

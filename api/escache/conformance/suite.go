@@ -51,8 +51,8 @@ func Checks() []Check {
 		holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks())
 }
 
-// Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be the only user of the target's ports,
-// minors and of images that begin with "conformance-".
+// Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be
+// the only user of the target's ports, minors and of images that begin with "conformance-".
 func Run(t *testing.T, target Target) {
 	t.Helper()
 	if err := target.Validate(); err != nil {
@@ -126,7 +126,8 @@ func (h *host) send(req request) *answer {
 	return a
 }
 
-// try makes a call within the target's time. An answer against the contract fails the check at once.
+// try makes a call within the target's time. An answer against the contract fails the check at
+// once.
 func (h *host) try(ctx context.Context, req request) (*answer, error) {
 	h.s.Helper()
 	ctx, cancel := context.WithTimeout(ctx, h.s.target.CallTimeout)

@@ -1,9 +1,10 @@
-// Package conformance checks any implementation of the escache HTTP API against its contract: each verb and its idempotence, each
-// refusal with its code, and every request and answer against openapi.yaml.
+// Package conformance checks any implementation of the escache HTTP API against its contract: each
+// verb and its idempotence, each refusal with its code, and every request and answer against
+// openapi.yaml.
 //
-// It needs two hosts that replicate to each other, a Ceph pool in which it makes and removes images of its own, and a way to use a
-// device on the hosts. A test of the implementation calls Run. TestConformance takes all that from the environment (see FromEnvironment
-// and Hook):
+// It needs two hosts that replicate to each other, a Ceph pool in which it makes and removes images
+// of its own, and a way to use a device on the hosts. A test of the implementation calls Run.
+// TestConformance takes all that from the environment (see FromEnvironment and Hook):
 //
 //	ESCACHE_ENDPOINT=https://10.0.0.1:7443 ESCACHE_HOST=a=10.1.0.1 \
 //	ESCACHE_PEER_ENDPOINT=https://10.0.0.2:7443 ESCACHE_PEER_HOST=b=10.1.0.2 \
@@ -34,16 +35,18 @@ type Target struct {
 	FirstPort, FirstMinor int
 	// CacheBytes and ImageBytes size the volumes; zero means 64 MiB and 256 MiB.
 	CacheBytes, ImageBytes int64
-	// CallTimeout bounds a call that is given no time of its own, and each wait for a condition; zero means two minutes.
+	// CallTimeout bounds a call that is given no time of its own, and each wait for a condition;
+	// zero means two minutes.
 	CallTimeout time.Duration
-	// Record is told, before each dev_connect that ought to succeed, which host has the volume from then on, so that the arbiter of the
-	// implementation knows. May be nil.
+	// Record is told, before each dev_connect that ought to succeed, which host has the volume from
+	// then on, so that the arbiter of the implementation knows. May be nil.
 	Record func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error
 }
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.
 type Host struct {
-	// Name and Address are what a replica request says of the host: its name, and its IP address of the replication link.
+	// Name and Address are what a replica request says of the host: its name, and its IP address of
+	// the replication link.
 	Name, Address string
 	// URL is https://HOST:PORT of the API, with the caller's TLS files.
 	URL string
@@ -54,12 +57,14 @@ type Host struct {
 	Devices Devices
 }
 
-// TLSFiles are PEM files: the authority that signed the service's certificate, and the caller's own certificate and key.
+// TLSFiles are PEM files: the authority that signed the service's certificate, and the caller's own
+// certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
 }
 
-// ErrUnsupported is what a method returns that this target has not. The checks that need it are skipped and say so.
+// ErrUnsupported is what a method returns that this target has not. The checks that need it are
+// skipped and say so.
 var ErrUnsupported = errors.New("this target cannot do that")
 
 // Devices uses block devices on a host. Offsets and lengths are multiples of 4096.
@@ -79,9 +84,11 @@ type Storage interface {
 	Create(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) (imageID string, err error)
 	Grow(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
 	Remove(ctx context.Context, ref escache.VolumeRef) error
-	// Occupy takes the image's exclusive lock as another client, until it is closed. It may be unsupported.
+	// Occupy takes the image's exclusive lock as another client, until it is closed. It may be
+	// unsupported.
 	Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, error)
-	// Stall makes all writes to Ceph hang, without an error, until it is closed. It may be unsupported.
+	// Stall makes all writes to Ceph hang, without an error, until it is closed. It may be
+	// unsupported.
 	Stall(ctx context.Context) (io.Closer, error)
 }
 

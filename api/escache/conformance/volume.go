@@ -30,7 +30,8 @@ type volume struct {
 	device string
 }
 
-// newVolume makes an image and no replicas. Whatever the check leaves of it on the hosts is removed when it ends.
+// newVolume makes an image and no replicas. Whatever the check leaves of it on the hosts is removed
+// when it ends.
 func (s *suite) newVolume() *volume {
 	s.Helper()
 	v := s.nameVolume()
@@ -139,7 +140,8 @@ type result[R any] struct {
 	err   error
 }
 
-// onBoth makes a call on both hosts at the same time. The call must not end the check: it runs on a goroutine of its own.
+// onBoth makes a call on both hosts at the same time. The call must not end the check: it runs on a
+// goroutine of its own.
 func onBoth[R any](s *suite, call func(*host) (R, error)) [2]result[R] {
 	var (
 		both    sync.WaitGroup
@@ -198,7 +200,8 @@ func (v *volume) detach(h *host) {
 	done(v.s, "stop "+v.String(), h.stopClosed(v))
 }
 
-// closing is how long a device that nobody uses any more may be open: hosts look at a device whose writer has closed it.
+// closing is how long a device that nobody uses any more may be open: hosts look at a device whose
+// writer has closed it.
 const closing = 10 * time.Second
 
 // stopClosed stops a device that nobody uses.
@@ -297,7 +300,8 @@ func (v *volume) remove() {
 	}
 }
 
-// end releases, flushes and stops until the host says that the volume is stopped, or for good that it is not.
+// end releases, flushes and stops until the host says that the volume is stopped, or for good that
+// it is not.
 func (v *volume) end(ctx context.Context, h *host) error {
 	steps := []request{
 		{method: http.MethodPost, path: escache.PathRelease, body: encode(v.s, escache.ReleaseRequest{VolumeRef: v.VolumeRef})},

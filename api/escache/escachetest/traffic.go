@@ -9,9 +9,11 @@ import (
 
 // Traffic says what happens to a connected volume's cache while a flush runs.
 type Traffic struct {
-	// CephPerSecond is how many bytes Ceph takes; 0 takes everything at once, less than 0 nothing at all.
+	// CephPerSecond is how many bytes Ceph takes; 0 takes everything at once, less than 0 nothing
+	// at all.
 	CephPerSecond int64
-	// PodPerSecond is how many bytes a pod writes. They become dirty unless the volume writes through.
+	// PodPerSecond is how many bytes a pod writes. They become dirty unless the volume writes
+	// through.
 	PodPerSecond int64
 	// Refuse is the answer to every flush and change of mode; empty: they are served.
 	Refuse escache.Code
@@ -25,7 +27,8 @@ func (h *Host) Load(ref escache.VolumeRef, traffic Traffic) {
 	}
 }
 
-// FlushAtMost makes the host slow: one flush writes back at most so much, and then its time is up. 0 makes it fast again.
+// FlushAtMost makes the host slow: one flush writes back at most so much, and then its time is up.
+// 0 makes it fast again.
 func (h *Host) FlushAtMost(bytes int64) {
 	defer h.lock()()
 	h.perFlush = bytes

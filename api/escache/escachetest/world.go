@@ -1,6 +1,6 @@
 // Package escachetest is an implementation of the escache API in memory, for tests. The conformance
-// suite proves that it keeps the contract, and can make it break any one rule to show that the suite
-// notices.
+// suite proves that it keeps the contract, and can make it break any one rule to show that the
+// suite notices.
 package escachetest
 
 import (
@@ -111,8 +111,8 @@ func Breaking(rule string) *World {
 }
 
 // Alone returns a host in a world of its own, whose Ceph has an image for every replica. The host
-// sees no peer, and only a flush or a hold writes back: the test plays the rest, with Change. cacheBytes is the size of its cache,
-// address the IP address of its Ceph clients.
+// sees no peer, and only a flush or a hold writes back: the test plays the rest, with Change.
+// cacheBytes is the size of its cache, address the IP address of its Ceph clients.
 func Alone(name, address string, cacheBytes int64) *Host {
 	w := newWorld()
 	w.alone = true

@@ -38,8 +38,8 @@ import (
 const youngVolume = 10 * time.Minute
 
 // fencedFor is how long the Ceph clients of earlier leaders are kept out. After a longer pause a
-// client's tickets have expired, and it asks for new ones only after it has noticed that it does not
-// lead.
+// client's tickets have expired, and it asks for new ones only after it has noticed that it does
+// not lead.
 const fencedFor = 24 * time.Hour
 
 type traceProvider = trace.TracerProvider
@@ -89,8 +89,8 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", path)
 }
 
-// newLease returns the leader election's lock, and the record of Ceph clients that is kept in it. Both
-// use a Kubernetes client of their own, so that other traffic does not slow them down.
+// newLease returns the leader election's lock, and the record of Ceph clients that is kept in it.
+// Both use a Kubernetes client of their own, so that other traffic does not slow them down.
 func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadership.Clients, error) {
 	identity := o.Identity
 	if identity == "" {
@@ -122,8 +122,8 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadershi
 	return leadership.New(lock, o.RenewDeadline, o.LeaseDuration-o.RenewDeadline, time.Now), clients, nil
 }
 
-// admit returns a function that lets this leader use a connection to Ceph once the clients of earlier
-// leaders are fenced.
+// admit returns a function that lets this leader use a connection to Ceph once the clients of
+// earlier leaders are fenced.
 func admit(ctx context.Context, clients *leadership.Clients, log *slog.Logger) func(rbd.Session) error {
 	const patience = 10 * time.Second
 	return func(s rbd.Session) error {
@@ -136,8 +136,8 @@ func admit(ctx context.Context, clients *leadership.Clients, log *slog.Logger) f
 	}
 }
 
-// synced is the readiness check: the cache of Kubernetes objects is filled, so that this replica can
-// take over at once.
+// synced is the readiness check: the cache of Kubernetes objects is filled, so that this replica
+// can take over at once.
 func (p parts) synced(r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()

@@ -38,7 +38,8 @@ type Options struct {
 	// LongestCall bounds every CSI call, and every try of a reconciler at one volume.
 	LongestCall time.Duration
 
-	// Namespace and LeaseName name the Lease of the leader election; no namespace stands for the pod's.
+	// Namespace and LeaseName name the Lease of the leader election; no namespace stands for the
+	// pod's.
 	Namespace string
 	LeaseName string
 	// Identity is this replica's name in the lease; empty: made from the host's name.
@@ -71,11 +72,11 @@ type Options struct {
 	Page overview.Options
 }
 
-// defaults returns the flags' defaults. With them another replica serves within 20 s of the leader's
-// death: it waits until the lease has run out (10 s after the last renewal that it saw), tries every
-// 2 s, and needs a second or two to read all volumes. The leader gives up 6 s after its last renewal;
-// the remaining 4 s are for what it had begun. A much shorter lease would be lost whenever the API
-// server or etcd is slow.
+// defaults returns the flags' defaults. With them another replica serves within 20 s of the
+// leader's death: it waits until the lease has run out (10 s after the last renewal that it saw),
+// tries every 2 s, and needs a second or two to read all volumes. The leader gives up 6 s after its
+// last renewal; the remaining 4 s are for what it had begun. A much shorter lease would be lost
+// whenever the API server or etcd is slow.
 func defaults() Options {
 	return Options{
 		CephDir: "/etc/escache/ceph", ImagePrefix: "escache-", LogLevel: "info",

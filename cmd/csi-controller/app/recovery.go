@@ -23,12 +23,13 @@ type RecoveryOptions struct {
 	// TaintAfter is how long the proof has to hold without a break.
 	TaintAfter time.Duration
 
-	// RepairAfter is how long a host is gone before its replicas of attached volumes are replaced on
-	// the third host of the group; 0: never.
+	// RepairAfter is how long a host is gone before its replicas of attached volumes are replaced
+	// on the third host of the group; 0: never.
 	RepairAfter time.Duration
 	// RepairDrain has a volume write through to Ceph while its lost replica is being replaced.
 	RepairDrain bool
-	// RepairParallel bounds the volumes that are copied at once. One host takes part in one copy at a time.
+	// RepairParallel bounds the volumes that are copied at once. One host takes part in one copy at
+	// a time.
 	RepairParallel int
 }
 
@@ -44,8 +45,8 @@ func defaultRecovery() RecoveryOptions {
 	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }
 
-// repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the second
-// copy anyway.
+// repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the
+// second copy anyway.
 const repairPatience = 2 * time.Minute
 
 func (o *RecoveryOptions) bind(f *pflag.FlagSet) {

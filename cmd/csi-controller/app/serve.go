@@ -39,8 +39,8 @@ import (
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
 var errLeaseLost = errors.New("lost the lease; exiting, because another replica may lead now")
 
-// leaseWatch is the time between two checks of the lease's age. A leader that was paused and goes on
-// has that long before it exits.
+// leaseWatch is the time between two checks of the lease's age. A leader that was paused and goes
+// on has that long before it exits.
 const leaseWatch = 100 * time.Millisecond
 
 // serve runs until the context ends or the lease is lost.
@@ -107,7 +107,8 @@ func kubernetesConfig(o Options) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the Kubernetes API server: %w; in a pod leave --kubeconfig out", err)
 	}
-	// The API server's priority and fairness limits calls. The client's default, 20 a second, would slow down volume creation.
+	// The API server's priority and fairness limits calls. The client's default, 20 a second, would
+	// slow down volume creation.
 	config.QPS = -1
 	config.Timeout = 30 * time.Second
 	config.UserAgent = "escache-csi-controller/" + o.Version
@@ -142,9 +143,9 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	return m, nil
 }
 
-// watchClient returns the cache's HTTP client, which has no timeout: the timeout of calls would also
-// end every watch, again and again. The API server ends watches by itself, and pings find a dead
-// connection.
+// watchClient returns the cache's HTTP client, which has no timeout: the timeout of calls would
+// also end every watch, again and again. The API server ends watches by itself, and pings find a
+// dead connection.
 func watchClient(kubernetes *rest.Config) (*http.Client, error) {
 	lasting := rest.CopyConfig(kubernetes)
 	lasting.Timeout = 0
@@ -155,8 +156,8 @@ func watchClient(kubernetes *rest.Config) (*http.Client, error) {
 	return c, nil
 }
 
-// newWriter returns the client for objects that only the leader may write. It reads from the manager's
-// cache, and its connection sends nothing unless this process holds the lease.
+// newWriter returns the client for objects that only the leader may write. It reads from the
+// manager's cache, and its connection sends nothing unless this process holds the lease.
 func newWriter(kubernetes *rest.Config, m ctrl.Manager, lease *leadership.Lease) (client.Client, error) {
 	own := rest.CopyConfig(kubernetes)
 	own.Dial = lease.Dial
@@ -233,8 +234,8 @@ func (p parts) assemble(ctx context.Context) error {
 	)
 }
 
-// prepare reads what the leader before left behind. It tries until it succeeds: if the API server is
-// slow, another leader would not be faster.
+// prepare reads what the leader before left behind. It tries until it succeeds: if the API server
+// is slow, another leader would not be faster.
 func (p parts) prepare(ctx context.Context) error {
 	if err := nodegroup.Follow(ctx, p.manager.GetCache(), p.book); err != nil {
 		return err

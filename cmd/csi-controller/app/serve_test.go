@@ -11,7 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestWatchesOutliveTheDeadlineOfCalls has a server that says something of a watch after the deadline of calls.
+// TestWatchesOutliveTheDeadlineOfCalls has a server that says something of a watch after the
+// deadline of calls.
 func TestWatchesOutliveTheDeadlineOfCalls(t *testing.T) {
 	const deadline = 100 * time.Millisecond
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -16,8 +16,8 @@ import (
 // namedVolumes bounds how many volumes the refusal names.
 const namedVolumes = 5
 
-// newCheckUninstall returns the command that fails while there are volumes. The chart runs it before it
-// removes the driver that they need.
+// newCheckUninstall returns the command that fails while there are volumes. The chart runs it
+// before it removes the driver that they need.
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",

@@ -116,7 +116,8 @@ func root(version string) *cobra.Command {
 	return cmd
 }
 
-// inspect reads a device. csi-node runs it as a child process, because reading can hang with the device.
+// inspect reads a device. csi-node runs it as a child process, because reading can hang with the
+// device.
 func inspect() *cobra.Command {
 	var scan bool
 	cmd := &cobra.Command{

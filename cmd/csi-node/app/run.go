@@ -57,7 +57,8 @@ type parts struct {
 	shutdown  shutdown.Shutdown
 }
 
-// Run serves until the context ends. If the host shuts down then, Run goes on until its volumes are disconnected.
+// Run serves until the context ends. If the host shuts down then, Run goes on until its volumes are
+// disconnected.
 func Run(ctx context.Context, o Options) error {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.LogLevel}))
 	klog.SetLogger(logr.FromSlogHandler(logger.Handler()))
@@ -136,7 +137,8 @@ func (p *parts) listen(ctx context.Context) (l listeners, err error) {
 	return l, nil
 }
 
-// serve runs everything until one part fails, or the context has ended and shutdown no longer waits.
+// serve runs everything until one part fails, or the context has ended and shutdown no longer
+// waits.
 func (p *parts) serve(ctx context.Context, l listeners) error {
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

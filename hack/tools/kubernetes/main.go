@@ -1,5 +1,6 @@
-// Command kubernetes is kubectl and the control plane in one binary, chosen by the name it is called by, or by its first argument: programs that
-// share nearly all their code build in the time, and take the space, of one.
+// Command kubernetes is kubectl and the control plane in one binary, chosen by the name it is
+// called by, or by its first argument: programs that share nearly all their code build in the time,
+// and take the space, of one.
 package main
 
 import (

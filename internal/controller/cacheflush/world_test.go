@@ -69,7 +69,8 @@ func (w *world) wait(d time.Duration) {
 	w.later += d
 }
 
-// restart makes a new reconciler that knows nothing but what is on record, as another process would.
+// restart makes a new reconciler that knows nothing but what is on record, as another process
+// would.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})

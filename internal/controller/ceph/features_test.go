@@ -8,7 +8,8 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
-// TestPageHasTheDefaultFeatures compares docs/parameters.md with the features of an image whose StorageClass names none.
+// TestPageHasTheDefaultFeatures compares docs/parameters.md with the features of an image whose
+// StorageClass names none.
 func TestPageHasTheDefaultFeatures(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/parameters.md")
 	if err != nil {

@@ -139,8 +139,8 @@ func (i *Images) Delete(ctx context.Context, image volumes.ImageRef) error {
 	return translate(ctx, err)
 }
 
-// TakeSnapshot takes a snapshot. It replaces one of the same name: an interrupted call left it, and the
-// image may have been written to at that time.
+// TakeSnapshot takes a snapshot. It replaces one of the same name: an interrupted call left it, and
+// the image may have been written to at that time.
 func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) (volumes.Snapshot, error) {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
@@ -158,7 +158,8 @@ func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef)
 	return volumes.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
 }
 
-// DeleteSnapshot removes a snapshot. If the snapshot, its image or its pool is gone, that is success.
+// DeleteSnapshot removes a snapshot. If the snapshot, its image or its pool is gone, that is
+// success.
 func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) error {
 	cluster, err := i.cluster(snapshot.ClusterID)
 	if err != nil {
@@ -171,8 +172,8 @@ func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRe
 	return translate(ctx, err)
 }
 
-// Clients returns the addresses of the clients that have the image open, or hold its lock. Nodes map
-// images with the exclusive lock, so there is at most one writer.
+// Clients returns the addresses of the clients that have the image open, or hold its lock. Nodes
+// map images with the exclusive lock, so there is at most one writer.
 func (i *Images) Clients(ctx context.Context, image volumes.ImageRef) ([]string, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
@@ -241,9 +242,9 @@ func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]st
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
 }
 
-// WatchTrash starts emptying the trash of every pool in which an earlier process left images that begin
-// with prefix. It searches all pools: one may have lost its last volume, and no StorageClass may name it
-// any more. It skips pools that it may not read: they are not ours.
+// WatchTrash starts emptying the trash of every pool in which an earlier process left images that
+// begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
+// may name it any more. It skips pools that it may not read: they are not ours.
 func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
 	ids, err := i.ids()
 	if err != nil {
@@ -323,7 +324,8 @@ func (i *Images) ping(ctx context.Context, ids []string) map[string]error {
 	return failures
 }
 
-// ids returns the configured clusters. In a mounted Secret, Kubernetes' own entries begin with two dots.
+// ids returns the configured clusters. In a mounted Secret, Kubernetes' own entries begin with two
+// dots.
 func (i *Images) ids() ([]string, error) {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// lose makes a volume whose only current copy is on a host that died while it wrote, with 4096 bytes dirty.
+// lose makes a volume whose only current copy is on a host that died while it wrote, with 4096
+// bytes dirty.
 func (w *world) lose(name string) (v *v1alpha1.CacheVolume, dead, partner string) {
 	w.t.Helper()
 	v = w.create(name)
@@ -72,7 +73,8 @@ func TestDiscardedCacheIsWhatCephHas(t *testing.T) {
 		t.Errorf("fenced %v", w.images.fenced)
 	}
 
-	// The next attach lays replicas anew on the two hosts that live; the lost copy is removed when its host is back.
+	// The next attach lays replicas anew on the two hosts that live; the lost copy is removed when
+	// its host is back.
 	_, err = w.publish("pvc-1", partner)
 	must(t, err)
 	if now := w.volume("pvc-1"); now.Spec.HasReplica(dead) || len(now.Status.Outdated) > 0 {

@@ -14,7 +14,8 @@ import (
 
 const oldClient = "10.0.0.1:0/1"
 
-// fenced makes a volume that was taken from its first node by force, as long ago as a dev_connect can take.
+// fenced makes a volume that was taken from its first node by force, as long ago as a dev_connect
+// can take.
 func (w *world) fenced(id string) (v *v1alpha1.CacheVolume, dead, partner string) {
 	w.t.Helper()
 	v = w.create(id)
@@ -73,8 +74,8 @@ func TestAFenceIsLiftedOnceTheMapIsGone(t *testing.T) {
 	w.lift("pvc-1") // again: nothing is to be done
 }
 
-// TestADetachAsksAnEarlierHolderThatWasFenced: a clean holder alone cannot say that the truth is in Ceph, as the earlier one may still
-// write to both copies.
+// TestADetachAsksAnEarlierHolderThatWasFenced: a clean holder alone cannot say that the truth is in
+// Ceph, as the earlier one may still write to both copies.
 func TestADetachAsksAnEarlierHolderThatWasFenced(t *testing.T) {
 	detach := func(t *testing.T, prepare func(*world, *v1alpha1.CacheVolume, string)) (w *world, v *v1alpha1.CacheVolume, dead string) {
 		t.Helper()
@@ -122,8 +123,8 @@ func TestAClientOfNobodyKnownStaysFenced(t *testing.T) {
 	}
 }
 
-// TestAMapThatCameLateIsFencedToo is about a dev_connect that was under way while its node lost the volume: the next holder finds the
-// image in use.
+// TestAMapThatCameLateIsFencedToo is about a dev_connect that was under way while its node lost the
+// volume: the next holder finds the image in use.
 func TestAMapThatCameLateIsFencedToo(t *testing.T) {
 	w := newWorld(t)
 	v, dead, partner := w.fenced("pvc-1")
@@ -148,7 +149,8 @@ func TestAMapThatCameLateIsFencedToo(t *testing.T) {
 	}
 }
 
-// TestAMapThatComesAfterTheNextHolderWasChosenIsFenced: the dev_connect of the node that lost the volume ends so late.
+// TestAMapThatComesAfterTheNextHolderWasChosenIsFenced: the dev_connect of the node that lost the
+// volume ends so late.
 func TestAMapThatComesAfterTheNextHolderWasChosenIsFenced(t *testing.T) {
 	w := newWorld(t)
 	v, dead, partner := w.fenced("pvc-1")

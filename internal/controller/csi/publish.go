@@ -54,8 +54,8 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	return publishContext(v), nil
 }
 
-// plan decides what has to be done for the node. Where another node has to write back first, it does so
-// and decides again.
+// plan decides what has to be done for the node. Where another node has to write back first, it
+// does so and decides again.
 func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string) (authority.Attachment, error) {
 	group, err := s.Group(ctx, v.Spec.Group)
 	if err != nil {
@@ -106,8 +106,8 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) erro
 	return nil
 }
 
-// attachment decides how the node may have the volume. If the record only says that the volume may be
-// dirty, the hosts are asked first.
+// attachment decides how the node may have the volume. If the record only says that the volume may
+// be dirty, the hosts are asked first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
 	decided := err == nil && len(plan.FlushFirst) == 0

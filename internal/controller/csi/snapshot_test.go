@@ -229,7 +229,8 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 	_, err = w.service.CreateVolume(t.Context(), elsewhere)
 	wants(t, err, codes.InvalidArgument, "clusterID another")
 
-	// A clone that an interrupted call has left is made anew; one that nobody has on record is not touched.
+	// A clone that an interrupted call has left is made anew; one that nobody has on record is not
+	// touched.
 	half := w.volume("b")
 	half.Status.Phase = ""
 	must(t, w.api.Status().Update(t.Context(), half))

@@ -71,7 +71,8 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 	step(false, 0, false) // they have not found each other yet
 	w.host(holder).Sync(ref(v), 40)
 	step(true, 40, false)
-	// Until the copy is complete it is no copy: the third node does not get the volume when the holder dies.
+	// Until the copy is complete it is no copy: the third node does not get the volume when the
+	// holder dies.
 	w.taint(holder)
 	must(t, w.unpublish("pvc-1", holder))
 	_, err = w.publish("pvc-1", third)

@@ -13,7 +13,8 @@ import (
 
 const dirtyBytes = 64 << 20
 
-// powerLoss leaves a volume as the power loss of its host does: dirty, with one current copy that answers.
+// powerLoss leaves a volume as the power loss of its host does: dirty, with one current copy that
+// answers.
 func (w *world) powerLoss(id string) (v *v1alpha1.CacheVolume, dead, survivor, third string) {
 	w.t.Helper()
 	v = w.create(id)
@@ -89,7 +90,8 @@ func TestAFlushThatTakesLongGoesOnWithTheRepeatedCall(t *testing.T) {
 		t.Fatalf("status %+v", s)
 	}
 
-	// No pod has it, so it is published nowhere, and nothing that Kubernetes says of other nodes ends it.
+	// No pod has it, so it is published nowhere, and nothing that Kubernetes says of other nodes
+	// ends it.
 	list, err := w.service.ListVolumes(context.Background(), &csi.ListVolumesRequest{})
 	must(t, err)
 	if on := list.GetEntries()[0].GetStatus().GetPublishedNodeIds(); len(on) > 0 {

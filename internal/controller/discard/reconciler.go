@@ -47,7 +47,8 @@ type Reconciler struct{ Config }
 // New returns a reconciler.
 func New(config Config) *Reconciler { return &Reconciler{config} }
 
-// SetupWithManager makes the manager call Reconcile for every CacheDiscard while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheDiscard while this process
+// leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.CacheDiscard{}).
@@ -122,7 +123,8 @@ func (r *Reconciler) write(ctx context.Context, before, d *v1alpha1.CacheDiscard
 	return nil
 }
 
-// emitEvents emits an Event on the request and on the volume once the request is Discarded or Refused.
+// emitEvents emits an Event on the request and on the volume once the request is Discarded or
+// Refused.
 func (r *Reconciler) emitEvents(ctx context.Context, d *v1alpha1.CacheDiscard) {
 	kind, reason := corev1.EventTypeWarning, "CacheDiscarded"
 	if d.Status.Phase == v1alpha1.DiscardRefused {

@@ -5,7 +5,8 @@
 // The order makes it safe:
 //
 //   - Turn: the claim is on record, then the mode changes.
-//   - Settle: one answer of the holder says write-through and zero dirty, then authority Ceph is on record.
+//   - Settle: one answer of the holder says write-through and zero dirty, then authority Ceph is on
+//     record.
 //   - Restore: authority Cache is on record, then the mode changes, then the claim goes.
 //
 // Every step is repeated until it is done, also by the next leader. The steps of one volume run

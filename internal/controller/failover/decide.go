@@ -122,9 +122,9 @@ func standDown(m Member, members []Member, suspects, outOfService []string, tain
 	return ""
 }
 
-// LinksTo adds to sum what one member's status says of its links to a node. The question is whether the
-// node lives, not whether the replicas exchange data (Peer.Linked): a handshake that is under way says
-// that it does, and a link that was given up (StandAlone) says nothing.
+// LinksTo adds to sum what one member's status says of its links to a node. The question is whether
+// the node lives, not whether the replicas exchange data (Peer.Linked): a handshake that is under
+// way says that it does, and a link that was given up (StandAlone) says nothing.
 func LinksTo(node, by string, volumes []escache.VolumeStatus, sum *Links) {
 	for _, v := range volumes {
 		for _, p := range v.Peers {

@@ -6,7 +6,8 @@
 //
 //   - Kubernetes says that the node is not Ready,
 //   - its escached does not answer the controller,
-//   - every replication link to it that the other members of its group report is down, and at least one is reported.
+//   - every replication link to it that the other members of its group report is down, and at least
+//     one is reported.
 //
 // It stands down, with an Event on the Node and one log line for each new reason, if
 //

@@ -210,7 +210,8 @@ func (w *Watch) attached(ctx context.Context) (map[string]int, error) {
 	return out, nil
 }
 
-// reportStandDown reports why the controller stood down, each reason once for as long as the node looks dead.
+// reportStandDown reports why the controller stood down, each reason once for as long as the node
+// looks dead.
 func (w *Watch) reportStandDown(ctx context.Context, members []Member, nodes map[string]*corev1.Node, d Decision) {
 	for _, m := range members {
 		if !m.suspect() {

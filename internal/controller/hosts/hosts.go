@@ -135,8 +135,8 @@ func (h *Hosts) Stop(ctx context.Context, node string, volume escache.VolumeRef)
 	return translate(c.Stop(ctx, volume))
 }
 
-// Flush writes a volume back for at most longest, rounded down to whole seconds but at least one. The
-// answer says how much is left.
+// Flush writes a volume back for at most longest, rounded down to whole seconds but at least one.
+// The answer says how much is left.
 func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -146,8 +146,8 @@ func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef
 	return out, translate(err)
 }
 
-// Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds, and returns when
-// the hold ends by itself.
+// Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds, and
+// returns when the hold ends by itself.
 func (h *Hosts) Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
@@ -178,8 +178,8 @@ func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeR
 	return translate(c.SetMode(ctx, volume, mode))
 }
 
-// ReplicationAddress returns the node's address for replication: the one in its annotation, or else its
-// InternalIP.
+// ReplicationAddress returns the node's address for replication: the one in its annotation, or else
+// its InternalIP.
 func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {
 	n, err := read(ctx, h.nodes, node)
 	if err != nil {
@@ -193,7 +193,8 @@ func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, er
 	return address, nil
 }
 
-// Death returns why Kubernetes has given a node up, if it has. It reads the Node from the API server.
+// Death returns why Kubernetes has given a node up, if it has. It reads the Node from the API
+// server.
 func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error) {
 	n, err := read(ctx, h.live, node)
 	if errors.Is(err, volumes.ErrNotFound) {

@@ -19,9 +19,9 @@ import (
 const clientsAnnotation = "escache.io/ceph-clients"
 
 // Clients stops what earlier leaders began in Ceph. Lease.Check keeps a leader that was paused from
-// beginning anything new, but what it began inside librbd would go on after the pause, and could create
-// images that have no record. So every leader records its Ceph clients before it uses them, and fences
-// those of earlier leaders before it uses its own.
+// beginning anything new, but what it began inside librbd would go on after the pause, and could
+// create images that have no record. So every leader records its Ceph clients before it uses them,
+// and fences those of earlier leaders before it uses its own.
 type Clients struct {
 	leases   coordinationv1.LeaseInterface
 	name     string
@@ -31,13 +31,15 @@ type Clients struct {
 	own map[string]bool
 }
 
-// NewClients returns Clients that keep the record in the Lease called name, while identity holds it.
+// NewClients returns Clients that keep the record in the Lease called name, while identity holds
+// it.
 func NewClients(leases coordinationv1.LeaseInterface, name, identity string) *Clients {
 	return &Clients{leases: leases, name: name, identity: identity, own: map[string]bool{}}
 }
 
-// Admit returns nil if the client may be used: its address is on record, and fence has fenced the clients
-// of earlier leaders at that Ceph cluster. The error is ErrUnavailable if this process does not lead.
+// Admit returns nil if the client may be used: its address is on record, and fence has fenced the
+// clients of earlier leaders at that Ceph cluster. The error is ErrUnavailable if this process does
+// not lead.
 func (c *Clients) Admit(ctx context.Context, cluster, address string, fence func(earlier []string) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +69,8 @@ func (c *Clients) Admit(ctx context.Context, cluster, address string, fence func
 	return nil
 }
 
-// change updates the record, if this process holds the lease and nobody has written it since it was read.
+// change updates the record, if this process holds the lease and nobody has written it since it was
+// read.
 func (c *Clients) change(ctx context.Context, edit func(record map[string][]string)) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := c.leases.Get(ctx, c.name, metav1.GetOptions{})

@@ -15,7 +15,8 @@ import (
 
 const leaseName = "lease"
 
-// hold makes somebody the holder of the lease, as an election does: what else is in the lease stays.
+// hold makes somebody the holder of the lease, as an election does: what else is in the lease
+// stays.
 func hold(t *testing.T, leases typed.LeaseInterface, identity string) {
 	t.Helper()
 	lease, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial opens connections for the clients that write objects and call hosts. If the process is paused, a
-// request may be sent half a minute after it passed Check; so each write to the connection checks again.
-// Nor may a request stay in the kernel, which would try to send it for minutes: the kernel drops data
-// that is not delivered when another replica may lead, or when the call is given up.
+// Dial opens connections for the clients that write objects and call hosts. If the process is
+// paused, a request may be sent half a minute after it passed Check; so each write to the
+// connection checks again. Nor may a request stay in the kernel, which would try to send it for
+// minutes: the kernel drops data that is not delivered when another replica may lead, or when the
+// call is given up.
 func (l *Lease) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
@@ -24,8 +25,8 @@ func (l *Lease) Dial(ctx context.Context, network, address string) (net.Conn, er
 	return guardedConn{conn, l}, nil
 }
 
-// bound limits how long the kernel tries to deliver data: to the lease's margin while the socket is open
-// (TCP_USER_TIMEOUT, see tcp(7)), and not at all once it is closed (SO_LINGER, see socket(7)).
+// bound limits how long the kernel tries to deliver data: to the lease's margin while the socket is
+// open (TCP_USER_TIMEOUT, see tcp(7)), and not at all once it is closed (SO_LINGER, see socket(7)).
 func (l *Lease) bound(_ context.Context, network, _ string, socket syscall.RawConn) error {
 	if network == "unix" {
 		return nil

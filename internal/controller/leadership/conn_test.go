@@ -110,8 +110,8 @@ func TestACallToAHostIsNotSentAfterAPause(t *testing.T) {
 	}
 }
 
-// fill writes until the kernel takes no more, and returns how much it has taken. Deadlines are of no use for that: a busy machine lets one
-// pass before the first byte.
+// fill writes until the kernel takes no more, and returns how much it has taken. Deadlines are of
+// no use for that: a busy machine lets one pass before the first byte.
 func fill(t *testing.T, conn net.Conn) (sent int64) {
 	t.Helper()
 	raw, err := conn.(guardedConn).Conn.(*net.TCPConn).SyscallConn()
@@ -135,7 +135,8 @@ func fill(t *testing.T, conn net.Conn) (sent int64) {
 	return sent
 }
 
-// TestWhatHasNotArrivedIsThrownAway has a host that takes nothing for a while, so that most of what is sent waits in this machine's kernel.
+// TestWhatHasNotArrivedIsThrownAway has a host that takes nothing for a while, so that most of what
+// is sent waits in this machine's kernel.
 func TestWhatHasNotArrivedIsThrownAway(t *testing.T) {
 	const margin = 500 * time.Millisecond
 	for name, wait := range map[string]func(net.Conn){

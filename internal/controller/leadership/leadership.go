@@ -1,8 +1,8 @@
 // Package leadership tells whether this process still leads, without asking the API server.
 //
 // A leader that was paused does not notice: its calls go on where they stood, while another replica
-// leads. So every change outside this process is preceded by Check, which compares the clock with the
-// last renewal that succeeded.
+// leads. So every change outside this process is preceded by Check, which compares the clock with
+// the last renewal that succeeded.
 package leadership
 
 import (
@@ -28,9 +28,9 @@ type Lease struct {
 	renewed time.Time
 }
 
-// New returns a Lease around a lock. This process may act for valid after it began its last renewal.
-// valid is shorter than the lease's duration by margin, so that what began at the last moment ends before
-// another replica leads.
+// New returns a Lease around a lock. This process may act for valid after it began its last
+// renewal. valid is shorter than the lease's duration by margin, so that what began at the last
+// moment ends before another replica leads.
 func New(lock resourcelock.Interface, valid, margin time.Duration, now func() time.Time) *Lease {
 	return &Lease{Interface: lock, valid: valid, margin: margin, now: now}
 }
@@ -45,9 +45,9 @@ func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.observe(record, func() error { return l.Interface.Update(ctx, record) })
 }
 
-// observe counts from before the call, because the time of the write is not known here. A lease that has
-// run out stays so: another replica may have led in between, and what this process began before is late,
-// however new the lease.
+// observe counts from before the call, because the time of the write is not known here. A lease
+// that has run out stays so: another replica may have led in between, and what this process began
+// before is late, however new the lease.
 func (l *Lease) observe(record resourcelock.LeaderElectionRecord, write func() error) error {
 	begun := l.now()
 	if err := write(); err != nil {
@@ -78,9 +78,9 @@ func (l *Lease) Check() error {
 	return nil
 }
 
-// Watch checks the lease's age at an interval, and calls lost once, when a lease that this process held
-// has run out. Check keeps new changes from beginning, but what a library began before a pause goes on
-// after it. So lost must end the process at once.
+// Watch checks the lease's age at an interval, and calls lost once, when a lease that this process
+// held has run out. Check keeps new changes from beginning, but what a library began before a pause
+// goes on after it. So lost must end the process at once.
 func (l *Lease) Watch(ctx context.Context, every time.Duration, lost func(age time.Duration)) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -94,7 +94,8 @@ func TestCheckGoesByTheLastRenewal(t *testing.T) {
 	step("the answer took longer than the lease", false)
 }
 
-// TestNothingIsChangedWithoutTheLease calls every guarded method; whatever got through would panic, for nothing is behind it.
+// TestNothingIsChangedWithoutTheLease calls every guarded method; whatever got through would panic,
+// for nothing is behind it.
 func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 	l := New(&fakeLock{}, time.Second, time.Second, time.Now)
 	images, objects := l.Images(nil), l.Client(fake.NewClientBuilder().Build())

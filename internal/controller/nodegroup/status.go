@@ -159,8 +159,8 @@ func withoutFigures(s v1alpha1.NodeGroupStatus) v1alpha1.NodeGroupStatus {
 	return s
 }
 
-// emitEvents emits an Event for every member that became ready or ceased to be, and for the group's own
-// readiness.
+// emitEvents emits an Event for every member that became ready or ceased to be, and for the group's
+// own readiness.
 func (r *Reconciler) emitEvents(old, now *v1alpha1.NodeGroup, seen []sight) {
 	for _, s := range seen {
 		before := memberOf(old, s.name)

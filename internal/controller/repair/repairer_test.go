@@ -30,7 +30,8 @@ import (
 
 const mib = 1 << 20
 
-// world is a group of three hosts that speak the API, with volumes attached to n1 whose partner is n2.
+// world is a group of three hosts that speak the API, with volumes attached to n1 whose partner is
+// n2.
 type world struct {
 	t      *testing.T
 	now    time.Time
@@ -153,7 +154,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestRepair goes through a whole repair. Before every look another process takes over, which knows only what is on record.
+// TestRepair goes through a whole repair. Before every look another process takes over, which knows
+// only what is on record.
 func TestRepair(t *testing.T) {
 	w := newWorld(t, "v")
 	holder := w.fleet.Hosts["n1"]

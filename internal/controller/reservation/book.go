@@ -1,6 +1,6 @@
-// Package reservation keeps account of what volumes occupy: cache on two hosts, a port and a minor. It
-// is in memory only, rebuilt from CacheVolumes and NodeGroups. A volume that is being created counts from
-// its reservation on.
+// Package reservation keeps account of what volumes occupy: cache on two hosts, a port and a minor.
+// It is in memory only, rebuilt from CacheVolumes and NodeGroups. A volume that is being created
+// counts from its reservation on.
 package reservation
 
 import (
@@ -21,8 +21,8 @@ var ErrNoSlot = errors.New("no port and minor left")
 // Range is the numbers from First to Last, both included.
 type Range struct{ First, Last int32 }
 
-// Slots are the ports and minors for the volumes of a group. The n-th port goes with the n-th minor, so
-// each volume takes one slot.
+// Slots are the ports and minors for the volumes of a group. The n-th port goes with the n-th
+// minor, so each volume takes one slot.
 type Slots struct {
 	Ports  Range
 	Minors Range
@@ -63,8 +63,8 @@ type Book struct {
 	ready   map[string]map[string]bool // by group and node
 }
 
-// entry is a volume's place, and the UID of the CacheVolume that records it; empty while the volume is
-// being created.
+// entry is a volume's place, and the UID of the CacheVolume that records it; empty while the volume
+// is being created.
 type entry struct {
 	Reservation
 
@@ -107,8 +107,8 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	return r, nil
 }
 
-// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it. The
-// error is placement.ErrNoFit.
+// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it.
+// The error is placement.ErrNoFit.
 func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,8 +128,9 @@ func (b *Book) Observe(v *v1alpha1.CacheVolume) {
 	b.observe(v)
 }
 
-// Saw enters a record that a watch reports. Such a report may be late: the volume may have been deleted
-// since, and even created again under its name. So Saw changes nothing that is known from a newer source.
+// Saw enters a record that a watch reports. Such a report may be late: the volume may have been
+// deleted since, and even created again under its name. So Saw changes nothing that is known from a
+// newer source.
 func (b *Book) Saw(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,7 +171,8 @@ func (b *Book) Forget(volume string) {
 }
 
 // SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
-// belongs to another group. Stale replicas, which wait for their host to come back, keep their slot.
+// belongs to another group. Stale replicas, which wait for their host to come back, keep their
+// slot.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,7 +193,8 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 	return nil
 }
 
-// HoldStale keeps the slots of replicas that were just given up, until SetGroup says which are left.
+// HoldStale keeps the slots of replicas that were just given up, until SetGroup says which are
+// left.
 func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,9 +244,9 @@ func (b *Book) numbers(group string) *numbers {
 	return n
 }
 
-// numbers counts the holders of each slot of a group. A stale replica and a volume can hold the same
-// slot, if the stale replica is the volume's own. Slots outside the range, of an earlier configuration,
-// are held like the others.
+// numbers counts the holders of each slot of a group. A stale replica and a volume can hold the
+// same slot, if the stale replica is the volume's own. Slots outside the range, of an earlier
+// configuration, are held like the others.
 type numbers struct {
 	holders map[int]int
 	low     int // no slot below it is free

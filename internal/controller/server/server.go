@@ -1,5 +1,5 @@
-// Package server serves CSI on csi-controller's unix socket. Every replica listens; calls wait until
-// this replica leads.
+// Package server serves CSI on csi-controller's unix socket. Every replica listens; calls wait
+// until this replica leads.
 package server
 
 import (
@@ -44,8 +44,8 @@ type Config struct {
 	Traces  trace.TracerProvider
 }
 
-// Server is a Runnable of controller-runtime's manager: it lets calls go on while this process leads.
-// Its Standby is a second Runnable, which listens; both have to run.
+// Server is a Runnable of controller-runtime's manager: it lets calls go on while this process
+// leads. Its Standby is a second Runnable, which listens; both have to run.
 type Server struct {
 	Config
 
@@ -71,8 +71,8 @@ func New(config Config) *Server {
 // NeedLeaderElection keeps a standby from serving.
 func (*Server) NeedLeaderElection() bool { return true }
 
-// grace is how long running calls may take to end. What they have done is on record, so cutting them
-// off loses nothing.
+// grace is how long running calls may take to end. What they have done is on record, so cutting
+// them off loses nothing.
 const grace = 3 * time.Second
 
 // Start lets calls go on until the context ends, and with it this process's time as the leader.
@@ -88,9 +88,9 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // wait holds a call back until this process leads. The socket must be there all the time: CSI's
-// sidecars exit if they find none for 30 s, and the kubelet restarts them more slowly each time, but
-// they ask a driver that listens for ever whether it is ready. GetPluginInfo is answered on every
-// replica: csi-snapshotter calls it before Probe and exits if it gets no answer.
+// sidecars exit if they find none for 30 s, and the kubelet restarts them more slowly each time,
+// but they ask a driver that listens for ever whether it is ready. GetPluginInfo is answered on
+// every replica: csi-snapshotter calls it before Probe and exits if it gets no answer.
 func (s *Server) wait(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if call.FullMethod == csi.Identity_GetPluginInfo_FullMethodName {
 		return handler(ctx, request)
@@ -109,8 +109,8 @@ type Standby struct{ *Server }
 // NeedLeaderElection is false: a standby listens too, and only its calls wait.
 func (Standby) NeedLeaderElection() bool { return false }
 
-// Start listens until the context ends. A leader lets its running calls end first; a standby's calls
-// only wait, and are cut off.
+// Start listens until the context ends. A leader lets its running calls end first; a standby's
+// calls only wait, and are cut off.
 func (s Standby) Start(ctx context.Context) error {
 	listener, err := unixsocket.Listen(s.Socket, unixsocket.Modes{Directory: 0o750, Socket: 0o660})
 	if err != nil {

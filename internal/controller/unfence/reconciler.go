@@ -1,9 +1,9 @@
-// Package unfence takes Ceph clients off the blocklist that were fenced when a volume was taken from a
-// node by force.
+// Package unfence takes Ceph clients off the blocklist that were fenced when a volume was taken
+// from a node by force.
 //
 // A client stays fenced until its map is known to be gone: lifting the fence earlier would revive a
-// writer while another node has the volume. If the old host opens the image late with another client,
-// that one is fenced as well.
+// writer while another node has the volume. If the old host opens the image late with another
+// client, that one is fenced as well.
 package unfence
 
 import (
@@ -41,7 +41,8 @@ type Reconciler struct{ Config }
 // New returns a reconciler.
 func New(config Config) *Reconciler { return &Reconciler{config} }
 
-// SetupWithManager makes the manager call Reconcile for every CacheVolume with fenced clients, while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheVolume with fenced clients,
+// while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).Named("unfence").
 		For(&v1alpha1.CacheVolume{}).
@@ -52,8 +53,8 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile lifts the fences that can be lifted now. If a host does not answer or the volume is busy, it
-// tries again later.
+// Reconcile lifts the fences that can be lifted now. If a host does not answer or the volume is
+// busy, it tries again later.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()

@@ -3,8 +3,8 @@
 //
 // It holds no state. Each step can be repeated, and a crash between two of them leaves nothing
 // unknown, because the record (the CacheVolume) is written before the first side effect. The rules
-// of who may write are in the package authority, the rules of where a volume goes in placement; this
-// package carries their decisions out.
+// of who may write are in the package authority, the rules of where a volume goes in placement;
+// this package carries their decisions out.
 //
 // Steps does not lock. The CSI service calls it under the volume's lock; reconcilers call Locked,
 // which takes that lock itself.
@@ -45,8 +45,8 @@ type Steps struct {
 // NewSteps returns the steps.
 func NewSteps(config Config) *Steps { return &Steps{Config: config} }
 
-// Locked takes the lock of a volume and then does the steps, for callers other than the CSI service.
-// A volume that is in use by another operation is ErrBusy.
+// Locked takes the lock of a volume and then does the steps, for callers other than the CSI
+// service. A volume that is in use by another operation is ErrBusy.
 type Locked struct {
 	steps      *Steps
 	operations *operation.Locks

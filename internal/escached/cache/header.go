@@ -9,8 +9,8 @@ import (
 	"hash/crc32"
 )
 
-// The first MiB of every cache's disk belongs to escached, whatever the engine. Its first block says
-// which image the cache belongs to. The disk is replicated, so this travels with the data.
+// The first MiB of every cache's disk belongs to escached, whatever the engine. Its first block
+// says which image the cache belongs to. The disk is replicated, so this travels with the data.
 const (
 	// HeaderBytes is the size of escached's part. An engine uses only the space behind it.
 	HeaderBytes = 1 << 20
@@ -88,10 +88,10 @@ func parseHeader(block []byte) (*Header, error) {
 // Blank reports whether a block has only zeros.
 func Blank(block []byte) bool { return bytes.Count(block, []byte{0}) == len(block) }
 
-// Judge decides by a disk's first block what to do with a disk that should hold id's cache. format is
-// true if the disk was never used, or if its formatting was interrupted: it may be formatted. If
-// format is false and err is nil, the disk was formatted, and the engine must find its own metadata.
-// usedHere is that of Engine.Prepare.
+// Judge decides by a disk's first block what to do with a disk that should hold id's cache. format
+// is true if the disk was never used, or if its formatting was interrupted: it may be formatted. If
+// format is false and err is nil, the disk was formatted, and the engine must find its own
+// metadata. usedHere is that of Engine.Prepare.
 func (id Identity) Judge(block []byte, usedHere bool) (format bool, err error) {
 	header, err := parseHeader(block)
 	switch {

@@ -56,8 +56,8 @@ type State struct {
 	// Known is false while the engine cannot say how much is dirty. Dirty, Free and WritingBack are
 	// zero then and mean nothing.
 	Known bool
-	// All three are bytes. Dirty is not in the origin yet. Free can be written before writes wait for
-	// the origin. WritingBack is being written to the origin.
+	// All three are bytes. Dirty is not in the origin yet. Free can be written before writes wait
+	// for the origin. WritingBack is being written to the origin.
 	Dirty       int64
 	Free        int64
 	WritingBack int64

@@ -1,6 +1,6 @@
-// Package child does kernel work that may block for ever: writes to sysfs and direct I/O on replicated
-// devices. It runs that work in a child process of escached's own binary. The service can stop waiting
-// for a stuck child, but not for a stuck thread of its own.
+// Package child does kernel work that may block for ever: writes to sysfs and direct I/O on
+// replicated devices. It runs that work in a child process of escached's own binary. The service
+// can stop waiting for a stuck child, but not for a stuck thread of its own.
 //
 // Secrets are passed on stdin, never as arguments.
 package child
@@ -35,8 +35,8 @@ const (
 // blockBytes is the unit of direct I/O: sizes, offsets and buffers are multiples of it.
 const blockBytes = 4096
 
-// Query reads a device past the page cache and prints its result to out. Reads may have any size, and
-// offsets are whole blocks.
+// Query reads a device past the page cache and prints its result to out. Reads may have any size,
+// and offsets are whole blocks.
 type Query = func(device io.ReaderAt, out io.Writer) error
 
 // Main runs one operation: sysfs-write PATH | read DEVICE OFFSET BYTES | write DEVICE OFFSET |
@@ -202,8 +202,8 @@ func (c *Client) Write(ctx context.Context, volume, device string, offset int64,
 	return err
 }
 
-// Query runs one of Main's queries on a device and returns what it prints. A timeout of zero means the
-// default of commands.
+// Query runs one of Main's queries on a device and returns what it prints. A timeout of zero means
+// the default of commands.
 func (c *Client) Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error) {
 	return c.do(ctx, volume, true, timeout, nil, opQuery, device, query)
 }

@@ -1,5 +1,5 @@
-// Package drbd drives DRBD 8.4, the version in every stock kernel. It writes resource files, changes
-// devices through drbdadm, and reads their state from /proc/drbd.
+// Package drbd drives DRBD 8.4, the version in every stock kernel. It writes resource files,
+// changes devices through drbdadm, and reads their state from /proc/drbd.
 //
 // It never forces a promotion: `primary --force` ignores the fence-peer handler and ends in split
 // brain.
@@ -64,8 +64,8 @@ func (c *Control) Down(ctx context.Context, name string) error {
 }
 
 // Disconnect drops the link to the peer. A Primary then runs the fence-peer handler, and its I/O is
-// frozen until the handler has answered. Disconnect succeeds if there is no link: an earlier try that
-// timed out while the handler ran is completed by the kernel.
+// frozen until the handler has answered. Disconnect succeeds if there is no link: an earlier try
+// that timed out while the handler ran is completed by the kernel.
 func (c *Control) Disconnect(ctx context.Context, name string) error {
 	return unlinked(c.adm(ctx, name, "disconnect", name))
 }
@@ -75,7 +75,8 @@ func (c *Control) Connect(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "connect", name)
 }
 
-// SkipFirstSync declares two connected, freshly created replicas equal. Their contents must be equal.
+// SkipFirstSync declares two connected, freshly created replicas equal. Their contents must be
+// equal.
 func (c *Control) SkipFirstSync(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "new-current-uuid", "--clear-bitmap", name))
 }
@@ -91,8 +92,8 @@ func (c *Control) Demote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "secondary", name))
 }
 
-// freeing is appended to the breaker's key of commands that end frozen I/O: they must run while other
-// commands of the volume are stuck in that I/O.
+// freeing is appended to the breaker's key of commands that end frozen I/O: they must run while
+// other commands of the volume are stuck in that I/O.
 const freeing = "/freeing"
 
 // Leave drops the link to the peer at once, or gives up waiting for it, without telling the peer
@@ -145,8 +146,8 @@ const impatience = "did not terminate within"
 // patience bounds how often a command is run because of drbdadm's impatience.
 const patience = 3
 
-// transient is the kernel's number for "retry after next state change": a handshake is under way. The
-// kernel waits for its end before it changes a role, but not before it removes a link.
+// transient is the kernel's number for "retry after next state change": a handshake is under way.
+// The kernel waits for its end before it changes a role, but not before it removes a link.
 const transient = "(-18)"
 
 // handshake is the pause before a command is repeated during a handshake, which takes milliseconds.
@@ -185,8 +186,8 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 	}
 }
 
-// refusal wraps err with the kernel's reason, such as ErrOpen. drbdsetup's exit codes (10, 11, 17) do
-// not distinguish the reasons. The number that it prints in brackets does.
+// refusal wraps err with the kernel's reason, such as ErrOpen. drbdsetup's exit codes (10, 11, 17)
+// do not distinguish the reasons. The number that it prints in brackets does.
 func refusal(err error) error {
 	if err == nil {
 		return nil

@@ -47,10 +47,10 @@ type Status struct {
 // Linked reports whether the replicas exchange data. See escache.LinkState.Linked.
 func (s Status) Linked() bool { return s.Connection.Linked() }
 
-// Negotiating reports whether DRBD is still finding out whether the local copy is current: it attaches
-// the disk, or the two ends compare what they have missed. That takes moments and ends in Connected, a
-// resync or a lost link. Negotiating is not the opposite of Linked: its last steps run over a link
-// that is up.
+// Negotiating reports whether DRBD is still finding out whether the local copy is current: it
+// attaches the disk, or the two ends compare what they have missed. That takes moments and ends in
+// Connected, a resync or a lost link. Negotiating is not the opposite of Linked: its last steps run
+// over a link that is up.
 func (s Status) Negotiating() bool {
 	switch s.Connection { //nolint:exhaustive // in all other states DRBD knows it, or is not finding it out
 	case escache.LinkWFReportParams, escache.LinkWFBitMapT, escache.LinkWFSyncUUID, escache.LinkStartingSyncT:
@@ -59,8 +59,8 @@ func (s Status) Negotiating() bool {
 	return s.Disk == escache.DiskAttaching || s.Disk == escache.DiskNegotiating
 }
 
-// Current reports whether the local disk certainly has every acknowledged write: it is UpToDate, and
-// the peer is either linked or known to be outdated.
+// Current reports whether the local disk certainly has every acknowledged write: it is UpToDate,
+// and the peer is either linked or known to be outdated.
 func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.PeerDisk == Outdated) }
 
 // Table is all of /proc/drbd, by minor.
@@ -69,8 +69,8 @@ type Table struct {
 	Devices map[int]Status
 }
 
-// Proc reads /proc/drbd. One read has the state of all devices. It starts no child and cannot block,
-// even if a device is stuck.
+// Proc reads /proc/drbd. One read has the state of all devices. It starts no child and cannot
+// block, even if a device is stuck.
 type Proc struct{ Path string }
 
 // Read parses the file. A kernel without DRBD gives an empty Version.

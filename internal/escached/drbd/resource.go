@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Resource is one replicated device with its two ends. The caller has checked all strings: names are
-// host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
+// Resource is one replicated device with its two ends. The caller has checked all strings: names
+// are host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
 type Resource struct {
 	Name  string
 	Minor int
@@ -48,10 +48,10 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
-// pair returns a name of the two ends of the link, the same on both hosts. It is the shared secret of
-// the handshake. DRBD 8.4 accepts any host that connects to the port as the peer: without this, a
-// former partner that returns would be filled, and reported, in place of the present one. The name is
-// not secret: it keeps out hosts that are mistaken, not hosts that lie.
+// pair returns a name of the two ends of the link, the same on both hosts. It is the shared secret
+// of the handshake. DRBD 8.4 accepts any host that connects to the port as the peer: without this,
+// a former partner that returns would be filled, and reported, in place of the present one. The
+// name is not secret: it keeps out hosts that are mistaken, not hosts that lie.
 func (r Resource) pair() string {
 	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
@@ -74,9 +74,9 @@ func (f Files) path(name string) string { return filepath.Join(f.Dir, name+".res
 
 func (f Files) configPath(name string) string { return filepath.Join(f.Dir, name+".conf") }
 
-// config returns the path of a drbd.conf that includes this resource only, and writes the file if it
-// is missing. With the host's own drbd.conf, drbdadm opens the files of all resources, and fails if
-// one is removed after drbdadm has listed the directory.
+// config returns the path of a drbd.conf that includes this resource only, and writes the file if
+// it is missing. With the host's own drbd.conf, drbdadm opens the files of all resources, and fails
+// if one is removed after drbdadm has listed the directory.
 func (f Files) config(name string) (string, error) {
 	text := fmt.Appendf(nil, "# written by escached; changes are lost\nglobal { usage-count no; }\ninclude %q;\n", f.path(name))
 	_, err := f.put(f.configPath(name), text)
@@ -111,8 +111,8 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds if
-// there are no files.
+// Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds
+// if there are no files.
 func (f Files) Forget(name string) error {
 	for _, path := range []string{f.configPath(name), f.path(name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

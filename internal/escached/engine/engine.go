@@ -1,6 +1,6 @@
-// Package engine implements the verbs of the escache API on this host, one file each. The steps that
-// verbs share are in package host. dev_connect_promote.go and put_replica_repeer.go are parts of those
-// verbs. recover.go runs at the start, and watch.go starts the background work.
+// Package engine implements the verbs of the escache API on this host, one file each. The steps
+// that verbs share are in package host. dev_connect_promote.go and put_replica_repeer.go are parts
+// of those verbs. recover.go runs at the start, and watch.go starts the background work.
 //
 // All state is on the disks and in the kernel: LVM tags, DRBD metadata, the header of each cache,
 // the kernel's tables. What the engine keeps in memory it can read again, so a restart loses

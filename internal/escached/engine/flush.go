@@ -13,9 +13,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// flushJob is a write-back. It cannot be cancelled and takes as long as Ceph takes, so the job keeps
-// the volume locked until then. A caller whose time is up leaves the job running, and the next caller
-// joins it.
+// flushJob is a write-back. It cannot be cancelled and takes as long as Ceph takes, so the job
+// keeps the volume locked until then. A caller whose time is up leaves the job running, and the
+// next caller joins it.
 type flushJob struct {
 	// attended is true while a caller waits for the job.
 	attended bool
@@ -129,8 +129,8 @@ func (e *Engine) leaveFlush(job *flushJob) {
 	job.wanted()
 }
 
-// flushLoop repeats the write-back until nothing is dirty: a write-back writes only what was dirty when
-// it began. flushLoop ends without an error when no caller waits any more.
+// flushLoop repeats the write-back until nothing is dirty: a write-back writes only what was dirty
+// when it began. flushLoop ends without an error when no caller waits any more.
 func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJob) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(wanted), flushTimeout)
 	defer cancel()

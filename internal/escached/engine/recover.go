@@ -19,10 +19,9 @@ import (
 const recoverAtOnce = 4
 
 // Recover runs after a start of the service or of the host. It reads volumes from their tags, and
-// DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes what
-// a killed verb has left. It fails only if the volume group or
-// device-mapper cannot be read; then call it again. Volumes that cannot be recovered are logged and
-// reported by Status and Node.
+// DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes
+// what a killed verb has left. It fails only if the volume group or device-mapper cannot be read;
+// then call it again. Volumes that cannot be recovered are logged and reported by Status and Node.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
@@ -104,8 +103,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		return e.finishAbandon(ctx, v)
 	}
 	if err := e.outdated.AtStart(ctx, v); err != nil {
-		// The replica comes up all the same, and outdated.Marker tries again. Until then the arbiter,
-		// which is asked at the promotion, keeps an outdated copy from being used.
+		// The replica comes up all the same, and outdated.Marker tries again. Until then the
+		// arbiter, which is asked at the promotion, keeps an outdated copy from being used.
 		e.log.Warn("the replica is outdated according to the record, but could not be marked",
 			"pool", v.Pool, "image", v.Image, "error", err)
 	}

@@ -57,8 +57,9 @@ func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	return out, nil
 }
 
-// withoutReplica reports a volume that has no replica here. It is absent only if the kernel has nothing
-// of it either: when the disk with the replica and its tags is gone, device and map still exist.
+// withoutReplica reports a volume that has no replica here. It is absent only if the kernel has
+// nothing of it either: when the disk with the replica and its tags is gone, device and map still
+// exist.
 func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (escache.VolumeStatus, error) {
 	s := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
 	maps, err := e.Images.Find(ref.Pool, ref.Image)

@@ -33,8 +33,9 @@ func (h *Host) LocalDisk(v volume.Volume) cache.Disk {
 	return cache.Disk{Name: v.Name(), Path: h.Store.Path(v.Name())}
 }
 
-// MayTouch is the first call of a verb that changes the device. It fails if the verb would get stuck,
-// because the volume is held or its I/O is frozen. It completes a change that was interrupted.
+// MayTouch is the first call of a verb that changes the device. It fails if the verb would get
+// stuck, because the volume is held or its I/O is frozen. It completes a change that was
+// interrupted.
 func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) error {
 	if h.Holds.Until(v.Name()) != nil {
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
@@ -52,8 +53,8 @@ func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) e
 // or a slow peer comes back as soon.
 const Thaw = 10 * time.Second
 
-// NotFrozen waits until the volume's I/O is not frozen. It fails after Thaw, or if this host can reach
-// neither its own disk nor the peer.
+// NotFrozen waits until the volume's I/O is not frozen. It fails after Thaw, or if this host can
+// reach neither its own disk nor the peer.
 func (h *Host) NotFrozen(ctx context.Context, v volume.Volume) error {
 	for start := h.Now(); ; {
 		st, up, err := h.Replica(v.Minor)
@@ -75,8 +76,8 @@ func (h *Host) NotFrozen(ctx context.Context, v volume.Volume) error {
 	}
 }
 
-// Adopt completes a device that exists already and makes the link POOL/IMAGE to it. It does not change
-// a held device: that was complete before the hold.
+// Adopt completes a device that exists already and makes the link POOL/IMAGE to it. It does not
+// change a held device: that was complete before the hold.
 func (h *Host) Adopt(ctx context.Context, v volume.Volume, dev cache.State) (link string, err error) {
 	if h.Holds.Until(v.Name()) == nil {
 		if err := h.Caches.Resume(ctx, v.Name()); err != nil {

@@ -1,6 +1,6 @@
-// Package host has the volumes of this host, the layers below them, and the steps that several verbs
-// share: lock.go locks a volume for a verb, device.go is about its assembled device, replica.go about
-// its DRBD replica. The verbs themselves are in package engine.
+// Package host has the volumes of this host, the layers below them, and the steps that several
+// verbs share: lock.go locks a volume for a verb, device.go is about its assembled device,
+// replica.go about its DRBD replica. The verbs themselves are in package engine.
 package host
 
 import (

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// ChangeTimeout is the usual time limit of a verb. It is generous: every step has a tighter one.
+	// ChangeTimeout is the usual time limit of a verb. It is generous: every step has a tighter
+	// one.
 	ChangeTimeout = 2 * time.Minute
 	// turnTimeout bounds how long a verb waits for its turn.
 	turnTimeout = 10 * time.Minute

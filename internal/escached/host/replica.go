@@ -93,8 +93,8 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 	return dirty, nil
 }
 
-// UnmapAndDemote removes what a connect leaves besides the device: the link, the maps and the Primary
-// role. It ends a stop, and undoes a connect that failed.
+// UnmapAndDemote removes what a connect leaves besides the device: the link, the maps and the
+// Primary role. It ends a stop, and undoes a connect that failed.
 func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) error {
 	var errs []error
 	errs = append(errs, h.unlink(v), h.Caches.Remove(ctx, v.Name()))

@@ -28,8 +28,8 @@ type Kernel struct {
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches is the cache engine. Version returns its version in the kernel, or "" for none. Modules
-	// returns its kernel modules, the most important first.
+	// caches is the cache engine. Version returns its version in the kernel, or "" for none.
+	// Modules returns its kernel modules, the most important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
 		Modules() []string
@@ -55,8 +55,8 @@ func (k *Kernel) Load(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Describe returns the parts that the running kernel has, and a sentence for each part that it lacks or
-// that escached cannot use. The version of a part that is absent is "".
+// Describe returns the parts that the running kernel has, and a sentence for each part that it
+// lacks or that escached cannot use. The version of a part that is absent is "".
 func (k *Kernel) Describe(ctx context.Context) (found escache.Kernel, missing []string) {
 	found.RBD = k.images.Available()
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {

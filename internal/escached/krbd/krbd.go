@@ -1,6 +1,6 @@
-// Package krbd maps RBD images with the kernel's RBD client. Each map is a Ceph client of its own and
-// has the image's exclusive lock, so putting that client on Ceph's blocklist stops this map and no
-// other.
+// Package krbd maps RBD images with the kernel's RBD client. Each map is a Ceph client of its own
+// and has the image's exclusive lock, so putting that client on Ceph's blocklist stops this map and
+// no other.
 package krbd
 
 import (
@@ -38,7 +38,8 @@ const (
 	unmapTimeout = 30 * time.Second
 )
 
-// SysfsWriter writes to sysfs with a time limit. If the kernel refuses, the error is a syscall.Errno.
+// SysfsWriter writes to sysfs with a time limit. If the kernel refuses, the error is a
+// syscall.Errno.
 type SysfsWriter interface {
 	WriteSysfs(ctx context.Context, volume, path string, data []byte, timeout time.Duration) error
 }
@@ -80,8 +81,8 @@ type Device struct {
 // Path returns the path of the block device.
 func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
 
-// Map maps an image exclusively and returns its device. The caller must first unmap what an earlier,
-// unfinished call has left.
+// Map maps an image exclusively and returns its device. The caller must first unmap what an
+// earlier, unfinished call has left.
 func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
 	mons, err := monitors(ctx, c.cfg.Conf, c.cfg.User)
 	if err != nil {
@@ -159,8 +160,8 @@ func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 	return nil
 }
 
-// Find returns escached's maps of an image, sorted by ID. An empty name matches any. Maps that others
-// have made, without a client of their own, are not listed.
+// Find returns escached's maps of an image, sorted by ID. An empty name matches any. Maps that
+// others have made, without a client of their own, are not listed.
 func (c *Client) Find(pool, image string) ([]Device, error) {
 	dirs, err := filepath.Glob(c.bus("devices/[0-9]*"))
 	if err != nil {

@@ -31,8 +31,8 @@ const config = `devices { filter=["r|/drbd[0-9]|","r|/rbd[0-9]|","r|/escache-|",
 type Group struct {
 	name string
 	run  command.Runner
-	// mu serialises changes. LVM does so too, by a lock of its own, but on a busy host those who wait
-	// for that lock time out.
+	// mu serialises changes. LVM does so too, by a lock of its own, but on a busy host those who
+	// wait for that lock time out.
 	mu sync.Mutex
 }
 

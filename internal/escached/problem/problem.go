@@ -1,5 +1,5 @@
-// Package problem makes the errors with which the API answers. It also maps the errors of escached's
-// layers to the API's codes.
+// Package problem makes the errors with which the API answers. It also maps the errors of
+// escached's layers to the API's codes.
 package problem
 
 import (
@@ -67,7 +67,8 @@ func codeOf(err error) escache.Code {
 func Of(err error) *escache.Problem {
 	var p *escache.Problem
 	if errors.As(err, &p) {
-		// Leave out what was wrapped around the problem: the place in the code does not help callers.
+		// Leave out what was wrapped around the problem: the place in the code does not help
+		// callers.
 		p = &escache.Problem{Code: p.Code, Detail: p.Detail}
 	} else {
 		p = &escache.Problem{Code: codeOf(err), Detail: err.Error()}

@@ -131,7 +131,8 @@ func TestAChangeWaitsForTheRecovery(t *testing.T) {
 	})
 }
 
-// empty is an engine that has not found its volumes yet: it knows none, and thinks that all is well.
+// empty is an engine that has not found its volumes yet: it knows none, and thinks that all is
+// well.
 type empty struct{ untouched }
 
 func (empty) Status(_ context.Context, ref *escache.VolumeRef) (escache.Status, error) {
@@ -145,7 +146,8 @@ func (empty) Node(context.Context) (escache.Node, error) {
 	return escache.Node{Name: "n1", Healthy: true}, nil
 }
 
-// TestNothingIsSaidOfVolumesBeforeTheRecovery: "absent" would count as proof that the device is gone.
+// TestNothingIsSaidOfVolumesBeforeTheRecovery: "absent" would count as proof that the device is
+// gone.
 func TestNothingIsSaidOfVolumesBeforeTheRecovery(t *testing.T) {
 	s := New(escached.Config{}, empty{}, slog.New(slog.DiscardHandler))
 	h := Handler(s.engine, s.ready, s.log)

@@ -1,5 +1,5 @@
-// Package volume describes the replicas on this host, as the tags of their logical volumes store them,
-// and keeps a registry of them.
+// Package volume describes the replicas on this host, as the tags of their logical volumes store
+// them, and keeps a registry of them.
 package volume
 
 import (
@@ -113,8 +113,8 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	return v, nil
 }
 
-// OwnerOf returns the volume that an LV belongs to, also if its other tags cannot be read. It is empty
-// if the tags do not say so.
+// OwnerOf returns the volume that an LV belongs to, also if its other tags cannot be read. It is
+// empty if the tags do not say so.
 func OwnerOf(lv lvm.Volume) escache.VolumeRef {
 	ref := escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]}
 	if NameOf(ref) != lv.Name {

@@ -89,9 +89,9 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Decide returns nil only if the peer is on record as outdated, and was recorded while the host that
-// asks was the attached node in the epoch that it names. Every try reads the record anew and decides
-// anew, so a change by somebody else in between is never overwritten. A refusal is an
+// Decide returns nil only if the peer is on record as outdated, and was recorded while the host
+// that asks was the attached node in the epoch that it names. Every try reads the record anew and
+// decides anew, so a change by somebody else in between is never overwritten. A refusal is an
 // *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
 	if r.Node != a.node {

@@ -128,8 +128,9 @@ func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 	}
 }
 
-// The cache watch reads the record, sees the peer current, and takes it off by compare-and-swap. If the peer is lost and a
-// grant is repeated in between, taking it off has to fail: or the peer would count as current while the survivor goes on alone.
+// The cache watch reads the record, sees the peer current, and takes it off by compare-and-swap. If
+// the peer is lost and a grant is repeated in between, taking it off has to fail: or the peer would
+// count as current while the survivor goes on alone.
 func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
 	r := newRecord()
 	r.v.Status.Outdated = []string{"n2"}

@@ -46,8 +46,9 @@ func Bytes(n Number) (int64, error) {
 	return sectors * 512, nil
 }
 
-// Dead reports whether a mounted device is gone. A device-mapper device that was removed under a mount
-// stays, without a table or with one that fails all I/O. Such a device of escached has size zero.
+// Dead reports whether a mounted device is gone. A device-mapper device that was removed under a
+// mount stays, without a table or with one that fails all I/O. Such a device of escached has size
+// zero.
 func Dead(n Number) bool {
 	if n.Major == 0 {
 		return false // not a block device: tmpfs, overlay and the like

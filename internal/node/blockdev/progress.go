@@ -16,8 +16,8 @@ type Progress struct {
 }
 
 // ImageProgress reads the I/O counters of the krbd device below a volume's device (kernel:
-// Documentation/block/stat.rst). They show whether Ceph is stuck or has nothing to do. It returns false
-// if it cannot find or read them.
+// Documentation/block/stat.rst). They show whether Ceph is stuck or has nothing to do. It returns
+// false if it cannot find or read them.
 func ImageProgress(device string) (Progress, bool) {
 	number, err := NumberOf(device)
 	if err != nil {

@@ -4,7 +4,8 @@ import (
 	"fmt"
 )
 
-// Record describes the filesystem that the driver makes. It is kept outside the device, on the CacheVolume.
+// Record describes the filesystem that the driver makes. It is kept outside the device, on the
+// CacheVolume.
 type Record struct {
 	State RecordState `json:"state"`
 	Type  string      `json:"type"`
@@ -21,7 +22,8 @@ type RecordState string
 
 // States of a Record.
 const (
-	// Formatting: the device was proven blank, and mkfs may have begun. Nothing was ever mounted in this state.
+	// Formatting: the device was proven blank, and mkfs may have begun. Nothing was ever mounted in
+	// this state.
 	Formatting RecordState = "formatting"
 	// Formatted: mkfs has succeeded and its data is on the device.
 	Formatted RecordState = "formatted"
@@ -40,14 +42,16 @@ const (
 	Reformat
 )
 
-// Content is what is on a device: the signature that libblkid finds, and what the driver reads itself.
+// Content is what is on a device: the signature that libblkid finds, and what the driver reads
+// itself.
 type Content struct {
 	Signature Signature
 	Surface   Surface
 }
 
-// Decide returns the action that leads to a mounted filesystem of the wanted type, or refuses and says why. Without a
-// record the driver never began to make a filesystem here: everything on the device came with the image, as in a clone.
+// Decide returns the action that leads to a mounted filesystem of the wanted type, or refuses and
+// says why. Without a record the driver never began to make a filesystem here: everything on the
+// device came with the image, as in a clone.
 func Decide(c Content, want, imageID string, record *Record) (Action, error) {
 	if record != nil && record.ImageID != "" && imageID != "" && record.ImageID != imageID {
 		return Mount, fmt.Errorf("%w: the record of the filesystem is for image id %s, but the image has id %s: it was replaced; "+
@@ -72,9 +76,9 @@ func Decide(c Content, want, imageID string, record *Record) (Action, error) {
 	}
 }
 
-// decideHalfWritten decides after an interrupted mkfs. The device was blank before, so it can hold only what that mkfs has
-// written, all or part of it. If somebody has written to the image by other means since, the signature or the UUID differs,
-// and decideHalfWritten refuses.
+// decideHalfWritten decides after an interrupted mkfs. The device was blank before, so it can hold
+// only what that mkfs has written, all or part of it. If somebody has written to the image by other
+// means since, the signature or the UUID differs, and decideHalfWritten refuses.
 func decideHalfWritten(c Content, want string, record *Record) (Action, error) {
 	super := c.Surface.Superblock
 	switch {

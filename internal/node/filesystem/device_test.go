@@ -70,8 +70,8 @@ func sh(t *testing.T, device, script string) {
 	}
 }
 
-// Only the content of the device decides; there is no record unless the row has one. Every device is read again after the
-// decision: nothing may have changed.
+// Only the content of the device decides; there is no record unless the row has one. Every device
+// is read again after the decision: nothing may have changed.
 func TestNeverFormatsOverAnything(t *testing.T) {
 	const ours, other = "5f6a0c5e-8a43-4b4f-9d53-0c7c5b0d0001", "5f6a0c5e-8a43-4b4f-9d53-0c7c5b0d0002"
 	record := func(state RecordState, fsType string) *Record {
@@ -162,7 +162,8 @@ func checksum(t *testing.T, device string) string {
 	return string(out)
 }
 
-// mkfs is killed at a random moment, twice, and then resumed: it ends in a whole filesystem with the UUID on record.
+// mkfs is killed at a random moment, twice, and then resumed: it ends in a whole filesystem with
+// the UUID on record.
 func TestKilledMkfsIsResumed(t *testing.T) {
 	longest := map[string]int{Ext4: 30, XFS: 8} // milliseconds; mkfs.xfs is quick
 	for _, fsType := range []string{Ext4, XFS} {

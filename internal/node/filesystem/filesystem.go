@@ -1,9 +1,9 @@
-// Package filesystem finds out what is on a device, decides whether a filesystem may be made there, and makes, grows and
-// checks filesystems. It never overwrites data that it has not written itself.
+// Package filesystem finds out what is on a device, decides whether a filesystem may be made there,
+// and makes, grows and checks filesystems. It never overwrites data that it has not written itself.
 //
-// A device counts as blank only if two independent checks agree: libblkid finds no signature, and the first and last
-// megabytes and samples between them read as zeros. The package recognises a filesystem that its own mkfs left
-// half-written by a Record that was written before mkfs.
+// A device counts as blank only if two independent checks agree: libblkid finds no signature, and
+// the first and last megabytes and samples between them read as zeros. The package recognises a
+// filesystem that its own mkfs left half-written by a Record that was written before mkfs.
 package filesystem
 
 import (
@@ -41,8 +41,8 @@ func Known(fsType string) error {
 	return fmt.Errorf("%w %q: this driver makes %s and %s", ErrUnknownType, fsType, Ext4, XFS)
 }
 
-// ParseOptions splits additional mkfs options at blanks. It refuses those that conflict with the driver's own, and those
-// that name another device or file.
+// ParseOptions splits additional mkfs options at blanks. It refuses those that conflict with the
+// driver's own, and those that name another device or file.
 func ParseOptions(fsType, options string) ([]string, error) {
 	refused := map[string][]string{
 		Ext4: {"-n", "-S", "-U", "-F", "-q", "-V"},
@@ -60,8 +60,8 @@ func ParseOptions(fsType, options string) ([]string, error) {
 	return words, nil
 }
 
-// MountOptions completes the mount options of a volume: with errors=remount-ro ext4 turns read-only at an error, and with
-// nouuid xfs mounts beside a clone of itself.
+// MountOptions completes the mount options of a volume: with errors=remount-ro ext4 turns read-only
+// at an error, and with nouuid xfs mounts beside a clone of itself.
 func MountOptions(fsType string, options []string, readOnly bool) []string {
 	all := slices.Clone(options)
 	has := func(name string) bool {

@@ -16,8 +16,8 @@ const (
 	checkTimeout = 30 * time.Second
 )
 
-// Make runs mkfs. The action is Format or Reformat; only Reformat may overwrite anything. mkfs discards no blocks: a new
-// image has none to discard, and through a cache that would take long.
+// Make runs mkfs. The action is Format or Reformat; only Reformat may overwrite anything. mkfs
+// discards no blocks: a new image has none to discard, and through a cache that would take long.
 func (t *Tools) Make(ctx context.Context, volume, device string, action Action, record Record, options []string) error {
 	name, args := "mkfs."+record.Type, []string{"-q"}
 	switch record.Type {
@@ -40,7 +40,8 @@ func (t *Tools) Make(ctx context.Context, volume, device string, action Action, 
 	return err
 }
 
-// Grow makes a mounted filesystem as large as its device. It does nothing if the filesystem has that size already.
+// Grow makes a mounted filesystem as large as its device. It does nothing if the filesystem has
+// that size already.
 func (t *Tools) Grow(ctx context.Context, volume, device, mountPoint, fsType string) error {
 	c := command.Command{Volume: volume, Timeout: growTimeout}
 	switch fsType {
@@ -55,8 +56,8 @@ func (t *Tools) Grow(ctx context.Context, volume, device, mountPoint, fsType str
 	return err
 }
 
-// Check runs the filesystem checker on a filesystem that could not be mounted, and returns its findings. It changes
-// nothing: a repair can lose data, so it is an operator's decision.
+// Check runs the filesystem checker on a filesystem that could not be mounted, and returns its
+// findings. It changes nothing: a repair can lose data, so it is an operator's decision.
 func (t *Tools) Check(ctx context.Context, volume, device, fsType string) string {
 	c := command.Command{Volume: volume, Timeout: checkTimeout}
 	switch fsType {
@@ -91,7 +92,8 @@ func lastLines(text string, n int) string {
 // Slack is by how many bytes a device must exceed its filesystem before the filesystem is grown.
 const Slack = 1 << 20
 
-// NeedsGrowth reports whether the filesystem is smaller than its device, as after restoring into a larger volume.
+// NeedsGrowth reports whether the filesystem is smaller than its device, as after restoring into a
+// larger volume.
 func (s Surface) NeedsGrowth() bool {
 	return s.Superblock != nil && s.SizeBytes-s.Superblock.FilesystemBytes >= Slack
 }

@@ -59,12 +59,13 @@ const (
 // Tools runs the programs that work on filesystems.
 type Tools struct {
 	run command.Runner
-	// inspector is the command, without --scan and the device, that prints a Surface as JSON: csi-node itself.
+	// inspector is the command, without --scan and the device, that prints a Surface as JSON:
+	// csi-node itself.
 	inspector []string
 }
 
-// NewTools returns Tools. They run the inspector with [--scan] DEVICE. It prints Inspect's result as JSON, and exits with
-// ExitInUse for ErrInUse.
+// NewTools returns Tools. They run the inspector with [--scan] DEVICE. It prints Inspect's result
+// as JSON, and exits with ExitInUse for ErrInUse.
 func NewTools(run command.Runner, inspector []string) *Tools {
 	return &Tools{run: run, inspector: inspector}
 }

@@ -26,7 +26,8 @@ type Surface struct {
 	Scanned bool `json:"scanned"`
 	// Blank: both ends and all samples between them are zeros.
 	Blank bool `json:"blank"`
-	// FirstData is the offset of the first sector that is not zero, in bytes; valid only if Blank is false.
+	// FirstData is the offset of the first sector that is not zero, in bytes; valid only if Blank
+	// is false.
 	FirstData int64 `json:"firstData"`
 	// Superblock is nil if there is neither one of ext4 nor one of xfs.
 	Superblock *Superblock `json:"superblock,omitempty"`
@@ -37,14 +38,16 @@ type Superblock struct {
 	Type            string `json:"type"`
 	UUID            string `json:"uuid"`
 	FilesystemBytes int64  `json:"filesystemBytes"`
-	// NeverMounted is true if the superblock proves it. xfs counts no mounts: there it means that mkfs did not finish.
+	// NeverMounted is true if the superblock proves it. xfs counts no mounts: there it means that
+	// mkfs did not finish.
 	NeverMounted bool `json:"neverMounted"`
 	// Errors is true if the kernel has noted an inconsistency (ext4 only).
 	Errors bool `json:"errors"`
 }
 
-// Inspect reads a device. With scan it also checks whether the device is blank. It fails with ErrInUse if a mount or a
-// running mkfs holds the device exclusively. Reading can hang with the device, so run this in a child process.
+// Inspect reads a device. With scan it also checks whether the device is blank. It fails with
+// ErrInUse if a mount or a running mkfs holds the device exclusively. Reading can hang with the
+// device, so run this in a child process.
 func Inspect(device string, scan bool) (Surface, error) {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -74,7 +77,8 @@ func Inspect(device string, scan bool) (Surface, error) {
 	return s, nil
 }
 
-// firstData reads both ends and samples between them, and returns the offset of the first sector that is not zero, or -1.
+// firstData reads both ends and samples between them, and returns the offset of the first sector
+// that is not zero, or -1.
 func firstData(r io.ReaderAt, size int64) (int64, error) {
 	type span struct{ offset, length int64 }
 	spans := []span{{0, min(edgeBytes, size)}}
@@ -106,8 +110,8 @@ func firstData(r io.ReaderAt, size int64) (int64, error) {
 	return -1, nil
 }
 
-// readSuperblock reads ext4's superblock at 1024 (kernel: Documentation/filesystems/ext4/super.rst) or xfs's at 0
-// (XFS Filesystem Structure, chapter "Superblocks").
+// readSuperblock reads ext4's superblock at 1024 (kernel: Documentation/filesystems/ext4/super.rst)
+// or xfs's at 0 (XFS Filesystem Structure, chapter "Superblocks").
 func readSuperblock(r io.ReaderAt) (*Superblock, error) {
 	block := make([]byte, 4096)
 	n, err := r.ReadAt(block, 0)

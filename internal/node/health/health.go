@@ -1,4 +1,5 @@
-// Package health finds what is wrong with a volume, from the status that escached reports on its node. It does no I/O.
+// Package health finds what is wrong with a volume, from the status that escached reports on its
+// node. It does no I/O.
 package health
 
 import (
@@ -20,7 +21,8 @@ const (
 	DataLoss                     // data is lost, or that is strongly suspected
 )
 
-// Reason is the name of a kind of finding, in CamelCase, for conditions and Events. It never changes.
+// Reason is the name of a kind of finding, in CamelCase, for conditions and Events. It never
+// changes.
 type Reason string
 
 // Reasons.
@@ -51,8 +53,8 @@ type Finding struct {
 // nearlyFullPercent is the dirty share of a cache from which on writes may soon wait for Ceph.
 const nearlyFullPercent = 90
 
-// Findings returns what is wrong with a volume that is connected on this node. The caller sets stalled if I/O to Ceph is
-// in flight and does not end, which takes several statuses to know.
+// Findings returns what is wrong with a volume that is connected on this node. The caller sets
+// stalled if I/O to Ceph is in flight and does not end, which takes several statuses to know.
 func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 	var all []Finding
 	add := func(reason Reason, severity Severity, condition, format string, args ...any) {
@@ -94,7 +96,8 @@ func classify(code escache.Code) (Reason, Severity) {
 	}
 }
 
-// redundancy finds whether an acknowledged write is only on one host and not in Ceph, and whether a replica is catching up.
+// redundancy finds whether an acknowledged write is only on one host and not in Ceph, and whether a
+// replica is catching up.
 func redundancy(s escache.VolumeStatus) []Finding {
 	inCeph := s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0
 	lost := func(reason Reason, format string, args ...any) []Finding {
@@ -143,28 +146,30 @@ func IsRedundant(s escache.VolumeStatus) bool {
 	return true
 }
 
-// IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and up to date at both ends.
+// IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and
+// up to date at both ends.
 func IsCurrent(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
 	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
 }
 
-// IsDiskless reports whether the status proves, over a link that is up, that the peer has lost its disk and this node's
-// copy is current.
+// IsDiskless reports whether the status proves, over a link that is up, that the peer has lost its
+// disk and this node's copy is current.
 func IsDiskless(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
 	return linked && p.DiskState.Lost() && s.DiskState == escache.DiskUpToDate
 }
 
-// LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's copy is current.
+// LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's
+// copy is current.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
 	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended
 }
 
-// idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards one
-// runs over it. That is a narrower question than Peer.Linked: while the ends work out what a copy has
-// missed, what they report of each other may be about to change.
+// idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards
+// one runs over it. That is a narrower question than Peer.Linked: while the ends work out what a
+// copy has missed, what they report of each other may be about to change.
 func idlePeer(s escache.VolumeStatus, name string) (peer escache.Peer, linked bool) {
 	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == name && p.ConnectionState == escache.LinkConnected })
 	if i < 0 {

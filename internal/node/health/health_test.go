@@ -93,8 +93,9 @@ func TestIsCurrent(t *testing.T) {
 	}
 }
 
-// While DRBD works out what a peer that is back has missed, the peer answers: it is catching up, and not lost. DRBD holds its disk
-// at Consistent or below in these states, so the volume does not count as redundant, and the peer's copy not as current.
+// While DRBD works out what a peer that is back has missed, the peer answers: it is catching up,
+// and not lost. DRBD holds its disk at Consistent or below in these states, so the volume does not
+// count as redundant, and the peer's copy not as current.
 func TestAPeerThatIsAboutToBeFilledIsNotLost(t *testing.T) {
 	for _, link := range []escache.LinkState{escache.LinkStartingSyncS, escache.LinkWFBitMapS, escache.LinkSyncSource, escache.LinkPausedSyncS} {
 		for _, disk := range []escache.DiskState{escache.DiskInconsistent, escache.DiskOutdated, escache.DiskConsistent} {

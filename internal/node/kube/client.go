@@ -1,6 +1,6 @@
-// Package kube is a small client for the Kubernetes API: CacheVolumes by name, NodeGroups, the labels and conditions of
-// the own Node, one DaemonSet, and Events. It keeps no cache and watches nothing, so an idle node puts no load on the API
-// server, and every read is current.
+// Package kube is a small client for the Kubernetes API: CacheVolumes by name, NodeGroups, the
+// labels and conditions of the own Node, one DaemonSet, and Events. It keeps no cache and watches
+// nothing, so an idle node puts no load on the API server, and every read is current.
 package kube
 
 import (
@@ -31,8 +31,9 @@ const callTimeout = 10 * time.Second
 // answerLimit bounds the size of an answer in bytes; a page of a list is well below it.
 const answerLimit = 32 << 20
 
-// Client talks to the API server in JSON. client-go provides the connection and the credentials. Its typed clients are not
-// used: the types they register take more memory than the rest of the process.
+// Client talks to the API server in JSON. client-go provides the connection and the credentials.
+// Its typed clients are not used: the types they register take more memory than the rest of the
+// process.
 type Client struct {
 	http *http.Client
 	base string

@@ -58,14 +58,16 @@ type eventSource struct {
 // messageLimit is the API server's limit for an Event's message, in bytes.
 const messageLimit = 1024
 
-// eventName returns a name that is unique to the Event. The time is not enough: one poll finds several changes.
+// eventName returns a name that is unique to the Event. The time is not enough: one poll finds
+// several changes.
 func eventName(object, node string, e Event) string {
 	hash := fnv.New32a()
 	_, _ = fmt.Fprint(hash, node, "/", e.Reason, "/", e.Message) // a hash never fails
 	return fmt.Sprintf("%s.%x.%08x", object, e.Time.UnixNano(), hash.Sum32())
 }
 
-// Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume if no claim is known.
+// Emit writes an Event on the volume's PersistentVolumeClaim, or on the CacheVolume if no claim is
+// known.
 func (c *Client) Emit(ctx context.Context, node string, v *v1alpha1.CacheVolume, e Event) error {
 	object := objectReference{
 		Kind: "CacheVolume", APIVersion: v1alpha1.GroupVersion().String(), Name: v.Name, UID: v.UID,

@@ -41,8 +41,9 @@ func (c *Client) RemoveNodeLabel(ctx context.Context, node, key string) error {
 	return nil
 }
 
-// shuttingDown is part of the kubelet's message for a Node that is not ready because its host is shutting down: the error
-// of its shutdown manager (pkg/kubelet/nodeshutdown). The API has no field for it.
+// shuttingDown is part of the kubelet's message for a Node that is not ready because its host is
+// shutting down: the error of its shutdown manager (pkg/kubelet/nodeshutdown). The API has no field
+// for it.
 const shuttingDown = "node is shutting down"
 
 // NodeShutsDown reports whether the kubelet says that the host of a Node is shutting down.
@@ -67,8 +68,8 @@ func (c *Client) NodeShutsDown(ctx context.Context, node string) (bool, error) {
 	return false, nil
 }
 
-// DaemonSetDeleted reports whether a DaemonSet is deleted or about to be. A refused read counts as deleted: Helm removes
-// the permissions right after the DaemonSet, and its pods end later.
+// DaemonSetDeleted reports whether a DaemonSet is deleted or about to be. A refused read counts as
+// deleted: Helm removes the permissions right after the DaemonSet, and its pods end later.
 func (c *Client) DaemonSetDeleted(ctx context.Context, namespace, name string) (bool, error) {
 	var object metav1.PartialObjectMetadata
 	path := "/apis/apps/v1/namespaces/" + url.PathEscape(namespace) + "/daemonsets/" + url.PathEscape(name)

@@ -26,9 +26,9 @@ func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume
 	return v, nil
 }
 
-// VolumeOf finds the CacheVolume of an image. An image usually has its CacheVolume's name behind a prefix such as
-// "escache-": then one or two small reads find it, which matters because I/O may be frozen until VolumeOf returns.
-// Otherwise it lists all CacheVolumes, page by page.
+// VolumeOf finds the CacheVolume of an image. An image usually has its CacheVolume's name behind a
+// prefix such as "escache-": then one or two small reads find it, which matters because I/O may be
+// frozen until VolumeOf returns. Otherwise it lists all CacheVolumes, page by page.
 func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
 	names := []string{ref.Image}
 	if _, name, ok := strings.Cut(ref.Image, "-"); ok && name != "" {
@@ -73,14 +73,16 @@ func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1
 	}
 }
 
-// PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has changed since v was read.
+// PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has
+// changed since v was read.
 func (c *Client) PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name)+"/status", map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion}, "status": status,
 	})
 }
 
-// Annotate sets an annotation of a CacheVolume. It fails with ErrConflict if the object has changed since v was read.
+// Annotate sets an annotation of a CacheVolume. It fails with ErrConflict if the object has changed
+// since v was read.
 func (c *Client) Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error) {
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name), map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion, "annotations": map[string]any{key: value}},

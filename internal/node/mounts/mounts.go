@@ -1,5 +1,5 @@
-// Package mounts mounts, unmounts and finds mounts. The kernel's mount table is its only state. The device number tells
-// which volume a mount belongs to, also after a restart.
+// Package mounts mounts, unmounts and finds mounts. The kernel's mount table is its only state. The
+// device number tells which volume a mount belongs to, also after a restart.
 package mounts
 
 import (
@@ -31,14 +31,15 @@ type Entry struct {
 	ReadOnly bool
 	// FilesystemReadOnly is true if the whole filesystem is read-only, as after an error.
 	FilesystemReadOnly bool
-	// TurnedReadOnly is true if the filesystem is read-only and this mount is not: an error has turned it read-only.
+	// TurnedReadOnly is true if the filesystem is read-only and this mount is not: an error has
+	// turned it read-only.
 	TurnedReadOnly bool
 	// Options are the options of the mount and of the filesystem.
 	Options []string
 }
 
-// Table returns the mounts of this mount namespace, in the order in which they were made. It reads no filesystem, so it
-// cannot hang with one.
+// Table returns the mounts of this mount namespace, in the order in which they were made. It reads
+// no filesystem, so it cannot hang with one.
 func (*Mounter) Table() ([]Entry, error) {
 	infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
 	if err != nil {
@@ -118,7 +119,8 @@ func (m *Mounter) Mount(ctx context.Context, volume, device, target, fsType stri
 	return err
 }
 
-// Bind bind-mounts a directory or a device node at target. If it fails, it leaves nothing mounted there.
+// Bind bind-mounts a directory or a device node at target. If it fails, it leaves nothing mounted
+// there.
 func (m *Mounter) Bind(ctx context.Context, volume, source, target string, readOnly bool) error {
 	options := []string{"bind"}
 	if readOnly {
@@ -145,7 +147,8 @@ func (m *Mounter) Unmount(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize")
 }
 
-// Detach unmounts lazily, for a device that is gone or given up. I/O to files that are still open keeps failing.
+// Detach unmounts lazily, for a device that is gone or given up. I/O to files that are still open
+// keeps failing.
 func (m *Mounter) Detach(ctx context.Context, volume, target string) error {
 	return m.unmount(ctx, volume, target, "--no-canonicalize", "--lazy")
 }

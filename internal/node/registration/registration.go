@@ -1,6 +1,6 @@
-// Package registration registers the driver with the kubelet, without a sidecar. It serves a socket in
-// the kubelet's plugin directory that says which driver this is. The kubelet reads the directory when
-// it starts and watches it afterwards.
+// Package registration registers the driver with the kubelet, without a sidecar. It serves a socket
+// in the kubelet's plugin directory that says which driver this is. The kubelet reads the directory
+// when it starts and watches it afterwards.
 package registration
 
 import (
@@ -22,7 +22,8 @@ import (
 
 // Options configure a Registrar.
 type Options struct {
-	// Driver is the CSI driver's name. Endpoint is the path of its CSI socket as the kubelet sees it.
+	// Driver is the CSI driver's name. Endpoint is the path of its CSI socket as the kubelet sees
+	// it.
 	Driver   string
 	Endpoint string
 	// Socket is the path of the registration socket.
@@ -54,8 +55,8 @@ const watchInterval = 5 * time.Second
 
 // Run keeps the socket in place until the context ends. It makes the socket again after Again was
 // called, and if somebody has removed it, as happens with its directory if the kubelet is installed
-// anew. The socket stays when Run ends: the kubelet keeps a driver whose socket is there, so that pods
-// can be stopped as soon as csi-node is back. Leave removes it.
+// anew. The socket stays when Run ends: the kubelet keeps a driver whose socket is there, so that
+// pods can be stopped as soon as csi-node is back. Leave removes it.
 func (r *Registrar) Run(ctx context.Context) error {
 	stop := func() {}
 	defer func() { stop() }()
@@ -99,8 +100,8 @@ func (r *Registrar) Leave() error {
 	return nil
 }
 
-// Problem says why the kubelet has refused the driver. It is "" if the kubelet has accepted the driver
-// or has not asked yet.
+// Problem says why the kubelet has refused the driver. It is "" if the kubelet has accepted the
+// driver or has not asked yet.
 func (r *Registrar) Problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,8 +162,8 @@ func (r *Registrar) GetInfo(context.Context, *registerapi.InfoRequest) (*registe
 	}, nil
 }
 
-// NotifyRegistrationStatus receives the kubelet's verdict. After a refusal the kubelet tries again by
-// itself.
+// NotifyRegistrationStatus receives the kubelet's verdict. After a refusal the kubelet tries again
+// by itself.
 func (r *Registrar) NotifyRegistrationStatus(
 	ctx context.Context, status *registerapi.RegistrationStatus,
 ) (*registerapi.RegistrationStatusResponse, error) {

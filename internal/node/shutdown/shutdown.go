@@ -1,4 +1,5 @@
-// Package shutdown ends csi-node in order: while its host shuts down, and when it is removed for good.
+// Package shutdown ends csi-node in order: while its host shuts down, and when it is removed for
+// good.
 package shutdown
 
 import (
@@ -10,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// Shutdown decides how long csi-node stays after a signal, and whether the kubelet forgets the driver.
+// Shutdown decides how long csi-node stays after a signal, and whether the kubelet forgets the
+// driver.
 type Shutdown struct {
 	Node string
 	// DaemonSet is NAMESPACE/NAME of the DaemonSet that csi-node belongs to; empty if to none.
@@ -43,11 +45,11 @@ type (
 	}
 )
 
-// Wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not touch
-// volumes. While the host shuts down, it returns when no volume is connected here any more, or after
-// Longest. The kubelet first ends the pods with volumes and then this one, and may unstage the volumes
-// only after that. Without csi-node they would not be written back and detached, and could not start
-// elsewhere at once.
+// Wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not
+// touch volumes. While the host shuts down, it returns when no volume is connected here any more,
+// or after Longest. The kubelet first ends the pods with volumes and then this one, and may unstage
+// the volumes only after that. Without csi-node they would not be written back and detached, and
+// could not start elsewhere at once.
 func (d *Shutdown) Wait(ctx context.Context) {
 	if d.Longest <= 0 {
 		return
@@ -75,8 +77,9 @@ func (d *Shutdown) Wait(ctx context.Context) {
 	}
 }
 
-// Removed makes the kubelet forget the driver if csi-node will not come back. If that is not certain the
-// kubelet keeps it: without the driver it can neither unstage volumes nor report what it has.
+// Removed makes the kubelet forget the driver if csi-node will not come back. If that is not
+// certain the kubelet keeps it: without the driver it can neither unstage volumes nor report what
+// it has.
 func (d *Shutdown) Removed(ctx context.Context) {
 	namespace, name, found := strings.Cut(d.DaemonSet, "/")
 	if !found {

@@ -1,5 +1,6 @@
 // Package topology keeps the kubelet's knowledge of this node up to date: its group, which is the
-// topology of its volumes, and its volume limit. The kubelet asks for both only when the driver registers.
+// topology of its volumes, and its volume limit. The kubelet asks for both only when the driver
+// registers.
 package topology
 
 import (
@@ -34,7 +35,8 @@ type Follower struct {
 }
 
 type (
-	// Service returns this node's Info: the current one, and the one that NodeGetInfo last returned.
+	// Service returns this node's Info: the current one, and the one that NodeGetInfo last
+	// returned.
 	Service interface {
 		Info(ctx context.Context) (Info, error)
 		Reported() (info Info, asked bool)
@@ -46,7 +48,8 @@ type (
 // infoInterval is the time between two comparisons. Each is one small read of the Kubernetes API.
 const infoInterval = 10 * time.Second
 
-// registerTime is how long the kubelet may take to call NodeGetInfo before the driver registers once more.
+// registerTime is how long the kubelet may take to call NodeGetInfo before the driver registers
+// once more.
 const registerTime = time.Minute
 
 // limitTime bounds how long the first registration waits for escached, so that the kubelet gets the
@@ -70,9 +73,9 @@ func (f *Follower) Await(ctx context.Context) {
 	}
 }
 
-// awaitNode returns when the Node object exists. If a driver registers before the kubelet has created its
-// Node, the kubelet writes a CSINode without an owner. The API server refuses it, and the kubelet tries
-// again after longer and longer pauses.
+// awaitNode returns when the Node object exists. If a driver registers before the kubelet has
+// created its Node, the kubelet writes a CSINode without an owner. The API server refuses it, and
+// the kubelet tries again after longer and longer pauses.
 func awaitNode(ctx context.Context, kubernetes *kube.Client, node string, pause time.Duration) {
 	for {
 		// Any other failure does not mean that the Node is missing: go on.
@@ -102,8 +105,8 @@ func (f *Follower) Run(ctx context.Context) error {
 }
 
 // compare registers the driver anew when this node's group or volume limit differs from what
-// NodeGetInfo last returned. While a registration is pending it asks for no other one, because each ends
-// the registration that is there.
+// NodeGetInfo last returned. While a registration is pending it asks for no other one, because each
+// ends the registration that is there.
 func (f *Follower) compare(ctx context.Context) {
 	reported, asked := f.Service.Reported()
 	if !asked {
@@ -123,8 +126,8 @@ func (f *Follower) compare(ctx context.Context) {
 	f.Registrar.Again()
 }
 
-// Prepare removes the label of an earlier group from the Node: the kubelet does not register a driver
-// whose topology contradicts it.
+// Prepare removes the label of an earlier group from the Node: the kubelet does not register a
+// driver whose topology contradicts it.
 func (f *Follower) Prepare(ctx context.Context) error {
 	info, err := f.Service.Info(ctx)
 	if err != nil {

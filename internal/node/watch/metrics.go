@@ -7,7 +7,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
-// metrics are computed from the last poll at each scrape, so a volume that is no longer connected leaves none behind.
+// metrics are computed from the last poll at each scrape, so a volume that is no longer connected
+// leaves none behind.
 type metrics struct {
 	watch *Watch
 

@@ -11,10 +11,11 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// updateOutdated makes the list of outdated nodes match what DRBD reports. It adds a node whose disk has failed: while
-// the link is up, DRBD goes on without that copy and asks nobody. It removes the peer when the peer has a current copy
-// again. It does both in one step if this node's disk failed before the peer was removed: a Primary without a disk
-// accepts a link only to a current copy.
+// updateOutdated makes the list of outdated nodes match what DRBD reports. It adds a node whose
+// disk has failed: while the link is up, DRBD goes on without that copy and asks nobody. It removes
+// the peer when the peer has a current copy again. It does both in one step if this node's disk
+// failed before the peer was removed: a Primary without a disk accepts a link only to a current
+// copy.
 func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeStatus) {
 	if s.Role != escache.RolePrimary {
 		return
@@ -36,7 +37,8 @@ func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeS
 	}
 }
 
-// change adds the node on to the list and removes the node off. holds must be true for the peer just before.
+// change adds the node on to the list and removes the node off. holds must be true for the peer
+// just before.
 type change struct {
 	on, off string
 	holds   func(s escache.VolumeStatus, peer string) bool
@@ -53,8 +55,9 @@ func (c change) of(s v1alpha1.CacheVolumeStatus) (list []string, differs bool) {
 	return list, differs
 }
 
-// writeOutdated changes the list. It is safe because it reads the record first and the state afterwards: if the peer is
-// lost and recorded as outdated in between, the record changes and the compare-and-swap fails.
+// writeOutdated changes the list. It is safe because it reads the record first and the state
+// afterwards: if the peer is lost and recorded as outdated in between, the record changes and the
+// compare-and-swap fails.
 func (w *Watch) writeOutdated(ctx context.Context, v *volume, c change) error {
 	object, err := w.Kube.Volume(ctx, v.object.Name)
 	if err != nil {

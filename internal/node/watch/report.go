@@ -19,8 +19,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// report writes Events for problems that began or are over, and updates the CacheVolume's status if it differs. status is
-// nil if escached does not answer.
+// report writes Events for problems that began or are over, and updates the CacheVolume's status if
+// it differs. status is nil if escached does not answer.
 func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding, status *escache.VolumeStatus, now time.Time) {
 	if v.object == nil {
 		return
@@ -42,8 +42,8 @@ func (w *Watch) report(ctx context.Context, v *volume, findings []health.Finding
 	w.writeStatus(ctx, v, status, now)
 }
 
-// recovery lists the problems that are over, the oldest first, and how long each lasted. One Event has them all, since
-// problems that began together mostly end together.
+// recovery lists the problems that are over, the oldest first, and how long each lasted. One Event
+// has them all, since problems that began together mostly end together.
 func recovery(over []*problem, now time.Time) string {
 	parts := make([]string, 0, len(over))
 	for _, p := range over {
@@ -60,13 +60,14 @@ func (w *Watch) emit(ctx context.Context, v *volume, e kube.Event) {
 }
 
 const (
-	// numbersInterval is the least time between two writes of numbers, such as dirty bytes, to the API.
+	// numbersInterval is the least time between two writes of numbers, such as dirty bytes, to the
+	// API.
 	numbersInterval = 10 * time.Second
 	maxTries        = 4
 )
 
-// writeStatus writes the CacheVolume's status if it is not what it should be. It compares with the object as last seen, so
-// it reads and writes nothing while nothing changes.
+// writeStatus writes the CacheVolume's status if it is not what it should be. It compares with the
+// object as last seen, so it reads and writes nothing while nothing changes.
 func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
 	numbers := v.numbers(status, now)
 	for range maxTries {
@@ -94,7 +95,8 @@ func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.Volu
 	}
 }
 
-// wanted returns the fields of the status that must change, or nil. Only the attached node writes a volume's status.
+// wanted returns the fields of the status that must change, or nil. Only the attached node writes a
+// volume's status.
 func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[string]any) map[string]any {
 	if v.object.Status.AttachedNode != w.Node {
 		return nil
@@ -171,8 +173,8 @@ func (v *volume) conditions() []metav1.Condition {
 	return all
 }
 
-// clearProblems makes the conditions good again for a volume that is no longer connected here: it was flushed and stopped.
-// If another node has it now, that node writes its conditions.
+// clearProblems makes the conditions good again for a volume that is no longer connected here: it
+// was flushed and stopped. If another node has it now, that node writes its conditions.
 func (w *Watch) clearProblems(ctx context.Context, v *volume) {
 	if v.object == nil || len(v.problems) == 0 {
 		return

@@ -13,9 +13,9 @@ import (
 // recordInterval is the time between two reads of the record of a volume whose I/O is frozen.
 const recordInterval = 6 * time.Second
 
-// abandonSuperseded makes escached give up the device of a volume that another node took over while this host was cut
-// off. Otherwise its I/O would stay frozen, the containers that wait for it would not end, and the kubelet would never
-// unstage the volume.
+// abandonSuperseded makes escached give up the device of a volume that another node took over while
+// this host was cut off. Otherwise its I/O would stay frozen, the containers that wait for it would
+// not end, and the kubelet would never unstage the volume.
 func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if !s.IOSuspended || now.Before(v.recordAfter) {
 		return

@@ -13,15 +13,17 @@ import (
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
-// volume is the watch's memory of a connected volume. It can be lost at any time: the CacheVolume has all that was reported.
+// volume is the watch's memory of a connected volume. It can be lost at any time: the CacheVolume
+// has all that was reported.
 type volume struct {
 	ref   escache.VolumeRef
 	since time.Time
-	// object is the CacheVolume as last read or written; nil until it was found. Only the watch's goroutine uses it.
+	// object is the CacheVolume as last read or written; nil until it was found. Only the watch's
+	// goroutine uses it.
 	object      *v1alpha1.CacheVolume
 	lookupAfter time.Time
-	// The watch's lock guards these three: newer is an object that another part of this process wrote, name and status are
-	// for metrics.
+	// The watch's lock guards these three: newer is an object that another part of this process
+	// wrote, name and status are for metrics.
 	newer  *v1alpha1.CacheVolume
 	name   string
 	status escache.VolumeStatus
@@ -55,7 +57,8 @@ func newVolume(ref escache.VolumeRef, now time.Time) *volume {
 	return &volume{ref: ref, since: now, problems: map[health.Reason]*problem{}, emitted: map[health.Reason][]time.Time{}}
 }
 
-// adopt takes over the problems that an earlier csi-node reported, so that they are not reported again.
+// adopt takes over the problems that an earlier csi-node reported, so that they are not reported
+// again.
 func (v *volume) adopt(object *v1alpha1.CacheVolume) {
 	v.object = object
 	for _, c := range object.Status.Conditions {
@@ -85,8 +88,8 @@ func (v *volume) open(conditions ...string) []health.Finding {
 	return all
 }
 
-// confirmed returns the findings that the poll before had too, or that were reported already. A volume that was just
-// connected may need a moment to find its peer.
+// confirmed returns the findings that the poll before had too, or that were reported already. A
+// volume that was just connected may need a moment to find its peer.
 func (v *volume) confirmed(findings []health.Finding) []health.Finding {
 	var passed []health.Finding
 	var now []health.Reason
@@ -100,10 +103,12 @@ func (v *volume) confirmed(findings []health.Finding) []health.Finding {
 	return passed
 }
 
-// misses is how many polls in a row must miss a problem before it is over, so that one that flickers is reported once.
+// misses is how many polls in a row must miss a problem before it is over, so that one that
+// flickers is reported once.
 const misses = 2
 
-// change compares the findings with the open problems, and returns those that have begun and those that are over.
+// change compares the findings with the open problems, and returns those that have begun and those
+// that are over.
 func (v *volume) change(findings []health.Finding, now time.Time) (begun, over []*problem) {
 	for _, f := range findings {
 		if p, ok := v.problems[f.Reason]; ok {

@@ -1,6 +1,6 @@
-// Package watch polls the local escached for the volumes that are connected on this node. A change becomes a condition on
-// the CacheVolume and one Event on its claim; the current state is exported as metrics. While nothing changes, the
-// Kubernetes API is neither read nor written.
+// Package watch polls the local escached for the volumes that are connected on this node. A change
+// becomes a condition on the CacheVolume and one Event on its claim; the current state is exported
+// as metrics. While nothing changes, the Kubernetes API is neither read nor written.
 package watch
 
 import (
@@ -39,7 +39,8 @@ type Options struct {
 	Node  string
 	Cache Cache
 	Kube  Kube
-	// Progress reads the I/O counters of the image below a device from the kernel; false if it cannot.
+	// Progress reads the I/O counters of the image below a device from the kernel; false if it
+	// cannot.
 	Progress func(device string) (blockdev.Progress, bool)
 	Logger   *slog.Logger
 	Now      func() time.Time
@@ -63,17 +64,20 @@ func New(o Options) *Watch {
 }
 
 const (
-	// Interval is the time between two polls. Two of them and an API call take less than five seconds.
+	// Interval is the time between two polls. Two of them and an API call take less than five
+	// seconds.
 	Interval = 2 * time.Second
 	// idleInterval is the time between two polls while no volume is connected. Wake ends it early.
 	idleInterval = 10 * time.Second
-	// A poll makes escached ask the kernel, which takes long on a host that is short of processor time. The pause is at
-	// least so many times as long as the poll, up to maxPause, so that polls take at most a fifth of the time.
+	// A poll makes escached ask the kernel, which takes long on a host that is short of processor
+	// time. The pause is at least so many times as long as the poll, up to maxPause, so that polls
+	// take at most a fifth of the time.
 	pausePerPoll = 4
 	maxPause     = 20 * time.Second
 	// pollTime bounds one poll, with the reports that follow from it.
 	pollTime = 20 * time.Second
-	// silenceGrace is how long escached may be silent, as in an upgrade, before its volumes are reported as unwatched.
+	// silenceGrace is how long escached may be silent, as in an upgrade, before its volumes are
+	// reported as unwatched.
 	silenceGrace = 4 * time.Second
 	// connectGrace is how long after connecting a volume may still be looking for its peer.
 	connectGrace = 6 * time.Second
@@ -124,7 +128,8 @@ func (w *Watch) Silence() time.Duration {
 	return w.Now().Sub(w.silentSince)
 }
 
-// poll asks escached once and handles every connected volume. It does not hold the lock during calls.
+// poll asks escached once and handles every connected volume. It does not hold the lock during
+// calls.
 func (w *Watch) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
@@ -174,7 +179,8 @@ func (w *Watch) snapshot() map[escache.VolumeRef]*volume {
 	return all
 }
 
-// reportSilence marks all volumes that were connected as unwatched, once escached has been silent for silenceGrace.
+// reportSilence marks all volumes that were connected as unwatched, once escached has been silent
+// for silenceGrace.
 func (w *Watch) reportSilence(ctx context.Context, now time.Time, err error) {
 	w.mu.Lock()
 	if w.silentSince.IsZero() {
@@ -248,7 +254,8 @@ func (w *Watch) identify(ctx context.Context, v *volume, s escache.VolumeStatus,
 	return nil
 }
 
-// stalled reports whether I/O to Ceph is in flight and none has completed during the last two polls.
+// stalled reports whether I/O to Ceph is in flight and none has completed during the last two
+// polls.
 func (w *Watch) stalled(v *volume, s escache.VolumeStatus, now time.Time) bool {
 	p, ok := w.Progress(s.Device)
 	if !ok || p.InFlight == 0 || v.progress == nil || p.Completed != v.progress.Completed {

@@ -116,7 +116,8 @@ func (w *world) VolumeStatus(context.Context, escache.VolumeRef) (*escache.Volum
 	return &s, nil
 }
 
-// takeOver is what the record and the host show once another node has the volume that was cut off here.
+// takeOver is what the record and the host show once another node has the volume that was cut off
+// here.
 func (w *world) takeOver(node string) {
 	w.object.Status.Epoch++
 	w.object.Status.AttachedNode = node
@@ -153,7 +154,8 @@ func (w *world) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status m
 	if v.ResourceVersion != w.object.ResourceVersion {
 		return nil, kube.ErrConflict
 	}
-	// Through JSON, so that each field's name has to be right. A list replaces the list, as in a merge patch.
+	// Through JSON, so that each field's name has to be right. A list replaces the list, as in a
+	// merge patch.
 	data, err := json.Marshal(status)
 	if err != nil {
 		w.t.Fatal(err)

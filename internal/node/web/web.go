@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves /metrics of csi-node, /metrics/escached of the escached behind the socket, /livez (200
-// if this process runs), and /healthz: 200 if volumes can be served, otherwise 503 with ready's reasons,
-// one per line.
+// Handler serves /metrics of csi-node, /metrics/escached of the escached behind the socket, /livez
+// (200 if this process runs), and /healthz: 200 if volumes can be served, otherwise 503 with
+// ready's reasons, one per line.
 func Handler(registry *prometheus.Registry, ready func(context.Context) []string, escached string, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics/escached", escachedMetrics(escached, log))

@@ -61,7 +61,8 @@ func spent() (processors, error) {
 	return out, nil
 }
 
-// splitStat takes "ID (PROGRAM) REST" apart. Programs of the tools' cache have their version in the name.
+// splitStat takes "ID (PROGRAM) REST" apart. Programs of the tools' cache have their version in the
+// name.
 func splitStat(text string) (id int, program, rest string) {
 	number, after, _ := strings.Cut(text, " (")
 	id, _ = strconv.Atoi(number)
@@ -91,7 +92,8 @@ func (p processors) total() (sum time.Duration) {
 	return sum
 }
 
-// print says what each program has used for one of n calls, those first that used most, and how many calls a second that allows.
+// print says what each program has used for one of n calls, those first that used most, and how
+// many calls a second that allows.
 func (p processors) print(out io.Writer, what string, n int) {
 	each := func(used time.Duration) float64 { return float64(used) / float64(n) / float64(time.Millisecond) }
 	atMost := float64(runtime.NumCPU()) * 1000 / each(p.total())

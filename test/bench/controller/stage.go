@@ -29,7 +29,8 @@ const (
 	groups = 4
 )
 
-// stage is what the driver runs in. Hosts are played: creation and deletion of volumes that nobody attached ask none.
+// stage is what the driver runs in. Hosts are played: creation and deletion of volumes that nobody
+// attached ask none.
 type stage struct {
 	dir    string
 	binary string

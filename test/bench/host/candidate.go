@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// Sizes. Writes stay well below the half of the cache at which write-back starts by itself: it would be measured as slower writes.
+// Sizes. Writes stay well below the half of the cache at which write-back starts by itself: it
+// would be measured as slower writes.
 const (
 	imageBytes      = 160 * mib
 	cacheBytes      = 320 * mib
@@ -23,7 +24,8 @@ const (
 type candidate interface {
 	name() string
 	device() string
-	// replicated is the minor of the DRBD device that the writes go through; negative if there is none.
+	// replicated is the minor of the DRBD device that the writes go through; negative if there is
+	// none.
 	replicated() int
 	// settle brings the device back to where it was before its turn.
 	settle(r *runner)

@@ -7,7 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Aims of the project. They are printed beside what was measured, and a miss is for the reader to see: a busy machine is no failed build.
+// Aims of the project. They are printed beside what was measured, and a miss is for the reader to
+// see: a busy machine is no failed build.
 const (
 	aimSync  = 0.9
 	aimFlush = 0.8

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Ack is the promise that came back for one write: Blocks blocks from Offset, numbered upwards from First, are safe.
+// Ack is the promise that came back for one write: Blocks blocks from Offset, numbered upwards from
+// First, are safe.
 type Ack struct {
 	First   ID
 	Offset  int64

@@ -1,5 +1,6 @@
-// Package block defines the numbered blocks that blockcheck writes, and the acknowledgements it reports, so that the list of what was
-// promised can be kept far from the device that is to keep the promise.
+// Package block defines the numbered blocks that blockcheck writes, and the acknowledgements it
+// reports, so that the list of what was promised can be kept far from the device that is to keep
+// the promise.
 package block
 
 import (
@@ -36,7 +37,8 @@ var (
 	ErrMoved   = errors.New("the block belongs to another offset")
 )
 
-// Fill makes p, of Size bytes, the block of id at offset. Every byte depends on all three, so no part of another block can pass for it.
+// Fill makes p, of Size bytes, the block of id at offset. Every byte depends on all three, so no
+// part of another block can pass for it.
 func Fill(p []byte, id ID, offset int64) {
 	copy(p, magic[:])
 	binary.LittleEndian.PutUint64(p[8:], id.Epoch)
@@ -83,7 +85,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// next is one step of xorshift64: cheap, because the hosts are emulated and the generator must not be what is measured.
+// next is one step of xorshift64: cheap, because the hosts are emulated and the generator must not
+// be what is measured.
 func next(x uint64) uint64 {
 	x ^= x << 13
 	x ^= x >> 7

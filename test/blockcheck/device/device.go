@@ -1,4 +1,5 @@
-// Package device opens block devices and files past the page cache, so that what a test reads or times is the device and not memory.
+// Package device opens block devices and files past the page cache, so that what a test reads or
+// times is the device and not memory.
 package device
 
 import (
@@ -17,7 +18,8 @@ const (
 	WriteSync
 )
 
-// Open opens a device or file for direct I/O: offsets, lengths and buffers must be aligned, see Buffer.
+// Open opens a device or file for direct I/O: offsets, lengths and buffers must be aligned, see
+// Buffer.
 func Open(path string, mode Mode) (*os.File, error) {
 	flags := os.O_RDONLY
 	switch mode {

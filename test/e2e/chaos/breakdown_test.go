@@ -22,8 +22,9 @@ const (
 	allowed = 1.3
 )
 
-// TestTakeOverTimes takes a mounted volume over from a host that has lost its power, by the driver's engine and by hand, and prints what
-// each step took and the ratio of the two. Kubernetes' own waiting is not in it. The times of the kernel's steps are those of its log.
+// TestTakeOverTimes takes a mounted volume over from a host that has lost its power, by the
+// driver's engine and by hand, and prints what each step took and the ratio of the two. Kubernetes'
+// own waiting is not in it. The times of the kernel's steps are those of its log.
 func TestTakeOverTimes(t *testing.T) {
 	if os.Getenv(coreVariable) != "" {
 		t.Skip("not in the core")
@@ -43,7 +44,8 @@ func TestTakeOverTimes(t *testing.T) {
 		byEngine[0], byEngine[takeOverRuns-1], byHand[0], byHand[takeOverRuns-1], byEngine[takeOverRuns/2]/byHand[takeOverRuns/2], allowed)
 }
 
-// takeOverTimes returns the seconds from the loss of power until the file system is mounted on the other host.
+// takeOverTimes returns the seconds from the loss of power until the file system is mounted on the
+// other host.
 func takeOverTimes(t *testing.T, lab *labtest.Lab, take func(*scene) (device string, giveUp func())) float64 {
 	s := &scene{T: t, lab: lab, n1: lab.Hosts[0], n2: lab.Hosts[1], n3: lab.Hosts[2]}
 	s.open()
@@ -82,8 +84,9 @@ func (s *scene) takeByEngine() (device string, giveUp func()) {
 	return s.device, func() {}
 }
 
-// takeByHand does what somebody who knows the volume's parts would type, with all they need at hand: nobody is asked whether the copy is
-// current, nothing is checked and nothing recorded. To give up is to leave it as the engine would have found it.
+// takeByHand does what somebody who knows the volume's parts would type, with all they need at
+// hand: nobody is asked whether the copy is current, nothing is checked and nothing recorded. To
+// give up is to leave it as the engine would have found it.
 func (s *scene) takeByHand() (device string, giveUp func()) {
 	s.n2.Shell(s, fmt.Sprintf(`set -e
 minor=$(cd /sys/block; echo drbd*); minor=${minor#drbd}

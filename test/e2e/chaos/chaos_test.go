@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package chaos breaks every part of the lab at every moment that matters, under a checker that knows what was acknowledged. It runs
-// inside a lab: `lab run -- chaos.test`. One row: -test.run 'TestChaos/flush/Ceph_stalled'.
+// Package chaos breaks every part of the lab at every moment that matters, under a checker that
+// knows what was acknowledged. It runs inside a lab: `lab run -- chaos.test`. One row: -test.run
+// 'TestChaos/flush/Ceph_stalled'.
 package chaos
 
 import (
@@ -40,7 +41,8 @@ type tally struct {
 	recovered          []time.Duration
 }
 
-// TestChaos runs every row and prints the table. A row that loses an acknowledged block, or has two writers, fails.
+// TestChaos runs every row and prints the table. A row that loses an acknowledged block, or has two
+// writers, fails.
 func TestChaos(t *testing.T) {
 	runs := 1
 	if text := os.Getenv(runsVariable); text != "" {
@@ -61,8 +63,8 @@ func TestChaos(t *testing.T) {
 	fmt.Print(table(tallies))
 }
 
-// runRow runs one row and tells at once what came of it: whatever ends the run before its table is printed, this is known. Only after a
-// subtest is it known whether its clean-up failed, too.
+// runRow runs one row and tells at once what came of it: whatever ends the run before its table is
+// printed, this is known. Only after a subtest is it known whether its clean-up failed, too.
 func runRow(t *testing.T, lab *labtest.Lab, into *tally) {
 	var s *scene // stays nil where -test.run leaves the row out
 	begin := time.Now()

@@ -13,7 +13,8 @@ import (
 type fault struct {
 	what string
 	hit  func(*scene)
-	// taken: the second host takes the volume over. Else the holder goes on by itself, if need be after mend.
+	// taken: the second host takes the volume over. Else the holder goes on by itself, if need be
+	// after mend.
 	taken bool
 	// pauses: the holder goes on only after mend.
 	pauses bool
@@ -43,7 +44,8 @@ var (
 	}}
 	cutFromAll = fault{what: "primary cut off from everything, taken over", taken: true, hit: func(s *scene) { s.lab.Cut(s, s.n1) },
 		mend: func(s *scene) {
-			// It is fenced, and frozen, until it reboots; healed first, so that it could write if it were allowed to.
+			// It is fenced, and frozen, until it reboots; healed first, so that it could write if
+			// it were allowed to.
 			s.lab.Heal(s)
 			s.writer.WaitForMore(s, 50, goOnLimit)
 			s.powerOff(s.n1)
@@ -122,7 +124,8 @@ func flush(f fault) func(*scene) {
 	}
 }
 
-// stage hits while the volume is being connected, clean as it is after every orderly unstage; then it is connected once more.
+// stage hits while the volume is being connected, clean as it is after every orderly unstage; then
+// it is connected once more.
 func stage(f fault) func(*scene) {
 	return func(s *scene) {
 		s.write()

@@ -36,7 +36,8 @@ type scene struct {
 	device string
 	client string
 	writer *labtest.Writer
-	// off are hosts without power; recovered is how long each fault kept the volume from being used.
+	// off are hosts without power; recovered is how long each fault kept the volume from being
+	// used.
 	off       []*labtest.Host
 	recovered []time.Duration
 }
@@ -143,7 +144,8 @@ func (s *scene) returnsToFirst() {
 	s.finish()
 }
 
-// finish verifies what was promised, on the holder and, after a flush, in Ceph alone, and ends the volume's life in good order.
+// finish verifies what was promised, on the holder and, after a flush, in Ceph alone, and ends the
+// volume's life in good order.
 func (s *scene) finish() {
 	s.Helper()
 	if s.writer != nil {
@@ -158,7 +160,8 @@ func (s *scene) finish() {
 	s.v.Remove(s, nil)
 }
 
-// while runs a call that the fault interrupts; what it answers does not matter, but that it answers does.
+// while runs a call that the fault interrupts; what it answers does not matter, but that it answers
+// does.
 func (s *scene) while(h *labtest.Host, what string, call func(context.Context) error) (wait func()) {
 	ctx, cancel := context.WithTimeout(s.Context(), connectLimit)
 	done := make(chan error, 1)
@@ -203,7 +206,8 @@ func (s *scene) connecting(h *labtest.Host) (wait func()) {
 	})
 }
 
-// resyncing has the second host miss writes and return; it is being resynchronised when this returns.
+// resyncing has the second host miss writes and return; it is being resynchronised when this
+// returns.
 func (s *scene) resyncing() {
 	s.Helper()
 	s.powerOff(s.n2)

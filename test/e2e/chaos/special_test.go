@@ -58,7 +58,8 @@ func powerOfBoth(writing bool) func(*scene) {
 	}
 }
 
-// deadDisk: I/O goes on through the peer. The disk is itself again after a reboot, and what it holds is old.
+// deadDisk: I/O goes on through the peer. The disk is itself again after a reboot, and what it
+// holds is old.
 func deadDisk(s *scene) {
 	s.write()
 	diskDead.hit(s)
@@ -76,8 +77,9 @@ func deadDisk(s *scene) {
 	s.finish()
 }
 
-// deadDiskOfSecond: I/O goes on with one copy, which says so. The other is current again after a reboot, and can be taken over. Nobody writes
-// while that host loses its power: a flush that is under way then never ends, which is DRBD's own fault (README, Limits).
+// deadDiskOfSecond: I/O goes on with one copy, which says so. The other is current again after a
+// reboot, and can be taken over. Nobody writes while that host loses its power: a flush that is
+// under way then never ends, which is DRBD's own fault (README, Limits).
 func deadDiskOfSecond(s *scene) {
 	s.write()
 	s.lab.FailDisk(s, s.n2)
@@ -94,7 +96,8 @@ func deadDiskOfSecond(s *scene) {
 	s.finish()
 }
 
-// fullCache: writes wait, for the cache has no room and Ceph takes nothing; then they go on, and nothing that was acknowledged is lost.
+// fullCache: writes wait, for the cache has no room and Ceph takes nothing; then they go on, and
+// nothing that was acknowledged is lost.
 func fullCache(s *scene) {
 	s.write()
 	s.lab.StallCeph(s)
@@ -116,8 +119,8 @@ func fullCache(s *scene) {
 	s.finish()
 }
 
-// primaryLostInResync: the only current copy is lost while the other is being brought up to date. That one must not be used; the first
-// returns and has everything.
+// primaryLostInResync: the only current copy is lost while the other is being brought up to date.
+// That one must not be used; the first returns and has everything.
 func primaryLostInResync(s *scene) {
 	s.write()
 	s.resyncing()
@@ -141,8 +144,8 @@ func thereAndBack(s *scene) {
 	s.finish()
 }
 
-// refused: what Ceph does not take stays in the cache, which fails all I/O from then on and says so. Nobody lets go of it, and it is all there
-// after what comes then.
+// refused: what Ceph does not take stays in the cache, which fails all I/O from then on and says
+// so. Nobody lets go of it, and it is all there after what comes then.
 func refused(then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.write()

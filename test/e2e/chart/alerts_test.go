@@ -28,8 +28,8 @@ type figures map[string]float64
 // usual is after how long the rules are judged: longer than any but EscacheDirtyTooOld waits.
 const usual = 2 * time.Hour
 
-// raises waits until the chart's alerts that would be raised, if all went on as since the earlier figures, are those that are wanted. Every
-// part answers on whose host there is power.
+// raises waits until the chart's alerts that would be raised, if all went on as since the earlier
+// figures, are those that are wanted. Every part answers on whose host there is power.
 func (w *world) raises(t *testing.T, since figures, wanted ...string) {
 	t.Helper()
 	slices.Sort(wanted)
@@ -42,7 +42,8 @@ func (w *world) raises(t *testing.T, since figures, wanted ...string) {
 	}, func(got []string) bool { return slices.Equal(got, wanted) })
 }
 
-// raisesAmong waits until these are among those that would be raised after a span. What does not answer is what some alerts are for.
+// raisesAmong waits until these are among those that would be raised after a span. What does not
+// answer is what some alerts are for.
 func (w *world) raisesAmong(t *testing.T, since figures, span time.Duration, alerts ...string) {
 	t.Helper()
 	w.judge(t, fmt.Sprintf("the alerts %q are raised", alerts), span, func(ctx context.Context) (before, now figures, err error) {
@@ -53,7 +54,8 @@ func (w *world) raisesAmong(t *testing.T, since figures, span time.Duration, ale
 	})
 }
 
-// quiet waits until every part answers and no alert would be raised, and returns the figures of that moment.
+// quiet waits until every part answers and no alert would be raised, and returns the figures of
+// that moment.
 func (w *world) quiet(t *testing.T) (last figures) {
 	t.Helper()
 	w.judge(t, "no alert is raised", usual, func(ctx context.Context) (before, now figures, err error) {
@@ -84,8 +86,9 @@ func (w *world) judge(
 	})
 }
 
-// alerts has Prometheus' own code judge the rules after a span in which gauges stay as they are now, and counters go on growing every minute
-// by what they have grown by since the earlier figures.
+// alerts has Prometheus' own code judge the rules after a span in which gauges stay as they are
+// now, and counters go on growing every minute by what they have grown by since the earlier
+// figures.
 func (w *world) alerts(ctx context.Context, dir string, span time.Duration, since, now figures) ([]string, error) {
 	rules, err := filepath.Abs("charts/escache-csi/files/alerts.yaml")
 	if err != nil {
@@ -165,7 +168,8 @@ func (w *world) findTargets(ctx context.Context) error {
 	return nil
 }
 
-// scrape asks every target on whose host there is power. What does not answer is in the error, and the others' figures are there.
+// scrape asks every target on whose host there is power. What does not answer is in the error, and
+// the others' figures are there.
 func (w *world) scrape(ctx context.Context) (figures, error) {
 	all := figures{}
 	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package chart tests what the Helm chart installs where it belongs: its images and pods on hosts with real kernels that have nothing of
-// the driver before. It runs inside a lab with bare hosts that has the images: hack/e2e-chart.sh.
+// Package chart tests what the Helm chart installs where it belongs: its images and pods on hosts
+// with real kernels that have nothing of the driver before. It runs inside a lab with bare hosts
+// that has the images: hack/e2e-chart.sh.
 package chart
 
 import "testing"

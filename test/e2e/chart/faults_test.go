@@ -15,7 +15,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// faults does, one after the other, what each alert is for that peerLoss has not done, and undoes it.
+// faults does, one after the other, what each alert is for that peerLoss has not done, and undoes
+// it.
 func faults(t *testing.T, w *world) {
 	before := w.quiet(t)
 	for _, fault := range []struct {
@@ -78,7 +79,8 @@ func stalled(t *testing.T, w *world, before figures) {
 	w.goesOn(t, "first", w.count(t, "first"))
 }
 
-// refused lets first rest: what it has on the way to Ceph would fail with the one volume that is to fail.
+// refused lets first rest: what it has on the way to Ceph would fail with the one volume that is to
+// fail.
 func refused(t *testing.T, w *world, before figures) {
 	w.hasNotFailed(t, "first")
 	w.removePod(t, "first", w.volume(t, "first"))
@@ -124,8 +126,8 @@ func noLeader(t *testing.T, w *world, before figures) {
 	w.rolledOut(t)
 }
 
-// splitLeadership takes the lease away, until it is not the leader but the other one that makes it anew: the former leader tries to renew
-// its own for renewDeadline, and then ends.
+// splitLeadership takes the lease away, until it is not the leader but the other one that makes it
+// anew: the former leader tries to renew its own for renewDeadline, and then ends.
 func splitLeadership(t *testing.T, w *world, before figures) {
 	var now figures // of that moment: the former leader ends soon after
 	labtest.WaitForCommand(t, "two lead", podTime, func(ctx context.Context) (err error) {

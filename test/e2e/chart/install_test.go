@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// values are the least that docs/install.md asks for, with what is special here: small disks, no udev on the hosts, a lease that bears
-// emulated processors, orphans that are looked for often, and logs that say all.
+// values are the least that docs/install.md asks for, with what is special here: small disks, no
+// udev on the hosts, a lease that bears emulated processors, orphans that are looked for often, and
+// logs that say all.
 const values = `
 ceph: {clusterID: %q, monitors: [%q]}
 nodeGroups: [{name: rack-1, nodes: [n1, n2, n3]}]
@@ -87,7 +88,8 @@ func (w *world) rolledOut(t *testing.T) {
 	}
 }
 
-// sh runs a script of a page as it stands there, with a directory of charts, where files that it makes do not stay.
+// sh runs a script of a page as it stands there, with a directory of charts, where files that it
+// makes do not stay.
 func (w *world) sh(t *testing.T, charts, script string) {
 	t.Helper()
 	t.Log(script)

@@ -12,8 +12,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// writing ends, and its pod with it, at the first write that fails, and goes on from where an earlier pod was. It rests in between:
-// starting programs is most of what an emulated processor has to do here.
+// writing ends, and its pod with it, at the first write that fails, and goes on from where an
+// earlier pod was. It rests in between: starting programs is most of what an emulated processor has
+// to do here.
 const writing = `n=$(cat /data/n 2>/dev/null || echo 0)
 while dd if=/dev/zero of=/data/block bs=4k count=16 conv=fsync 2>/dev/null &&
   echo $((n=n+1)) > /data/new && sync /data/new && mv /data/new /data/n && sync /data; do sleep 1; done
@@ -56,8 +57,9 @@ func (w *world) hasNotFailed(t *testing.T, pods ...string) {
 	}
 }
 
-// peerLoss takes the power from the host with the other copy. The kernel of the one that writes then runs DRBD's handler on the host,
-// which asks csi-node in its pod; when the power is back, the pods there bring the copy up to date.
+// peerLoss takes the power from the host with the other copy. The kernel of the one that writes
+// then runs DRBD's handler on the host, which asks csi-node in its pod; when the power is back, the
+// pods there bring the copy up to date.
 func peerLoss(t *testing.T, w *world) {
 	volume := w.volume(t, "first")
 	peer := w.peer(t, volume, "n1")
@@ -71,7 +73,8 @@ func peerLoss(t *testing.T, w *world) {
 	if !strings.Contains(log, "granted") {
 		t.Errorf("DRBD's handler on n1 says:\n%s", log)
 	}
-	// What holds for as long as the host is away. That the writer's host is the only one with its latest writes is the first of them.
+	// What holds for as long as the host is away. That the writer's host is the only one with its
+	// latest writes is the first of them.
 	w.raises(t, before, "EscacheHostWithoutEscached", "EscacheRedundancyLost")
 	w.steps.Mark("the alerts for it are raised")
 	check(t, w.lab.PowerOn(t.Context(), peer))

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// secrets looks for the keys of Ceph and of TLS, which the driver has used by now while it logged all it can, in whatever others may read.
+// secrets looks for the keys of Ceph and of TLS, which the driver has used by now while it logged
+// all it can, in whatever others may read.
 func secrets(t *testing.T, w *world) {
 	planted := w.planted(t)
 	look := func(where, text string, marks ...string) {
@@ -73,7 +74,8 @@ func (w *world) planted(t *testing.T) map[string]string {
 		}
 		check(t, json.Unmarshal([]byte(w.kubectl(t, "-n", namespace, "get", "secret", name, "-o", "json")), &secret))
 		for _, key := range keys {
-			// The key itself is in the second line: "key = …" of a keyring, and the first line of what PEM encodes.
+			// The key itself is in the second line: "key = …" of a keyring, and the first line of
+			// what PEM encodes.
 			lines := strings.Split(string(secret.Data[key]), "\n")
 			if len(lines) < 2 {
 				t.Fatalf("%s of %s: %d lines", key, name, len(lines))

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// upgrade replaces every pod of the release as docs/upgrade.md says, while each host has a pod that writes. The images have another tag,
-// and are of another revision where the script has built one.
+// upgrade replaces every pod of the release as docs/upgrade.md says, while each host has a pod that
+// writes. The images have another tag, and are of another revision where the script has built one.
 func upgrade(t *testing.T, w *world) {
 	writers := []string{"first", "second", "third"}
 	w.claim(t, "second", "n2", writing)

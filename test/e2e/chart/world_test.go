@@ -23,7 +23,8 @@ const (
 	group     = "rack-1"
 	class     = "escache"
 
-	// podTime bounds getting pods to run on emulated hosts that share two processors with everything else.
+	// podTime bounds getting pods to run on emulated hosts that share two processors with
+	// everything else.
 	podTime     = 10 * time.Minute
 	commandTime = 3 * time.Minute
 )

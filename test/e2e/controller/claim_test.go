@@ -30,7 +30,8 @@ metadata: {name: data}
 spec: {accessModes: [ReadWriteOncePod], storageClassName: escache, resources: {requests: {storage: 2Gi}}}
 `
 
-// topologyArgs keep external-provisioner from choosing groups by a hash of the claim's name: placement chooses.
+// topologyArgs keep external-provisioner from choosing groups by a hash of the claim's name:
+// placement chooses.
 var topologyArgs = map[string][]string{"csi-provisioner": {"--strict-topology=true", "--immediate-topology=false"}}
 
 func claimLife(t *testing.T, w *world) {

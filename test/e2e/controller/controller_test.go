@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestController runs everything in one world, for starting one takes longer than most of the tests.
+// TestController runs everything in one world, for starting one takes longer than most of the
+// tests.
 func TestController(t *testing.T) {
 	w := start(t)
 	for _, tc := range []struct {
@@ -48,13 +49,15 @@ func TestController(t *testing.T) {
 
 // notShown are the rights that the driver needs and that nothing here shows.
 var notShown = []string{
-	// The sidecars look for the Deployment that owns their pod, to have it own the storage capacities: here is no pod.
+	// The sidecars look for the Deployment that owns their pod, to have it own the storage
+	// capacities: here is no pod.
 	"get pods", "get apps/replicasets",
 	// Capacities change and go with groups and StorageClasses, later than these tests last.
 	"update storage.k8s.io/csistoragecapacities", "delete storage.k8s.io/csistoragecapacities",
 	// An Event that repeats is counted in the one that is there.
 	"patch events",
-	// external-provisioner takes the chosen node off a claim whose volume does not fit there, so that the scheduler chooses again.
+	// external-provisioner takes the chosen node off a claim whose volume does not fit there, so
+	// that the scheduler chooses again.
 	"update persistentvolumeclaims",
 	// Flushes and discards, which test/e2e/operators shows.
 	"get escache.io/cacheflushes", "update escache.io/cacheflushes", "delete escache.io/cacheflushes", "update escache.io/cacheflushes/status",

@@ -28,8 +28,8 @@ const crashed = "pvc-crash"
 
 func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image: "escache-" + crashed} }
 
-// crashes kills the leader at every crash point that each scene passes. Another replica takes over and the call is repeated
-// there, as a sidecar would; it is the next one to die.
+// crashes kills the leader at every crash point that each scene passes. Another replica takes over
+// and the call is repeated there, as a sidecar would; it is the next one to die.
 func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t}
 	for _, s := range slices.Concat(scenes(), snapshotScenes()) {
@@ -271,7 +271,8 @@ func third(v *v1alpha1.CacheVolume) string {
 	return ""
 }
 
-// attached fails unless the node has the volume, and exactly the two replicas of the record are there.
+// attached fails unless the node has the volume, and exactly the two replicas of the record are
+// there.
 func (w *world) attached(t *testing.T, node string) {
 	t.Helper()
 	v := w.one(t)

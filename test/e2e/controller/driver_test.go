@@ -39,12 +39,12 @@ type driver struct {
 	conn    *grpc.ClientConn
 }
 
-// soon makes another replica take over soon after bury, for tests that kill leaders all the time; and on a machine that is busy with
-// other things, no lease is lost for that.
+// soon makes another replica take over soon after bury, for tests that kill leaders all the time;
+// and on a machine that is busy with other things, no lease is lost for that.
 var soon = []string{"--lease-duration=30s", "--lease-renew-deadline=20s", "--lease-retry-period=200ms"}
 
-// brief makes another replica take over without bury, not much later than it has to; on a machine that is busy with other things leaders
-// go without renewing for seconds.
+// brief makes another replica take over without bury, not much later than it has to; on a machine
+// that is busy with other things leaders go without renewing for seconds.
 var brief = []string{"--lease-duration=12s", "--lease-renew-deadline=10s", "--lease-retry-period=500ms"}
 
 // launch starts a replica. It ends with the test; its log is shown when the test has failed.
@@ -54,7 +54,8 @@ func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	must(t, err)
 	d := &driver{name: name, dir: dir, world: w}
 	conn, err := grpc.NewClient("unix://"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Sidecars look for the socket every second; tests that kill leaders all the time would only wait for that.
+		// Sidecars look for the socket every second; tests that kill leaders all the time would
+		// only wait for that.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
 			BaseDelay: 50 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond,
 		}, MinConnectTimeout: time.Second}))
@@ -121,8 +122,8 @@ func (d *driver) kill() {
 	<-d.ended
 }
 
-// bury kills the replica, and takes the lease from it without waiting: it is certain that nobody holds it any more. What else the lease
-// has on record stays.
+// bury kills the replica, and takes the lease from it without waiting: it is certain that nobody
+// holds it any more. What else the lease has on record stays.
 func (d *driver) bury() {
 	d.kill()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -140,7 +141,8 @@ func (d *driver) serves(ctx context.Context) bool {
 	return err == nil && r.GetReady().GetValue()
 }
 
-// places reports whether this replica has seen hosts with room: the first leader ever serves before it has asked them.
+// places reports whether this replica has seen hosts with room: the first leader ever serves before
+// it has asked them.
 func (d *driver) places(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

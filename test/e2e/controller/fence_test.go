@@ -17,8 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fences takes a volume by force from a host that writes to its image. The host's Ceph client is shut out, and so is one that it makes
-// late; they stay so while the host has the device or does not answer, and leave Ceph's blocklist once the map is gone.
+// fences takes a volume by force from a host that writes to its image. The host's Ceph client is
+// shut out, and so is one that it makes late; they stay so while the host has the device or does
+// not answer, and leave Ceph's blocklist once the map is gone.
 func fences(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	must(t, d.create(t.Context(), crashed))
@@ -63,8 +64,9 @@ func fences(t *testing.T, w *world) {
 	until(t, func() error { return d.delete(t.Context(), crashed) })
 }
 
-// unknown takes a volume by force from a host that does not answer, and of whose client nobody knows: it was lost between its dev_connect
-// and the record of that. Ceph knows the client, by its watch of the image; and when that has run out, by its lock.
+// unknown takes a volume by force from a host that does not answer, and of whose client nobody
+// knows: it was lost between its dev_connect and the record of that. Ceph knows the client, by its
+// watch of the image; and when that has run out, by its lock.
 func unknown(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	for name, frozen := range map[string]bool{"it has the image open": false, "it is frozen, and only its lock is left": true} {
@@ -110,7 +112,8 @@ func unknown(t *testing.T, w *world) {
 	}
 }
 
-// writer is a process that writes to an image, with a Ceph client of its own, until it cannot any more.
+// writer is a process that writes to an image, with a Ceph client of its own, until it cannot any
+// more.
 type writer struct {
 	address string
 	command *exec.Cmd

@@ -29,8 +29,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin"
 )
 
-// secrets plants keys and tokens in every place that csi-controller takes one from, has it succeed and fail with them while it logs all it
-// can, and looks for them in whatever others may read.
+// secrets plants keys and tokens in every place that csi-controller takes one from, has it succeed
+// and fail with them while it logs all it can, and looks for them in whatever others may read.
 func secrets(t *testing.T, w *world) {
 	dir := t.TempDir()
 	certFile, keyFile, tlsKey := w.pageCertificate(t, dir)
@@ -103,8 +103,8 @@ func secrets(t *testing.T, w *world) {
 // search is for what must not be found.
 type search struct{ planted map[string]string }
 
-// look fails the test where a text has a secret in it, plain or in a usual disguise, or does not have the marks that show that it is the
-// right text.
+// look fails the test where a text has a secret in it, plain or in a usual disguise, or does not
+// have the marks that show that it is the right text.
 func (s *search) look(t *testing.T, where, text string, marks ...string) {
 	t.Helper()
 	for _, mark := range marks {
@@ -135,7 +135,8 @@ func keyOf(t *testing.T, keyring string) string {
 	return strings.TrimSpace(key)
 }
 
-// pageCertificate writes the certificate that the standard library's test servers have; the secret is a line of its key.
+// pageCertificate writes the certificate that the standard library's test servers have; the secret
+// is a line of its key.
 func (w *world) pageCertificate(t *testing.T, dir string) (certFile, keyFile, secret string) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil)

@@ -41,8 +41,8 @@ spec:
   dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: data}
 `
 
-// snapshotLife is what a person does: a claim, a VolumeSnapshot of it, a larger claim of that; then all is deleted in an order that makes the
-// driver wait.
+// snapshotLife is what a person does: a claim, a VolumeSnapshot of it, a larger claim of that; then
+// all is deleted in an order that makes the driver wait.
 func snapshotLife(t *testing.T, w *world) {
 	d := w.launch(t, "a", soon...)
 	leader(t, time.Minute, d)
@@ -75,7 +75,8 @@ func snapshotLife(t *testing.T, w *world) {
 		t.Errorf("image %+v", image)
 	}
 
-	// The source waits for its snapshot, the snapshot goes while it has a clone, and then the source too.
+	// The source waits for its snapshot, the snapshot goes while it has a clone, and then the
+	// source too.
 	w.kubectl(t, "", "delete", "pvc", "data", "--timeout=60s")
 	eventually(t, time.Minute, func() bool {
 		return strings.Contains(w.kubectl(t, "", "get", "events", "-A"), "delete the VolumeSnapshots first")

@@ -39,7 +39,8 @@ func oneName(t *testing.T, w *world) {
 	must(t, d.delete(t.Context(), "pvc-one"))
 }
 
-// storm creates and deletes at the same time. Whoever repeats his call until it succeeds has what he wanted.
+// storm creates and deletes at the same time. Whoever repeats his call until it succeeds has what
+// he wanted.
 func storm(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	inParallel(25, 100, func(i int) {

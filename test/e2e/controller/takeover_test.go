@@ -48,8 +48,9 @@ func takeOver(t *testing.T, w *world) {
 	t.Run("paused", func(t *testing.T) { paused(t, w) })
 }
 
-// paused stops the leader in the middle of many calls. While it is stopped another leads and removes everything that the
-// stopped one was making; then the old one goes on. Whatever it did then would be left behind.
+// paused stops the leader in the middle of many calls. While it is stopped another leads and
+// removes everything that the stopped one was making; then the old one goes on. Whatever it did
+// then would be left behind.
 func paused(t *testing.T, w *world) {
 	old := leader(t, time.Minute, w.launch(t, "old", brief...))
 	must(t, old.create(t.Context(), "pvc-first")) // it has its connections to Ceph now

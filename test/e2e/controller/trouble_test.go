@@ -17,7 +17,8 @@ import (
 // patience is less than the sidecars have, and much less than Ceph's own limits.
 const patience = 4 * time.Second
 
-// trouble breaks one thing at a time. Each failure has the right code, in time, and passes by itself when its cause does.
+// trouble breaks one thing at a time. Each failure has the right code, in time, and passes by
+// itself when its cause does.
 func trouble(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	outage := []codes.Code{codes.Unavailable, codes.DeadlineExceeded}
@@ -122,7 +123,8 @@ func (w *world) foreignKeyring(t *testing.T) string {
 	return path
 }
 
-// escachedDown: creation goes on; a volume whose partner is away is attached with the third host; with two away it is not.
+// escachedDown: creation goes on; a volume whose partner is away is attached with the third host;
+// with two away it is not.
 func escachedDown(t *testing.T, w *world, d *driver) {
 	must(t, d.create(t.Context(), crashed))
 	v := w.one(t)
@@ -145,8 +147,8 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 	must(t, d.delete(t.Context(), "pvc-elsewhere"))
 }
 
-// apiServerDown: nothing is decided without the record. The leader cannot renew its lease, so it ends; another takes over
-// when the API server is back.
+// apiServerDown: nothing is decided without the record. The leader cannot renew its lease, so it
+// ends; another takes over when the API server is back.
 func apiServerDown(t *testing.T, w *world) {
 	a := w.launch(t, "b", brief...)
 	leader(t, time.Minute, a)

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package controller shows csi-controller, as the binary it is, with a real Ceph, a real Kubernetes API server and CSI's real
-// sidecars, all on loopback. Only the hosts are played: they speak the escache HTTP API and have no disks behind it.
+// Package controller shows csi-controller, as the binary it is, with a real Ceph, a real Kubernetes
+// API server and CSI's real sidecars, all on loopback. Only the hosts are played: they speak the
+// escache HTTP API and have no disks behind it.
 package controller
 
 import (
@@ -122,7 +123,8 @@ func (w *world) addCluster(t *testing.T, id, conf, keyring string) {
 	}
 }
 
-// addGroup makes nodes, as a kubelet with the driver's node service on it would, and a group of them.
+// addGroup makes nodes, as a kubelet with the driver's node service on it would, and a group of
+// them.
 func (w *world) addGroup(t *testing.T, group string, members []string) {
 	t.Helper()
 	ctx := t.Context()
@@ -191,7 +193,8 @@ func (w *world) images(t *testing.T) []string {
 	return names
 }
 
-// connectCeph gives a test its own connection to Ceph: running rbd each time it looks for what is left would be most of its work.
+// connectCeph gives a test its own connection to Ceph: running rbd each time it looks for what is
+// left would be most of its work.
 func (w *world) connectCeph(t *testing.T) *rados.Conn {
 	t.Helper()
 	conn, err := rados.NewConnWithUser("admin")

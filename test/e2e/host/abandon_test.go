@@ -11,8 +11,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// supersededIsGivenUp: n1 is cut off in the middle of its writes and flushes, n2 takes the volume over, and n1 comes back to the network
-// with a frozen device, open, and verbs stuck in it. Nothing but abandon gets rid of that, and only with proof.
+// supersededIsGivenUp: n1 is cut off in the middle of its writes and flushes, n2 takes the volume
+// over, and n1 comes back to the network with a frozen device, open, and verbs stuck in it. Nothing
+// but abandon gets rid of that, and only with proof.
 func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v := lab.NewVolume(t, labtest.VolumeSpec{})
@@ -61,7 +62,8 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 		t.Errorf("what is left on n1: %+v", status)
 	}
 
-	// The new holder brings the old one's copy up to date: a repeated PUT is all that may be needed.
+	// The new holder brings the old one's copy up to date: a repeated PUT is all that may be
+	// needed.
 	v.LayOn(t, n2)
 	v.LayOn(t, n1)
 	took := v.WaitForPeer(t, n2)

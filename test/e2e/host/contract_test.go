@@ -24,8 +24,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// The contract of a cache's engine must run where the kernel is: this program copies itself to a host
-// and runs one test of its own there.
+// The contract of a cache's engine must run where the kernel is: this program copies itself to a
+// host and runs one test of its own there.
 const (
 	contractTest = "TestContractOnThisKernel"
 	onThisKernel = "ESCACHE_CONTRACT_ON_THIS_KERNEL"
@@ -135,7 +135,8 @@ func (h *kernelHost) reload() {
 func (h *kernelHost) Refuse(refuse bool) { h.refuse = refuse; h.reload() }
 func (h *kernelHost) Grow(bytes int64)   { h.size = bytes; h.reload() }
 
-// Engine returns the engine with its child in this process: here is no escached to be started again.
+// Engine returns the engine with its child in this process: here is no escached to be started
+// again.
 func (h *kernelHost) Engine() cache.Engine {
 	children := child.NewClient(command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
 		var out strings.Builder

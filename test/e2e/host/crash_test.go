@@ -12,10 +12,11 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// killedAtEveryCrashPoint lives a volume's life once to learn which points each verb passes. Then it lives on until each verb was killed
-// at each of its points: a verb is killed, repeated, killed at the next point it passes, and so on until it succeeds. What a repeat does
-// not pass any more, because the restarted service has done it already, waits for the next life. Another volume is written to all the
-// time.
+// killedAtEveryCrashPoint lives a volume's life once to learn which points each verb passes. Then
+// it lives on until each verb was killed at each of its points: a verb is killed, repeated, killed
+// at the next point it passes, and so on until it succeeds. What a repeat does not pass any more,
+// because the restarted service has done it already, waits for the next life. Another volume is
+// written to all the time.
 func killedAtEveryCrashPoint(t *testing.T, lab *labtest.Lab) {
 	n1 := lab.Hosts[0]
 	bystander := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib})
@@ -84,7 +85,8 @@ func must(t *testing.T, s step) {
 	}
 }
 
-// killAndRepeat kills a verb at one point after the other and then lets it succeed. It returns the points that it did not get to.
+// killAndRepeat kills a verb at one point after the other and then lets it succeed. It returns the
+// points that it did not get to.
 func killAndRepeat(t *testing.T, h *labtest.Host, s step, points []string) (notPassed []string) {
 	t.Helper()
 	for _, point := range points {

@@ -15,8 +15,8 @@ const cyclesVariable = "ESCACHE_E2E_CYCLES"
 
 const defaultCycles = 200
 
-// cyclesLeaveNothing lives the whole life of a cache over and over, one volume on each pair of hosts at the same time, and changing
-// sides in between.
+// cyclesLeaveNothing lives the whole life of a cache over and over, one volume on each pair of
+// hosts at the same time, and changing sides in between.
 func cyclesLeaveNothing(t *testing.T, lab *labtest.Lab) {
 	cycles := defaultCycles
 	if text := os.Getenv(cyclesVariable); text != "" {

@@ -15,12 +15,14 @@ const (
 	rebootLimit = 5 * time.Minute
 )
 
-// failover is the promise of the whole project: what was acknowledged survives the power loss of the host that acknowledged it, although
-// Ceph has not got any of it yet; and the host that returns is a full member again.
+// failover is the promise of the whole project: what was acknowledged survives the power loss of
+// the host that acknowledged it, although Ceph has not got any of it yet; and the host that returns
+// is a full member again.
 func failover(t *testing.T, lab *labtest.Lab, bytes int64, writing bool) {
 	n1, n2, n3 := lab.Hosts[0], lab.Hosts[1], lab.Hosts[2]
 	line := labtest.NewTimeline()
-	// Write-back starts by itself when half of a cache is dirty, so this one is larger than twice the data.
+	// Write-back starts by itself when half of a cache is dirty, so this one is larger than twice
+	// the data.
 	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 96 * mib, CacheBytes: 2*bytes + 32*mib})
 	v.Lay(t)
 	line.Mark("replicas on n1 and n2")

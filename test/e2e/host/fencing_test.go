@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// noticeLimit is how long DRBD takes to notice a silent peer (its own limits are 2 s), on a machine that may be busy.
+// noticeLimit is how long DRBD takes to notice a silent peer (its own limits are 2 s), on a machine
+// that may be busy.
 const noticeLimit = time.Minute
 
 func frozen(s escache.VolumeStatus) bool { return s.IOSuspended }
@@ -79,8 +80,8 @@ func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	t.Logf("slowest write, through the loss of the peer: %s", acks.Slowest())
 }
 
-// staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the only replica there is, and must not
-// be used.
+// staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the
+// only replica there is, and must not be used.
 func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v := lab.NewVolume(t, labtest.VolumeSpec{})
@@ -103,7 +104,8 @@ func staleReplicaIsNotPromoted(t *testing.T, lab *labtest.Lab) {
 	refused(t, v, n2, v.NextEpoch(t, n2), escache.CodeOutdated, escache.CodeFencingRefused)
 	mustNotBeAssembled(t, v, n2)
 
-	// Once more, with nobody to ask when it boots: it comes up, and is marked as soon as there is an answer.
+	// Once more, with nobody to ask when it boots: it comes up, and is marked as soon as there is
+	// an answer.
 	lab.PowerOff(t, n2)
 	lab.Cut(t, n2)
 	lab.PowerOn(t, n2)

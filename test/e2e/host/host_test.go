@@ -1,6 +1,7 @@
 //go:build e2e
 
-// Package host tests escached on the real kernels of three hosts with a real Ceph. It runs inside a lab: `lab run -- host.test`.
+// Package host tests escached on the real kernels of three hosts with a real Ceph. It runs inside a
+// lab: `lab run -- host.test`.
 package host
 
 import (
@@ -9,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// TestHosts runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it
-// broke and leaves nothing on the hosts, which is checked after each.
+// TestHosts runs everything in one lab, one after the other, because most of it breaks the lab on
+// purpose. Each test puts right what it broke and leaves nothing on the hosts, which is checked
+// after each.
 func TestHosts(t *testing.T) {
 	lab := labtest.Open(t)
 	tests := []struct {

@@ -10,9 +10,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// smallAndIdle looks at an escached with a connected volume to which nothing happens. What CPU time means on an emulated host depends on
-// what else its machine does, so doing nothing is compared with doing something in the same run: being asked for its status ten
-// times for each second.
+// smallAndIdle looks at an escached with a connected volume to which nothing happens. What CPU time
+// means on an emulated host depends on what else its machine does, so doing nothing is compared
+// with doing something in the same run: being asked for its status ten times for each second.
 func smallAndIdle(t *testing.T, lab *labtest.Lab) {
 	const (
 		look        = 30 * time.Second
@@ -46,8 +46,8 @@ func smallAndIdle(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n1)
 }
 
-// pollsStartNothing counts the processes of the whole host while it is asked what callers ask all the time: starting one takes seconds on a
-// host that is short of CPU.
+// pollsStartNothing counts the processes of the whole host while it is asked what callers ask all
+// the time: starting one takes seconds on a host that is short of CPU.
 func pollsStartNothing(t *testing.T, lab *labtest.Lab) {
 	const polls = 50
 	n1 := lab.Hosts[0]

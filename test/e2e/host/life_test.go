@@ -26,8 +26,8 @@ const (
 	hold, release, resize             = "hold", "release", "resize"
 )
 
-// belongs says which steps a connected volume's life has when others are wanted: a hold must be released, and only what drains can stop
-// to.
+// belongs says which steps a connected volume's life has when others are wanted: a hold must be
+// released, and only what drains can stop to.
 func belongs(name string, wanted func(name string) bool) bool {
 	switch name {
 	case connect, flush, stop:
@@ -42,7 +42,8 @@ func belongs(name string, wanted func(name string) bool) bool {
 
 const growth = 4 * mib
 
-// life is that of one volume on the first two hosts, with data written whenever it is connected, so that each verb has something to lose.
+// life is that of one volume on the first two hosts, with data written whenever it is connected, so
+// that each verb has something to lose.
 type life struct {
 	t    *testing.T
 	v    *labtest.Volume
@@ -50,8 +51,8 @@ type life struct {
 	acks labtest.Acks
 }
 
-// live makes an image, takes it through the steps that are wanted and those that they need, and looks whether Ceph has everything in the
-// end.
+// live makes an image, takes it through the steps that are wanted and those that they need, and
+// looks whether Ceph has everything in the end.
 func live(t *testing.T, lab *labtest.Lab, wanted func(name string) bool, do func(step)) {
 	t.Helper()
 	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib})

@@ -10,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// redundancyComesBackOnTheThirdHost: n2 is lost while a writer runs on n1; n3 takes n2's place without a pause; then n1 is lost too, and n3
-// has every write that was ever acknowledged. Before n3 is there, n2 returns and calls at the port it remembers.
+// redundancyComesBackOnTheThirdHost: n2 is lost while a writer runs on n1; n3 takes n2's place
+// without a pause; then n1 is lost too, and n3 has every write that was ever acknowledged. Before
+// n3 is there, n2 returns and calls at the port it remembers.
 func redundancyComesBackOnTheThirdHost(t *testing.T, lab *labtest.Lab) {
 	n1, n2, n3 := lab.Hosts[0], lab.Hosts[1], lab.Hosts[2]
 	line := labtest.NewTimeline()

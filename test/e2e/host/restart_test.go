@@ -11,9 +11,10 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// restartIsNotNoticed kills escached under a writer again and again. Its start costs CPU on an emulated host with one core, and that is
-// all it may cost: in the same run the writer is measured while other commands of the same weight run. A stall that a restart causes is
-// there at each restart, and one that a busy machine causes is not, so medians are compared.
+// restartIsNotNoticed kills escached under a writer again and again. Its start costs CPU on an
+// emulated host with one core, and that is all it may cost: in the same run the writer is measured
+// while other commands of the same weight run. A stall that a restart causes is there at each
+// restart, and one that a busy machine causes is not, so medians are compared.
 func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	const restarts = 5
 	n1 := lab.Hosts[0]
@@ -41,7 +42,8 @@ func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n1)
 }
 
-// slowest does something to a host again and again, and returns the median of how long the slowest write took each time.
+// slowest does something to a host again and again, and returns the median of how long the slowest
+// write took each time.
 func slowest(t *testing.T, writer *labtest.Writer, times int, do func()) time.Duration {
 	t.Helper()
 	var each []time.Duration

@@ -11,8 +11,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// metadataAt is where dm-writecache's superblock and entries begin, behind escached's own header: in
-// blocks of 4 KiB, as dd counts.
+// metadataAt is where dm-writecache's superblock and entries begin, behind escached's own header:
+// in blocks of 4 KiB, as dd counts.
 const metadataAt = cache.HeaderBytes / cache.BlockBytes
 
 var (
@@ -22,7 +22,8 @@ var (
 	superblockIsZero  = fmt.Sprintf("dd if=%%[1]s bs=4096 skip=%d count=1 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c", metadataAt)
 )
 
-// onBoth runs a script on both replicas' disks, below DRBD: what a firmware bug or a careless operator does.
+// onBoth runs a script on both replicas' disks, below DRBD: what a firmware bug or a careless
+// operator does.
 func onBoth(t *testing.T, v *labtest.Volume, script string) {
 	t.Helper()
 	for _, h := range v.Hosts {

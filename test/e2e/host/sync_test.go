@@ -13,8 +13,9 @@ import (
 // mkfs makes filesystems that write nothing by themselves afterwards.
 var mkfs = map[string]string{"ext4": "mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0", "xfs": "mkfs.xfs -q"}
 
-// syncedFileSurvives has a host lose its power in the very moment in which an fsync of a file has returned. Filesystems end it with one
-// block that the device has to make stable before it answers (FUA), not with a flush as a program does that writes to the device itself.
+// syncedFileSurvives has a host lose its power in the very moment in which an fsync of a file has
+// returned. Filesystems end it with one block that the device has to make stable before it answers
+// (FUA), not with a flush as a program does that writes to the device itself.
 func syncedFileSurvives(t *testing.T, lab *labtest.Lab, filesystem string) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 512 * mib, CacheBytes: 128 * mib})
@@ -24,12 +25,13 @@ func syncedFileSurvives(t *testing.T, lab *labtest.Lab, filesystem string) {
 	n1.Shell(t, fmt.Sprintf("%s %s && mkdir -p %s && mount -t %s %s %s && dd if=/dev/urandom of=/run/file bs=64k count=16 2>/dev/null",
 		mkfs[filesystem], before.Device, at, filesystem, before.Device, at))
 	sum := n1.Shell(t, "sha1sum < /run/file")
-	// Nothing else is on its way that would make the last block stable, and none has a place in the cache: overwriting one that has needs
-	// no new note of where it lies.
+	// Nothing else is on its way that would make the last block stable, and none has a place in the
+	// cache: overwriting one that has needs no new note of where it lies.
 	n1.Shell(t, "sync && sleep 3")
 	v.Flush(t, n1)
 
-	// The kernel's own record of what is in the cache, right after an fsync and much later: nothing may have been missing.
+	// The kernel's own record of what is in the cache, right after an fsync and much later: nothing
+	// may have been missing.
 	n1.Shell(t, fmt.Sprintf("record() { dd if=/dev/drbd%d of=$1 bs=4k skip=%d count=512 iflag=direct 2>/dev/null; }\n"+
 		"dd if=/run/file of=%s/first bs=64k conv=fsync 2>/dev/null && record /run/then && sleep 3 && record /run/later && "+
 		"cmp /run/then /run/later && rm /run/then /run/later", v.Minor, metadataAt, at))

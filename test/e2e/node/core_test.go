@@ -13,7 +13,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// TestCore is the main job once, in one go: a claim becomes a running pod, the pod moves, its host loses power, the volume is deleted.
+// TestCore is the main job once, in one go: a claim becomes a running pod, the pod moves, its host
+// loses power, the volume is deleted.
 func TestCore(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
@@ -78,7 +79,8 @@ func (w *world) without(node string) []string {
 
 const outOfService = "node.kubernetes.io/out-of-service"
 
-// losePower takes a host's power away, says so to Kubernetes as an operator does, and returns when its pod is gone.
+// losePower takes a host's power away, says so to Kubernetes as an operator does, and returns when
+// its pod is gone.
 func (w *world) losePower(t *testing.T, node, pod string) {
 	t.Helper()
 	check(t, w.lab.PowerOff(t.Context(), node))
@@ -104,8 +106,8 @@ func (w *world) powerOn(t *testing.T, node string) {
 	w.kubectl(t, "wait", "--for=condition=Ready", "node/"+node, fmt.Sprintf("--timeout=%s", podTime))
 }
 
-// nothingLeft waits until neither Kubernetes nor Ceph nor a host knows of any volume: what Ceph keeps in its trash is emptied in the
-// background.
+// nothingLeft waits until neither Kubernetes nor Ceph nor a host knows of any volume: what Ceph
+// keeps in its trash is emptied in the background.
 func (w *world) nothingLeft(t *testing.T) {
 	t.Helper()
 	hosts := labtest.Open(t).Hosts

@@ -22,7 +22,8 @@ import (
 // outOfServiceSince is on a Node whose out-of-service taint is csi-controller's own.
 const outOfServiceSince = "escache.io/out-of-service-since"
 
-// deployment runs a script in one pod, wherever Kubernetes puts it, and again elsewhere when it is gone.
+// deployment runs a script in one pod, wherever Kubernetes puts it, and again elsewhere when it is
+// gone.
 func (w *world) deployment(t *testing.T, name, claim, script string) {
 	t.Helper()
 	quoted, err := json.Marshal(script)
@@ -51,7 +52,8 @@ spec:
 `, name, namespace, image, quoted, claim))
 }
 
-// podOf waits until a deployment's pod is ready on a node other than that one, and returns its name and node.
+// podOf waits until a deployment's pod is ready on a node other than that one, and returns its name
+// and node.
 func (w *world) podOf(t *testing.T, deployment, not string) (pod, node string) {
 	t.Helper()
 	took := labtest.WaitForCommand(t, "a pod of "+deployment+" is ready", podTime, func(ctx context.Context) error {
@@ -82,7 +84,8 @@ func (w *world) get(ctx context.Context, into any, args ...string) error {
 	return json.Unmarshal([]byte(text), into)
 }
 
-// isTainted says whether a node has csi-controller's own out-of-service taint. One of the two signs alone is an error.
+// isTainted says whether a node has csi-controller's own out-of-service taint. One of the two signs
+// alone is an error.
 func (w *world) isTainted(ctx context.Context, node string) (bool, error) {
 	var n corev1.Node
 	if err := w.get(ctx, &n, "node", node); err != nil {
@@ -98,7 +101,8 @@ func (w *world) isTainted(ctx context.Context, node string) (bool, error) {
 	return has, nil
 }
 
-// tainted: nobody but csi-controller does anything between the loss of the host and the pod that runs elsewhere with its data.
+// tainted: nobody but csi-controller does anything between the loss of the host and the pod that
+// runs elsewhere with its data.
 func tainted(t *testing.T, w *world) {
 	volume := w.claim(t, "dead", "e2e-node-ext4", "Filesystem", "256Mi")
 	w.deployment(t, "dead", "dead", writingOn)

@@ -21,14 +21,17 @@ import (
 
 const (
 	crowdName = "crowd"
-	// crowdAcks is a directory of the host in which each pod of the crowd notes what its volume has acknowledged, and a write that failed.
+	// crowdAcks is a directory of the host in which each pod of the crowd notes what its volume has
+	// acknowledged, and a write that failed.
 	crowdAcks = "/run/e2e-acks"
-	// crowdMiB is what each pod makes dirty at once; below the mark from which a cache of 64 MiB writes back by itself.
+	// crowdMiB is what each pod makes dirty at once; below the mark from which a cache of 64 MiB
+	// writes back by itself.
 	crowdMiB = 12
 )
 
-// crowdWriter counts in its volume, each count synced before it is noted outside; it goes on where it was after a move. Whoever reads a
-// count finds one that is whole. A write that fails is noted before the container ends.
+// crowdWriter counts in its volume, each count synced before it is noted outside; it goes on where
+// it was after a move. Whoever reads a count finds one that is whole. A write that fails is noted
+// before the container ends.
 const crowdWriter = `trap 'exit 0' TERM
 n=$(cat /data/n 2>/dev/null || echo 0)
 while dd if=/dev/zero of=/data/block bs=4k count=4 conv=fsync 2>/dev/null &&
@@ -87,7 +90,8 @@ type round struct {
 	late, refused                         int // unstages that had to be repeated
 }
 
-// TestEvacuate empties a host of pods that write, once as it is and once after `kubectl escache evacuate`, and prints what each took.
+// TestEvacuate empties a host of pods that write, once as it is and once after `kubectl escache
+// evacuate`, and prints what each took.
 func TestEvacuate(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
@@ -110,7 +114,8 @@ func TestEvacuate(t *testing.T) {
 		rounds = append(rounds, c.empty(t, evacuate))
 	}
 	c.print(rounds[0], rounds[1])
-	// Seconds say more of the machine than of the driver; that nothing is left to write does not depend on it.
+	// Seconds say more of the machine than of the driver; that nothing is left to write does not
+	// depend on it.
 	if plain, evacuated := rounds[0].written, rounds[1].written; plain < int64(c.pods)*crowdMiB<<20 || evacuated != 0 {
 		t.Errorf("%d bytes were written back while the pods left, and %d after the evacuation", plain, evacuated)
 	}
@@ -270,7 +275,8 @@ func (c *crowd) acks(t *testing.T, host string) map[string]int {
 	return noted
 }
 
-// nothingLost compares what the pods have now with what was acknowledged to them on the host, and looks for writes that failed.
+// nothingLost compares what the pods have now with what was acknowledged to them on the host, and
+// looks for writes that failed.
 func (c *crowd) nothingLost(t *testing.T, sums []string) {
 	t.Helper()
 	acks := c.acks(t, c.host)

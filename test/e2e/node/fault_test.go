@@ -62,8 +62,8 @@ func redundant(v *v1alpha1.CacheVolume, want metav1.ConditionStatus) error {
 	return nil
 }
 
-// redundant waits until both copies of a volume count: a link that broke on a busy machine leaves one for some seconds, and what is lost
-// with the host that has it cannot be had elsewhere.
+// redundant waits until both copies of a volume count: a link that broke on a busy machine leaves
+// one for some seconds, and what is lost with the host that has it cannot be had elsewhere.
 func (w *world) redundant(t *testing.T, name string) {
 	t.Helper()
 	labtest.WaitForCommand(t, "volume "+name+" is redundant", commandTime, func(ctx context.Context) error {
@@ -106,7 +106,8 @@ func lostReplica(t *testing.T, w *world) {
 		}
 		return err
 	})
-	// DRBD itself needs up to three seconds to notice; these two look through kubectl, which takes its time too.
+	// DRBD itself needs up to three seconds to notice; these two look through kubectl, which takes
+	// its time too.
 	t.Logf("told %s after the cut", told)
 	labtest.WaitForCommand(t, "the peer is on record as outdated", commandTime, func(ctx context.Context) error {
 		v, err := w.read(ctx, name)
@@ -183,8 +184,9 @@ func frozenWithoutAPI(t *testing.T, w *world) {
 	w.removePod(t, "frozen", name)
 }
 
-// completed counts the writes that the one volume of a host has answered since it was connected. The kernel says so without touching the
-// filesystem: there whoever reads may hang with the writer while I/O is frozen.
+// completed counts the writes that the one volume of a host has answered since it was connected.
+// The kernel says so without touching the filesystem: there whoever reads may hang with the writer
+// while I/O is frozen.
 func (w *world) completed(t *testing.T, node string) int {
 	t.Helper()
 	var n int
@@ -250,8 +252,8 @@ func idle(t *testing.T, w *world) {
 	}
 }
 
-// takenOver cuts a host off while its pod writes, has another host take the volume over, and lets the first one come back: it must get rid
-// of what is frozen there by itself, without a reboot.
+// takenOver cuts a host off while its pod writes, has another host take the volume over, and lets
+// the first one come back: it must get rid of what is frozen there by itself, without a reboot.
 func takenOver(t *testing.T, w *world) {
 	name := w.claim(t, "taken", "e2e-node-ext4", "Filesystem", "256Mi")
 	old := w.volume(t, name).Spec.Replicas[0]

@@ -23,7 +23,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// TestFlush has operators flush and drain volumes in use, and breaks what it can in the middle of it.
+// TestFlush has operators flush and drain volumes in use, and breaks what it can in the middle of
+// it.
 func TestFlush(t *testing.T) {
 	w := open(t)
 	tests := []struct {
@@ -91,7 +92,8 @@ func (b *busy) begin(t *testing.T, flags ...string) string {
 	return found[1]
 }
 
-// beginSlowly has Ceph take little at a time, and returns when the drain has written some of it back and not all.
+// beginSlowly has Ceph take little at a time, and returns when the drain has written some of it
+// back and not all.
 func (b *busy) beginSlowly(t *testing.T) (flush string) {
 	t.Helper()
 	check(t, b.lab.Cut(t.Context(), b.host, labclient.Cut{From: labclient.CutCeph, Slow: true}))
@@ -148,7 +150,8 @@ func says(text string) func(*v1alpha1.CacheFlush) error {
 	}
 }
 
-// staysClean looks again and again whether anything is dirty on the volume's host while the pod writes.
+// staysClean looks again and again whether anything is dirty on the volume's host while the pod
+// writes.
 func (b *busy) staysClean(t *testing.T) {
 	t.Helper()
 	from := b.count(t, b.name)
@@ -184,7 +187,8 @@ func (b *busy) writesBack(t *testing.T) {
 	})
 }
 
-// keptAll moves the pod, once more to a host without a copy, and compares: what that one reads comes from Ceph.
+// keptAll moves the pod, once more to a host without a copy, and compares: what that one reads
+// comes from Ceph.
 func (b *busy) keptAll(t *testing.T) {
 	t.Helper()
 	b.same(t, b.name, b.sums)
@@ -239,7 +243,8 @@ func cancelled(t *testing.T, w *world) {
 	flush := b.beginSlowly(t)
 	begin := time.Now()
 	w.kubectl(t, "delete", "cacheflush", flush, "--wait=false")
-	// The kernel cannot be called back from a flush that it has begun: until Ceph has taken that, the object stays and says so.
+	// The kernel cannot be called back from a flush that it has begun: until Ceph has taken that,
+	// the object stays and says so.
 	for time.Since(begin) < 15*time.Second {
 		f, err := w.cacheFlush(t.Context(), flush)
 		if err != nil {

@@ -37,8 +37,9 @@ func (h histogram) quantile(share float64) float64 {
 	return math.NaN()
 }
 
-// unstages are all calls of NodeUnstageVolume on the host that ended well, how many were out of time and are repeated, as on a host with
-// too little processor for its pods, and how many were refused.
+// unstages are all calls of NodeUnstageVolume on the host that ended well, how many were out of
+// time and are repeated, as on a host with too little processor for its pods, and how many were
+// refused.
 func (c *crowd) unstages(t *testing.T) (h histogram, late, refused int) {
 	t.Helper()
 	h = histogram{}

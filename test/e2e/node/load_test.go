@@ -40,7 +40,8 @@ func together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// TestManyPods starts 50 pods with a volume each on three hosts at once, and takes them away again at once.
+// TestManyPods starts 50 pods with a volume each on three hosts at once, and takes them away again
+// at once.
 func TestManyPods(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
@@ -56,7 +57,8 @@ func TestManyPods(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	w.apply(t, objects.String())
-	// One program waits for all of them: fifty would take from the API server what the pods need of it.
+	// One program waits for all of them: fifty would take from the API server what the pods need of
+	// it.
 	out, err := w.try(ctx, "", "-n", namespace, "wait", "pod", "--all", "--for=condition=Ready", fmt.Sprintf("--timeout=%s", manyTime))
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, w.kubectl(t, "get", "cachevolumes", "-o", "wide"))
@@ -84,7 +86,8 @@ func TestManyPods(t *testing.T) {
 	t.Logf("nothing is left after %s", time.Since(begin))
 }
 
-// readyAfter returns how long each pod took from its creation until it was ready, the shortest first; Kubernetes writes whole seconds.
+// readyAfter returns how long each pod took from its creation until it was ready, the shortest
+// first; Kubernetes writes whole seconds.
 func (w *world) readyAfter(t *testing.T) []time.Duration {
 	t.Helper()
 	var pods corev1.PodList
@@ -111,7 +114,8 @@ type traveller struct {
 	there, away  []time.Duration
 }
 
-// TestMoves takes volumes around the three hosts, 100 moves in all, and counts what the hosts' services hold on to.
+// TestMoves takes volumes around the three hosts, 100 moves in all, and counts what the hosts'
+// services hold on to.
 func TestMoves(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
@@ -145,7 +149,8 @@ func TestMoves(t *testing.T) {
 	w.nothingLeft(t)
 }
 
-// travel takes all of them to so many further hosts, side by side. On each, the pod finds what the one before it wrote.
+// travel takes all of them to so many further hosts, side by side. On each, the pod finds what the
+// one before it wrote.
 func (w *world) travel(t *testing.T, all []*traveller, trips int) {
 	t.Helper()
 	t.Run("travel", func(t *testing.T) {

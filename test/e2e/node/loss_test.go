@@ -124,7 +124,8 @@ func (b *busy) isOnRecord(t *testing.T, reason string, lostAt time.Time) {
 	check(t, err)
 }
 
-// refused: Ceph answers writes with errors. The cache keeps what it has, says so, and its host keeps the volume until Ceph has everything.
+// refused: Ceph answers writes with errors. The cache keeps what it has, says so, and its host
+// keeps the volume until Ceph has everything.
 func refused(t *testing.T, w *world) {
 	b := w.busy(t, "refused", writingOn)
 	b.bothCurrent(t)
@@ -188,8 +189,8 @@ func refused(t *testing.T, w *world) {
 	b.removePod(t, b.name, b.volume)
 }
 
-// deadDiskOnRecord: the peer has caught up, nobody has taken it off the outdated ones yet, and the primary's own disk dies. Left so, the record
-// would take the dead copy for the current one.
+// deadDiskOnRecord: the peer has caught up, nobody has taken it off the outdated ones yet, and the
+// primary's own disk dies. Left so, the record would take the dead copy for the current one.
 func deadDiskOnRecord(t *testing.T, w *world) {
 	b := w.busy(t, "disk", writingOn)
 	b.bothCurrent(t)

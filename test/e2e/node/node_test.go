@@ -1,12 +1,14 @@
 //go:build e2e
 
-// Package node tests csi-node where it belongs: on hosts with real kernels, beside a real escached, a real kubelet and a real Ceph. It runs
-// inside a lab with the driver: `lab up --driver`, `lab run -- node.test`.
+// Package node tests csi-node where it belongs: on hosts with real kernels, beside a real escached,
+// a real kubelet and a real Ceph. It runs inside a lab with the driver: `lab up --driver`, `lab run
+// -- node.test`.
 package node
 
 import "testing"
 
-// TestNode runs everything in one lab, one after the other, because most of it breaks the lab on purpose. Each test puts right what it broke.
+// TestNode runs everything in one lab, one after the other, because most of it breaks the lab on
+// purpose. Each test puts right what it broke.
 func TestNode(t *testing.T) {
 	w := open(t)
 	tests := []struct {

@@ -24,8 +24,8 @@ import (
 // operatorTime bounds one command of an operator that waits for caches.
 const operatorTime = 12 * time.Minute
 
-// escache runs `kubectl escache`, as an operator does: kubectl finds the plugin beside these tests. It returns what it said, and its exit
-// code.
+// escache runs `kubectl escache`, as an operator does: kubectl finds the plugin beside these tests.
+// It returns what it said, and its exit code.
 func (w *world) escache(t *testing.T, args ...string) (said string, code int) {
 	t.Helper()
 	return w.escacheTyped(t, "", args...)
@@ -71,8 +71,8 @@ func (w *world) cacheFlush(ctx context.Context, name string) (*v1alpha1.CacheFlu
 	return f, json.Unmarshal([]byte(text), f)
 }
 
-// kernelDirty is what the caches of a host hold that Ceph has not, as its kernel counts it: blocks of 4 KiB that are neither free nor
-// belong to a cache that is being made.
+// kernelDirty is what the caches of a host hold that Ceph has not, as its kernel counts it: blocks
+// of 4 KiB that are neither free nor belong to a cache that is being made.
 func (w *world) kernelDirty(t *testing.T, node string) (bytes int64, caches int) {
 	t.Helper()
 	for line := range strings.Lines(w.shell(t, node, "dmsetup status --noflush --target writecache")) {

@@ -18,8 +18,9 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// TestRecovery has csi-controller bring volumes back after the loss of hosts and copies, and of Ceph's good will. Each test has the flags of
-// csi-controller that it needs: most of this is off by default.
+// TestRecovery has csi-controller bring volumes back after the loss of hosts and copies, and of
+// Ceph's good will. Each test has the flags of csi-controller that it needs: most of this is off by
+// default.
 func TestRecovery(t *testing.T) {
 	w := open(t)
 	tests := []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// writing ends, and its pod with it, at the first write that fails. Whoever reads the count finds one that is whole; that everything below
-// it is on disk is known.
+// writing ends, and its pod with it, at the first write that fails. Whoever reads the count finds
+// one that is whole; that everything below it is on disk is known.
 const writing = `n=0
 while dd if=/dev/zero of=/data/block bs=4k count=16 conv=fsync 2>/dev/null &&
   echo $((n=n+1)) > /data/new && sync /data/new && mv /data/new /data/n && sync /data; do sleep 0.1; done
@@ -102,7 +102,8 @@ func restarts(t *testing.T, w *world) {
 
 const crashDir = "/run/escache-crashpoints"
 
-// killedAtEveryStep has csi-node kill itself at each crash point while a pod comes and goes: each time the pod runs in the end, with its data.
+// killedAtEveryStep has csi-node kill itself at each crash point while a pod comes and goes: each
+// time the pod runs in the end, with its data.
 func killedAtEveryStep(t *testing.T, w *world) {
 	node := w.nodes[1]
 	w.shell(t, node, "mkdir -p "+crashDir+"; rm -f "+crashDir+"/*")
@@ -145,7 +146,8 @@ func killedAtEveryStep(t *testing.T, w *world) {
 	}
 }
 
-// reboot takes a host's power away under a writer. The pod's object stays, so the kubelet starts it again, which needs the volume staged anew.
+// reboot takes a host's power away under a writer. The pod's object stays, so the kubelet starts it
+// again, which needs the volume staged anew.
 func reboot(t *testing.T, w *world) {
 	volume := w.claim(t, "power", "e2e-node-ext4", "Filesystem", "256Mi")
 	node := w.nodes[0]
@@ -155,7 +157,8 @@ func reboot(t *testing.T, w *world) {
 	begin := time.Now()
 	check(t, w.lab.PowerOn(t.Context(), node))
 	t.Logf("%s is on again after %s", node, time.Since(begin))
-	// A pod that is never restarted has failed with its host; another one takes its place on the same host, as a controller would do.
+	// A pod that is never restarted has failed with its host; another one takes its place on the
+	// same host, as a controller would do.
 	w.kubectl(t, "delete", "pod", "power", "--grace-period=0", "--force", "--wait=false")
 	labtest.WaitForCommand(t, "the old pod is gone", podTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "pod", "-o", "name")

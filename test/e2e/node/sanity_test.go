@@ -30,7 +30,8 @@ const sanityTime = 25 * time.Minute
 // managementAddress is where the lab's hosts reach what runs beside them.
 const managementAddress = "10.78.0.1"
 
-// sanity runs csi-sanity on a host: its node calls go to the csi-node there, its controller calls to the leading csi-controller.
+// sanity runs csi-sanity on a host: its node calls go to the csi-node there, its controller calls
+// to the leading csi-controller.
 func sanity(t *testing.T, w *world) {
 	node := w.nodes[0]
 	socket := leader(t)
@@ -63,7 +64,8 @@ func sanity(t *testing.T, w *world) {
 	}
 }
 
-// discard removes volumes that a failed run has left attached: csi-sanity forgets those whose attachment failed.
+// discard removes volumes that a failed run has left attached: csi-sanity forgets those whose
+// attachment failed.
 func (w *world) discard(t *testing.T, socket string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)

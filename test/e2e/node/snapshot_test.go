@@ -12,14 +12,15 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// inTurn writes a number to one file and then to another, each with fsync, and goes on with the next number: at any moment the first file is
-// at most one ahead of the second. A write that fails ends the pod. It rests in between: starting programs is most of what an emulated
-// processor has to do here.
+// inTurn writes a number to one file and then to another, each with fsync, and goes on with the
+// next number: at any moment the first file is at most one ahead of the second. A write that fails
+// ends the pod. It rests in between: starting programs is most of what an emulated processor has to
+// do here.
 const inTurn = `i=0; while true; do i=$((i+1)); for f in a b; do printf '%09d' $i | dd of=/data/$f conv=notrunc,fsync 2>/dev/null || exit 1; done
 sleep 0.3; done`
 
-// snapshots of a volume under constant writes have all that was acknowledged before they were asked for, and nothing out of order; volumes
-// made of them live on when snapshot and source are gone.
+// snapshots of a volume under constant writes have all that was acknowledged before they were asked
+// for, and nothing out of order; volumes made of them live on when snapshot and source are gone.
 func snapshots(t *testing.T, w *world) {
 	for _, kind := range []string{"ext4", "xfs"} {
 		t.Run(kind, func(t *testing.T) { w.snapshotsOf(t, kind) })
@@ -85,7 +86,8 @@ spec:
 		clones[snapshot] = w.volumeOf(t, snapshot)
 	}
 
-	// The snapshots go while the source is in use and they have clones; the clones keep what they have.
+	// The snapshots go while the source is in use and they have clones; the clones keep what they
+	// have.
 	w.kubectl(t, "delete", "volumesnapshot", taken[0], taken[1], "--timeout=120s")
 	if left := w.rbd(t, "snap", "ls", "rbd/escache-"+volume); left != "" {
 		t.Errorf("the image has snapshots: %s", left)

@@ -59,7 +59,8 @@ func (w *world) spent(t *testing.T, node, method string) time.Duration {
 func TestTimes(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
-	// Room for the most that a round makes dirty, below the mark from which the cache writes back by itself.
+	// Room for the most that a round makes dirty, below the mark from which the cache writes back
+	// by itself.
 	w.apply(t, w.class("times", "Immediate", "256Mi", "ext4"))
 	rounds := number(t, "ESCACHE_E2E_ROUNDS", 3)
 	var s times

@@ -25,7 +25,8 @@ const (
 	group     = "e2e-node"
 	image     = "lab.escache.io/busybox:1"
 
-	// podTime bounds getting a pod to run on emulated hosts that share two processors with everything else.
+	// podTime bounds getting a pod to run on emulated hosts that share two processors with
+	// everything else.
 	podTime     = 4 * time.Minute
 	commandTime = 2 * time.Minute
 )
@@ -201,7 +202,8 @@ func (w *world) in(t *testing.T, pod, script string) string {
 	return w.kubectl(t, "exec", pod, "--", "sh", "-c", script)
 }
 
-// removePod deletes a pod and waits until the volume is attached nowhere. It returns how long both took.
+// removePod deletes a pod and waits until the volume is attached nowhere. It returns how long both
+// took.
 func (w *world) removePod(t *testing.T, pod, volume string) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -227,7 +229,8 @@ func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
 	return v
 }
 
-// cleanUp removes pods and claims, and waits until no volume is left. After a failure it keeps the logs.
+// cleanUp removes pods and claims, and waits until no volume is left. After a failure it keeps the
+// logs.
 func (w *world) cleanUp(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	if t.Failed() {

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package nodeapi shows csi-node's way to the Kubernetes API on a real API server with the project's CRDs: records, conditions, Events, the
-// arbiter's compare-and-swap, and what an idle csi-node costs.
+// Package nodeapi shows csi-node's way to the Kubernetes API on a real API server with the
+// project's CRDs: records, conditions, Events, the arbiter's compare-and-swap, and what an idle
+// csi-node costs.
 package nodeapi
 
 import (
@@ -174,7 +175,8 @@ func repeatedGrant(t *testing.T, w *world) {
 	}
 }
 
-// rivals: the attached node asks to go on alone while a take-over by the other node is being written.
+// rivals: the attached node asks to go on alone while a take-over by the other node is being
+// written.
 func rivals(t *testing.T, w *world) {
 	both := 0
 	for i := range 20 {
@@ -224,7 +226,8 @@ func label(t *testing.T, w *world) {
 	}
 }
 
-// idle runs the binary beside the API server and a played escached without volumes, and reads what it takes.
+// idle runs the binary beside the API server and a played escached without volumes, and reads what
+// it takes.
 func idle(t *testing.T, w *world) {
 	dir, err := os.MkdirTemp("", "idle") //nolint:usetesting // short: a socket's path is bounded
 	check(t, err)

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// inBrowser looks at the page as Chromium shows it: its script has to get through the page's own policy, and see when it is stale.
-// ESCACHE_SCREENS=DIR keeps pictures of it.
+// inBrowser looks at the page as Chromium shows it: its script has to get through the page's own
+// policy, and see when it is stale. ESCACHE_SCREENS=DIR keeps pictures of it.
 func (w *world) inBrowser(t *testing.T, address, token string) {
 	target, err := url.Parse(address)
 	must(t, err)

@@ -28,7 +28,8 @@ import (
 	"github.com/escache/escache-csi/test/kubetest"
 )
 
-// thePage has the web page served by csi-controller itself, with the chart's rights, on a replica that does not lead.
+// thePage has the web page served by csi-controller itself, with the chart's rights, on a replica
+// that does not lead.
 func (w *world) thePage(t *testing.T) {
 	account := w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true")
 	address, metrics := w.standby(t, account)
@@ -63,13 +64,15 @@ func (w *world) thePage(t *testing.T) {
 	}
 	w.inBrowser(t, address, token("viewer"))
 
-	// What alerts ask csi-controller for is there before anything happens, so that the first time counts, and under that very name.
+	// What alerts ask csi-controller for is there before anything happens, so that the first time
+	// counts, and under that very name.
 	_, text := fetch(t, metrics, "")
 	says(t, text, `leader_election_master_status{name="escache-csi-controller"} 0`,
 		`escache_controller_ceph_call_seconds_count{operation="blocklist_add",result="ok"} 0`)
 }
 
-// standby starts csi-controller, which never leads since somebody else has the lease, and returns the addresses of its page and metrics.
+// standby starts csi-controller, which never leads since somebody else has the lease, and returns
+// the addresses of its page and metrics.
 func (w *world) standby(t *testing.T, account kubetest.Account) (page, metrics string) {
 	t.Helper()
 	must(t, w.api.Create(t.Context(), &coordinationv1.Lease{

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// onTerminal looks at what a person sees: kubectl-escache, as the binary it is, in windows of several sizes.
+// onTerminal looks at what a person sees: kubectl-escache, as the binary it is, in windows of
+// several sizes.
 func (w *world) onTerminal(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "kubectl-escache")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/kubectl-escache")

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package operators shows what operators use, against a real Kubernetes API server: kubectl-escache and the controllers of
-// CacheFlush and NodeGroup behind it. The hosts are played: they speak the escache HTTP API and have no disks behind it.
+// Package operators shows what operators use, against a real Kubernetes API server: kubectl-escache
+// and the controllers of CacheFlush and NodeGroup behind it. The hosts are played: they speak the
+// escache HTTP API and have no disks behind it.
 package operators
 
 import (
@@ -134,7 +135,8 @@ func (w *world) retire() {
 	<-w.ended
 }
 
-// attach makes a claim in namespace shop, bound to a volume that is connected on a node with so much dirty.
+// attach makes a claim in namespace shop, bound to a volume that is connected on a node with so
+// much dirty.
 func (w *world) attach(t *testing.T, name, node string, dirty int64) {
 	t.Helper()
 	partner := "n3"

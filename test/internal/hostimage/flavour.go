@@ -9,12 +9,14 @@ import (
 	"strconv"
 )
 
-// Flavour says what a kind of host consists of. A flavour for more than plain hosts is Base with things added.
+// Flavour says what a kind of host consists of. A flavour for more than plain hosts is Base with
+// things added.
 type Flavour struct {
 	Name string
 	// Packages are Debian packages; what they depend on is unpacked too.
 	Packages []string
-	// Files are paths or globs in the unpacked packages that go into the image, each with the shared libraries it needs.
+	// Files are paths or globs in the unpacked packages that go into the image, each with the
+	// shared libraries it needs.
 	Files []string
 	// Modules are kernel modules, put in with those they depend on.
 	Modules []string
@@ -79,7 +81,8 @@ func Base() Flavour {
 	}
 }
 
-// key identifies the image but for the versions of its packages and the contents of its extra files.
+// key identifies the image but for the versions of its packages and the contents of its extra
+// files.
 func (f *Flavour) key() []string {
 	return slices.Concat([]string{f.Name}, f.Packages, []string{"files"}, f.Files, []string{"modules"}, f.Modules,
 		[]string{"hook", f.HookKey, strconv.Itoa(f.SizeMiB)})

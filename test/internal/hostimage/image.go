@@ -19,7 +19,8 @@ import (
 	"github.com/escache/escache-csi/test/internal/buildcache"
 )
 
-// source is this builder: what it puts into an image, and itself, since a change of either makes another image.
+// source is this builder: what it puts into an image, and itself, since a change of either makes
+// another image.
 //
 //go:embed *.go initramfs.sh all:rootfs
 var source embed.FS
@@ -33,7 +34,8 @@ type Image struct {
 	Release string
 }
 
-// Build returns the image of a flavour, from the cache where it is there. It needs the network only when a package is not in the cache yet.
+// Build returns the image of a flavour, from the cache where it is there. It needs the network only
+// when a package is not in the cache yet.
 func Build(ctx context.Context, cache *buildcache.Cache, flavour Flavour, log func(step string)) (Image, error) {
 	packages, err := versions(ctx, cache, append(slices.Clone(flavour.Packages), kernelPackage))
 	if err != nil {
@@ -60,7 +62,8 @@ func Build(ctx context.Context, cache *buildcache.Cache, flavour Flavour, log fu
 	}, nil
 }
 
-// versions resolves packages once for each state of apt's package lists, because that takes apt more than a second.
+// versions resolves packages once for each state of apt's package lists, because that takes apt
+// more than a second.
 func versions(ctx context.Context, cache *buildcache.Cache, packages []string) ([]debian, error) {
 	parts := slices.Clone(packages)
 	for _, pattern := range []string{

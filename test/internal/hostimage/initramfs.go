@@ -13,12 +13,15 @@ import (
 // bootModules are what the kernel needs to find its root disk.
 var bootModules = []string{"virtio_pci", "virtio_blk", "ext4"}
 
-// initramfsPadding is how many zeros stand behind the archive, which the kernel skips. QEMU loads the file as high as it can and spares
-// 160 KiB above it for the firmware, where SeaBIOS with its virtio disks has taken 176 (the kernel's log shows that RAMDISK ends in what
-// BIOS-e820 calls reserved). What the firmware wrote late was then missing from the end of the archive, and init died.
+// initramfsPadding is how many zeros stand behind the archive, which the kernel skips. QEMU loads
+// the file as high as it can and spares 160 KiB above it for the firmware, where SeaBIOS with its
+// virtio disks has taken 176 (the kernel's log shows that RAMDISK ends in what BIOS-e820 calls
+// reserved). What the firmware wrote late was then missing from the end of the archive, and init
+// died.
 const initramfsPadding = 128 << 10
 
-// makeInitramfs writes the smallest initramfs that mounts the root disk: a start script, busybox and a handful of modules.
+// makeInitramfs writes the smallest initramfs that mounts the root disk: a start script, busybox
+// and a handful of modules.
 func makeInitramfs(ctx context.Context, k *kernel, work, target string) error {
 	modules, err := k.closure(bootModules)
 	if err != nil {

@@ -56,7 +56,8 @@ func (k *kernel) readLines(name string, use func(line string)) error {
 	return lines.Err()
 }
 
-// closure returns the files of modules and of all they need, those needed first. A module that the kernel does not have is an error.
+// closure returns the files of modules and of all they need, those needed first. A module that the
+// kernel does not have is an error.
 func (k *kernel) closure(modules []string) ([]string, error) {
 	var order []string
 	seen := map[string]bool{}
@@ -84,7 +85,8 @@ func (k *kernel) closure(modules []string) ([]string, error) {
 	return order, nil
 }
 
-// install copies modules with what they need into another root tree and makes them known to modprobe there.
+// install copies modules with what they need into another root tree and makes them known to
+// modprobe there.
 func (k *kernel) install(ctx context.Context, modules []string, root string) error {
 	files, err := k.closure(modules)
 	if err != nil {

@@ -82,7 +82,8 @@ func parseURIs(out []byte) ([]debian, error) {
 	return found, lines.Err()
 }
 
-// download fetches the package files that the cache does not have yet, and returns the directory that holds all of them.
+// download fetches the package files that the cache does not have yet, and returns the directory
+// that holds all of them.
 func download(ctx context.Context, cache *buildcache.Cache, packages []debian) (string, error) {
 	dir, err := cache.Dir("debs")
 	if err != nil {
@@ -125,7 +126,8 @@ func download(ctx context.Context, cache *buildcache.Cache, packages []debian) (
 	return dir, nil
 }
 
-// unpack extracts the packages into one tree in which /bin, /sbin and /lib are links into /usr, as on a Debian 12 host.
+// unpack extracts the packages into one tree in which /bin, /sbin and /lib are links into /usr, as
+// on a Debian 12 host.
 func unpack(ctx context.Context, debs string, packages []debian, tree string) error {
 	if err := mergedTree(tree); err != nil {
 		return err
@@ -161,7 +163,8 @@ func mergedTree(root string) error {
 	return nil
 }
 
-// output runs a command and returns what it printed; an error holds the end of what it complained about.
+// output runs a command and returns what it printed; an error holds the end of what it complained
+// about.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints

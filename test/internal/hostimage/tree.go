@@ -14,13 +14,15 @@ import (
 // libraryDirs are where the loader of a Debian host looks, in its order.
 var libraryDirs = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu/systemd"}
 
-// tree copies chosen files of one root tree into another, each with what it links to and the libraries it needs.
+// tree copies chosen files of one root tree into another, each with what it links to and the
+// libraries it needs.
 type tree struct {
 	from, to string
 	done     map[string]bool
 }
 
-// add copies everything that a path or glob names. A pattern that names nothing is an error: it would be missed only in a running host.
+// add copies everything that a path or glob names. A pattern that names nothing is an error: it
+// would be missed only in a running host.
 func (t *tree) add(pattern string) error {
 	for _, one := range braces(pattern) {
 		found, err := filepath.Glob(t.from + one)
@@ -83,7 +85,8 @@ func (t *tree) copyLink(path, target string) error {
 	return t.copy(to)
 }
 
-// copyAlternative stands in for update-alternatives, which no package's files contain: the nft back end is the default.
+// copyAlternative stands in for update-alternatives, which no package's files contain: the nft back
+// end is the default.
 func (t *tree) copyAlternative(link string) error {
 	to := "/usr/sbin/" + filepath.Base(link) + "-nft"
 	if err := os.MkdirAll(t.to+"/etc/alternatives", 0o755); err != nil {

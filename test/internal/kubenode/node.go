@@ -32,8 +32,8 @@ type File struct {
 	Content []byte
 }
 
-// Files are those of one node. Gateway is its way to Services and to everything outside; others are the cluster's nodes, with or without
-// itself.
+// Files are those of one node. Gateway is its way to Services and to everything outside; others are
+// the cluster's nodes, with or without itself.
 func Files(node Node, identity Identity, gateway string, others []Node) ([]File, error) {
 	network, err := cni(node.PodNetwork)
 	if err != nil {

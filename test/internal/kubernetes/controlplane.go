@@ -41,7 +41,8 @@ type Config struct {
 
 	// Nodes are the names of those that will join, if they are known.
 	Nodes []string
-	// NodeGrace is after how long without a sign of life a node is NotReady. 0: 10 s, Kubernetes' own 50 s would make tests wait.
+	// NodeGrace is after how long without a sign of life a node is NotReady. 0: 10 s, Kubernetes'
+	// own 50 s would make tests wait.
 	NodeGrace time.Duration
 	// APIServerArgs and ControllerManagerArgs are added as they are, e.g. for feature gates.
 	APIServerArgs, ControllerManagerArgs []string
@@ -77,8 +78,9 @@ func Prepare(ctx context.Context, cfg Config) (*ControlPlane, error) {
 	return c, nil
 }
 
-// Start starts everything and returns when it serves: etcd healthy, API server ready, controllers and scheduler healthy, and the default
-// service account there, without which no pod can be created. An error names the part and the end of its log; nothing is left running then.
+// Start starts everything and returns when it serves: etcd healthy, API server ready, controllers
+// and scheduler healthy, and the default service account there, without which no pod can be
+// created. An error names the part and the end of its log; nothing is left running then.
 func (c *ControlPlane) Start(ctx context.Context) error {
 	if err := c.start(ctx); err != nil {
 		return errors.Join(fmt.Errorf("start Kubernetes in %s: %w", c.cfg.Dir, err), c.Stop(context.WithoutCancel(ctx)))
@@ -139,8 +141,8 @@ func (c *ControlPlane) Logs() map[string]string {
 	return logs
 }
 
-// Failed is nil while all parts run, and otherwise says which one has ended and why. An API server that was stopped on purpose counts as
-// ended.
+// Failed is nil while all parts run, and otherwise says which one has ended and why. An API server
+// that was stopped on purpose counts as ended.
 func (c *ControlPlane) Failed() error {
 	return errors.Join(slices.Collect(maps.Values(c.Ended()))...)
 }
@@ -156,7 +158,8 @@ func (c *ControlPlane) Ended() map[string]error {
 	return ended
 }
 
-// StopAPIServer ends the API server at once, as a crash would; the other parts go on and keep asking for it.
+// StopAPIServer ends the API server at once, as a crash would; the other parts go on and keep
+// asking for it.
 func (c *ControlPlane) StopAPIServer(context.Context) error {
 	p := c.started()[apiServer]
 	if p == nil {
@@ -237,7 +240,8 @@ func (c *ControlPlane) preparePKI() error {
 	)
 }
 
-// prepareClient makes the client that asks for readiness and adds nodes, as admin. Each call's context has its deadline.
+// prepareClient makes the client that asks for readiness and adds nodes, as admin. Each call's
+// context has its deadline.
 func (c *ControlPlane) prepareClient() error {
 	admin, err := c.authority.Client("admin", "system:masters")
 	if err != nil {

@@ -26,8 +26,8 @@ contexts:
 current-context: lab
 `
 
-// UserKubeconfig makes a kubeconfig for a user in these groups. It holds all it needs, so it works from any host that reaches the API
-// server.
+// UserKubeconfig makes a kubeconfig for a user in these groups. It holds all it needs, so it works
+// from any host that reaches the API server.
 func (c *ControlPlane) UserKubeconfig(user string, groups ...string) ([]byte, error) {
 	identity, err := c.authority.Client(user, groups...)
 	if err != nil {

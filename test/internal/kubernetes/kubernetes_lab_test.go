@@ -35,7 +35,8 @@ func builtTools(t *testing.T, names ...string) map[string]string {
 	return paths
 }
 
-// onLoopback starts a control plane without nodes and returns it with a kubectl that is its administrator's.
+// onLoopback starts a control plane without nodes and returns it with a kubectl that is its
+// administrator's.
 func onLoopback(t *testing.T) (c *ControlPlane, kubectl func(stdin string, args ...string) (string, error)) {
 	t.Helper()
 	programs := builtTools(t, append(Programs(), "kubectl")...)

@@ -13,7 +13,8 @@ import (
 	"github.com/escache/escache-csi/test/internal/kubenode"
 )
 
-// NodeIdentity is what the kubelet of a node needs to join, and to be asked for logs and commands. It can be made before Start.
+// NodeIdentity is what the kubelet of a node needs to join, and to be asked for logs and commands.
+// It can be made before Start.
 func (c *ControlPlane) NodeIdentity(name, address string) (kubenode.Identity, error) {
 	kubeconfig, err := c.UserKubeconfig("system:node:"+name, "system:nodes")
 	if err != nil {
@@ -26,8 +27,9 @@ func (c *ControlPlane) NodeIdentity(name, address string) (kubenode.Identity, er
 	return kubenode.Identity{Kubeconfig: kubeconfig, CA: c.authority.Certificate(), Certificate: serving.Certificate, Key: serving.Key}, nil
 }
 
-// addNodes makes the nodes' objects before their kubelets do. A kubelet that is slow to make its own then rests for two minutes before it
-// looks for it again and reports Ready (initBackoff in the kubelet's csi_plugin.go).
+// addNodes makes the nodes' objects before their kubelets do. A kubelet that is slow to make its
+// own then rests for two minutes before it looks for it again and reports Ready (initBackoff in the
+// kubelet's csi_plugin.go).
 func (c *ControlPlane) addNodes(ctx context.Context) error {
 	for _, name := range c.cfg.Nodes {
 		if err := c.addNode(ctx, name); err != nil {
@@ -56,8 +58,9 @@ func (c *ControlPlane) addNode(ctx context.Context, name string) error {
 	return errors.Join(fmt.Errorf("%s: %s", response.Status, body), err)
 }
 
-// WaitNode returns when a node is Ready. A node that lost its power counts as Ready until that is noticed, so for its return give the
-// boot id (/proc/sys/kernel/random/boot_id) it has now; empty means any.
+// WaitNode returns when a node is Ready. A node that lost its power counts as Ready until that is
+// noticed, so for its return give the boot id (/proc/sys/kernel/random/boot_id) it has now; empty
+// means any.
 func (c *ControlPlane) WaitNode(ctx context.Context, name, bootID string) error {
 	err := repeat(ctx, func() error { return c.nodeReady(ctx, name, bootID) })
 	if err != nil {
@@ -75,7 +78,8 @@ func (c *ControlPlane) WaitDriver(ctx context.Context, node, driver string) erro
 	return nil
 }
 
-// repeat checks until all is well or ctx ends; then it returns what was last wrong, and after how long.
+// repeat checks until all is well or ctx ends; then it returns what was last wrong, and after how
+// long.
 func repeat(ctx context.Context, check func() error) error {
 	begin := time.Now()
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -34,8 +34,9 @@ func (cfg SidecarConfig) Names() []string {
 	return names
 }
 
-// Sidecars are those of one replica of the driver. They give up after 30 s without its socket. Each ends when it needs the driver after
-// that has gone, not earlier; nothing starts them again but StartEnded.
+// Sidecars are those of one replica of the driver. They give up after 30 s without its socket. Each
+// ends when it needs the driver after that has gone, not earlier; nothing starts them again but
+// StartEnded.
 type Sidecars struct {
 	cfg       SidecarConfig
 	processes map[string]*process.Process
@@ -50,7 +51,8 @@ func StartSidecars(ctx context.Context, cfg SidecarConfig) (*Sidecars, error) {
 	return s, nil
 }
 
-// args of each sidecar. None elects a leader: the driver does, and has calls wait while it does not lead.
+// args of each sidecar. None elects a leader: the driver does, and has calls wait while it does not
+// lead.
 func (cfg SidecarConfig) args(name string) []string {
 	args := []string{
 		"--csi-address=" + cfg.Socket, "--kubeconfig=" + cfg.Kubeconfig, "--leader-election=false",
@@ -66,7 +68,8 @@ func (cfg SidecarConfig) args(name string) []string {
 	return append(args, cfg.Args[name]...)
 }
 
-// StartEnded starts those that do not run, as the kubelet does with a pod's containers. It must not be called from two goroutines at once.
+// StartEnded starts those that do not run, as the kubelet does with a pod's containers. It must not
+// be called from two goroutines at once.
 func (s *Sidecars) StartEnded() error {
 	for _, name := range s.cfg.Names() {
 		if p := s.processes[name]; p != nil && p.Err() == nil {

@@ -16,13 +16,15 @@ func SnapshotPrograms() []string { return []string{snapshotController, "kubectl"
 // SnapshotModule is the Go module whose directory SnapshotConfig.Module is.
 const SnapshotModule = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 
-// SnapshotConfig is what a cluster needs for VolumeSnapshots, whatever its drivers are. All is needed.
+// SnapshotConfig is what a cluster needs for VolumeSnapshots, whatever its drivers are. All is
+// needed.
 type SnapshotConfig struct {
 	Module   string // directory of SnapshotModule, which has the kinds
 	Programs map[string]string
 }
 
-// StartSnapshots makes the kinds of VolumeSnapshots known and runs the snapshot-controller, as administrator.
+// StartSnapshots makes the kinds of VolumeSnapshots known and runs the snapshot-controller, as
+// administrator.
 func (c *ControlPlane) StartSnapshots(ctx context.Context, cfg SnapshotConfig) error {
 	kubectl := []string{"--kubeconfig=" + c.Kubeconfig()}
 	var files []string

@@ -23,8 +23,9 @@ const (
 const (
 	// pollInterval is how often a part is asked whether it is ready.
 	pollInterval = 100 * time.Millisecond
-	// pollTime is how long one such question may take before it is asked anew. It is no limit for what is asked once: an API server that
-	// has just become ready, on a machine where hosts boot, can take longer.
+	// pollTime is how long one such question may take before it is asked anew. It is no limit for
+	// what is asked once: an API server that has just become ready, on a machine where hosts boot,
+	// can take longer.
 	pollTime = 2 * time.Second
 )
 
@@ -49,8 +50,8 @@ func (c *ControlPlane) start(ctx context.Context) error {
 		func(ctx context.Context) error { return c.get(ctx, c.client, account) })
 }
 
-// choosePorts takes free ports, so that several control planes can share loopback. Another process could take one before it is used;
-// then the part that wanted it says so and ends.
+// choosePorts takes free ports, so that several control planes can share loopback. Another process
+// could take one before it is used; then the part that wanted it says so and ends.
 func (c *ControlPlane) choosePorts(ctx context.Context) error {
 	c.ports.apiServer = c.cfg.Port
 	wanted := []*int{&c.ports.etcdClient, &c.ports.etcdPeer, &c.ports.controllerManager, &c.ports.scheduler}
@@ -69,7 +70,8 @@ func (c *ControlPlane) choosePorts(ctx context.Context) error {
 	return nil
 }
 
-// run starts a part; links to the one Kubernetes program are told apart by the name they are called by.
+// run starts a part; links to the one Kubernetes program are told apart by the name they are called
+// by.
 func (c *ControlPlane) run(name string, args ...string) error {
 	return c.runProgram(name, c.cfg.Programs[name], args...)
 }
@@ -126,7 +128,8 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	})
 }
 
-// advertised is the address in the endpoints of the kubernetes Service, which must not be loopback; nobody uses it where the API server is.
+// advertised is the address in the endpoints of the kubernetes Service, which must not be loopback;
+// nobody uses it where the API server is.
 func (c *ControlPlane) advertised() string {
 	if net.ParseIP(c.cfg.Address).IsLoopback() {
 		return "192.0.2.1" // TEST-NET-1: reserved for documentation

@@ -24,9 +24,11 @@ type Config struct {
 	Address string // an address of this machine, or of the network namespace the caller is in
 	Port    int    // of the monitor's v1 protocol, v2 is one above. 0: 6789, and on loopback any two free ones
 
-	// ProposeInterval is paxos_propose_interval: every change of the cluster's maps waits that long for company. 0: Ceph's own second.
+	// ProposeInterval is paxos_propose_interval: every change of the cluster's maps waits that long
+	// for company. 0: Ceph's own second.
 	ProposeInterval time.Duration
-	// CapacityBytes is the size of the OSD's store; memory is taken only for what is written. 0: 4 GiB.
+	// CapacityBytes is the size of the OSD's store; memory is taken only for what is written. 0: 4
+	// GiB.
 	CapacityBytes int64
 	// Pools are made at start, ready for RBD. Nil: rbd and fast.
 	Pools []string
@@ -34,7 +36,8 @@ type Config struct {
 	Log func(step string)
 }
 
-// Cluster is a running Ceph. Its methods may be called from several goroutines, but not during Stop.
+// Cluster is a running Ceph. Its methods may be called from several goroutines, but not during
+// Stop.
 type Cluster struct {
 	cfg  Config
 	fsid string
@@ -51,8 +54,9 @@ const (
 	osd     = "osd.0"
 )
 
-// Start makes a cluster from nothing and returns when it serves: monitor in quorum, OSD active, manager available, pools there.
-// An error names the daemon and the end of its log; nothing is left running then.
+// Start makes a cluster from nothing and returns when it serves: monitor in quorum, OSD active,
+// manager available, pools there. An error names the daemon and the end of its log; nothing is left
+// running then.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -96,8 +100,8 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// chooseMonitorPorts finds two neighbouring ports. Only on loopback may others be in use: elsewhere the network namespace is the caller's
-// own.
+// chooseMonitorPorts finds two neighbouring ports. Only on loopback may others be in use: elsewhere
+// the network namespace is the caller's own.
 func chooseMonitorPorts(ctx context.Context, cfg Config) (monitorAddress, error) {
 	if cfg.Port != 0 {
 		return monitorAddress{v1: cfg.Port, v2: cfg.Port + 1}, nil
@@ -106,7 +110,8 @@ func chooseMonitorPorts(ctx context.Context, cfg Config) (monitorAddress, error)
 		return monitorAddress{v1: 6789, v2: 6790}, nil
 	}
 	var listen net.ListenConfig
-	// The second port is free by luck, so the pair is tried for; 100 misses mean that something else is wrong.
+	// The second port is free by luck, so the pair is tried for; 100 misses mean that something
+	// else is wrong.
 	for range 100 {
 		first, err := listen.Listen(ctx, "tcp", net.JoinHostPort(cfg.Address, "0"))
 		if err != nil {
@@ -123,7 +128,8 @@ func chooseMonitorPorts(ctx context.Context, cfg Config) (monitorAddress, error)
 	return monitorAddress{}, fmt.Errorf("no two neighbouring free ports on %s", cfg.Address)
 }
 
-// Conf is the path of ceph.conf: for CEPH_CONF, or `ceph -c`. Every user made by CreateUser works with it, as `--id NAME`.
+// Conf is the path of ceph.conf: for CEPH_CONF, or `ceph -c`. Every user made by CreateUser works
+// with it, as `--id NAME`.
 func (c *Cluster) Conf() string { return c.path("ceph.conf") }
 
 // AdminKeyring is the path of client.admin's keyring.
@@ -135,7 +141,8 @@ func (c *Cluster) FSID() string { return c.fsid }
 // MonitorV1 is the address of the old protocol, as krbd wants it: IP:PORT.
 func (c *Cluster) MonitorV1() string { return net.JoinHostPort(c.cfg.Address, fmt.Sprint(c.mon.v1)) }
 
-// Logs gives the log file of each daemon by its name; the file NAME.out beside it holds what the daemon wrote before its log was open.
+// Logs gives the log file of each daemon by its name; the file NAME.out beside it holds what the
+// daemon wrote before its log was open.
 func (c *Cluster) Logs() map[string]string {
 	logs := map[string]string{}
 	for name := range c.daemons {
@@ -150,7 +157,8 @@ func (c *Cluster) Stall(ctx context.Context) error { return c.daemons[osd].Pause
 // Resume lets a stalled OSD go on with what it was doing.
 func (c *Cluster) Resume(context.Context) error { return c.daemons[osd].Continue() }
 
-// Failed is nil while all daemons run (or stand still), and otherwise says which one has ended and why.
+// Failed is nil while all daemons run (or stand still), and otherwise says which one has ended and
+// why.
 func (c *Cluster) Failed() error {
 	var failed []error
 	for _, daemon := range c.daemons {
@@ -159,7 +167,8 @@ func (c *Cluster) Failed() error {
 	return errors.Join(failed...)
 }
 
-// Stop ends all daemons at once, stalled or not: what they hold is thrown away with them. Logs stay in Dir.
+// Stop ends all daemons at once, stalled or not: what they hold is thrown away with them. Logs stay
+// in Dir.
 func (c *Cluster) Stop(context.Context) error {
 	var failed []error
 	for _, name := range []string{osd, manager, monitor} {

@@ -16,12 +16,13 @@ import (
 	"time"
 )
 
-// commandTimeout is for one try of one command of the ceph tool. Its own start takes most of a second on a loaded machine.
+// commandTimeout is for one try of one command of the ceph tool. Its own start takes most of a
+// second on a loaded machine.
 const commandTimeout = 15 * time.Second
 
-// Ceph runs `ceph ARGS` as client.admin and returns its output. A command without an answer is repeated: a monitor that has just formed
-// its quorum leaves some unanswered, so whatever is asked here must bear being asked twice. An answer that is an error is returned at
-// once.
+// Ceph runs `ceph ARGS` as client.admin and returns its output. A command without an answer is
+// repeated: a monitor that has just formed its quorum leaves some unanswered, so whatever is asked
+// here must bear being asked twice. An answer that is an error is returned at once.
 func (c *Cluster) Ceph(ctx context.Context, args ...string) ([]byte, error) {
 	return c.cephWithInput(ctx, "", args...)
 }
@@ -29,8 +30,8 @@ func (c *Cluster) Ceph(ctx context.Context, args ...string) ([]byte, error) {
 func (c *Cluster) cephWithInput(ctx context.Context, input string, args ...string) ([]byte, error) {
 	for {
 		out, err := c.run(ctx, input, "ceph", args...)
-		// The tool says 1 and "error connecting" or "timed out" when it found no monitor, and 110 (ETIMEDOUT) when the monitor did not
-		// answer.
+		// The tool says 1 and "error connecting" or "timed out" when it found no monitor, and 110
+		// (ETIMEDOUT) when the monitor did not answer.
 		unanswered := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNoMonitor)
 		if !unanswered || ctx.Err() != nil {
 			return out, err
@@ -76,8 +77,9 @@ func (c *Cluster) CreatePool(ctx context.Context, name string) error {
 	return err
 }
 
-// CreateUser makes a user, e.g. "client.escache" with {"mon": "profile rbd", "osd": "profile rbd"}, and returns the path of its keyring.
-// If the user is there already with other capabilities, that is an error.
+// CreateUser makes a user, e.g. "client.escache" with {"mon": "profile rbd", "osd": "profile rbd"},
+// and returns the path of its keyring. If the user is there already with other capabilities, that
+// is an error.
 func (c *Cluster) CreateUser(ctx context.Context, name string, caps map[string]string) (keyringPath string, err error) {
 	args := []string{"auth", "get-or-create", name}
 	services := make([]string, 0, len(caps))
@@ -96,7 +98,8 @@ func (c *Cluster) CreateUser(ctx context.Context, name string, caps map[string]s
 // request is a command to a daemon's admin socket: "prefix" and its arguments.
 type request map[string]any
 
-// askDaemon sends a request to a daemon's admin socket and decodes the answer: it needs no quorum, no key and no start of an interpreter.
+// askDaemon sends a request to a daemon's admin socket and decodes the answer: it needs no quorum,
+// no key and no start of an interpreter.
 func (c *Cluster) askDaemon(ctx context.Context, daemon string, what request, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -110,7 +113,8 @@ func (c *Cluster) askDaemon(ctx context.Context, daemon string, what request, an
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	// Ceph's protocol: the command as JSON up to a zero byte; back come four bytes of length, big endian, and the text.
+	// Ceph's protocol: the command as JSON up to a zero byte; back come four bytes of length, big
+	// endian, and the text.
 	what["format"] = "json"
 	text, err := json.Marshal(what)
 	if err != nil {

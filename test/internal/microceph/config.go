@@ -40,10 +40,11 @@ func (c *Cluster) conf() string {
 		"mon_allow_pool_size_one = true",
 		"mon_allow_pool_delete = true",
 		"mon_warn_on_pool_no_redundancy = false",
-		// A stalled OSD loses its read leases after 0.8 of this, and with no other OSD to renew them its placement groups stay
-		// laggy for good.
+		// A stalled OSD loses its read leases after 0.8 of this, and with no other OSD to renew
+		// them its placement groups stay laggy for good.
 		"osd_heartbeat_grace = 3600",
-		// The disk under the monitor belongs to the machine; how full that is says nothing about this cluster.
+		// The disk under the monitor belongs to the machine; how full that is says nothing about
+		// this cluster.
 		"mon_data_avail_crit = 1",
 		"mon_data_avail_warn = 2",
 		"mgr_initial_modules =",
@@ -85,7 +86,8 @@ func (id identity) keyring() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// newKey makes a cephx secret: type 1 (AES), creation time, length and 16 random bytes, little endian, in base64.
+// newKey makes a cephx secret: type 1 (AES), creation time, length and 16 random bytes, little
+// endian, in base64.
 func newKey(now time.Time) string {
 	secret := make([]byte, 16)
 	rand.Read(secret) // never fails, by its contract
@@ -98,7 +100,8 @@ func newKey(now time.Time) string {
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// writeFiles writes ceph.conf and the keyrings, and returns the OSD's key, which the monitor is told with `osd new`.
+// writeFiles writes ceph.conf and the keyrings, and returns the OSD's key, which the monitor is
+// told with `osd new`.
 func (c *Cluster) writeFiles(now time.Time) (osdKey string, err error) {
 	for _, dir := range []string{c.cfg.RunDir, c.path("log"), c.path("mon"), c.path("mgr"), c.path("osd")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -114,7 +117,8 @@ func (c *Cluster) writeFiles(now time.Time) (osdKey string, err error) {
 		c.keyring("client.admin"): admin.keyring(),
 		c.keyring(manager):        mgr.keyring(),
 		c.keyring(osd):            identity{entity: osd, key: osdKey}.keyring(),
-		// The monitor's first store takes all identities from its keyring, so none has to be asked for later.
+		// The monitor's first store takes all identities from its keyring, so none has to be asked
+		// for later.
 		c.keyring(monitor): mon.keyring() + admin.keyring() + mgr.keyring(),
 	}
 	for path, content := range files {

@@ -14,7 +14,8 @@ import (
 	"github.com/escache/escache-csi/test/internal/process"
 )
 
-// pollInterval is how often a daemon's own state is asked for over its admin socket, which costs well under a millisecond.
+// pollInterval is how often a daemon's own state is asked for over its admin socket, which costs
+// well under a millisecond.
 const pollInterval = 30 * time.Millisecond
 
 func (c *Cluster) start(ctx context.Context) error {
@@ -34,7 +35,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startMonitor(ctx); err != nil {
 		return err
 	}
-	// The manager takes seconds to load its modules and needs nothing but the monitor, so it starts beside the OSD.
+	// The manager takes seconds to load its modules and needs nothing but the monitor, so it starts
+	// beside the OSD.
 	if err := c.daemon(manager, "ceph-mgr", "-i", "x"); err != nil {
 		return err
 	}
@@ -87,7 +89,8 @@ func (c *Cluster) startMonitor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Start-up is a dozen changes of maps one after the other, each of which would wait a second for company.
+	// Start-up is a dozen changes of maps one after the other, each of which would wait a second
+	// for company.
 	if err := c.daemon(monitor, "ceph-mon", "-i", "a", "--paxos_propose_interval=0.05"); err != nil {
 		return err
 	}
@@ -120,8 +123,8 @@ func (c *Cluster) startOSD(ctx context.Context, key string) error {
 	if err := c.prepare(ctx, "ceph-osd", "-c", c.Conf(), "-i", "0", "--mkfs", "--osd-uuid", id); err != nil {
 		return err
 	}
-	// Pacific's OSD can lose a race with the monitor at its first start: it is then told a wrong fsid and gives up, or waits for ever.
-	// Its store is still empty, so starting it again is safe.
+	// Pacific's OSD can lose a race with the monitor at its first start: it is then told a wrong
+	// fsid and gives up, or waits for ever. Its store is still empty, so starting it again is safe.
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
 		err := c.bootOSD(ctx)
@@ -173,7 +176,8 @@ func (c *Cluster) createPools(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// managerAvailable is nil once the manager has reported to the monitor: from then on `ceph df` and with it every pool's room are right.
+// managerAvailable is nil once the manager has reported to the monitor: from then on `ceph df` and
+// with it every pool's room are right.
 func (c *Cluster) managerAvailable(ctx context.Context) error {
 	out, err := c.Ceph(ctx, "mgr", "stat", "--format", "json")
 	if err != nil {

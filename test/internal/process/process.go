@@ -57,7 +57,8 @@ func Start(spec Spec) (*Process, error) {
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Dir = spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own keeps a terminal's Ctrl-C with the parent, which then ends its children in order.
+	// A group of its own keeps a terminal's Ctrl-C with the parent, which then ends its children in
+	// order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
 	p := &Process{spec: spec, cmd: cmd, done: make(chan struct{})}
@@ -69,8 +70,8 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// keep stays on one OS thread from start to end: the kernel sends the parent-death signal when the thread that forked ends, not the
-// process.
+// keep stays on one OS thread from start to end: the kernel sends the parent-death signal when the
+// thread that forked ends, not the process.
 func (p *Process) keep(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -102,7 +103,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the child has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is nil while the child runs, and afterwards says how it ended, with the last lines of its log.
+// Err is nil while the child runs, and afterwards says how it ended, with the last lines of its
+// log.
 func (p *Process) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +122,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Stop asks the child to end and kills it if it has not when ctx is done or the grace is over. It returns when the child is gone.
+// Stop asks the child to end and kills it if it has not when ctx is done or the grace is over. It
+// returns when the child is gone.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -180,8 +183,8 @@ func (p *Process) standsStill() error {
 	return nil
 }
 
-// Wait repeats check until it is nil. It gives up when ctx is done or the child has ended, and then says what it waited for and what was
-// last missing.
+// Wait repeats check until it is nil. It gives up when ctx is done or the child has ended, and then
+// says what it waited for and what was last missing.
 func Wait(ctx context.Context, p *Process, what string, every time.Duration, check func(context.Context) error) error {
 	start := time.Now()
 	tick := time.NewTicker(every)

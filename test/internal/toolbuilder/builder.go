@@ -1,10 +1,10 @@
-// Package toolbuilder builds the programs that labs and tests run from Go modules: Kubernetes, etcd,
-// containerd, CSI sidecars, Helm. The modules under hack/tools pin their versions. The programs go to
-// the shared cache, under a key made of everything they depend on.
+// Package toolbuilder builds the programs that labs and tests run from Go modules: Kubernetes,
+// etcd, containerd, CSI sidecars, Helm. The modules under hack/tools pin their versions. The
+// programs go to the shared cache, under a key made of everything they depend on.
 //
-// It exists beside `go tool -modfile=hack/tools/NAME/go.mod NAME`, which runs the other tools there,
-// because these programs need linker flags: a version stamped in, and small static files, since the
-// lab copies them to hosts.
+// It exists beside `go tool -modfile=hack/tools/NAME/go.mod NAME`, which runs the other tools
+// there, because these programs need linker flags: a version stamped in, and small static files,
+// since the lab copies them to hosts.
 package toolbuilder
 
 import (

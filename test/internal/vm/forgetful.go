@@ -15,8 +15,8 @@ const serveTime = 20 * time.Second
 
 func socket(disk Disk) string { return disk.Path + ".sock" }
 
-// serve starts a server for each forgetful disk: it keeps writes in a file that nobody else can open until the guest flushes, and takes
-// them with it when it is killed.
+// serve starts a server for each forgetful disk: it keeps writes in a file that nobody else can
+// open until the guest flushes, and takes them with it when it is killed.
 func (m *Machine) serve() (servers []*process.Process, err error) {
 	// A guest that ended by itself has left its servers.
 	if err := forget(m.servers); err != nil {

@@ -30,7 +30,8 @@ type Config struct {
 type Disk struct {
 	Path     string
 	ReadOnly bool
-	// Forgetful: what the guest has not flushed is lost with the power, as with a real disk's volatile cache.
+	// Forgetful: what the guest has not flushed is lost with the power, as with a real disk's
+	// volatile cache.
 	Forgetful bool
 }
 
@@ -52,7 +53,8 @@ type Machine struct {
 // New describes a machine that is off.
 func New(config Config) *Machine { return &Machine{config: config} }
 
-// PowerOn starts the machine and returns as soon as QEMU runs; when the guest is ready is the caller's to find out.
+// PowerOn starts the machine and returns as soon as QEMU runs; when the guest is ready is the
+// caller's to find out.
 func (m *Machine) PowerOn() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,19 +75,21 @@ func (m *Machine) PowerOn() error {
 	return nil
 }
 
-// PowerOff takes the power away: what the guest has not written to its disks is lost, and of forgetful ones what it has not flushed. It
-// does nothing when the machine is off.
+// PowerOff takes the power away: what the guest has not written to its disks is lost, and of
+// forgetful ones what it has not flushed. It does nothing when the machine is off.
 func (m *Machine) PowerOff() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.running() {
 		return nil
 	}
-	// First the machine: to a guest that still runs, the end of its disks would be an error that it tells its peer.
+	// First the machine: to a guest that still runs, the end of its disks would be an error that it
+	// tells its peer.
 	return errors.Join(m.qemu.Kill(), forget(m.servers))
 }
 
-// Running reports whether the machine has power. A guest whose kernel panicked has none: QEMU ends then.
+// Running reports whether the machine has power. A guest whose kernel panicked has none: QEMU ends
+// then.
 func (m *Machine) Running() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,24 +114,27 @@ func (m *Machine) Wait(ctx context.Context) error {
 	}
 }
 
-// kernelArguments leave out what only costs time in an emulated machine, and the checks of its timers, which fail when the machine below
-// is busy. A panic ends the machine, so that it is seen.
+// kernelArguments leave out what only costs time in an emulated machine, and the checks of its
+// timers, which fail when the machine below is busy. A panic ends the machine, so that it is seen.
 const kernelArguments = "console=ttyS0 panic=-1 quiet loglevel=5 mitigations=off cryptomgr.notests apparmor=0 rcupdate.rcu_expedited=1 " +
 	"no_timer_check"
 
 // counterRate is measured once: it is the same for all machines, and takes a tenth of a second.
 var counterRate = sync.OnceValue(counterKHz)
 
-// processor is everything that QEMU can emulate, but for what an emulated machine is slower with: to copy byte by byte where it could do so
-// by words (erms), page tables with a fifth level, checks around each copy to and from a program, and vectors that take a call each.
+// processor is everything that QEMU can emulate, but for what an emulated machine is slower with:
+// to copy byte by byte where it could do so by words (erms), page tables with a fifth level, checks
+// around each copy to and from a program, and vectors that take a call each.
 const processor = "max,-erms,-la57,-smap,-pku,-avx,-avx2"
 
-// processors are one, with room for a second that is never put in: before version 8.0, QEMU leaves memory barriers out where there can be
-// only one, and devices are threads of their own. A network card or a disk then missed, once in some hours, that there was something to
-// do, and stood still for good.
+// processors are one, with room for a second that is never put in: before version 8.0, QEMU leaves
+// memory barriers out where there can be only one, and devices are threads of their own. A network
+// card or a disk then missed, once in some hours, that there was something to do, and stood still
+// for good.
 const processors = "1,maxcpus=2"
 
-// arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is itself virtual often cannot nest.
+// arguments is QEMU's command line. Emulation, not KVM: it works everywhere, and a machine that is
+// itself virtual often cannot nest.
 func arguments(config Config) []string {
 	codeMiB := config.CodeMiB
 	if codeMiB == 0 {
@@ -155,7 +162,8 @@ func arguments(config Config) []string {
 		case disk.Forgetful:
 			drive += "nbd:unix:" + socket(disk) + ",cache=writeback"
 		default:
-			// "unsafe" leaves completed writes in this machine's page cache, which a killed QEMU does not take with it.
+			// "unsafe" leaves completed writes in this machine's page cache, which a killed QEMU
+			// does not take with it.
 			drive += disk.Path + ",cache=unsafe,discard=unmap"
 		}
 		args = append(args, "-drive", drive, "-device", "virtio-blk-pci,drive="+id)

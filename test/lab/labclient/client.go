@@ -112,8 +112,8 @@ func (c *Client) StartAPIServer(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathStartAPIServer, nil, nil)
 }
 
-// SetControllerFlags starts all replicas of csi-controller again with these flags after the lab's own, none for those alone, and returns
-// when one leads.
+// SetControllerFlags starts all replicas of csi-controller again with these flags after the lab's
+// own, none for those alone, and returns when one leads.
 func (c *Client) SetControllerFlags(ctx context.Context, flags ...string) error {
 	return c.call(ctx, http.MethodPost, PathControllerFlags, ControllerFlags{flags}, nil)
 }
@@ -133,7 +133,8 @@ func (c *Client) Down(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathDown, nil, nil)
 }
 
-// Exec runs a command on a node and returns its exit status. When ctx ends, the command and its children are killed.
+// Exec runs a command on a node and returns its exit status. When ctx ends, the command and its
+// children are killed.
 func (c *Client) Exec(ctx context.Context, node string, command Command, streams Streams) (int, error) {
 	conn, err := c.upgrade(ctx, PathNodes+node+"/"+VerbExec)
 	if err != nil {
@@ -142,7 +143,8 @@ func (c *Client) Exec(ctx context.Context, node string, command Command, streams
 	return remote.Run(ctx, conn, command, streams)
 }
 
-// Output runs a command on a node and returns what it printed. An exit status other than 0 is an error that holds what it complained about.
+// Output runs a command on a node and returns what it printed. An exit status other than 0 is an
+// error that holds what it complained about.
 func (c *Client) Output(ctx context.Context, node string, args ...string) (string, error) {
 	var out, complaints bytes.Buffer
 	code, err := c.Exec(ctx, node, Command{Args: args}, Streams{Out: &out, Err: &complaints})

@@ -31,14 +31,15 @@ type Location struct {
 // Socket is where the lab's API is served.
 func (l Location) Socket() string { return filepath.Join(l.RunDir, "api.sock") }
 
-// FailedDir is where tests keep what hosts said when they failed. It outlives the lab, and goes when the next one of its name starts.
+// FailedDir is where tests keep what hosts said when they failed. It outlives the lab, and goes
+// when the next one of its name starts.
 func (l Location) FailedDir() string { return l.StateDir + FailedSuffix }
 
 // FailedSuffix is what is put after a lab's directory to name FailedDir.
 const FailedSuffix = "-failed"
 
-// Locate finds a lab of the checkout that the working directory belongs to. An empty name means $LAB_NAME, or else one made from the
-// checkout's path.
+// Locate finds a lab of the checkout that the working directory belongs to. An empty name means
+// $LAB_NAME, or else one made from the checkout's path.
 func Locate(name string) (Location, error) {
 	checkout, err := findCheckout()
 	if err != nil {

@@ -3,7 +3,8 @@ package labclient
 
 import "time"
 
-// Paths of the lab's own HTTP API on its unix socket. A node's verb is PathNodes + NODE + "/" + VERB.
+// Paths of the lab's own HTTP API on its unix socket. A node's verb is PathNodes + NODE + "/" +
+// VERB.
 const (
 	PathStatus     = "/v1/status"
 	PathNodes      = "/v1/nodes/"
@@ -17,7 +18,8 @@ const (
 
 	PathControllerFlags = "/v1/controller-flags"
 
-	// PathArbiter is where the lab's arbiter record is served, beside its own address inside the lab.
+	// PathArbiter is where the lab's arbiter record is served, beside its own address inside the
+	// lab.
 	PathArbiter = "/arbiter"
 )
 
@@ -81,7 +83,8 @@ type Node struct {
 	Console    string        `json:"console"`
 }
 
-// Cut says what a node is cut from. The zero value cuts it from everything, both ways; exec still works.
+// Cut says what a node is cut from. The zero value cuts it from everything, both ways; exec still
+// works.
 type Cut struct {
 	// From is another node, "ceph" or "control-plane". Empty: everything.
 	From string `json:"from,omitempty"`

@@ -21,8 +21,9 @@ const (
 	chartRelease    = "escache"
 )
 
-// chartParts are what a lab takes from the chart. The pods are not among them: their programs are services of the hosts, and of the machine
-// that the lab runs on, with exactly the rights of the chart's accounts.
+// chartParts are what a lab takes from the chart. The pods are not among them: their programs are
+// services of the hosts, and of the machine that the lab runs on, with exactly the rights of the
+// chart's accounts.
 var chartParts = []string{
 	"templates/csidriver.yaml", "templates/controller/serviceaccount.yaml", "templates/controller/rbac.yaml", "templates/node/rbac.yaml",
 }
@@ -72,7 +73,8 @@ func (l *lab) renderChart(ctx context.Context, flags []string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// account is a kubeconfig with the rights of one of the chart's service accounts ("controller", "node").
+// account is a kubeconfig with the rights of one of the chart's service accounts ("controller",
+// "node").
 func (l *lab) account(component string) ([]byte, error) {
 	return l.kube.UserKubeconfig("system:serviceaccount:"+driverNamespace+":"+chartRelease+"-"+component,
 		"system:serviceaccounts", "system:serviceaccounts:"+driverNamespace, "system:authenticated")
@@ -88,7 +90,8 @@ func (l *lab) writeAccount(component string) (string, error) {
 	return path, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, config, 0o600))
 }
 
-// sidecarImages are CSI's sidecars, built from the pinned modules, under the names that the chart's values give them.
+// sidecarImages are CSI's sidecars, built from the pinned modules, under the names that the chart's
+// values give them.
 func (p *Plan) sidecarImages() ([]ociimage.Image, error) {
 	path := filepath.Join(p.Location.Checkout, "charts", "escache-csi", "values.yaml")
 	data, err := os.ReadFile(path)

@@ -14,8 +14,8 @@ import (
 
 var errTaken = errors.New("the lab is up already")
 
-// claim makes a lab's directory and takes its lock. The lock is held by every process that has the file open, so it says whether the lab
-// lives, however the lab may end.
+// claim makes a lab's directory and takes its lock. The lock is held by every process that has the
+// file open, so it says whether the lab lives, however the lab may end.
 func claim(location labclient.Location) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(location.StateDir, 0o755); err != nil {
@@ -66,7 +66,8 @@ func empty(location labclient.Location) error {
 	return nil
 }
 
-// removeAll removes everything a lab has in the file system, also the directories above where no other lab uses them.
+// removeAll removes everything a lab has in the file system, also the directories above where no
+// other lab uses them.
 func removeAll(location labclient.Location) error {
 	err := errors.Join(os.RemoveAll(location.RunDir), os.RemoveAll(location.StateDir))
 	for _, dir := range []string{filepath.Dir(location.RunDir), filepath.Dir(location.StateDir)} {

@@ -16,8 +16,8 @@ free=$(vgs --noheadings -o vg_free_count escache | tr -d ' ')
 
 const emptyScript = `lvremove -q -y @lab-fill >/dev/null`
 
-// failScript loads another table into the linear device below the volume group: suspended without flushing, since what is under way shall
-// meet the error.
+// failScript loads another table into the linear device below the volume group: suspended without
+// flushing, since what is under way shall meet the error.
 const failScript = `
 size=$(blockdev --getsz /dev/vdb)
 dmsetup load nvme0 --table "0 $size error"

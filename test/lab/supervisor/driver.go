@@ -35,8 +35,8 @@ const (
 	controllerHealthPort  = 9830
 )
 
-// replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What ends is started again, as the kubelet
-// would.
+// replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What
+// ends is started again, as the kubelet would.
 type replica struct {
 	name       string
 	metrics    string // address of csi-controller's
@@ -46,7 +46,8 @@ type replica struct {
 	flags chan controllerFlags
 }
 
-// controllerFlags follow those that the lab itself gives a csi-controller. done is closed once the one without them has ended.
+// controllerFlags follow those that the lab itself gives a csi-controller. done is closed once the
+// one without them has ended.
 type controllerFlags struct {
 	flags []string
 	done  chan struct{}
@@ -68,7 +69,8 @@ func (p *Plan) buildController(ctx context.Context) error {
 	return nil
 }
 
-// startDriver runs the driver's controllers, and returns when a leader serves and every kubelet knows the driver.
+// startDriver runs the driver's controllers, and returns when a leader serves and every kubelet
+// knows the driver.
 func (l *lab) startDriver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, driverReadyTime)
 	defer cancel()
@@ -178,8 +180,8 @@ func (r *replica) endController(controller *process.Process) {
 	}
 }
 
-// setControllerFlags starts all replicas of csi-controller again with these flags after the lab's own, and with the rights that they need.
-// It returns when one leads.
+// setControllerFlags starts all replicas of csi-controller again with these flags after the lab's
+// own, and with the rights that they need. It returns when one leads.
 func (l *lab) setControllerFlags(ctx context.Context, flags []string) error {
 	if len(l.replicas) == 0 {
 		return errors.New("this lab has no csi-controller (lab up --driver)")

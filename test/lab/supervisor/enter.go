@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
 
-// Enter replaces this process by a command inside the lab's namespaces, with the lab's environment and the present working directory.
+// Enter replaces this process by a command inside the lab's namespaces, with the lab's environment
+// and the present working directory.
 func Enter(ctx context.Context, client *labclient.Client, command []string) error {
 	status, err := client.Status(ctx)
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 const (
 	// kubernetesMemoryMiB is the least that a kubelet, containerd and a few pods work with.
 	kubernetesMemoryMiB = 512
-	// kubernetesCodeMiB is QEMU's room for translated code: with less it translates kubelet and containerd again and again.
+	// kubernetesCodeMiB is QEMU's room for translated code: with less it translates kubelet and
+	// containerd again and again.
 	kubernetesCodeMiB = 256
 	// nodeReadyTime is for a kubelet on a loaded machine; alone it takes 10 s.
 	nodeReadyTime = 5 * time.Minute

@@ -170,7 +170,8 @@ func (l *lab) addCephUser(ctx context.Context, cluster *microceph.Cluster) error
 	return nil
 }
 
-// end kills everything in the lab's PID namespace but this process and the one above it. It is a power cut: nothing here is to be kept.
+// end kills everything in the lab's PID namespace but this process and the one above it. It is a
+// power cut: nothing here is to be kept.
 func (l *lab) end() {
 	l.endOnce.Do(func() {
 		_ = syscall.Kill(-1, syscall.SIGKILL) // no such process means that there is nothing to do

@@ -185,7 +185,8 @@ func claimSoon(ctx context.Context, location labclient.Location) (*os.File, erro
 	}
 }
 
-// waitGone waits until processes have ended, and with the upper one, which is the first of its namespace, everything in there.
+// waitGone waits until processes have ended, and with the upper one, which is the first of its
+// namespace, everything in there.
 func waitGone(ctx context.Context, pids ...int) error {
 	for _, pid := range pids {
 		for alive(pid) {

@@ -18,11 +18,13 @@ const (
 	mgmtBridge = "mgmt"
 )
 
-// controlPlanePorts are the ones that tell the control plane's traffic from Ceph's, since both are at CentralAddress: the Kubernetes API,
-// the arbiter, and what controllers call on the nodes (escached and the kubelet).
+// controlPlanePorts are the ones that tell the control plane's traffic from Ceph's, since both are
+// at CentralAddress: the Kubernetes API, the arbiter, and what controllers call on the nodes
+// (escached and the kubelet).
 const controlPlanePorts = "{ 443, 6443, 7443, 7790, 10250 }"
 
-// network is the lab's: two bridges with a tap for each node. It lives in the supervisor's network namespace and ends with it.
+// network is the lab's: two bridges with a tap for each node. It lives in the supervisor's network
+// namespace and ends with it.
 type network struct {
 	mu   sync.Mutex
 	cuts []cut
@@ -65,7 +67,8 @@ func (n *network) create(ctx context.Context, nodes int) error {
 			line("tuntap add %s mode tap vnet_hdr", tap)
 			line("link set %s master %s up", tap, bridge)
 		}
-		// A known neighbour is reached with the first packet after its boot; one that has to be asked for costs a second.
+		// A known neighbour is reached with the first packet after its boot; one that has to be
+		// asked for costs a second.
 		line("neigh add %s lladdr %s dev %s nud permanent", mgmtAddress(i), mgmtMAC(i), mgmtBridge)
 	}
 	return feed(ctx, script.String(), "ip", "-batch", "-")
@@ -120,8 +123,8 @@ func (n *network) of(node int) []string {
 // apply replaces all rules in one transaction.
 func apply(ctx context.Context, cuts []cut) error { return feed(ctx, ruleset(cuts), "nft", "-f", "-") }
 
-// ruleset writes rules that drop packets on the data bridge: between nodes they are forwarded by it, between a node and the centre they
-// come in or go out.
+// ruleset writes rules that drop packets on the data bridge: between nodes they are forwarded by
+// it, between a node and the centre they come in or go out.
 func ruleset(cuts []cut) string {
 	var rules strings.Builder
 	rules.WriteString("table bridge lab\ndelete table bridge lab\n")

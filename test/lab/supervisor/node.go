@@ -152,8 +152,8 @@ func (n *node) serve(ctx context.Context) error {
 	return errors.Join(n.waitServices(ctx), n.waitKubelet(ctx))
 }
 
-// waitServices waits until escached listens on a freshly booted node. escached moves its socket into
-// place after it listens, so the file is enough.
+// waitServices waits until escached listens on a freshly booted node. escached moves its socket
+// into place after it listens, so the file is enough.
 func (n *node) waitServices(ctx context.Context) error {
 	if !n.lab.plan.HasEscached || n.lab.plan.NoCeph {
 		return nil
@@ -216,7 +216,8 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-// try is run for a node that may not be there yet: it gives up soon where nobody answers, and has patience where somebody does.
+// try is run for a node that may not be there yet: it gives up soon where nobody answers, and has
+// patience where somebody does.
 func (n *node) try(ctx context.Context, args ...string) (string, error) {
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -229,7 +230,8 @@ func (n *node) try(ctx context.Context, args ...string) (string, error) {
 	return runOn(ctx, conn, nil, args...)
 }
 
-// run runs a command on the node and returns what it printed; another exit status than 0 is an error.
+// run runs a command on the node and returns what it printed; another exit status than 0 is an
+// error.
 func (n *node) run(ctx context.Context, in *bytes.Buffer, args ...string) (string, error) {
 	conn, err := n.dial(ctx)
 	if err != nil {

@@ -63,7 +63,8 @@ type file struct {
 	data string
 }
 
-// writeConfig writes the node's configuration disk: a tar that is unpacked over its root at every boot.
+// writeConfig writes the node's configuration disk: a tar that is unpacked over its root at every
+// boot.
 func (n *node) writeConfig() error {
 	var content bytes.Buffer
 	kubernetes, err := n.kubernetesFiles()
@@ -98,7 +99,8 @@ func (n *node) configFiles() []file {
 	return files
 }
 
-// arbiterURL is csi-node's socket where that runs, and elsewhere the record that the lab itself keeps.
+// arbiterURL is csi-node's socket where that runs, and elsewhere the record that the lab itself
+// keeps.
 func (l *lab) arbiterURL() string {
 	if l.plan.Driver {
 		return "unix:///run/escache/arbiter.sock"
@@ -142,7 +144,8 @@ drbd:
 
 const nodeKeyring = "etc/ceph/ceph.client." + cephUser + ".keyring"
 
-// cephFiles are none until Ceph is up, and none for bare hosts. The keyring comes last: its being there means that all is.
+// cephFiles are none until Ceph is up, and none for bare hosts. The keyring comes last: its being
+// there means that all is.
 func (l *lab) cephFiles() []file {
 	l.mu.Lock()
 	defer l.mu.Unlock()

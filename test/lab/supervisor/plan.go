@@ -34,9 +34,11 @@ type Options struct {
 	Nodes      int
 	Kubernetes bool
 	Driver     bool // the CSI driver on the nodes and beside them; needs Kubernetes
-	// Bare hosts have no escached and no way to Ceph: whoever wants them there brings them, as the chart does.
+	// Bare hosts have no escached and no way to Ceph: whoever wants them there brings them, as the
+	// chart does.
 	Bare bool
-	// Images are archives of container images that the nodes have beside those of CSI's sidecars; needs Kubernetes.
+	// Images are archives of container images that the nodes have beside those of CSI's sidecars;
+	// needs Kubernetes.
 	Images    []string
 	MemoryMiB int
 	DiskMiB   int
@@ -55,9 +57,11 @@ type Plan struct {
 	Image hostimage.Image
 	// Programs is a tar of the programs under test, the same for all nodes.
 	Programs string
-	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab needs any.
+	// Tools are the paths of programs that run beside the nodes, by name; only a Kubernetes lab
+	// needs any.
 	Tools map[string]string
-	// Snapshots is the directory of the module with the kinds of VolumeSnapshots, in a Kubernetes lab.
+	// Snapshots is the directory of the module with the kinds of VolumeSnapshots, in a Kubernetes
+	// lab.
 	Snapshots string
 	// Controller is csi-controller's path in a lab with the driver.
 	Controller string

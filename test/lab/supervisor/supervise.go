@@ -24,8 +24,9 @@ const startTime = 10 * time.Minute
 // IsSupervisor reports whether this process was started to be a lab's supervisor.
 func IsSupervisor(args []string) bool { return len(args) == 3 && args[1] == superVerb }
 
-// Supervise is the whole life of a lab's supervisor; its result is the exit status. In a new PID namespace it is process 1 first: that one
-// makes the namespaces its own, starts itself again to do the work, and buries orphans until that ends.
+// Supervise is the whole life of a lab's supervisor; its result is the exit status. In a new PID
+// namespace it is process 1 first: that one makes the namespaces its own, starts itself again to do
+// the work, and buries orphans until that ends.
 func Supervise(stateDir string) int {
 	if os.Getpid() == 1 {
 		if err := ownNamespaces(); err != nil {
@@ -43,9 +44,10 @@ func Supervise(stateDir string) int {
 	return 0
 }
 
-// comeFirst gives this session, which all of the lab is in, more of the processors than others get. Where the kernel shares them between
-// sessions (sched_autogroup_enabled), a build in another one takes half of them from the hosts, however nice it is, and clocks and
-// time-outs in there do not wait. Where it does not, or forbids it, nothing is lost but time.
+// comeFirst gives this session, which all of the lab is in, more of the processors than others get.
+// Where the kernel shares them between sessions (sched_autogroup_enabled), a build in another one
+// takes half of them from the hosts, however nice it is, and clocks and time-outs in there do not
+// wait. Where it does not, or forbids it, nothing is lost but time.
 func comeFirst() {
 	if err := os.WriteFile("/proc/self/autogroup", []byte(sessionNice), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "processor time of the session:", err)
@@ -65,7 +67,8 @@ func ownNamespaces() error {
 	return nil
 }
 
-// first is process 1 of the lab. It must not use os/exec to wait: it waits for every child there is.
+// first is process 1 of the lab. It must not use os/exec to wait: it waits for every child there
+// is.
 func first(stateDir string) int {
 	cmd := exec.Command("/proc/self/exe", superVerb, stateDir)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -137,7 +140,8 @@ func supervise(stateDir string) error {
 	return l.serve(listener)
 }
 
-// watch closes what it returns, and calls cancel, when the process that started the lab ends before the lab has started.
+// watch closes what it returns, and calls cancel, when the process that started the lab ends before
+// the lab has started.
 func watch(life *os.File, started <-chan struct{}, cancel func()) <-chan struct{} {
 	abandoned := make(chan struct{})
 	go func() {

@@ -48,8 +48,8 @@ func Load(ctx context.Context) (*Contract, error) {
 	return &Contract{router: router, problem: doc.Components.Schemas["Problem"].Value}, nil
 }
 
-// CheckRequest returns how a request breaks the contract, and nil if it does not. The request's body
-// can be read again.
+// CheckRequest returns how a request breaks the contract, and nil if it does not. The request's
+// body can be read again.
 func (c *Contract) CheckRequest(r *http.Request) error {
 	route, params, err := c.router.FindRoute(r)
 	if err != nil {
@@ -121,8 +121,8 @@ func ProblemOf(header http.Header, body []byte) (*escache.Problem, error) {
 	return &problem, nil
 }
 
-// DecodeStrictly decodes one JSON value. It refuses fields that the Go type lacks, and anything behind
-// the value.
+// DecodeStrictly decodes one JSON value. It refuses fields that the Go type lacks, and anything
+// behind the value.
 func DecodeStrictly(data []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()

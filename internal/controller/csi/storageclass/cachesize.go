@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// CacheSize is the size of a volume's cache: a fixed number of bytes, or a percentage of the volume with
-// bounds.
+// CacheSize is the size of a volume's cache: a fixed number of bytes, or a percentage of the volume
+// with bounds.
 type CacheSize struct {
 	bytes   int64 // above zero: fixed
 	percent int64
@@ -66,8 +66,8 @@ func parseCacheSize(v string) (CacheSize, error) {
 
 func validCacheBytes(n int64) bool { return n >= minCacheBytes && n <= maxCacheBytes }
 
-// For returns the bytes of cache for a volume of volumeBytes: a multiple of 4 MiB, and at least what
-// DRBD and dm-writecache need. A percentage gives at most the volume's size.
+// For returns the bytes of cache for a volume of volumeBytes: a multiple of 4 MiB, and at least
+// what DRBD and dm-writecache need. A percentage gives at most the volume's size.
 func (c CacheSize) For(volumeBytes int64) int64 {
 	n := c.bytes
 	if n == 0 {
@@ -80,7 +80,8 @@ func (c CacheSize) For(volumeBytes int64) int64 {
 	return min(RoundUp(max(n, minCacheBytes), cacheGrain), maxCacheBytes)
 }
 
-// Largest returns the size in bytes of the largest volume whose cache fits into room bytes; 0 if none does.
+// Largest returns the size in bytes of the largest volume whose cache fits into room bytes; 0 if
+// none does.
 func (c CacheSize) Largest(room int64) int64 {
 	if c.For(MaxVolumeBytes) <= room {
 		return MaxVolumeBytes

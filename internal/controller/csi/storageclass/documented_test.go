@@ -25,7 +25,8 @@ type row struct {
 	example  string
 }
 
-// documented returns the page's rows, by parameter. They have four columns; other tables have three.
+// documented returns the page's rows, by parameter. They have four columns; other tables have
+// three.
 func documented(t *testing.T) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -59,7 +60,8 @@ func TestPageHasEveryParameter(t *testing.T) {
 	}
 }
 
-// TestChartTakesEveryParameter compares the chart's schema with the code. The chart sets the cluster and the pool itself.
+// TestChartTakesEveryParameter compares the chart's schema with the code. The chart sets the
+// cluster and the pool itself.
 func TestChartTakesEveryParameter(t *testing.T) {
 	text, err := os.ReadFile(schema)
 	if err != nil {
@@ -101,8 +103,8 @@ func TestChartTakesEveryParameter(t *testing.T) {
 	}
 }
 
-// TestPageHasTheDefaults builds the parameters from the documented defaults alone and compares them with what the code gives a
-// StorageClass that has only a cluster and a pool.
+// TestPageHasTheDefaults builds the parameters from the documented defaults alone and compares them
+// with what the code gives a StorageClass that has only a cluster and a pool.
 func TestPageHasTheDefaults(t *testing.T) {
 	want := Parameters{}
 	for key, r := range documented(t) {

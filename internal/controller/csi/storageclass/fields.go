@@ -105,8 +105,8 @@ func list(out *[]string, v string) error {
 	return nil
 }
 
-// name accepts names of pools, clusters and groups that are safe everywhere: in a path, in a URL and on
-// a command line.
+// name accepts names of pools, clusters and groups that are safe everywhere: in a path, in a URL
+// and on a command line.
 func name(out *string, v string) error {
 	const most = 63
 	for i, r := range v {

@@ -1,5 +1,5 @@
-// Package storageclass parses the parameters of a StorageClass, once, into a struct that is valid by
-// construction. docs/parameters.md describes each parameter for users; a test compares the two.
+// Package storageclass parses the parameters of a StorageClass, once, into a struct that is valid
+// by construction. docs/parameters.md describes each parameter for users; a test compares the two.
 package storageclass
 
 import (
@@ -35,7 +35,8 @@ type Parameters struct {
 	NodeGroups []string
 	// MkfsOptions are passed to csi-node unchanged.
 	MkfsOptions string
-	// Claim is the "namespace/name" of the PersistentVolumeClaim, if external-provisioner passes it.
+	// Claim is the "namespace/name" of the PersistentVolumeClaim, if external-provisioner passes
+	// it.
 	Claim string
 }
 
@@ -81,13 +82,15 @@ var fields = map[string]func(*Parameters, string) error{
 	keyMkfsOptions:   func(p *Parameters, v string) error { return options(&p.MkfsOptions, v) },
 }
 
-// WithDefaults returns the parameters of a StorageClass that sets none. They name no cluster and no pool.
+// WithDefaults returns the parameters of a StorageClass that sets none. They name no cluster and no
+// pool.
 func WithDefaults() Parameters {
 	return Parameters{Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
 }
 
 // Parse parses StorageClass parameters. It returns ErrInvalid, with a list of what is allowed, for
-// unknown keys, wrong values and combinations that cannot work. It ignores keys of external-provisioner.
+// unknown keys, wrong values and combinations that cannot work. It ignores keys of
+// external-provisioner.
 func Parse(in map[string]string) (Parameters, error) {
 	p := WithDefaults()
 	for _, key := range slices.Sorted(maps.Keys(in)) {

@@ -150,7 +150,8 @@ func TestCacheSizes(t *testing.T) {
 	}
 }
 
-// TestLargestVolumeIsTheLargest checks the border: that volume's cache fits, the next one's does not.
+// TestLargestVolumeIsTheLargest checks the border: that volume's cache fits, the next one's does
+// not.
 func TestLargestVolumeIsTheLargest(t *testing.T) {
 	for _, size := range []string{"20Gi", "10%", "10%,min=1Gi", "1%,max=2Gi", "100%", "16Mi"} {
 		c, err := parseCacheSize(size)

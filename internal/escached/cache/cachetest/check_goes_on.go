@@ -14,8 +14,8 @@ type lifeStep struct {
 	held bool
 }
 
-// life assembles and removes a cache, and calls every method that changes something. It writes three
-// blocks filled with mark. The last is still dirty at the end.
+// life assembles and removes a cache, and calls every method that changes something. It writes
+// three blocks filled with mark. The last is still dirty at the end.
 func (s *suite) life(mark byte) []lifeStep {
 	name := s.name()
 	write := func(number int64) func(context.Context) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Fake is a host with a cache engine in memory. It passes the contract, so it behaves for its users as
-// a real engine does. Reboot removes all caches, but the contents of their disks stay.
+// Fake is a host with a cache engine in memory. It passes the contract, so it behaves for its users
+// as a real engine does. Reboot removes all caches, but the contents of their disks stay.
 type Fake struct {
 	// Step is called before every change, with a description of the change. If it returns an error,
 	// the change does not happen.
@@ -92,8 +92,8 @@ func (f *Fake) cache(name string) (*assembled, error) {
 	return c, nil
 }
 
-// Raw returns the start of a disk: the MiB of escached's header, then the engine's metadata. The caller
-// may change it.
+// Raw returns the start of a disk: the MiB of escached's header, then the engine's metadata. The
+// caller may change it.
 func (f *Fake) Raw(path string) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package cachetest has the contract of cache.Engine, as tests that every engine must pass. It also has
-// Fake, an engine in memory for the tests of code that uses an engine.
+// Package cachetest has the contract of cache.Engine, as tests that every engine must pass. It also
+// has Fake, an engine in memory for the tests of code that uses an engine.
 package cachetest
 
 import (
@@ -10,7 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// Host is the host of an engine under test. It has one disk and one origin, both blank at the start.
+// Host is the host of an engine under test. It has one disk and one origin, both blank at the
+// start.
 type Host interface {
 	// Engine returns a new engine, as a new process on the same host would have.
 	Engine() cache.Engine
@@ -38,8 +39,8 @@ type File interface {
 type Breaker interface {
 	Host
 
-	// BreakAt makes the n-th change from now on fail, or panic if kill is true. n starts at 1. Broke
-	// reports whether that change was reached, and cancels BreakAt.
+	// BreakAt makes the n-th change from now on fail, or panic if kill is true. n starts at 1.
+	// Broke reports whether that change was reached, and cancels BreakAt.
 	BreakAt(n int, kill bool)
 	Broke() bool
 }

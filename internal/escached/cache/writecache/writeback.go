@@ -12,8 +12,8 @@ import (
 // messageTimeout bounds how long dmsetup waits for the answer to a flush.
 const messageTimeout = 24 * time.Hour
 
-// WriteBack implements cache.Engine. The kernel answers the message when all is written, however long
-// the origin takes. The message cannot be cancelled.
+// WriteBack implements cache.Engine. The kernel answers the message when all is written, however
+// long the origin takes. The message cannot be cancelled.
 func (e *Engine) WriteBack(ctx context.Context, name string) error {
 	if _, err := e.device(ctx, name); err != nil {
 		return err

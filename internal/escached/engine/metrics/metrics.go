@@ -14,8 +14,8 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// Metrics has the engine's metrics. Flush calls update two of them. Everything else is read from the
-// kernel at each scrape.
+// Metrics has the engine's metrics. Flush calls update two of them. Everything else is read from
+// the kernel at each scrape.
 type Metrics struct {
 	node     func(context.Context) (escache.Node, error)
 	readings func(context.Context) ([]volume.Reading, error)
@@ -45,8 +45,8 @@ func New(
 	return m
 }
 
-// Flushed counts one flush call: how long it took, how much it wrote back, and whether the cache was
-// clean at the end.
+// Flushed counts one flush call: how long it took, how much it wrote back, and whether the cache
+// was clean at the end.
 func (m *Metrics) Flushed(v volume.Volume, took time.Duration, bytes int64, clean bool) {
 	m.flushSeconds.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
 	m.flushBytes.WithLabelValues(v.Pool, v.Image).Add(float64(max(0, bytes)))

@@ -1,5 +1,5 @@
-// Package outdated marks a replica of this host outdated if the volume's record lists it, also after
-// the arbiter could not be asked at the start.
+// Package outdated marks a replica of this host outdated if the volume's record lists it, also
+// after the arbiter could not be asked at the start.
 package outdated
 
 import (
@@ -73,9 +73,9 @@ func (m *Marker) setSilent(silent bool) {
 // BeginStart begins a recovery: AtStart waits for the arbiter again.
 func (m *Marker) BeginStart() { m.setSilent(false) }
 
-// AtStart marks a replica before it comes up after a start. It does not wait for an arbiter that has
-// not answered since BeginStart. An error means that the replica is outdated and could not be marked.
-// Watch tries again.
+// AtStart marks a replica before it comes up after a start. It does not wait for an arbiter that
+// has not answered since BeginStart. An error means that the replica is outdated and could not be
+// marked. Watch tries again.
 func (m *Marker) AtStart(ctx context.Context, v volume.Volume) error {
 	if m.isSilent() {
 		m.setUnasked(v.Name(), true)

@@ -1,5 +1,5 @@
-// Package standby knows how much is dirty in replicas that are not connected. The kernel counts only
-// for assembled caches, so the disks of standbys are scanned.
+// Package standby knows how much is dirty in replicas that are not connected. The kernel counts
+// only for assembled caches, so the disks of standbys are scanned.
 package standby
 
 import (
@@ -25,8 +25,8 @@ type Sources struct {
 	Now  func() time.Time
 }
 
-// Scanner scans standbys' disks. It remembers how many dirty bytes it has found, and DRBD's count of
-// written blocks at that time. The result is valid as long as that count does not change.
+// Scanner scans standbys' disks. It remembers how many dirty bytes it has found, and DRBD's count
+// of written blocks at that time. The result is valid as long as that count does not change.
 type Scanner struct {
 	Sources
 
@@ -72,7 +72,8 @@ func (s *Scanner) Known(name string, st drbd.Status) *int64 {
 	return nil
 }
 
-// SetClean remembers that the caller has found nothing dirty on the disk of a standby in this state.
+// SetClean remembers that the caller has found nothing dirty on the disk of a standby in this
+// state.
 func (s *Scanner) SetClean(name string, st drbd.Status) {
 	s.put(name, reading{written: st.DiskWrittenKiB, bytes: new(int64)})
 }
@@ -84,9 +85,9 @@ const nothingFound = -1
 // to all the time, or that cannot be read.
 const RereadAfter = 5 * time.Second
 
-// Dirty returns the dirty bytes of a replica that is not connected, and scans its disk if it has to. It
-// returns nil if the number is not certain: the copy must be current, and must not change during the
-// scan.
+// Dirty returns the dirty bytes of a replica that is not connected, and scans its disk if it has
+// to. It returns nil if the number is not certain: the copy must be current, and must not change
+// during the scan.
 func (s *Scanner) Dirty(ctx context.Context, v volume.Volume, st drbd.Status) *int64 {
 	if !st.Current() || v.Phase != volume.Ready {
 		return nil

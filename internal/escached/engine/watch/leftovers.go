@@ -33,7 +33,8 @@ func (w *Watcher) Leftovers(ctx context.Context) {
 	}
 }
 
-// FindLeftovers returns the volumes that are mapped or Primary but have no device and no running verb.
+// FindLeftovers returns the volumes that are mapped or Primary but have no device and no running
+// verb.
 func (w *Watcher) FindLeftovers(ctx context.Context) []volume.Volume {
 	table, err := w.States.Read()
 	if err != nil {

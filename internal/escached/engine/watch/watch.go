@@ -1,6 +1,6 @@
-// Package watch has the background work on volumes that no verb asks for: it reconnects replicas, asks
-// the arbiter again about frozen I/O, and cleans up what verbs have left behind. Each of them locks a
-// volume while it works on it, as a verb does.
+// Package watch has the background work on volumes that no verb asks for: it reconnects replicas,
+// asks the arbiter again about frozen I/O, and cleans up what verbs have left behind. Each of them
+// locks a volume while it works on it, as a verb does.
 package watch
 
 import (

@@ -37,8 +37,8 @@ type ResyncedRequest struct {
 	Node string `json:"node"`
 }
 
-// Handler serves a store: PUT, GET and DELETE of records, POST of a resynced node, and the fence-peer
-// handler's question.
+// Handler serves a store: PUT, GET and DELETE of records, POST of a resynced node, and the
+// fence-peer handler's question.
 func Handler(s *Store) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathRecord, func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package arbiter records, for each volume, who may write. DRBD's fence-peer handler asks it before a
-// host goes on without its peer. In the lab it stands in for csi-node and the Kubernetes API, where
-// the record is the CacheVolume; it decides by the same rule.
+// Package arbiter records, for each volume, who may write. DRBD's fence-peer handler asks it before
+// a host goes on without its peer. In the lab it stands in for csi-node and the Kubernetes API,
+// where the record is the CacheVolume; it decides by the same rule.
 package arbiter
 
 import (
@@ -23,7 +23,8 @@ import (
 type Record struct {
 	escache.VolumeRef
 
-	// ImageID tells a new image under an old name from the volume on record. It is empty until known.
+	// ImageID tells a new image under an old name from the volume on record. It is empty until
+	// known.
 	ImageID      string `json:"imageID,omitempty"`
 	AttachedNode string `json:"attachedNode"`
 	Epoch        int64  `json:"epoch"`

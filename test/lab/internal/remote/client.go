@@ -16,8 +16,9 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Run runs a command over a connection, which it closes. It returns the command's exit status; an error means that it did not run to its
-// end. When ctx ends first, the command and its children are killed.
+// Run runs a command over a connection, which it closes. It returns the command's exit status; an
+// error means that it did not run to its end. When ctx ends first, the command and its children are
+// killed.
 func Run(ctx context.Context, conn net.Conn, command Command, streams Streams) (int, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -68,7 +69,8 @@ func ended(data []byte) (int, error) {
 	return how.Code, nil
 }
 
-// sendInput ends without a word when the connection does: then the command has ended before it read everything, as commands may.
+// sendInput ends without a word when the connection does: then the command has ended before it read
+// everything, as commands may.
 func sendInput(w *writer, in io.Reader) {
 	if in != nil {
 		if _, err := io.CopyBuffer(stream{w, kindInput}, struct{ io.Reader }{in}, make([]byte, maxFrame)); err != nil {

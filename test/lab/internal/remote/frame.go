@@ -1,5 +1,6 @@
-// Package remote runs commands on a lab machine over one connection each: the first message says what to run, then input, output and at
-// last how it ended pass as frames. When the connection ends, so does the command with all its children.
+// Package remote runs commands on a lab machine over one connection each: the first message says
+// what to run, then input, output and at last how it ended pass as frames. When the connection
+// ends, so does the command with all its children.
 package remote
 
 import (

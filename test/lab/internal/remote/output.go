@@ -10,8 +10,8 @@ import (
 // pipeBytes is at least what a pipe holds.
 const pipeBytes = 1 << 20
 
-// output carries what a command prints. The command gets the file itself, so that its end is not waited for where a child that it left in
-// the background keeps the pipe open.
+// output carries what a command prints. The command gets the file itself, so that its end is not
+// waited for where a child that it left in the background keeps the pipe open.
 type output struct {
 	from, file *os.File
 	to         io.Writer

@@ -102,8 +102,8 @@ func deviceNumber(path string) (uint64, error) {
 	return st.Rdev, nil
 }
 
-// Attach returns the loop device of a block device, and makes one if there is none. It makes the loop
-// device as large as the block device is now. I/O goes past the page cache.
+// Attach returns the loop device of a block device, and makes one if there is none. It makes the
+// loop device as large as the block device is now. I/O goes past the page cache.
 func (c *Control) Attach(ctx context.Context, volume, backing string, size int64) (string, error) {
 	device, err := c.Find(backing)
 	if err != nil {
@@ -126,8 +126,8 @@ func (c *Control) Attach(ctx context.Context, volume, backing string, size int64
 	return device, err
 }
 
-// Detach removes the loop device of a block device. It succeeds if there is none, and returns ErrOpen
-// if the loop device stays open.
+// Detach removes the loop device of a block device. It succeeds if there is none, and returns
+// ErrOpen if the loop device stays open.
 func (c *Control) Detach(ctx context.Context, volume, backing string) error {
 	device, err := c.Find(backing)
 	if err != nil || device == "" {
