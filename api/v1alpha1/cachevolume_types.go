@@ -44,7 +44,7 @@ const (
 	CacheModeWritethrough CacheMode = "writethrough"
 )
 
-// CacheVolumeSpec is what the StorageClass and the claim asked for, and where the volume was
+// CacheVolumeSpec says what the StorageClass and the claim asked for, and where the volume was
 // placed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.dataPool) == has(oldSelf.dataPool)",message="dataPool is immutable"
@@ -304,7 +304,7 @@ type DiscardedCache struct {
 
 // WriteThroughClaim is one reason for a volume to write through.
 type WriteThroughClaim struct {
-	// Owner is what asked for it, such as "cacheflush/NAME".
+	// Owner names who asked for it, such as "cacheflush/NAME".
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1

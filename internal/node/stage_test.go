@@ -262,7 +262,7 @@ func TestStageRefusesAFormatWhoseAttachmentEndedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestStageSettlesWhatIsMounted(t *testing.T) {
+func TestStageRepairsWhatIsMounted(t *testing.T) {
 	v := blockdev.Number{Major: 252, Minor: 0}
 	old := blockdev.Number{Major: 252, Minor: 77}
 	rows := []struct {
@@ -341,7 +341,7 @@ func TestStageGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-func TestTheSecondCallIsToldWhatRunsAndForHowLong(t *testing.T) {
+func TestTheSecondCallLearnsWhatRunsAndForHowLong(t *testing.T) {
 	h, dir := newHost(), t.TempDir()
 	h.attached("v")
 	h.attached("w")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestTheSecondIsToldWhatRunsAndForHowLong(t *testing.T) {
+func TestTheSecondCallerLearnsWhatRunsAndForHowLong(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := NewLocks(func() time.Time { return now })
 	done, err := l.Begin("v1", "flush")

@@ -130,7 +130,7 @@ func TestDecidingAgainIgnoresTheVolumesOwnAllocation(t *testing.T) {
 	}
 }
 
-func TestUsageTellsWhatStillFits(t *testing.T) {
+func TestUsageReportsWhatStillFits(t *testing.T) {
 	s := New()
 	g := equalGroup(0, 10*gib)
 	g.Members[0].CapacityBytes = 100 * gib

@@ -180,7 +180,7 @@ func TestSecretsAreCut(t *testing.T) {
 	}
 }
 
-func TestFailedFlushTellsWhy(t *testing.T) {
+func TestFailedFlushSaysWhy(t *testing.T) {
 	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
 	f.Status.Phase = v1alpha1.FlushFailed
 	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/test/blockcheck/device"
 )
 
-// SyncResult is what `bench sync` prints, as JSON.
+// SyncResult is the output of `bench sync`, in JSON.
 type SyncResult struct {
 	Writes    int     `json:"writes"`
 	PerSecond float64 `json:"perSecond"`
@@ -25,7 +25,7 @@ type SyncResult struct {
 	MaxMicros int64   `json:"maxMicros"`
 }
 
-// SequentialResult is what `bench sequential` prints, as JSON.
+// SequentialResult is the output of `bench sequential`, in JSON.
 type SequentialResult struct {
 	Bytes          int64   `json:"bytes"`
 	Seconds        float64 `json:"seconds"`

@@ -40,8 +40,8 @@ func (c *Checker) Write(t T, h *Host, device string) *Writer {
 	return w
 }
 
-// Keep takes in what was acknowledged beside the region that is written all the time.
-func (c *Checker) Keep(acks Acks) { c.acks = append(c.acks, acks...) }
+// Add adds writes that were acknowledged outside of the region that is written all the time.
+func (c *Checker) Add(acks Acks) { c.acks = append(c.acks, acks...) }
 
 // Acks is everything that was acknowledged.
 func (c *Checker) Acks() Acks {

@@ -148,7 +148,7 @@ func (l *Lab) must(t T, do func(context.Context) error) {
 // rescue is for a failed test: what the hosts have to say is kept, and whatever the test broke in
 // the lab is mended.
 func (l *Lab) rescue(t T) {
-	KeepLogs(t, l.client)
+	SaveLogs(t, l.client)
 	l.mend(t)
 }
 

@@ -22,7 +22,7 @@ ss -Htln '( sport >= :7800 and sport <= :8799 )' | sed 's/^/port /'
 ls /run/escache/holds 2>/dev/null | sed "s/^/hold /"
 exit 0`
 
-// Residue is what a host still has of any volume, a line each.
+// Residue lists what a host still has of any volume, a line each.
 func (h *Host) Residue(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ServiceUse is what an escached takes of its host.
+// ServiceUse is an escached's use of its host's resources.
 type ServiceUse struct {
 	ResidentKiB int
 	CPU         time.Duration // since it started

@@ -75,7 +75,7 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	return v
 }
 
-// Request is what both hosts are asked for.
+// Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
@@ -243,7 +243,7 @@ func (v *Volume) RemoveImage(t T) {
 	}
 }
 
-// Status is what a host says of the volume.
+// Status returns a host's report about the volume.
 func (v *Volume) Status(t T, h *Host) escache.VolumeStatus {
 	t.Helper()
 	status, err := v.status(t.Context(), h)

@@ -13,7 +13,7 @@ import (
 	"github.com/escache/escache-csi/test/blockcheck/block"
 )
 
-// Acks is what a device has acknowledged, in order.
+// Acks lists the writes that a device has acknowledged, in order.
 type Acks []block.Ack
 
 // List is the form `blockcheck verify` reads.
@@ -111,7 +111,7 @@ func (w *Writer) collect(stdout *io.PipeReader) error {
 	}
 }
 
-// Acks is what was acknowledged so far.
+// Acks returns the writes that were acknowledged so far.
 func (w *Writer) Acks() Acks {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Result is what an exploration found.
+// Result is the result of an exploration.
 type Result struct {
 	States int
 	// Depth is how many steps were tried in every order.

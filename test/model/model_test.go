@@ -28,7 +28,7 @@ func TestPromisesHold(t *testing.T) {
 			begin := time.Now()
 			r := New(AllGuards, tc.bounds).Explore(depth, limit)
 			if r.Promise != 0 {
-				t.Fatalf("promise %d is broken: %s\n%s", r.Promise, r.Reason, tell(r.Trace))
+				t.Fatalf("promise %d is broken: %s\n%s", r.Promise, r.Reason, format(r.Trace))
 			}
 			t.Logf("%d writes, %d attachments, %d faults: %d states, every order of %d steps, in %s", tc.bounds.Writes, tc.bounds.Epochs,
 				tc.bounds.Faults, r.States, r.Depth, time.Since(begin).Round(time.Millisecond))
@@ -81,9 +81,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 			r := New(AllGuards&^tc.guard, Bounds{Writes: 2, Epochs: 2, Faults: 2}).Explore(depth, limit)
 			if r.Promise != tc.promise {
 				t.Fatalf("promise %d breaks without it, want %d (%d states, depth %d): %s\n%s", r.Promise, tc.promise, r.States, r.Depth,
-					r.Reason, tell(r.Trace))
+					r.Reason, format(r.Trace))
 			}
-			t.Logf("without it promise %d breaks: %s\n%s", r.Promise, r.Reason, tell(r.Trace))
+			t.Logf("without it promise %d breaks: %s\n%s", r.Promise, r.Reason, format(r.Trace))
 		})
 	}
 	if tested != AllGuards {
@@ -91,4 +91,4 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 	}
 }
 
-func tell(trace []string) string { return "  " + strings.Join(trace, "\n  ") }
+func format(trace []string) string { return "  " + strings.Join(trace, "\n  ") }

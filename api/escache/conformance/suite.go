@@ -35,7 +35,7 @@ type Check struct {
 	company company
 }
 
-// company is what else may happen while a check runs.
+// company is what may happen beside a check.
 type company bool
 
 const (

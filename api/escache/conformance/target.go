@@ -45,7 +45,7 @@ type Target struct {
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.
 type Host struct {
-	// Name and Address are what a replica request says of the host: its name, and its IP address of
+	// Name and Address identify the host in a replica request: its name, and its IP address on
 	// the replication link.
 	Name, Address string
 	// URL is https://HOST:PORT of the API, with the caller's TLS files.
@@ -63,7 +63,7 @@ type TLSFiles struct {
 	CA, Cert, Key string
 }
 
-// ErrUnsupported is what a method returns that this target has not. The checks that need it are
+// ErrUnsupported is returned by methods that this target does not have. The checks that need it are
 // skipped and say so.
 var ErrUnsupported = errors.New("this target cannot do that")
 

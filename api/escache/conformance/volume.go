@@ -134,7 +134,7 @@ func (s *suite) laid() *volume {
 	return v
 }
 
-// result is what a call on one of the hosts came to.
+// result is the answer to a call on one of the hosts.
 type result[R any] struct {
 	value R
 	err   error
@@ -252,7 +252,7 @@ func (v *volume) holds(h *host, offset int64, want []byte) {
 	}
 }
 
-// dirty is what the host says is dirty; not known fails the check.
+// dirty returns how much is dirty according to the host. If the host does not know, the check fails.
 func (v *volume) dirty(h *host) int64 {
 	v.s.Helper()
 	status := h.status(v.VolumeRef)

@@ -200,7 +200,7 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 	}
 }
 
-func TestLastOneToLetGoRestoresWriteBack(t *testing.T) {
+func TestTheLastClaimThatEndsRestoresWriteBack(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", mib)
 	if _, err := w.r.Drain.Turn(t.Context(), "a", "repair"); err != nil {

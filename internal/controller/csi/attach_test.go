@@ -181,7 +181,7 @@ func TestCleanVolumeGoesOnWithoutADeadPartner(t *testing.T) {
 	}
 }
 
-func TestWithoutASecondHostTheCallerIsToldToTryAgain(t *testing.T) {
+func TestWithoutASecondHostTheCallerHasToTryAgain(t *testing.T) {
 	for name, choose := range map[string]func(*v1alpha1.CacheVolume) string{
 		"on the node of a replica":      func(v *v1alpha1.CacheVolume) string { return v.Spec.Replicas[0] },
 		"on the node that has none yet": other,

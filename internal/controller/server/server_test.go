@@ -133,7 +133,7 @@ func accepts(socket string) bool {
 	return true
 }
 
-func TestErrorsGetTheirCodeAndAreToldOnce(t *testing.T) {
+func TestErrorsGetTheirCodeAndAreLoggedOnce(t *testing.T) {
 	r := serve(t)
 	for name, code := range map[string]codes.Code{
 		"fine": codes.OK, "busy": codes.Aborted, "bug": codes.Internal, "panic": codes.Internal, "hang": codes.DeadlineExceeded,

@@ -53,7 +53,7 @@ func TestChangesRunDmsetupUnderTheVolumesName(t *testing.T) {
 	}
 }
 
-func TestRemoveTellsADeviceThatIsOpenFromOneThatIsGone(t *testing.T) {
+func TestRemoveDistinguishesAnOpenDeviceFromOneThatIsGone(t *testing.T) {
 	for answer, want := range map[string]error{
 		"device-mapper: remove ioctl on d failed: No such device or address": nil,
 		"device-mapper: remove ioctl on d failed: Device or resource busy":   ErrOpen,

@@ -123,7 +123,7 @@ func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreToldApart(t *testing.T) {
+func TestRefusalsHaveDifferentErrors(t *testing.T) {
 	for text, want := range map[string]error{
 		"1: State change failed: (-7) Refusing to be Primary while peer is not outdated": ErrPeerNotFenced,
 		"1: State change failed: (-1) Multiple primaries not allowed by config":          ErrPeerPrimary,

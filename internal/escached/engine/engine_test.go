@@ -270,7 +270,7 @@ func TestEpochsOnlyGrow(t *testing.T) {
 	}
 }
 
-func TestWhatIsDirtyIsNotLetGo(t *testing.T) {
+func TestADirtyVolumeIsNotDropped(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()
 	if err := e.PutReplica(t.Context(), putReq); err != nil {
@@ -362,7 +362,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 	}
 }
 
-func TestASecondCallIsToldWhoIsAtIt(t *testing.T) {
+func TestASecondCallLearnsTheRunningVerb(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()
 	release, err := e.Lock(ref, "dev_connect")

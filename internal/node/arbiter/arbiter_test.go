@@ -194,7 +194,7 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-func TestTheRecordIsToldAsItIsNow(t *testing.T) {
+func TestTheRecordIsReadAnewForEachAnswer(t *testing.T) {
 	rows := []struct {
 		name, query string
 		readErr     error

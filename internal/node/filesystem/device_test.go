@@ -234,7 +234,7 @@ func TestProbeFailsWhereTheDeviceIsGone(t *testing.T) {
 	}
 }
 
-func TestSuperblockTellsSizeAndErrors(t *testing.T) {
+func TestSuperblockReportsSizeAndErrors(t *testing.T) {
 	device := loop(t, 512<<20)
 	sh(t, device, "mkfs.ext4 -q $DEV 300M; debugfs -w -R 'set_super_value state 2' $DEV")
 	s, err := Inspect(device, false)

@@ -48,7 +48,7 @@ func volume(name, pool, image string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":"7"},"spec":{"pool":%q,"image":%q}}`, name, pool, image)
 }
 
-func TestErrorsAreTold(t *testing.T) {
+func TestErrorsAreReported(t *testing.T) {
 	s, c := start(t)
 	for code, want := range map[int]error{
 		http.StatusNotFound: ErrNotFound, http.StatusConflict: ErrConflict, http.StatusServiceUnavailable: ErrUnavailable,

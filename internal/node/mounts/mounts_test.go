@@ -84,7 +84,7 @@ func TestReadOnlyBindIsUndoneWhenItStaysWritable(t *testing.T) {
 	}
 }
 
-func TestUnmountTellsBusy(t *testing.T) {
+func TestUnmountReportsBusy(t *testing.T) {
 	m := NewMounter(command.RunnerFunc(func(context.Context, command.Command) (command.Result, error) {
 		return command.Result{}, &command.ExitError{Command: "umount", Code: 32, Stderr: "umount: /x: target is busy."}
 	}))

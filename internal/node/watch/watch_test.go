@@ -26,7 +26,7 @@ func TestAConnectedVolumeIsWrittenOnceAndThenLeftAlone(t *testing.T) {
 	}
 }
 
-func TestATroubleIsToldAtOnceAndOnce(t *testing.T) {
+func TestAProblemIsReportedAtOnceAndOnce(t *testing.T) {
 	rows := []struct {
 		name      string
 		begin     func(w *world)
@@ -119,7 +119,7 @@ func TestAFreshVolumeMayTakeAMomentToFindItsPeer(t *testing.T) {
 	}
 }
 
-func TestWhatIsOverTogetherIsToldTogether(t *testing.T) {
+func TestProblemsThatEndTogetherAreReportedTogether(t *testing.T) {
 	w := healthyWorld(t)
 	w.lose()
 	w.status.IOSuspended = true

@@ -107,9 +107,9 @@ func (d *driver) delete(ctx context.Context, id string) error {
 	return err
 }
 
-// settled waits until the driver has emptied the trash, which would slow down what is measured
+// waitForEmptyTrash waits until the driver has emptied the trash, which would slow down what is measured
 // next.
-func (d *driver) settled(ctx context.Context) error {
+func (d *driver) waitForEmptyTrash(ctx context.Context) error {
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		out, err := exec.CommandContext(ctx, "rbd", "-c", d.stage.ceph.Conf(), "trash", "ls", pool).Output()
 		if err != nil {

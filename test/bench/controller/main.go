@@ -106,7 +106,7 @@ func rates(ctx context.Context, out io.Writer, s *stage, d *driver, volumes int)
 		if err := raw.EmptyTrash("bare-", 8); err != nil {
 			return err
 		}
-		if err := d.settled(ctx); err != nil {
+		if err := d.waitForEmptyTrash(ctx); err != nil {
 			return err
 		}
 	}

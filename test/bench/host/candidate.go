@@ -28,7 +28,7 @@ type candidate interface {
 	// none.
 	replicated() int
 	// settle brings the device back to where it was before its turn.
-	settle(r *runner)
+	flush(r *runner)
 }
 
 // cache is a volume of escache: cache on two hosts, image in Ceph.
@@ -50,10 +50,10 @@ func newCache(r *runner, lab *labtest.Lab) *cache {
 	return c
 }
 
-func (c *cache) name() string     { return "escache" }
-func (c *cache) device() string   { return c.path }
-func (c *cache) replicated() int  { return c.volume.Minor }
-func (c *cache) settle(r *runner) { c.volume.Flush(r, c.host) }
+func (c *cache) name() string    { return "escache" }
+func (c *cache) device() string  { return c.path }
+func (c *cache) replicated() int { return c.volume.Minor }
+func (c *cache) flush(r *runner) { c.volume.Flush(r, c.host) }
 
 // timedFlush returns bytes a second.
 func (c *cache) timedFlush(r *runner) float64 {
@@ -126,7 +126,7 @@ func waitForDRBD(r *runner, h *labtest.Host, state string) {
 func (bareDRBD) name() string    { return "bare DRBD" }
 func (bareDRBD) device() string  { return drbd.Device(drbdMinor) }
 func (bareDRBD) replicated() int { return drbdMinor }
-func (bareDRBD) settle(*runner)  {}
+func (bareDRBD) flush(*runner)   {}
 
 // bareRBD is an image mapped without a cache.
 type bareRBD struct{ path string }
@@ -142,4 +142,4 @@ func newBareRBD(r *runner, lab *labtest.Lab) bareRBD {
 func (bareRBD) name() string     { return "plain RBD" }
 func (b bareRBD) device() string { return b.path }
 func (bareRBD) replicated() int  { return -1 }
-func (bareRBD) settle(*runner)   {}
+func (bareRBD) flush(*runner)    {}

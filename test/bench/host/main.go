@@ -47,7 +47,7 @@ func bench(r *runner, rounds int, duration time.Duration) {
 		for _, c := range candidates {
 			for _, writers := range syncWriters {
 				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c, duration, writers))
-				c.settle(r)
+				c.flush(r)
 			}
 		}
 		for _, c := range candidates {
@@ -55,7 +55,7 @@ func bench(r *runner, rounds int, duration time.Duration) {
 			if c == candidate(cache) {
 				results.addSequential(flushName, cache.timedFlush(r))
 			}
-			c.settle(r)
+			c.flush(r)
 		}
 	}
 	results.print(candidates)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestParseTellsWhatIsWrongWithABlock(t *testing.T) {
+func TestParseReportsWhatIsWrongWithABlock(t *testing.T) {
 	id := ID{Epoch: 3, Number: 17}
 	const offset = 5 * Size
 	tests := []struct {

@@ -112,7 +112,7 @@ func load(f fault) func(*scene) {
 func flush(f fault) func(*scene) {
 	return func(s *scene) {
 		s.write()
-		s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 8*mib))
+		s.check.Add(s.n1.Fill(s, s.device, 8*mib, 8*mib))
 		wait := s.flushing()
 		f.hit(s)
 		f.outcome(s)

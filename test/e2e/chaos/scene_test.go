@@ -213,7 +213,7 @@ func (s *scene) resyncing() {
 	s.powerOff(s.n2)
 	s.v.WaitForStatus(s, s.n1, "runs alone", noticeLimit, alone)
 	// More than an emulated host copies in a moment; beside the region that is checked.
-	s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 12*mib))
+	s.check.Add(s.n1.Fill(s, s.device, 8*mib, 12*mib))
 	s.powerOn()
 	s.v.WaitForStatus(s, s.n1, "resynchronises its peer", noticeLimit, func(st escache.VolumeStatus) bool {
 		return len(st.Peers) == 1 && st.Peers[0].DiskState != "Outdated" && st.Peers[0].DiskState != "DUnknown"

@@ -115,7 +115,7 @@ func fullCache(s *scene) {
 	s.lab.ResumeCeph(s)
 	s.goesOn()
 	acks := filler.Finish(s)
-	s.check.Keep(acks)
+	s.check.Add(acks)
 	s.finish()
 }
 
@@ -149,7 +149,7 @@ func thereAndBack(s *scene) {
 func refused(then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.write()
-		s.check.Keep(s.n1.Fill(s, s.device, 8*mib, 8*mib))
+		s.check.Add(s.n1.Fill(s, s.device, 8*mib, 8*mib))
 		s.n1.Shell(s, "dmesg -c >/dev/null")
 		s.lab.RefuseWrites(s)
 		answer, err := s.n1.API.Flush(s.Context(), escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 60})

@@ -59,7 +59,7 @@ func secrets(t *testing.T, w *world) {
 		VolumeId: made.GetVolume().GetVolumeId(), NodeId: node, VolumeCapability: capability(), Secrets: request.GetSecrets(),
 	})
 	must(t, err)
-	s.look(t, "the answers to calls", made.String()+attached.String(), "pvc-secret")
+	s.checkNoSecret(t, "the answers to calls", made.String()+attached.String(), "pvc-secret")
 
 	w.addCluster(t, "refused", w.ceph.Conf(), w.foreignKeyring(t))
 	broken := filepath.Join(dir, "keyring") // as somebody who copies it by hand may leave it
@@ -67,7 +67,7 @@ func secrets(t *testing.T, w *world) {
 	w.addCluster(t, "broken", w.ceph.Conf(), broken)
 	for _, cluster := range []string{"refused", "broken"} {
 		err := d.createIn(t, "pvc-"+cluster, cluster, "rbd")
-		s.look(t, "the error of a wrong key", fmt.Sprint(err), cluster)
+		s.checkNoSecret(t, "the error of a wrong key", fmt.Sprint(err), cluster)
 	}
 	for _, send := range []func() (*http.Request, error){
 		func() (*http.Request, error) {
@@ -78,34 +78,34 @@ func secrets(t *testing.T, w *world) {
 			return http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+page+"/login", strings.NewReader(form.Encode()))
 		},
 	} {
-		s.look(t, "the page", askPage(t, send, s.planted["a token"]), "escache")
+		s.checkNoSecret(t, "the page", askPage(t, send, s.planted["a token"]), "escache")
 	}
 
 	for _, file := range []string{"cmdline", "environ"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", d.command.Process.Pid, file))
 		must(t, err)
-		s.look(t, file, string(text), map[string]string{"cmdline": "--ceph-dir", "environ": "PATH="}[file])
+		s.checkNoSecret(t, file, string(text), map[string]string{"cmdline": "--ceph-dir", "environ": "PATH="}[file])
 	}
 	w.kubectl(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"driver","namespace":%q},"spec":{"containers":[{"name":"c","image":"i",`+
 		`"env":[{"name":"KEY","value":%q}]}]}}`, w.account.Namespace, s.planted["a pod's variable"]), "apply", "-f", "-")
-	s.look(t, "the support bundle", w.supportBundle(t), `"driver"`)
+	s.checkNoSecret(t, "the support bundle", w.supportBundle(t), `"driver"`)
 	w.kubectl(t, "", "-n", w.account.Namespace, "delete", "pod", "driver", "--now")
 	kinds := "events,cachevolumes,nodegroups,persistentvolumes,volumeattachments,leases"
-	s.look(t, "Events and records", w.kubectl(t, "", "get", kinds, "-A", "-o", "json"), "escache-pvc-secret")
+	s.checkNoSecret(t, "Events and records", w.kubectl(t, "", "get", kinds, "-A", "-o", "json"), "escache-pvc-secret")
 
 	until(t, func() error { return d.unpublish(t.Context(), made.GetVolume().GetVolumeId(), node) })
 	until(t, func() error { return d.delete(t.Context(), made.GetVolume().GetVolumeId()) })
 	log, err := os.ReadFile(filepath.Join(d.dir, "log"))
 	must(t, err)
-	s.look(t, "the log", string(log), "pvc-secret", `"level":"DEBUG"`)
+	s.checkNoSecret(t, "the log", string(log), "pvc-secret", `"level":"DEBUG"`)
 }
 
 // search is for what must not be found.
 type search struct{ planted map[string]string }
 
-// look fails the test where a text has a secret in it, plain or in a usual disguise, or does not
+// checkNoSecret fails the test where a text has a secret in it, plain or in a usual disguise, or does not
 // have the marks that show that it is the right text.
-func (s *search) look(t *testing.T, where, text string, marks ...string) {
+func (s *search) checkNoSecret(t *testing.T, where, text string, marks ...string) {
 	t.Helper()
 	for _, mark := range marks {
 		if !strings.Contains(text, mark) {

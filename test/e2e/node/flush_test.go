@@ -125,7 +125,7 @@ func (w *world) waitForFlush(t *testing.T, flush, what string, condition func(*v
 	return last
 }
 
-// words are what an operator is told of a CacheFlush.
+// words are the phases and messages of a CacheFlush that an operator sees.
 func words(f *v1alpha1.CacheFlush) string {
 	text := fmt.Sprintf("%s %d%%, %d of %d bytes left", f.Status.Phase, f.Status.Percent, f.Status.LeftBytes, f.Status.TotalBytes)
 	if c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete); c != nil {

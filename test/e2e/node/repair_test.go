@@ -49,7 +49,7 @@ func replaced(t *testing.T, w *world) {
 	if s := w.onHost(t, b.host, b.volume); s.Mode != escache.ModeWriteback {
 		t.Errorf("the repair is over, and the volume is in mode %s", s.Mode)
 	}
-	b.tellsTheRepair(t, volumes.versions(), groups.versions(), lost, third)
+	b.reportsTheRepair(t, volumes.versions(), groups.versions(), lost, third)
 
 	w.boot(t, lost)
 	labtest.WaitForCommand(t, "the replica on "+lost+" is wiped", podTime, func(ctx context.Context) error {
@@ -85,8 +85,8 @@ func (b *busy) bothCurrent(t *testing.T) {
 	b.waitForVolume(t, b.volume, "has two current copies", func(v *cacheVolume) error { return redundant(v, metav1.ConditionTrue) })
 }
 
-// tellsTheRepair looks at what was on record and in Events.
-func (b *busy) tellsTheRepair(t *testing.T, volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeGroup, lost, third string) {
+// reportsTheRepair looks at what was on record and in Events.
+func (b *busy) reportsTheRepair(t *testing.T, volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeGroup, lost, third string) {
 	t.Helper()
 	var reasons []string
 	replacedAt := slices.IndexFunc(volumes, func(v v1alpha1.CacheVolume) bool {

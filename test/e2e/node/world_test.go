@@ -59,7 +59,7 @@ func open(t *testing.T) *world {
 	ready := false
 	defer func() {
 		if !ready {
-			labtest.KeepLogs(t, client)
+			labtest.SaveLogs(t, client)
 		}
 	}()
 	w.apply(t, fmt.Sprintf(`
@@ -234,7 +234,7 @@ func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
 func (w *world) cleanUp(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	if t.Failed() {
-		labtest.KeepLogs(t, w.lab)
+		labtest.SaveLogs(t, w.lab)
 	}
 	w.mend(t)
 	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumesnapshot", "--all", "--timeout=240s"); err != nil {

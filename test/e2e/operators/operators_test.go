@@ -40,7 +40,7 @@ func TestOperators(t *testing.T) {
 	w.attach(t, "c", "n2", 10*mib)
 	t.Run("wrong names", w.wrongNames)
 	t.Run("no permission", w.noPermission)
-	t.Run("status and explain", w.looking)
+	t.Run("status and explain", w.statusAndExplain)
 	t.Run("the web page", w.thePage)
 	t.Run("flush a claim", w.flushClaim)
 	t.Run("on a terminal", w.onTerminal)
@@ -77,7 +77,7 @@ func (w *world) noPermission(t *testing.T) {
 	}
 }
 
-func (w *world) looking(t *testing.T) {
+func (w *world) statusAndExplain(t *testing.T) {
 	deadline := time.Now().Add(30 * time.Second)
 	for !strings.Contains(w.escache(t, 0, "status"), "Ready") && time.Now().Before(deadline) {
 		time.Sleep(200 * time.Millisecond)

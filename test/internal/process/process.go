@@ -63,16 +63,16 @@ func Start(spec Spec) (*Process, error) {
 
 	p := &Process{spec: spec, cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
-	go p.keep(started)
+	go p.run(started)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	return p, nil
 }
 
-// keep stays on one OS thread from start to end: the kernel sends the parent-death signal when the
+// run stays on one OS thread from start to end: the kernel sends the parent-death signal when the
 // thread that forked ends, not the process.
-func (p *Process) keep(started chan<- error) {
+func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 

@@ -35,7 +35,7 @@ func (l Location) Socket() string { return filepath.Join(l.RunDir, "api.sock") }
 // when the next one of its name starts.
 func (l Location) FailedDir() string { return l.StateDir + FailedSuffix }
 
-// FailedSuffix is what is put after a lab's directory to name FailedDir.
+// FailedSuffix follows a lab's directory to name FailedDir.
 const FailedSuffix = "-failed"
 
 // Locate finds a lab of the checkout that the working directory belongs to. An empty name means

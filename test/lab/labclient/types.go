@@ -33,7 +33,7 @@ const (
 	VerbFailDisk = "fail-disk"
 )
 
-// ExecProtocol is what a connection is upgraded to for one command; package remote speaks it.
+// ExecProtocol is the protocol of a connection for one command; package remote speaks it.
 const ExecProtocol = "lab-exec"
 
 // Status is the lab as it is now.
@@ -45,7 +45,7 @@ type Status struct {
 	Ready time.Duration `json:"ready"`
 	Parts []Part        `json:"parts"`
 	Nodes []Node        `json:"nodes"`
-	// Environment is what commands inside the lab get: CEPH_CONF, KUBECONFIG and LAB_….
+	// Environment is the environment of commands inside the lab: CEPH_CONF, KUBECONFIG and LAB_….
 	Environment map[string]string `json:"environment"`
 }
 
@@ -94,7 +94,7 @@ type Cut struct {
 	Slow bool `json:"slow,omitempty"`
 }
 
-// SlowRate is what a slow cut lets through, in KiB a second in both directions together.
+// SlowRate is the rate of a slow cut, in KiB a second, in both directions together.
 const SlowRate = 128
 
 // Targets of a cut that are not nodes.
@@ -113,7 +113,7 @@ type FailDisk struct {
 	Restore bool `json:"restore,omitempty"`
 }
 
-// ControllerFlags are what csi-controller is given after the lab's own flags.
+// ControllerFlags are flags of csi-controller that follow the lab's own.
 type ControllerFlags struct {
 	Flags []string `json:"flags"`
 }

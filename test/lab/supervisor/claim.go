@@ -76,8 +76,8 @@ func removeAll(location labclient.Location) error {
 	return err
 }
 
-// keepLogs removes all but the logs, for someone who wants to know why the lab did not come up.
-func keepLogs(location labclient.Location) error {
+// saveLogs removes all but the logs, for someone who wants to know why the lab did not come up.
+func saveLogs(location labclient.Location) error {
 	err := os.RemoveAll(location.RunDir)
 	_ = os.Remove(filepath.Dir(location.RunDir)) // fails where another lab is, and should
 	var dirs []string

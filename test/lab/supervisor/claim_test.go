@@ -48,7 +48,7 @@ func TestAFailedStartLeavesOnlyLogs(t *testing.T) {
 			}
 		}()
 	}
-	if err := keepLogs(location); err != nil {
+	if err := saveLogs(location); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(location.StateDir, "b")); !os.IsNotExist(err) {

@@ -42,7 +42,7 @@ type replica struct {
 	metrics    string // address of csi-controller's
 	controller process.Spec
 	sidecars   kubernetes.SidecarConfig
-	// flags are taken by whoever keeps it.
+	// flags wait for the goroutine that runs the replica.
 	flags chan controllerFlags
 }
 
@@ -85,7 +85,7 @@ func (l *lab) startDriver(ctx context.Context) error {
 	for i := range controllerReplicas {
 		r := l.newReplica(i, config, kubeconfig)
 		l.replicas = append(l.replicas, r)
-		go l.keep(r)
+		go l.runReplica(r)
 	}
 	for _, n := range l.nodes {
 		if err := l.kube.WaitDriver(ctx, n.name, v1alpha1.DriverName); err != nil {
@@ -135,8 +135,8 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 	}
 }
 
-// keep runs a replica until the lab ends.
-func (l *lab) keep(r *replica) {
+// runReplica runs a replica until the lab ends.
+func (l *lab) runReplica(r *replica) {
 	var controller *process.Process
 	var sidecars *kubernetes.Sidecars
 	own := r.controller.Args

@@ -29,7 +29,7 @@ const (
 	drbdFirstMinor, drbdLastMinor = 100, 299
 )
 
-// Options are what a person chooses for a lab.
+// Options describe the lab to start.
 type Options struct {
 	Nodes      int
 	Kubernetes bool

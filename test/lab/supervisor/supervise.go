@@ -126,13 +126,13 @@ func supervise(stateDir string) error {
 	if err != nil {
 		l.end()
 		report(life, outcome{Error: err.Error()})
-		return errors.Join(err, keepLogs(plan.Location))
+		return errors.Join(err, saveLogs(plan.Location))
 	}
 	listener, err := listen(plan.Location.Socket())
 	if err != nil {
 		l.end()
 		report(life, outcome{Error: err.Error()})
-		return errors.Join(err, keepLogs(plan.Location))
+		return errors.Join(err, saveLogs(plan.Location))
 	}
 	close(started)
 	report(life, outcome{})

@@ -19,9 +19,9 @@ done
 echo == kernel; dmesg | tail -n 120; echo
 echo == drbd; cat /proc/drbd; dmsetup table; dmsetup status --noflush; tail -n 20 /run/escache/fence-peer.log`
 
-// KeepLogs keeps what the hosts and csi-controller said, for a test that failed: `lab down` leaves
+// SaveLogs keeps what the hosts and csi-controller said, for a test that failed: `lab down` leaves
 // it there. Before what the test broke is mended, because a host that boots has forgotten.
-func KeepLogs(t T, client *labclient.Client) {
+func SaveLogs(t T, client *labclient.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	status, err := client.Status(ctx)
