@@ -94,7 +94,7 @@ func collect(t *testing.T) *collected {
 	return c
 }
 
-// Export implements trace.SpanExporter.
+// Export implements the collector's TraceService.
 func (c *collected) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
