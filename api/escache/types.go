@@ -169,6 +169,9 @@ type ReplicaRequest struct {
 	// before it is synchronised from that one. It has no effect on a replica that exists already
 	// and was used.
 	Join bool `json:"join,omitempty"`
+	// MustExist says that nothing may be laid: if this host has no complete replica, the answer is
+	// CodeNotFound. It is for the copy that holds the data.
+	MustExist bool `json:"mustExist,omitempty"`
 }
 
 // ConnectOptions tunes a cache. The zero value means the implementation's defaults.

@@ -30,6 +30,21 @@ type Attachment struct {
 	FlushFirst []string
 }
 
+// WithItsCopy decides whether a planned take-over may go on, now that the node has answered about its
+// own replica. A host that has lost its replica, for example with its disk, must not have it laid
+// anew: the empty one would be filled from an outdated copy. If another copy is current, that one is
+// written back first. Errors wrap ErrRefused.
+func WithItsCopy(v *v1alpha1.CacheVolume, node string, plan Attachment, own Report) (Attachment, error) {
+	if !plan.TakeOver || plan.Held || !own.lost() {
+		return plan, nil
+	}
+	others := slices.DeleteFunc(Current(v), func(other string) bool { return other == node })
+	if len(others) == 0 {
+		return Attachment{}, fmt.Errorf("volume %s: node %s has lost the only current copy: %w", v.Name, node, ErrRefused)
+	}
+	return Attachment{FlushFirst: others}, nil
+}
+
 // Attach decides whether the node may have the volume now, and how. The group lists the nodes of
 // the volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
 func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {

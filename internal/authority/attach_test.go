@@ -2,6 +2,7 @@ package authority
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -222,5 +223,35 @@ func TestClientsToFence(t *testing.T) {
 	}
 	if got := Clients(volume(func(*v1alpha1.CacheVolumeStatus) {}), nil); len(got) != 0 {
 		t.Errorf("nobody has it, and %v is fenced", got)
+	}
+}
+
+func TestWithItsCopy(t *testing.T) {
+	takeOver := Attachment{TakeOver: true, Epoch: 8}
+	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	alone := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }
+	for _, tc := range []struct {
+		name   string
+		status func(*v1alpha1.CacheVolumeStatus)
+		plan   Attachment
+		own    Report
+		want   Attachment
+		err    error
+	}{
+		{"it has it", inCache, takeOver, standby(nil), takeOver, nil},
+		{"silent: laying fails, and nothing is laid anew", inCache, takeOver, Report{Err: errors.New("no route")}, takeOver, nil},
+		{"lost, and the other is current", inCache, takeOver, absent, Attachment{FlushFirst: []string{"n2"}}, nil},
+		{"lost, and nobody else has it", alone, takeOver, absent, Attachment{}, ErrRefused},
+		{"the truth is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, Attachment{Epoch: 8}, absent, Attachment{Epoch: 8}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := WithItsCopy(volume(tc.status), "n1", tc.plan, tc.own)
+			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
+				t.Fatalf("got %v", err)
+			}
+			if !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
 	}
 }

@@ -84,6 +84,8 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 			gone = append(gone, fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339)))
 		} else if r.Err != nil {
 			gone = append(gone, fmt.Sprintf("node %s does not answer", node))
+		} else if r.lost() {
+			gone = append(gone, fmt.Sprintf("node %s answers that it has no replica any more", node))
 		} else {
 			gone = append(gone, fmt.Sprintf("node %s answers that its copy is %s %s", node, r.Status.State, r.Status.DiskState))
 		}

@@ -8,6 +8,7 @@ func joinChecks() []Check {
 	return []Check{
 		{"two copies that are both to be filled are never declared equal", bothJoin, beside},
 		{"a copy that joins a running volume is filled from it", joinRunning, beside},
+		{"a copy that must exist is not laid", mustExist, beside},
 	}
 }
 
@@ -15,6 +16,20 @@ func (v *volume) joining() escache.ReplicaRequest {
 	r := v.request()
 	r.Join = true
 	return r
+}
+
+// mustExist: the copy that holds the data is gone, perhaps with its disk. An empty one in its place
+// would be filled from an outdated one.
+func mustExist(s *suite) {
+	v := s.newVolume()
+	there := v.request()
+	there.MustExist = true
+	refused(s, "lay what must exist", s.first.put(there), escache.CodeNotFound)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateAbsent {
+		s.Errorf("a refused request left the status %+v", shown(status))
+	}
+	done(s, "lay it", s.first.put(v.request()))
+	done(s, "lay what exists", s.first.put(there))
 }
 
 // bothJoin: somebody laid the copies for a volume whose data is somewhere else. Used as they are,

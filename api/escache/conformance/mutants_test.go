@@ -77,6 +77,7 @@ var mutants = map[string][]string{
 	"an orderly move takes the data along":                           {"data does not move"},
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
 	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},
+	"a copy that must exist is not laid":                             {"what must exist is laid"},
 	"a device is not abandoned without proof":                        {"the caller's word is proof"},
 	"abandon of what is not connected changes nothing":               {"a standby cannot be abandoned", "abandon drops the standby"},
 }

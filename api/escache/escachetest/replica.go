@@ -148,6 +148,9 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	if r := h.replicas[req.VolumeRef]; r != nil {
 		return nil, h.putAgain(r, req)
 	}
+	if req.MustExist && !h.w.breaks("what must exist is laid") {
+		return nil, fail(escache.CodeNotFound, "no replica here")
+	}
 	for ref, r := range h.replicas {
 		samePort := r.req.Port == req.Port && !h.w.breaks("a port is given twice")
 		if samePort || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {

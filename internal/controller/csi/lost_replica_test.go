@@ -33,7 +33,7 @@ func TestTheOnlyCurrentCopyIsNotLaidAnew(t *testing.T) {
 	w.reinstall(holder)
 	for range 2 {
 		_, err := w.publish("pvc-1", holder)
-		wants(t, err, codes.FailedPrecondition, holder, "4096 bytes", "discard-cache pvc-1")
+		wants(t, err, codes.FailedPrecondition, holder+" answers that it has no replica any more", "4096 bytes", "discard-cache pvc-1")
 	}
 	if w.host(holder).Has(ref(v)) || !w.host(outdated).Has(ref(v)) {
 		t.Error("replicas were changed")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -110,6 +111,9 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) erro
 // be dirty, the hosts are asked first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
+	if err == nil && plan.TakeOver && !plan.Held {
+		return s.withItsCopy(ctx, v, node, plan)
+	}
 	decided := err == nil && len(plan.FlushFirst) == 0
 	if decided || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
 		return plan, err
@@ -121,6 +125,21 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 	plan, err = authority.Attach(v, group, node)
 	if err != nil {
 		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
+			return plan, fmt.Errorf("%w; %s", err, stake)
+		}
+	}
+	return plan, err
+}
+
+// withItsCopy asks the node whether it still has the copy that the record speaks of.
+func (s *service) withItsCopy(
+	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
+) (authority.Attachment, error) {
+	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
+	own := authority.Report{Status: status, Err: err}
+	plan, err = authority.WithItsCopy(v, node, plan, own)
+	if err != nil {
+		if stake := authority.AtStake(v, map[string]authority.Report{node: own}, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
 			return plan, fmt.Errorf("%w; %s", err, stake)
 		}
 	}

@@ -2,28 +2,58 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
 // TakeOver prepares a volume that may be dirty for a node that has a current copy. The node's own
-// replica must be there; its partner's is laid if that is possible.
+// replica must be there. Its partner's is laid if that is possible; a partner that fails, in
+// whatever way, does not keep the node from its own copy.
 func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
-	failures, err := s.layReplicas(ctx, v)
+	request, err := s.replicaRequest(ctx, v)
 	if err != nil {
 		return err
 	}
-	for partner, failure := range failures {
-		if partner == node || !unreachable(failure) {
-			return failure
-		}
+	request.MustExist = true
+	failures := onEach(v.Spec.Replicas, func(replica string) error { return s.putReplica(ctx, v, replica, request) })
+	if failure := failures[node]; failure != nil {
+		return failure
+	}
+	partner := authority.Partner(v, node)
+	failure := failures[partner]
+	if missing(failure) {
+		failure = s.refill(ctx, v, partner, request)
+	}
+	if failure != nil {
 		s.Log.WarnContext(ctx, "attaching without the partner", "volume", v.Name, "node", node, "partner", partner, "error", failure)
 	}
 	return nil
+}
+
+// refill lays an empty replica on a host that has lost its own. The record calls it outdated first:
+// until it is filled it must not be taken for a copy.
+func (s *Steps) refill(ctx context.Context, v *v1alpha1.CacheVolume, node string, request escache.ReplicaRequest) error {
+	if !v.Status.IsOutdated(node) {
+		v.Status.Outdated = append(v.Status.Outdated, node)
+		if err := s.UpdateStatus(ctx, v, "node "+node+" has lost its copy"); err != nil {
+			return err
+		}
+		crashpoint.Reach("publish/loss_recorded")
+	}
+	request.MustExist, request.Join = false, true
+	return s.putReplica(ctx, v, node, request)
+}
+
+// missing reports whether the host answered that it has no such replica.
+func missing(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && problem.Code == escache.CodeNotFound
 }
 
 // LayAnew prepares a volume whose truth is in Ceph. Any two hosts will do, and what old replicas

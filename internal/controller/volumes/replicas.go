@@ -25,14 +25,15 @@ func (s *Steps) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[s
 	if err != nil {
 		return nil, err
 	}
-	failures := onEach(v.Spec.Replicas, func(node string) error {
-		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
-			return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
-		}
-		crashpoint.Reach("publish/replica_laid")
-		return nil
-	})
-	return failures, nil
+	return onEach(v.Spec.Replicas, func(node string) error { return s.putReplica(ctx, v, node, request) }), nil
+}
+
+func (s *Steps) putReplica(ctx context.Context, v *v1alpha1.CacheVolume, node string, request escache.ReplicaRequest) error {
+	if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
+		return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
+	}
+	crashpoint.Reach("publish/replica_laid")
+	return nil
 }
 
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {

@@ -118,3 +118,26 @@ func TestANewPartnerIsTakenOnlyByACurrentReplica(t *testing.T) {
 		}
 	}
 }
+
+func TestAReplicaThatMustExistIsNotLaid(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	must := putReq
+	must.MustExist = true
+	if err := e.PutReplica(t.Context(), must); code(err) != escache.CodeNotFound || len(w.left()) > 0 {
+		t.Errorf("got %v, and %q", err, w.left())
+	}
+	w.failAt = 3 // the LV is there, and the replica is not complete
+	if err := e.PutReplica(t.Context(), putReq); err == nil {
+		t.Fatal("no failure")
+	}
+	w.failAt = 0
+	if err := e.PutReplica(t.Context(), must); code(err) != escache.CodeNotFound {
+		t.Errorf("half laid: got %v", err)
+	}
+	for _, req := range []escache.ReplicaRequest{putReq, must} {
+		if err := e.PutReplica(t.Context(), req); err != nil {
+			t.Errorf("got %v", err)
+		}
+	}
+}

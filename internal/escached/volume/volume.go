@@ -64,6 +64,9 @@ func NameOf(ref escache.VolumeRef) string {
 // Name returns the name of the volume's LV, DRBD resource and device.
 func (v Volume) Name() string { return NameOf(v.VolumeRef) }
 
+// Laid reports whether the replica was laid completely and is not being removed.
+func (v Volume) Laid() bool { return v.Phase == Ready || v.Phase == Abandoning }
+
 // Tags returns the tags that describe the volume. Parse reads them back.
 func (v Volume) Tags() map[string]string {
 	return map[string]string{
