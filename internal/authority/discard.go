@@ -78,15 +78,18 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 	current := Current(v)
 	var gone []string
 	for _, node := range current {
-		if r, asked := reports[node]; !asked || r.usable() {
+		r, asked := reports[node]
+		since := lastSeen(node)
+		switch {
+		case !asked || r.usable():
 			return ""
-		} else if since := lastSeen(node); r.Err != nil && !since.IsZero() {
+		case r.Err != nil && !since.IsZero():
 			gone = append(gone, fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339)))
-		} else if r.Err != nil {
+		case r.Err != nil:
 			gone = append(gone, fmt.Sprintf("node %s does not answer", node))
-		} else if r.lost() {
+		case r.lost():
 			gone = append(gone, fmt.Sprintf("node %s answers that it has no replica any more", node))
-		} else {
+		default:
 			gone = append(gone, fmt.Sprintf("node %s answers that its copy is %s %s", node, r.Status.State, r.Status.DiskState))
 		}
 	}

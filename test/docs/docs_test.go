@@ -71,7 +71,7 @@ func TestContributingNamesWhatIsThere(t *testing.T) {
 			continue
 		}
 		names, _, _ := strings.Cut(strings.TrimSpace(entry), "  ")
-		for _, name := range strings.Fields(names) {
+		for name := range strings.FieldsSeq(names) {
 			path := filepath.Join(parents[indent-2], name)
 			paths = append(paths, path)
 			parents[indent] = path

@@ -184,8 +184,8 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 	}
 	made, err := s.Images.Create(ctx, spec)
 	if err == nil && !made && isNew {
-		return fmt.Errorf("an image of this name exists already, perhaps with somebody's data, and no record says that it is this driver's; "+
-			"rename or remove it: %w", volumes.ErrRefused)
+		return fmt.Errorf("an image of this name exists already, perhaps with somebody's data, "+
+			"and no record says that it is this driver's; rename or remove it: %w", volumes.ErrRefused)
 	}
 	if err == nil && !made && from != nil {
 		// No node has had it yet.

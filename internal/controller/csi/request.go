@@ -42,7 +42,8 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 		return createRequest{}, err
 	}
 	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
-		return createRequest{}, fmt.Errorf("cloning a volume directly is %w; take a snapshot, and create the volume from it", volumes.ErrUnsupported)
+		return createRequest{}, fmt.Errorf("cloning a volume directly is %w; take a snapshot, and create the volume from it",
+			volumes.ErrUnsupported)
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w", volumes.ErrUnsupported)
