@@ -155,7 +155,7 @@ func notTainted(t *testing.T, w *world) {
 	b.bothCurrent(t)
 	b.writes(t)
 	check(t, w.lab.Cut(t.Context(), b.host, labclient.Cut{From: labclient.CutControlPlane}))
-	w.waitForEvent(t, "Node", b.host, "FailoverStoodDown", "only the controller and Kubernetes do not reach it", "replication links to it are up")
+	w.waitForEvent(t, "Node", b.host, "FailoverStoodDown", "but the controller and Kubernetes do not reach it", "replication links to it are up")
 	if !w.logged(t, "not tainting a node that looks dead", `"node":"`+b.host+`"`) {
 		t.Errorf("no line in a log of csi-controller says so")
 	}
