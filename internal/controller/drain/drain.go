@@ -71,7 +71,7 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 	if err := d.answers(ctx, volume, anybody); err != nil {
 		return nil, err
 	}
-	done, err := d.config.Locks.Begin(volume, "turning to write-through")
+	done, err := d.config.Locks.Begin(volume, "switch to write-through")
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 	if err := d.answers(ctx, volume, anybody); err != nil {
 		return false, none, err
 	}
-	done, err := d.config.Locks.Begin(volume, "looking whether it is drained")
+	done, err := d.config.Locks.Begin(volume, "drain check")
 	if err != nil {
 		return false, none, err
 	}
@@ -169,7 +169,7 @@ func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 	if err := d.answers(ctx, volume, claims); err != nil {
 		return err
 	}
-	done, err := d.config.Locks.Begin(volume, "restoring write-back")
+	done, err := d.config.Locks.Begin(volume, "return to write-back")
 	if err != nil {
 		return err
 	}

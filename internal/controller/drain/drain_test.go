@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 )
 
-// silent is a host that has lost its power: whoever asks waits until the connection is given up.
+// silent is a host that has lost its power: a call to it waits until the connection is given up.
 type silent struct {
 	asked  chan struct{}
 	giveUp chan struct{}

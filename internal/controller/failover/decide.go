@@ -15,7 +15,7 @@ type Policy struct {
 	After time.Duration
 }
 
-// Links is what the other members of the group report about their replication links to a node.
+// Links counts the replication links to a node that the other members of its group report.
 type Links struct {
 	// Down and Up are how many links each state has.
 	Down, Up int

@@ -13,7 +13,7 @@
 //
 //   - another member of the group is not Ready or does not answer,
 //   - half of all members or more look dead: then the controller itself is cut off,
-//   - another node is out of service, whoever set that,
+//   - another node is out of service, no matter who set the taint,
 //   - the others still reach the node, or none of them replicates with it.
 //
 // A wrong verdict loses no data: before a volume is detached from a node that is out of service,

@@ -53,7 +53,7 @@ type Config struct {
 type Watch struct {
 	Config
 
-	looked time.Time
+	polled time.Time
 	proven map[string]time.Time
 	said   map[string]map[string]bool // why it stood down, since the node looks dead
 }
@@ -70,7 +70,7 @@ func (*Watch) NeedLeaderElection() bool { return true }
 func (w *Watch) Start(ctx context.Context) error {
 	for {
 		if err := w.Poll(ctx); err != nil && ctx.Err() == nil {
-			w.Log.WarnContext(ctx, "looking again for dead nodes", "error", err)
+			w.Log.WarnContext(ctx, "search for dead nodes failed; trying again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func (w *Watch) Poll(ctx context.Context) error {
 	w.forgetOld()
 	members, nodes, err := w.members(ctx)
 	if err != nil {
-		clear(w.proven) // a look that failed is a break
+		clear(w.proven) // a poll that failed is a break
 		return err
 	}
 	w.remember(members)
@@ -109,10 +109,10 @@ func (w *Watch) Poll(ctx context.Context) error {
 // happened meanwhile.
 func (w *Watch) forgetOld() {
 	now := w.Now()
-	if now.Sub(w.looked) > 3*w.Every+2*w.Ask {
+	if now.Sub(w.polled) > 3*w.Every+2*w.Ask {
 		clear(w.proven)
 	}
-	w.looked = now
+	w.polled = now
 }
 
 func (w *Watch) remember(members []Member) {
@@ -236,7 +236,7 @@ func (w *Watch) taint(ctx context.Context, name, reason string) error {
 		return fmt.Errorf("read node %s: %w", name, err)
 	}
 	if ready(n) || outOfService(n) {
-		return nil // the cache was late; the next look sees it
+		return nil // the cache was late; the next poll sees it
 	}
 	now := metav1.NewTime(w.Now())
 	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{

@@ -1,4 +1,4 @@
-// Package leadership tells whether this process still leads, without asking the API server.
+// Package leadership knows whether this process still leads, without asking the API server.
 //
 // A leader that was paused does not notice: its calls go on where they stood, while another replica
 // leads. So every change outside this process is preceded by Check, which compares the clock with

@@ -114,7 +114,7 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 		change func()
 		writes int
 	}{
-		{"first look", 0, func() {}, 1},
+		{"first poll", 0, func() {}, 1},
 		{"nothing new", 5 * time.Second, func() {}, 0},
 		{"dirty bytes soon after", 4 * time.Second, func() { b.hosts["n1"].DirtyBytes = 5 }, 0},
 		{"dirty bytes ten seconds after", time.Second, func() { b.hosts["n1"].DirtyBytes = 6 }, 1},

@@ -13,7 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// scriptHash is what the page's policy allows to run: its own script and no other.
+// scriptHash returns the hash of the page's own script. The policy allows no other script to run.
 func scriptHash() string {
 	_, after, _ := strings.Cut(page, "<script>")
 	script, _, _ := strings.Cut(after, "</script>")

@@ -11,7 +11,7 @@ import (
 // Owner is the repair's name among a volume's claims to write-through.
 const Owner = "repair"
 
-// Action is what a volume's repair needs next.
+// Action names the next step of a volume's repair.
 type Action string
 
 // Actions, in the order in which a repair goes through them.
@@ -42,12 +42,12 @@ type Policy struct {
 // was last seen.
 type Gone map[string]time.Time
 
-// Step is what a volume needs next.
+// Step describes what to do next for a volume.
 type Step struct {
 	Action Action
 	// Holder has the volume. Lost is the node whose replica is replaced.
 	Holder, Lost string
-	// Reason tells people why this is done, or what it waits for.
+	// Reason says why this is done, or what it waits for. It is for people.
 	Reason string
 }
 

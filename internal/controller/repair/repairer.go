@@ -79,7 +79,7 @@ func (*Repairer) NeedLeaderElection() bool { return true }
 func (r *Repairer) Start(ctx context.Context) error {
 	for {
 		if err := r.Poll(ctx); err != nil && ctx.Err() == nil {
-			r.Log.WarnContext(ctx, "looking again for volumes to repair", "error", err)
+			r.Log.WarnContext(ctx, "search for volumes to repair failed; trying again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -154,7 +154,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestRepair goes through a whole repair. Before every look another process takes over, which knows
+// TestRepair goes through a whole repair. Before every poll another process takes over, which knows
 // only what is on record.
 func TestRepair(t *testing.T) {
 	w := newWorld(t, "v")

@@ -56,7 +56,7 @@ func passing(err error) bool {
 
 // store writes or removes the repair on record, if the record still asks for that.
 func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone) error {
-	done, err := r.Locks.Begin(name, "the record of a repair")
+	done, err := r.Locks.Begin(name, "repair record update")
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone)
 	}
 	now := Judge(v, gone, r.Policy, r.Now())
 	if now.Action != step.Action || now.Lost != step.Lost {
-		return nil // it has changed since; the next look sees what it needs
+		return nil // it has changed since; the next poll sees what it needs
 	}
 	if step.Action == Begin {
 		v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: v.Status.Epoch, Lost: step.Lost, Since: metav1.NewTime(r.Now())}

@@ -27,7 +27,7 @@ type Copying struct {
 // Once the copy is complete, it takes that replica off the list of outdated ones. It does not wait
 // for the copy: call it again and again.
 func (l *Locked) Copy(ctx context.Context, id string, epoch int64) (Copying, error) {
-	return under(l, id, "copying to a new replica", func() (Copying, error) { return l.steps.copy(ctx, id, epoch) })
+	return under(l, id, "replica copy", func() (Copying, error) { return l.steps.copy(ctx, id, epoch) })
 }
 
 func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, error) {

@@ -13,7 +13,7 @@ import (
 // when, and what that promises. Repeated after a crash, it goes on where it was. ErrRefused is
 // final; other errors are not.
 func (l *Locked) Discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v1alpha1.DiscardedCache, error) {
-	return under(l, request.Spec.Volume, "the discard of its cache", func() (*v1alpha1.DiscardedCache, error) {
+	return under(l, request.Spec.Volume, "cache discard", func() (*v1alpha1.DiscardedCache, error) {
 		return l.steps.discard(ctx, request)
 	})
 }

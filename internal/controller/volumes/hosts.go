@@ -8,8 +8,8 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// Hosts reaches the escached of each node. An *escache.Problem is what escached answered.
-// ErrUnavailable means that it did not answer, ErrNotFound that Kubernetes has no such node.
+// Hosts reaches the escached of each node. An *escache.Problem is an error that escached returned.
+// ErrUnavailable means that escached did not answer, ErrNotFound that Kubernetes has no such node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error

@@ -23,8 +23,8 @@ const (
 	// holdableDirty is how many bytes may be dirty when I/O is about to be suspended. They are
 	// written back first, and partly meanwhile.
 	holdableDirty = 256 << 20
-	// flushBite is how long one flush may take before the rest is looked at. Under constant writes
-	// a flush never ends clean.
+	// flushBite is how long one flush may take before the host is asked again how much is dirty.
+	// Under constant writes a flush never ends clean.
 	flushBite = 5 * time.Second
 	// holdPause is the time until a host that was busy with the volume is asked again.
 	holdPause = 500 * time.Millisecond

@@ -36,8 +36,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Steps are what verbs and repairs do to one volume. It does not lock: its caller holds the lock of
-// the volume.
+// Steps holds the steps of the CSI calls and of repairs on one volume. It does not lock: its caller
+// holds the lock of the volume.
 type Steps struct {
 	Config
 }

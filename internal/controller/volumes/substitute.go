@@ -15,7 +15,7 @@ import (
 // new copy counts as outdated until its resync is complete. The volume stays attached and its I/O
 // goes on. Repeated after a crash, it goes on where it was.
 func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
-	return under(l, id, "the replacement of a lost replica", func() (string, error) {
+	return under(l, id, "replica replacement", func() (string, error) {
 		return l.steps.substitute(ctx, id, epoch, lost)
 	})
 }

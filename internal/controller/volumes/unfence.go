@@ -24,7 +24,7 @@ func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 	if !slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return gone[c.Address] }) {
 		return len(v.Status.Fenced), nil
 	}
-	done, err := l.operations.Begin(id, "lifting of fences")
+	done, err := l.operations.Begin(id, "fence removal")
 	if err != nil {
 		return 0, err
 	}
