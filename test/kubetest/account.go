@@ -27,7 +27,7 @@ const chartRelease = "escache"
 // ChartAccount gives an account exactly the rights that the chart gives the service account of a
 // component ("controller", "node"), with values such as "page.enabled=true" over the chart's
 // defaults.
-func (c *Cluster) ChartAccount(t testing.TB, checkout, component string, values ...string) Account {
+func (c *ControlPlane) ChartAccount(t testing.TB, checkout, component string, values ...string) Account {
 	t.Helper()
 	a := Account{Namespace: "escache-system", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	a.User = "system:serviceaccount:" + a.Namespace + ":" + chartRelease + "-" + component
@@ -45,7 +45,7 @@ func (c *Cluster) ChartAccount(t testing.TB, checkout, component string, values 
 	return a
 }
 
-func (c *Cluster) command(t testing.TB, in []byte, program string, args ...string) []byte {
+func (c *ControlPlane) command(t testing.TB, in []byte, program string, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -75,7 +75,7 @@ func auditArgs(dir string) (log string, args []string, err error) {
 
 // CheckRights fails the test if the account was refused anything since the API server started, or
 // has a right that it never used. Rights in unused, e.g. "get apps/replicasets", are let through.
-func (c *Cluster) CheckRights(t testing.TB, a Account, unused ...string) {
+func (c *ControlPlane) CheckRights(t testing.TB, a Account, unused ...string) {
 	t.Helper()
 	used, refused := c.asked(t, a.User)
 	for _, what := range refused {
@@ -98,7 +98,7 @@ func (c *Cluster) CheckRights(t testing.TB, a Account, unused ...string) {
 }
 
 // asked is what a user did and what was refused, as "verb group/resource/subresource".
-func (c *Cluster) asked(t testing.TB, user string) (used map[string]bool, refused []string) {
+func (c *ControlPlane) asked(t testing.TB, user string) (used map[string]bool, refused []string) {
 	t.Helper()
 	file, err := os.Open(c.audit)
 	if err != nil {
@@ -147,7 +147,7 @@ func right(verb, group, resource string) string {
 }
 
 // granted are the rights in the account's roles, which carry its name.
-func (c *Cluster) granted(t testing.TB, a Account) []string {
+func (c *ControlPlane) granted(t testing.TB, a Account) []string {
 	t.Helper()
 	name := a.User[strings.LastIndex(a.User, ":")+1:]
 	text := c.command(t, nil, c.kubectl, "--kubeconfig", c.Kubeconfig(), "get", "clusterroles,roles", "-n", a.Namespace, "-o", "json")

@@ -22,8 +22,8 @@ const (
 	startTimeout = 2 * time.Minute
 )
 
-// Cluster is a running control plane.
-type Cluster struct {
+// ControlPlane is a running control plane.
+type ControlPlane struct {
 	control   *kubernetes.ControlPlane
 	kubectl   string
 	audit     string // the file with all requests, empty where none is kept
@@ -31,18 +31,18 @@ type Cluster struct {
 }
 
 // Start starts a control plane for one test, which ends with it.
-func Start(t testing.TB) *Cluster {
+func Start(t testing.TB) *ControlPlane {
 	t.Helper()
 	return startFor(t, false)
 }
 
-// StartAudited is Start with a log of who asked for what, for Cluster.CheckRights.
-func StartAudited(t testing.TB) *Cluster {
+// StartAudited is Start with a log of who asked for what, for ControlPlane.CheckRights.
+func StartAudited(t testing.TB) *ControlPlane {
 	t.Helper()
 	return startFor(t, true)
 }
 
-func startFor(t testing.TB, audited bool) *Cluster {
+func startFor(t testing.TB, audited bool) *ControlPlane {
 	t.Helper()
 	cluster, err := start(t.TempDir(), audited)
 	if err != nil {
@@ -56,7 +56,7 @@ func startFor(t testing.TB, audited bool) *Cluster {
 	return cluster
 }
 
-func start(dir string, audited bool) (*Cluster, error) {
+func start(dir string, audited bool) (*ControlPlane, error) {
 	cache, err := buildcache.Open("")
 	if err != nil {
 		return nil, err
@@ -84,18 +84,18 @@ func start(dir string, audited bool) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{control: control, kubectl: programs["kubectl"], audit: audit}, nil
+	return &ControlPlane{control: control, kubectl: programs["kubectl"], audit: audit}, nil
 }
 
 // Kubeconfig is the path of the administrator's kubeconfig.
-func (c *Cluster) Kubeconfig() string { return c.control.Kubeconfig() }
+func (c *ControlPlane) Kubeconfig() string { return c.control.Kubeconfig() }
 
 // Kubectl is the path of a kubectl of the same version.
-func (c *Cluster) Kubectl() string { return c.kubectl }
+func (c *ControlPlane) Kubectl() string { return c.kubectl }
 
 // UserKubeconfig makes a kubeconfig for a user in these groups, whose rights are what RBAC gives
 // them.
-func (c *Cluster) UserKubeconfig(t testing.TB, user string, groups ...string) []byte {
+func (c *ControlPlane) UserKubeconfig(t testing.TB, user string, groups ...string) []byte {
 	t.Helper()
 	config, err := c.control.UserKubeconfig(user, groups...)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *Cluster) UserKubeconfig(t testing.TB, user string, groups ...string) []
 
 // StopAPIServer ends the API server as a crash would, until the returned function is called or the
 // test ends. What it stored stays.
-func (c *Cluster) StopAPIServer(t testing.TB) (start func()) {
+func (c *ControlPlane) StopAPIServer(t testing.TB) (start func()) {
 	t.Helper()
 	if err := c.control.StopAPIServer(t.Context()); err != nil {
 		t.Fatal(err)

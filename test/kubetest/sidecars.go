@@ -39,7 +39,7 @@ func builder(t testing.TB) *toolbuilder.Builder {
 
 // Snapshots installs the CRDs of VolumeSnapshots and starts the snapshot-controller. Sidecars that
 // start afterwards include the real external-snapshotter.
-func (c *Cluster) Snapshots(t testing.TB) {
+func (c *ControlPlane) Snapshots(t testing.TB) {
 	t.Helper()
 	programs := Tools(t, kubernetes.SnapshotPrograms()...)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -56,13 +56,13 @@ func (c *Cluster) Snapshots(t testing.TB) {
 
 // Sidecars starts the real external-provisioner, -attacher and -resizer on a driver's socket. They
 // end with the test. If the test fails, their logs are shown.
-func (c *Cluster) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
+func (c *ControlPlane) Sidecars(t testing.TB, name, socket string, args map[string][]string) {
 	t.Helper()
 	c.SidecarsAs(t, Account{Kubeconfig: c.Kubeconfig(), Namespace: "default"}, name, socket, args)
 }
 
 // SidecarsAs is like Sidecars, with the rights of an account.
-func (c *Cluster) SidecarsAs(t testing.TB, account Account, name, socket string, args map[string][]string) {
+func (c *ControlPlane) SidecarsAs(t testing.TB, account Account, name, socket string, args map[string][]string) {
 	t.Helper()
 	sidecars, err := kubernetes.StartSidecars(t.Context(), kubernetes.SidecarConfig{
 		Name: name, Dir: t.TempDir(), Socket: socket, Kubeconfig: account.Kubeconfig, Namespace: account.Namespace,

@@ -87,7 +87,7 @@ func get(t *testing.T, url, token string) (int, string, http.Header) {
 	return answer.StatusCode, string(body), answer.Header
 }
 
-func TestOnlyWhomTheClusterAllowsSeesThePage(t *testing.T) {
+func TestOnlyWhomKubernetesAllowsSeesThePage(t *testing.T) {
 	s, reviews := serve(t)
 	for _, path := range []string{"/", "/live"} {
 		for token, want := range map[string]int{"": 401, "guess": 401, "stranger": 403, "viewer": 200} {

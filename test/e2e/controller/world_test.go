@@ -46,7 +46,7 @@ const (
 type world struct {
 	ceph  *cephtest.Cluster
 	admin *rados.Conn
-	kube  *kubetest.Cluster
+	kube  *kubetest.ControlPlane
 	api   client.WithWatch
 	fleet *hosttest.Fleet
 

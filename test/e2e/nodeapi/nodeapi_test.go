@@ -34,7 +34,7 @@ import (
 const checkout = "../../.."
 
 type world struct {
-	kube    *kubetest.Cluster
+	kube    *kubetest.ControlPlane
 	account kubetest.Account // that the chart gives csi-node
 	client  *kube.Client
 }

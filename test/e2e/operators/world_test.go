@@ -51,7 +51,7 @@ const (
 
 type world struct {
 	root  *testing.T
-	kube  *kubetest.Cluster
+	kube  *kubetest.ControlPlane
 	api   client.WithWatch
 	fleet *hosttest.Fleet
 	port  int

@@ -67,7 +67,7 @@ func parseCacheSize(v string) (CacheSize, error) {
 func validCacheBytes(n int64) bool { return n >= minCacheBytes && n <= maxCacheBytes }
 
 // For returns the bytes of cache for a volume of volumeBytes: a multiple of 4 MiB, and at least
-// what DRBD and dm-writecache need. A percentage gives at most the volume's size.
+// what replication and cache need. A percentage gives at most the volume's size.
 func (c CacheSize) For(volumeBytes int64) int64 {
 	n := c.bytes
 	if n == 0 {

@@ -9,16 +9,16 @@ import (
 	"github.com/escache/escache-csi/test/kubetest"
 )
 
-// cluster is a real API server with the chart's CRDs, and kubectl for it.
-type cluster struct {
-	*kubetest.Cluster
+// controlPlane is a real API server with the chart's CRDs, and kubectl for it.
+type controlPlane struct {
+	*kubetest.ControlPlane
 
 	t *testing.T
 }
 
-func startCluster(t *testing.T) *cluster {
+func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	c := &cluster{kubetest.Start(t), t}
+	c := &controlPlane{kubetest.Start(t), t}
 	c.Snapshots(t)
 	for _, crds := range []string{chartDir + "/crds", "testdata/crds"} {
 		c.must("", "apply", "--server-side", "-f", crds)
@@ -28,11 +28,11 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-func (c *cluster) kubectl(in string, args ...string) (string, error) {
+func (c *controlPlane) kubectl(in string, args ...string) (string, error) {
 	return run(c.t, strings.NewReader(in), c.Kubectl(), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
 }
 
-func (c *cluster) must(in string, args ...string) string {
+func (c *controlPlane) must(in string, args ...string) string {
 	c.t.Helper()
 	out, err := c.kubectl(in, args...)
 	if err != nil {
@@ -41,26 +41,26 @@ func (c *cluster) must(in string, args ...string) string {
 	return out
 }
 
-func (c *cluster) helm(version string, args ...string) (string, error) {
+func (c *controlPlane) helm(version string, args ...string) (string, error) {
 	c.t.Helper()
 	return helm(c.t, version, append(args, "--kubeconfig", c.Kubeconfig(), "--namespace", namespace)...)
 }
 
 // TestOnAPIServer shares one API server: starting one takes longer than most of it.
 func TestOnAPIServer(t *testing.T) {
-	c := startCluster(t)
-	for name, run := range map[string]func(*testing.T, *cluster){
+	c := startControlPlane(t)
+	for name, run := range map[string]func(*testing.T, *controlPlane){
 		"every manifest is accepted with strict validation": manifests,
 		"pods of the controller keep to restricted":         restricted,
 	} {
-		t.Run(name, func(t *testing.T) { run(t, &cluster{c.Cluster, t}) })
+		t.Run(name, func(t *testing.T) { run(t, &controlPlane{c.ControlPlane, t}) })
 	}
 	t.Run("install, upgrade, uninstall", func(t *testing.T) {
-		withEach(t, func(t *testing.T, version string) { life(t, &cluster{c.Cluster, t}, version) })
+		withEach(t, func(t *testing.T, version string) { life(t, &controlPlane{c.ControlPlane, t}, version) })
 	})
 }
 
-func manifests(t *testing.T, c *cluster) {
+func manifests(t *testing.T, c *controlPlane) {
 	for name, values := range cases(t) {
 		all := render(t, values)
 		out, err := c.kubectl(all, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -79,7 +79,7 @@ func manifests(t *testing.T, c *cluster) {
 
 // restricted makes pods of the chart's templates in a namespace that takes only what Pod Security
 // calls restricted.
-func restricted(t *testing.T, c *cluster) {
+func restricted(t *testing.T, c *controlPlane) {
 	const strict = "strict"
 	c.must("", "create", "namespace", strict)
 	c.must("", "label", "namespace", strict, "pod-security.kubernetes.io/enforce=restricted")
@@ -113,7 +113,7 @@ func restricted(t *testing.T, c *cluster) {
 }
 
 // life installs, upgrades and uninstalls with Helm itself. There are no hosts, so no pod runs.
-func life(t *testing.T, c *cluster, version string) {
+func life(t *testing.T, c *controlPlane, version string) {
 	values := cases(t)["default"]
 	upgrade := func(args ...string) {
 		t.Helper()
