@@ -26,9 +26,10 @@ func holdAndRelease(s *suite) {
 	load := v.startLoad(s.first)
 	load.proceeds(1)
 
+	asked := time.Now()
 	var held, again escache.HoldResponse
 	decode(s, s.first.hold(v, 300), &held)
-	load.stands(s.target.CallTimeout / 60)
+	load.stands(s.target.CallTimeout/60, asked.Add(300*time.Second))
 	s.heldClean(v, held)
 	refused(s, "stop while held and written to", s.first.stop(v), escache.CodeHeld, escache.CodeDeviceOpen)
 	refused(s, "mode while held", s.first.mode(v, escache.ModeWritethrough), escache.CodeHeld)
@@ -40,7 +41,7 @@ func holdAndRelease(s *suite) {
 		s.Errorf("a second hold ends at %s, before the first at %s", again.HeldUntil, held.HeldUntil)
 	}
 	s.heldClean(v, again)
-	load.stands(2 * time.Second) // the shorter second hold would have run out
+	load.stands(2*time.Second, asked.Add(300*time.Second)) // the shorter second hold would have run out
 
 	done(s, "release", s.first.release(v))
 	load.proceeds(2)
@@ -75,7 +76,7 @@ func watchdogReleases(s *suite) {
 	var held escache.HoldResponse
 	decode(s, s.first.hold(v, seconds), &held)
 	if before := time.Since(start); before < seconds*time.Second/2 {
-		load.stands(seconds * time.Second / 4)
+		load.stands(seconds*time.Second/4, start.Add(seconds*time.Second))
 	}
 	load.proceeds(2)
 	s.eventually("the hold is over", func() (bool, any) {
