@@ -3,12 +3,6 @@
 package cachevolume
 
 import (
-	"context"
-	"fmt"
-
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -36,11 +30,4 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 		request.Options.Mode = escache.ModeWritethrough
 	}
 	return request
-}
-
-// RemoveFinalizers removes the finalizers of an object that is marked as deleted, and so the object
-// itself. An object that is gone is success.
-func RemoveFinalizers(ctx context.Context, c client.Writer, o client.Object) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.GetUID())
-	return client.IgnoreNotFound(c.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)))
 }

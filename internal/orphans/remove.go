@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/finalizers"
 )
 
 // Removal removes orphans by name. It refuses whatever a search has not found to be an orphan.
@@ -54,7 +54,7 @@ func (r Removal) Volume(ctx context.Context, name string) error {
 	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
-	if err := cachevolume.RemoveFinalizers(ctx, r.Kube, v); err != nil {
+	if err := finalizers.Remove(ctx, r.Kube, v); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	return nil

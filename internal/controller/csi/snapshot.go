@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/finalizers"
 )
 
 // createSnapshot writes the record, then takes the snapshot, then records that it exists. The image
@@ -112,7 +112,7 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
 	}
 	crashpoint.Reach("delete_snapshot/snapshot_removed")
-	if err := cachevolume.RemoveFinalizers(ctx, s.Cached, snapshot); err != nil {
+	if err := finalizers.Remove(ctx, s.Cached, snapshot); err != nil {
 		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/finalizers"
 )
 
 // Volume reads a CacheVolume from the API server itself, because decisions must not be made by an
@@ -58,7 +58,7 @@ func (s *Steps) MarkDeleted(ctx context.Context, v *v1alpha1.CacheVolume) error 
 
 // RemoveRecord removes the finalizer, and with it the record. A record that is gone is success.
 func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	if err := cachevolume.RemoveFinalizers(ctx, s.Cached, v); err != nil {
+	if err := finalizers.Remove(ctx, s.Cached, v); err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", v.Name, err)
 	}
 	s.Book.Forget(v.Name)
