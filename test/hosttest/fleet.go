@@ -93,7 +93,8 @@ func (h *Host) listen(port int) error {
 			return err
 		}
 	}
-	h.server = &http.Server{Handler: h.handler, ReadHeaderTimeout: 5 * time.Second}
+	answer := func(w http.ResponseWriter, r *http.Request) { h.answers.Load().handler.ServeHTTP(w, r) }
+	h.server = &http.Server{Handler: http.HandlerFunc(answer), ReadHeaderTimeout: 5 * time.Second}
 	go func(s *http.Server) { _ = s.Serve(listener) }(h.server)
 	return nil
 }

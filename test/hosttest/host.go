@@ -18,6 +18,7 @@ type Host struct {
 	port    int
 	server  *http.Server
 	handler http.Handler
+	answers atomic.Pointer[Host] // the host that answers at this one's address
 	calls   atomic.Int64
 }
 
@@ -30,8 +31,12 @@ func newHost(name, address string, cacheBytes int64) (*Host, error) {
 		}
 		fake.ServeHTTP(w, r)
 	})
+	h.answers.Store(h)
 	return h, err
 }
+
+// GiveAddressTo lets another host answer at this one's address.
+func (h *Host) GiveAddressTo(other *Host) { h.answers.Store(other) }
 
 // Calls returns how many calls about volumes were made.
 func (h *Host) Calls() int { return int(h.calls.Load()) }
