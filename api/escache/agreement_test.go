@@ -171,7 +171,7 @@ func populated() map[string]any {
 	peer := Peer{Name: "n2", Address: "10.77.0.12", ConnectionState: "Connected", DiskState: "UpToDate"}
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
 	volume := VolumeStatus{
-		VolumeRef: ref, ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,
+		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,
 		DirtyBytes: &dirty, SizeBytes: 4096, Device: "/dev/escache/rbd/csi-1", Port: 7800, Minor: 100, DiskState: "UpToDate",
 		Peers: []Peer{peer}, SyncedPercent: 99.5, IOSuspended: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
@@ -180,7 +180,7 @@ func populated() map[string]any {
 	return map[string]any{
 		"Problem": Problem{Type: "urn:escache:problem:busy", Title: "Conflict", Status: 409, Detail: "flush runs", Code: CodeBusy},
 		"Node": Node{
-			Name: "n1", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
+			Name: "n1", HostID: "6f1c", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
 			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
 		},
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,

@@ -34,9 +34,17 @@ type VolumeRef struct {
 	Image string `json:"image"`
 }
 
+// HeaderHostID is the header of every answer in which a host gives its identity, the same as
+// Node.HostID. It is missing while escached has not read its volume group yet.
+const HeaderHostID = "Escache-Host-Id"
+
 // Node is the answer to GET /v1/node.
 type Node struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// HostID identifies the disks of this host: another machine of the same name has another one.
+	// It is made with the volume group of the caches and kept there. Empty while escached has not
+	// read the volume group yet.
+	HostID  string `json:"hostID,omitempty"`
 	Version string `json:"version"`
 	Healthy bool   `json:"healthy"`
 	// Reasons says why the node is not healthy, one sentence each. Empty if it is healthy.
@@ -106,6 +114,9 @@ type Status struct {
 type VolumeStatus struct {
 	VolumeRef
 
+	// Node and HostID say who answers. They are Name and HostID of GET /v1/node.
+	Node       string `json:"node,omitempty"`
+	HostID     string `json:"hostID,omitempty"`
 	ImageID    string `json:"imageID,omitempty"`
 	State      State  `json:"state"`
 	Role       Role   `json:"role"`

@@ -221,6 +221,12 @@ type CacheVolumeStatus struct {
 	// Epoch is the number of the current or latest attachment: every attach adds one. escached
 	// refuses an older epoch.
 	Epoch int64 `json:"epoch,omitempty"`
+	// Hosts are the identities of the machines on which the replicas were laid. An answer of another
+	// machine of the same name is not believed.
+	//
+	// +listType=map
+	// +listMapKey=node
+	Hosts []ReplicaHost `json:"hosts,omitempty"`
 	// FlushEpoch marks an attachment that csi-controller made itself. While it equals Epoch, no pod
 	// uses the volume: AttachedNode only writes the cache back, so that afterwards a node without a
 	// current copy can attach the volume.
@@ -265,10 +271,20 @@ type CacheVolumeStatus struct {
 	Summary CacheVolumeSummary `json:"summary,omitempty"`
 }
 
+// ReplicaHost is the machine on which a replica was laid.
+type ReplicaHost struct {
+	Node string `json:"node"`
+	// HostID identifies the disks of the machine (hostID of the escache API).
+	HostID string `json:"hostID"`
+}
+
 // FencedClient is a Ceph client that was blocklisted when its volume was taken over.
 type FencedClient struct {
 	// Node is the host that maps the image with this client. Empty if that is not certain.
-	Node    string      `json:"node"`
+	Node string `json:"node"`
+	// HostID identifies the machine, as in status.hosts. Only that machine can prove that the map is
+	// gone. Empty if it was not on record.
+	HostID  string      `json:"hostID,omitempty"`
 	Address string      `json:"address"`
 	Epoch   int64       `json:"epoch"`
 	Time    metav1.Time `json:"time"`

@@ -20,6 +20,28 @@ func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 	return slices.Contains(s.Outdated, node)
 }
 
+// HostID returns the identity on record of the machine on which the node's replica was laid. It is
+// empty if there is none on record.
+func (s *CacheVolumeStatus) HostID(node string) string {
+	for _, host := range s.Hosts {
+		if host.Node == node {
+			return host.HostID
+		}
+	}
+	return ""
+}
+
+// SetHostID records on which machine the node's replica was laid. It reports whether that changes
+// the record. An empty id is not recorded.
+func (s *CacheVolumeStatus) SetHostID(node, id string) (changed bool) {
+	if id == "" || s.HostID(node) == id {
+		return false
+	}
+	s.Hosts = slices.DeleteFunc(s.Hosts, func(host ReplicaHost) bool { return host.Node == node })
+	s.Hosts = append(s.Hosts, ReplicaHost{Node: node, HostID: id})
+	return true
+}
+
 // FlushAttached reports whether the volume is attached only so that its cache is written back, and
 // not for a pod.
 func (s *CacheVolumeStatus) FlushAttached() bool {

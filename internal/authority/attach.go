@@ -33,10 +33,15 @@ type Attachment struct {
 // WithItsCopy decides whether a planned take-over may go on, now that the node has answered about its
 // own replica. A host that has lost its replica, for example with its disk, must not have it laid
 // anew: the empty one would be filled from an outdated copy. If another copy is current, that one is
-// written back first. Errors wrap ErrRefused.
+// written back first. Errors wrap ErrRefused or ErrUnreachable.
 func WithItsCopy(v *v1alpha1.CacheVolume, node string, plan Attachment, own Report) (Attachment, error) {
-	if !plan.TakeOver || plan.Held || !own.lost() {
+	doubt := own.doubted()
+	if !plan.TakeOver || plan.Held || doubt == nil {
 		return plan, nil
+	}
+	if own.elsewhere() == nil {
+		return Attachment{}, fmt.Errorf("volume %s: nothing is known about the copy on node %s: %w: %w",
+			v.Name, node, doubt, ErrUnreachable)
 	}
 	others := slices.DeleteFunc(Current(v), func(other string) bool { return other == node })
 	if len(others) == 0 {

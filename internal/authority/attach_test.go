@@ -102,25 +102,25 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-func standby(dirty *int64) Report {
-	return Report{Status: escache.VolumeStatus{
+func standby(dirty *int64) answer {
+	return answer{Status: escache.VolumeStatus{
 		State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "UpToDate", DirtyBytes: dirty,
 	}}
 }
 
-func holding(state escache.State) Report {
-	return Report{Status: escache.VolumeStatus{State: state, Role: escache.RolePrimary, ClientAddress: "10.0.0.1:0/1"}}
+func holding(state escache.State) answer {
+	return answer{Status: escache.VolumeStatus{State: state, Role: escache.RolePrimary, ClientAddress: "10.0.0.1:0/1"}}
 }
 
 func TestDetach(t *testing.T) {
-	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
+	silent, dead := answer{Err: errors.New("no route")}, Death{Reason: "tainted"}
 	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
-	outdated, absent := standby(new(int64(0))), Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	outdated, absent := standby(new(int64(0))), answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	outdated.Status.DiskState = "Outdated"
 	for _, tc := range []struct {
 		name   string
 		status func(*v1alpha1.CacheVolumeStatus)
-		holder Report
+		holder answer
 		death  Death
 		want   Detachment
 		err    error
@@ -164,7 +164,8 @@ func TestDetach(t *testing.T) {
 		{"silent on a node given up", held, silent, dead, Detachment{Fence: true}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Detach(volume(tc.status), "n1", tc.holder, tc.death)
+			v := volume(tc.status)
+			got, err := Detach(v, "n1", tc.holder.heard(v, "n1"), tc.death)
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
 				t.Fatalf("got %v", err)
 			}
@@ -179,34 +180,35 @@ func TestDetach(t *testing.T) {
 }
 
 func TestSettled(t *testing.T) {
-	silent := Report{Err: errors.New("no route")}
+	silent := answer{Err: errors.New("no route")}
 	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }
 	for _, tc := range []struct {
 		name    string
 		status  func(*v1alpha1.CacheVolumeStatus)
-		reports map[string]Report
+		reports map[string]answer
 		want    bool
 	}{
-		{"both clean", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, true},
-		{"one clean, the other cannot tell", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": standby(nil)}, true},
-		{"nobody can tell", inCache, map[string]Report{"n1": standby(nil), "n2": standby(nil)}, false},
-		{"dirty", inCache, map[string]Report{"n1": standby(new(int64(1))), "n2": standby(new(int64(1)))}, false},
-		{"one silent", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, false},
+		{"both clean", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, true},
+		{"one clean, the other cannot tell", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": standby(nil)}, true},
+		{"nobody can tell", inCache, map[string]answer{"n1": standby(nil), "n2": standby(nil)}, false},
+		{"dirty", inCache, map[string]answer{"n1": standby(new(int64(1))), "n2": standby(new(int64(1)))}, false},
+		{"one silent", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": silent}, false},
 		{"one has no replica any more", inCache,
-			map[string]Report{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, false},
+			map[string]answer{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, false},
 		{"the outdated one has no replica any more", old,
-			map[string]Report{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, true},
-		{"one not asked", inCache, map[string]Report{"n1": standby(new(int64(0)))}, false},
-		{"the silent one is outdated", old, map[string]Report{"n1": standby(new(int64(0))), "n2": silent}, true},
-		{"the outdated one still has the device", old, map[string]Report{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
-		{"only the outdated one is clean", old, map[string]Report{"n1": standby(new(int64(1))), "n2": standby(new(int64(0)))}, false},
-		{"one still has the device", inCache, map[string]Report{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
+			map[string]answer{"n1": standby(new(int64(0))), "n2": {Status: escache.VolumeStatus{State: escache.StateAbsent}}}, true},
+		{"one not asked", inCache, map[string]answer{"n1": standby(new(int64(0)))}, false},
+		{"the silent one is outdated", old, map[string]answer{"n1": standby(new(int64(0))), "n2": silent}, true},
+		{"the outdated one still has the device", old, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
+		{"only the outdated one is clean", old, map[string]answer{"n1": standby(new(int64(1))), "n2": standby(new(int64(0)))}, false},
+		{"one still has the device", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
 		{"attached", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" },
-			map[string]Report{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, false},
+			map[string]answer{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, false},
 		{"in Ceph already", func(*v1alpha1.CacheVolumeStatus) {}, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := Settled(volume(tc.status), tc.reports); got != tc.want {
+			v := volume(tc.status)
+			if got := Settled(v, heardOf(v, tc.reports)); got != tc.want {
 				t.Errorf("got %v", got)
 			}
 		})
@@ -228,24 +230,25 @@ func TestClientsToFence(t *testing.T) {
 
 func TestWithItsCopy(t *testing.T) {
 	takeOver := Attachment{TakeOver: true, Epoch: 8}
-	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	absent := answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	alone := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }
 	for _, tc := range []struct {
 		name   string
 		status func(*v1alpha1.CacheVolumeStatus)
 		plan   Attachment
-		own    Report
+		own    answer
 		want   Attachment
 		err    error
 	}{
 		{"it has it", inCache, takeOver, standby(nil), takeOver, nil},
-		{"silent: laying fails, and nothing is laid anew", inCache, takeOver, Report{Err: errors.New("no route")}, takeOver, nil},
+		{"silent", inCache, takeOver, answer{Err: errors.New("no route")}, Attachment{}, ErrUnreachable},
 		{"lost, and the other is current", inCache, takeOver, absent, Attachment{FlushFirst: []string{"n2"}}, nil},
 		{"lost, and nobody else has it", alone, takeOver, absent, Attachment{}, ErrRefused},
 		{"the truth is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, Attachment{Epoch: 8}, absent, Attachment{Epoch: 8}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := WithItsCopy(volume(tc.status), "n1", tc.plan, tc.own)
+			v := volume(tc.status)
+			got, err := WithItsCopy(v, "n1", tc.plan, tc.own.heard(v, "n1"))
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
 				t.Fatalf("got %v", err)
 			}

@@ -8,41 +8,6 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// Report is the answer of one host's escached about a volume.
-type Report struct {
-	// Err says why there is no answer. Status means nothing then.
-	Err    error
-	Status escache.VolumeStatus
-}
-
-// connected reports whether the host may still write to the image: it has the device, or it is not
-// certain that it has none.
-func (r Report) connected() bool {
-	switch r.Status.State { //nolint:exhaustive // every other state, also one of a later API, may write
-	case escache.StateAbsent, escache.StateStandby:
-		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != ""
-	case escache.StateError:
-		return r.Status.Role == escache.RolePrimary || r.Status.ClientAddress != "" || r.Status.Device != ""
-	default:
-		return true
-	}
-}
-
-// lost reports whether the host answers that it has no replica. From a host that has one on record
-// this proves nothing: the answer may come from another machine of the same name, and a host that
-// has lost the disk may still have the device.
-func (r Report) lost() bool { return r.Err == nil && r.Status.State == escache.StateAbsent }
-
-// clean reports whether the host's own replica is current and has nothing dirty.
-func (r Report) clean() bool {
-	return r.current() && r.Status.DirtyBytes != nil && *r.Status.DirtyBytes == 0
-}
-
-// current reports whether the host's replica is a standby that has all acknowledged writes.
-func (r Report) current() bool {
-	return r.Status.State == escache.StateStandby && r.Status.DiskState == escache.DiskUpToDate
-}
-
 // Death says why Kubernetes has given a node up. An empty Reason means that the node lives.
 type Death struct{ Reason string }
 
@@ -74,24 +39,24 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 }
 
 func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
-	if holder.Err != nil {
+	if why := holder.elsewhere(); why != nil {
+		// If replicas were never laid, there is no client to fence.
+		return Detachment{Fence: true, Reason: fmt.Sprintf("nothing proves that the device is gone: %v", why)}, nil
+	}
+	if doubt := holder.doubted(); doubt != nil {
 		if death.Reason != "" {
-			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, holder.Err)}, nil
+			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, doubt)}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s: escached on node %s does not answer (%w), so nobody knows whether it still writes; "+
 			"Kubernetes says that the node lives: start escached there, or taint the node node.kubernetes.io/out-of-service: %w",
-			v.Name, node, holder.Err, ErrUnreachable)
+			v.Name, node, doubt, ErrUnreachable)
 	}
 	if holder.connected() {
 		if death.Reason != "" {
 			return Detachment{Fence: true, Reason: death.Reason + ", and its escached still has the device"}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
-			v.Name, holder.Status.State, node, dirty(holder.Status), ErrRefused)
-	}
-	if holder.lost() {
-		// If replicas were never laid, there is no client to fence.
-		return Detachment{Fence: true, Reason: "its escached has lost the replica, which does not prove that the device is gone"}, nil
+			v.Name, holder.status.State, node, dirty(holder.status), ErrRefused)
 	}
 	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
 }
@@ -120,12 +85,11 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	}
 	clean := false
 	for _, node := range v.Spec.Replicas {
-		r, asked := reports[node]
-		answered := asked && r.Err == nil
-		if v.Status.IsOutdated(node) && (!answered || !r.connected()) {
+		r := reports[node]
+		if v.Status.IsOutdated(node) && (!r.known || !r.connected()) {
 			continue
 		}
-		if !answered || r.connected() || r.lost() {
+		if r.connected() { // or nothing is known
 			return false
 		}
 		clean = clean || r.clean()

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,9 +43,12 @@ func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, de
 		if !asked {
 			return Loss{}, fmt.Errorf("volume %s: nobody has asked node %s about its copy: %w", v.Name, node, ErrUnreachable)
 		}
+		if errors.Is(r.doubt, ErrRecordBehind) {
+			return Loss{}, fmt.Errorf("volume %s: node %s answers, but %w: %w", v.Name, node, r.doubt, ErrRefused)
+		}
 		if r.usable() {
 			return Loss{}, fmt.Errorf("volume %s: node %s answers and has a current copy (%s, %s, %s): attach the volume there, "+
-				"which loses nothing: %w", v.Name, node, r.Status.State, r.Status.DiskState, dirty(r.Status), ErrRefused)
+				"which loses nothing: %w", v.Name, node, r.status.State, r.status.DiskState, dirty(r.status), ErrRefused)
 		}
 		loss.Nodes = append(loss.Nodes, node)
 	}
@@ -54,8 +58,8 @@ func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, de
 // usable reports whether the host's copy is within reach. It is also if the device has an error
 // that does not come from the cache itself.
 func (r Report) usable() bool {
-	s := r.Status
-	if r.Err != nil || s.State == escache.StateAbsent {
+	s := r.status
+	if !r.known {
 		return false
 	}
 	if s.State == escache.StateError && s.Error != nil && slices.Contains(beyondRepair(), s.Error.Code) {
@@ -81,16 +85,18 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 		r, asked := reports[node]
 		since := lastSeen(node)
 		switch {
-		case !asked || r.usable():
+		case !asked || r.usable() || errors.Is(r.doubt, ErrRecordBehind):
 			return ""
-		case r.Err != nil && !since.IsZero():
-			gone = append(gone, fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339)))
-		case r.Err != nil:
-			gone = append(gone, fmt.Sprintf("node %s does not answer", node))
-		case r.lost():
+		case errors.Is(r.doubt, errLost):
 			gone = append(gone, fmt.Sprintf("node %s answers that it has no replica any more", node))
+		case errors.Is(r.doubt, errOtherHost):
+			gone = append(gone, fmt.Sprintf("node %s is not the machine that had the copy (%v)", node, r.doubt))
+		case r.known:
+			gone = append(gone, fmt.Sprintf("node %s answers that its copy is %s %s", node, r.status.State, r.status.DiskState))
+		case since.IsZero():
+			gone = append(gone, fmt.Sprintf("node %s does not answer", node))
 		default:
-			gone = append(gone, fmt.Sprintf("node %s answers that its copy is %s %s", node, r.Status.State, r.Status.DiskState))
+			gone = append(gone, fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339)))
 		}
 	}
 	if len(gone) == 0 {

@@ -12,14 +12,14 @@ import (
 )
 
 func TestDiscard(t *testing.T) {
-	silent, dead := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}
-	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
-	disk := func(state escache.DiskState) Report {
+	silent, dead := answer{Err: errors.New("no route")}, Death{Reason: "tainted"}
+	absent := answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	disk := func(state escache.DiskState) answer {
 		r := standby(nil)
 		r.Status.DiskState = state
 		return r
 	}
-	fault := func(code escache.Code) Report {
+	fault := func(code escache.Code) answer {
 		r := holding(escache.StateError)
 		r.Status.DiskState, r.Status.Error = "UpToDate", &escache.Fault{Code: code}
 		return r
@@ -30,7 +30,7 @@ func TestDiscard(t *testing.T) {
 		name    string
 		status  func(*v1alpha1.CacheVolumeStatus)
 		epoch   int64
-		n1, n2  Report
+		n1, n2  answer
 		death   Death
 		lost    []string
 		refusal string
@@ -48,14 +48,14 @@ func TestDiscard(t *testing.T) {
 		{"it is there with an error of Ceph's", old, 7, fault(escache.CodeCephUnavailable), standby(nil), Death{}, nil, "n1 answers"},
 		{"the partner is there and current", inCache, 7, silent, standby(nil), Death{}, nil, "n2 answers and has a current copy"},
 		{"the holder is silent and lives", attached, 7, silent, standby(nil), Death{}, nil, "Kubernetes has not given up"},
-		{"the holder is given up and answers", attached, 7, func() Report { r := holding(escache.StateConnected); r.Status.DiskState = "UpToDate"; return r }(),
+		{"the holder is given up and answers", attached, 7, func() answer { r := holding(escache.StateConnected); r.Status.DiskState = "UpToDate"; return r }(),
 			standby(nil), dead, nil, "n1 answers"},
 		{"attached since", old, 6, silent, standby(nil), Death{}, nil, "is in epoch 7"},
 		{"all is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, 7, silent, silent, Death{}, nil, "nothing to discard"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := volume(tc.status)
-			loss, err := Discard(v, tc.epoch, map[string]Report{"n1": tc.n1, "n2": tc.n2}, tc.death)
+			loss, err := Discard(v, tc.epoch, heardOf(v, map[string]answer{"n1": tc.n1, "n2": tc.n2}), tc.death)
 			if tc.refusal != "" {
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal) {
 					t.Errorf("got %+v, %v", loss, err)
@@ -70,19 +70,20 @@ func TestDiscard(t *testing.T) {
 }
 
 func TestWhatIsAtStakeIsSaidWhenNoCurrentCopyCanBeHad(t *testing.T) {
-	silent := Report{Err: errors.New("no route")}
+	silent := answer{Err: errors.New("no route")}
 	seen := func(string) time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
 	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"}; s.DirtyBytes = 4096 }
-	got := AtStake(volume(old), map[string]Report{"n1": silent, "n2": standby(nil)}, seen)
+	v := volume(old)
+	got := AtStake(v, heardOf(v, map[string]answer{"n1": silent, "n2": standby(nil)}), seen)
 	for _, part := range []string{"node n1 has not answered since 2026-11-20T12:00:00Z", "4096 bytes (4Ki)", "discard-cache v"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not say %q", got, part)
 		}
 	}
-	if got := AtStake(volume(old), map[string]Report{"n1": standby(nil), "n2": silent}, seen); got != "" {
+	if got := AtStake(v, heardOf(v, map[string]answer{"n1": standby(nil), "n2": silent}), seen); got != "" {
 		t.Errorf("the current copy answers, and still: %s", got)
 	}
-	if got := AtStake(volume(old), nil, seen); got != "" {
+	if got := AtStake(v, nil, seen); got != "" {
 		t.Errorf("nobody was asked, and still: %s", got)
 	}
 }

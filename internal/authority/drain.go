@@ -23,8 +23,8 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 // claimed write-through on record, and the holder reports, in one answer, that it writes through
 // and that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
-	s := holder.Status
+	s := holder.status
 	connected := []escache.State{escache.StateConnected, escache.StateFlushing, escache.StateDraining}
-	return len(Claims(v)) > 0 && holder.Err == nil && slices.Contains(connected, s.State) && s.Role == escache.RolePrimary &&
+	return len(Claims(v)) > 0 && holder.known && slices.Contains(connected, s.State) && s.Role == escache.RolePrimary &&
 		s.Epoch == v.Status.Epoch && s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0 && s.Error == nil
 }

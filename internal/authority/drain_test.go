@@ -10,38 +10,39 @@ import (
 
 func TestDrained(t *testing.T) {
 	claimed := func(s *v1alpha1.CacheVolumeStatus) { drained(s); s.Authority = v1alpha1.AuthorityCache }
-	through := func(change func(*Report)) Report {
-		r := Report{Status: escache.VolumeStatus{
+	through := func(change func(*answer)) answer {
+		r := answer{Status: escache.VolumeStatus{
 			State: escache.StateDraining, Role: escache.RolePrimary, Epoch: 7, Mode: escache.ModeWritethrough, DirtyBytes: new(int64(0)),
 		}}
 		change(&r)
 		return r
 	}
-	same := func(*Report) {}
+	same := func(*answer) {}
 	for _, tc := range []struct {
 		name   string
 		status func(*v1alpha1.CacheVolumeStatus)
-		report Report
+		report answer
 		want   bool
 	}{
 		{"clean and writing through", claimed, through(same), true},
-		{"while a flush runs", claimed, through(func(r *Report) { r.Status.State = escache.StateFlushing }), true},
-		{"one byte dirty", claimed, through(func(r *Report) { r.Status.DirtyBytes = new(int64(1)) }), false},
-		{"dirtiness not known", claimed, through(func(r *Report) { r.Status.DirtyBytes = nil }), false},
-		{"clean, but writing back", claimed, through(func(r *Report) { r.Status.Mode = escache.ModeWriteback }), false},
-		{"no mode said", claimed, through(func(r *Report) { r.Status.Mode = "" }), false},
-		{"of an earlier attachment", claimed, through(func(r *Report) { r.Status.Epoch = 6 }), false},
-		{"no answer", claimed, through(func(r *Report) { r.Err = errors.New("no route") }), false},
-		{"in error", claimed, through(func(r *Report) { r.Status.State = escache.StateError }), false},
-		{"clean with a fault", claimed, through(func(r *Report) { r.Status.Error = &escache.Fault{Code: escache.CodeCacheError} }), false},
-		{"not connected", claimed, through(func(r *Report) { r.Status.State = escache.StateStandby }), false},
-		{"not primary", claimed, through(func(r *Report) { r.Status.Role = escache.RoleSecondary }), false},
+		{"while a flush runs", claimed, through(func(r *answer) { r.Status.State = escache.StateFlushing }), true},
+		{"one byte dirty", claimed, through(func(r *answer) { r.Status.DirtyBytes = new(int64(1)) }), false},
+		{"dirtiness not known", claimed, through(func(r *answer) { r.Status.DirtyBytes = nil }), false},
+		{"clean, but writing back", claimed, through(func(r *answer) { r.Status.Mode = escache.ModeWriteback }), false},
+		{"no mode said", claimed, through(func(r *answer) { r.Status.Mode = "" }), false},
+		{"of an earlier attachment", claimed, through(func(r *answer) { r.Status.Epoch = 6 }), false},
+		{"no answer", claimed, through(func(r *answer) { r.Err = errors.New("no route") }), false},
+		{"in error", claimed, through(func(r *answer) { r.Status.State = escache.StateError }), false},
+		{"clean with a fault", claimed, through(func(r *answer) { r.Status.Error = &escache.Fault{Code: escache.CodeCacheError} }), false},
+		{"not connected", claimed, through(func(r *answer) { r.Status.State = escache.StateStandby }), false},
+		{"not primary", claimed, through(func(r *answer) { r.Status.Role = escache.RoleSecondary }), false},
 		{"nobody asked for it", func(s *v1alpha1.CacheVolumeStatus) { claimed(s); s.WriteThrough = nil }, through(same), false},
 		{"asked for in an earlier attachment", func(s *v1alpha1.CacheVolumeStatus) { claimed(s); s.WriteThrough[0].Epoch = 6 }, through(same), false},
 		{"attached nowhere", func(s *v1alpha1.CacheVolumeStatus) { claimed(s); s.AttachedNode = "" }, through(same), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := Drained(volume(tc.status), tc.report); got != tc.want {
+			v := volume(tc.status)
+			if got := Drained(v, tc.report.heard(v, "n1")); got != tc.want {
 				t.Errorf("got %v", got)
 			}
 		})

@@ -92,7 +92,7 @@ func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 			lost = earlier
 		}
 		if lost.Node != "" {
-			late = append(late, v1alpha1.FencedClient{Node: lost.Node, Address: address, Epoch: lost.Epoch})
+			late = append(late, v1alpha1.FencedClient{Node: lost.Node, HostID: lost.HostID, Address: address, Epoch: lost.Epoch})
 		}
 	}
 	return late
@@ -105,10 +105,10 @@ const connectTime = 5 * time.Minute
 // MapGone decides whether a fenced client's map is certainly gone, so that its entry can leave the
 // blocklist. The proof is its host's answer that it has no device of the volume, or one of a later
 // attachment (connecting unmaps everything before it). A host that does not answer proves nothing,
-// and neither does any host for a client whose owner is not known.
+// and neither does any host for a client whose owner is not known. The report is of [HeardOf].
 func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report, now time.Time) bool {
-	s := host.Status
-	if client.Node == "" || host.Err != nil || s.State == "" || s.ClientAddress == client.Address {
+	s := host.status
+	if client.Node == "" || !host.known || s.ClientAddress == client.Address {
 		return false
 	}
 	if v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch {

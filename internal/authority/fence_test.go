@@ -21,17 +21,17 @@ func TestMapGone(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*v1alpha1.CacheVolumeStatus, *v1alpha1.FencedClient)
-		host   Report
+		host   answer
 		want   bool
 	}{
 		{"no device", nil, standby(nil), true},
-		{"no replica", nil, Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}, true},
+		{"no replica", nil, answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}, true},
 		{"its own device", nil, holding(escache.StateConnected), false},
 		{"its own device, in error", nil, holding(escache.StateError), false},
 		{"a device of a later attachment", nil, later, true},
 		{"a device of the same attachment, and of another client", nil, strange, false},
-		{"silent", nil, Report{Err: errors.New("no route")}, false},
-		{"not asked", nil, Report{}, false},
+		{"silent", nil, answer{Err: errors.New("no route")}, false},
+		{"not asked", nil, answer{}, false},
 		{"nobody knows whose it is", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Node = "" }, standby(nil), false},
 		{"fenced just now: it may be connecting", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Time = metav1.NewTime(now) },
 			standby(nil), false},
@@ -46,7 +46,7 @@ func TestMapGone(t *testing.T) {
 					tc.change(s, &c)
 				}
 			})
-			if got := MapGone(v, c, tc.host, now); got != tc.want {
+			if got := MapGone(v, c, HeardOf(v, c, tc.host.Status, tc.host.Err), now); got != tc.want {
 				t.Errorf("got %v", got)
 			}
 		})

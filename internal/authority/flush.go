@@ -2,6 +2,7 @@ package authority
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,18 +18,17 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 	var able, reasons []string
 	because := ErrRefused
 	for _, node := range current {
-		r, asked := reports[node]
+		r := reports[node]
+		doubt := r.doubted()
 		switch {
-		case !asked:
-			reasons, because = append(reasons, node+" was not asked"), ErrUnreachable
-		case r.Err != nil:
-			reasons, because = append(reasons, fmt.Sprintf("%s does not answer (%v)", node, r.Err)), ErrUnreachable
-		case r.Status.State == escache.StateAbsent:
+		case errors.Is(doubt, errLost):
 			reasons = append(reasons, node+" has no replica any more")
+		case doubt != nil:
+			reasons, because = append(reasons, fmt.Sprintf("%s does not answer (%v)", node, doubt)), ErrUnreachable
 		case r.connected():
 			// Connected and yet not attached: it was fenced, and its map cannot write any more.
 			reasons = append(reasons, fmt.Sprintf("%s still has the device of an earlier attachment (%s) and has to be rebooted",
-				node, r.Status.State))
+				node, r.status.State))
 		default:
 			able = append(able, node)
 		}
@@ -38,7 +38,7 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 			"back first: %s: %w", v.Name, v.Status.DirtyBytes, strings.Join(current, " and "), strings.Join(reasons, "; "), because)
 	}
 	rank := func(node string) int {
-		switch reports[node].Status.DiskState { //nolint:exhaustive // all others need help first
+		switch reports[node].status.DiskState { //nolint:exhaustive // all others need help first
 		case escache.DiskUpToDate:
 			return 0
 		case escache.DiskConsistent:

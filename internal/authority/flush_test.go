@@ -10,40 +10,40 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-func disk(state escache.DiskState) Report {
+func disk(state escache.DiskState) answer {
 	r := standby(nil)
 	r.Status.DiskState = state
 	return r
 }
 
 func TestFlushers(t *testing.T) {
-	silent := Report{Err: errors.New("no route")}
-	absent := Report{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	silent := answer{Err: errors.New("no route")}
+	absent := answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	for _, tc := range []struct {
 		name    string
 		current []string
-		reports map[string]Report
+		reports map[string]answer
 		want    []string
 		err     error
 		says    string
 	}{
-		{"both", []string{"n1", "n2"}, map[string]Report{"n1": disk("UpToDate"), "n2": disk("UpToDate")}, []string{"n1", "n2"}, nil, ""},
-		{"the surest first", []string{"n1", "n2"}, map[string]Report{"n1": disk("Consistent"), "n2": disk("UpToDate")},
+		{"both", []string{"n1", "n2"}, map[string]answer{"n1": disk("UpToDate"), "n2": disk("UpToDate")}, []string{"n1", "n2"}, nil, ""},
+		{"the surest first", []string{"n1", "n2"}, map[string]answer{"n1": disk("Consistent"), "n2": disk("UpToDate")},
 			[]string{"n2", "n1"}, nil, ""},
-		{"a disk in trouble last", []string{"n1", "n2"}, map[string]Report{"n1": disk("Diskless"), "n2": disk("Consistent")},
+		{"a disk in trouble last", []string{"n1", "n2"}, map[string]answer{"n1": disk("Diskless"), "n2": disk("Consistent")},
 			[]string{"n2", "n1"}, nil, ""},
-		{"one silent", []string{"n1", "n2"}, map[string]Report{"n1": silent, "n2": disk("UpToDate")}, []string{"n2"}, nil, ""},
-		{"the only current one silent", []string{"n1"}, map[string]Report{"n1": silent, "n2": disk("UpToDate")}, nil, ErrUnreachable, "n1 does not answer"},
-		{"not asked", []string{"n1"}, nil, nil, ErrUnreachable, "n1 was not asked"},
-		{"replica lost", []string{"n1"}, map[string]Report{"n1": absent}, nil, ErrRefused, "no replica any more"},
-		{"fenced, and not rebooted", []string{"n1"}, map[string]Report{"n1": holding(escache.StateConnected)}, nil, ErrRefused, "rebooted"},
-		{"one fenced, one silent", []string{"n1", "n2"}, map[string]Report{"n1": holding(escache.StateError), "n2": silent}, nil,
+		{"one silent", []string{"n1", "n2"}, map[string]answer{"n1": silent, "n2": disk("UpToDate")}, []string{"n2"}, nil, ""},
+		{"the only current one silent", []string{"n1"}, map[string]answer{"n1": silent, "n2": disk("UpToDate")}, nil, ErrUnreachable, "n1 does not answer"},
+		{"not asked", []string{"n1"}, nil, nil, ErrUnreachable, "nobody has asked it"},
+		{"replica lost", []string{"n1"}, map[string]answer{"n1": absent}, nil, ErrRefused, "no replica any more"},
+		{"fenced, and not rebooted", []string{"n1"}, map[string]answer{"n1": holding(escache.StateConnected)}, nil, ErrRefused, "rebooted"},
+		{"one fenced, one silent", []string{"n1", "n2"}, map[string]answer{"n1": holding(escache.StateError), "n2": silent}, nil,
 			ErrUnreachable, "n2 does not answer"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := volume(inCache)
 			v.Status.DirtyBytes = 4096
-			got, err := Flushers(v, tc.current, tc.reports)
+			got, err := Flushers(v, tc.current, heardOf(v, tc.reports))
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) || !slices.Equal(got, tc.want) {
 				t.Fatalf("got %v, %v", got, err)
 			}
@@ -55,12 +55,12 @@ func TestFlushers(t *testing.T) {
 }
 
 func TestEndFlush(t *testing.T) {
-	silent, dead, clean := Report{Err: errors.New("no route")}, Death{Reason: "tainted"}, standby(new(int64(0)))
+	silent, dead, clean := answer{Err: errors.New("no route")}, Death{Reason: "tainted"}, standby(new(int64(0)))
 	for _, tc := range []struct {
 		name    string
 		status  func(*v1alpha1.CacheVolumeStatus)
 		flushed bool
-		holder  Report
+		holder  answer
 		death   Death
 		want    Detachment
 		err     error
@@ -84,7 +84,8 @@ func TestEndFlush(t *testing.T) {
 		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.FlushEpoch = s.Epoch }, true, clean, Death{}, Detachment{Gone: true}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := EndFlush(volume(tc.status), tc.flushed, tc.holder, tc.death)
+			v := volume(tc.status)
+			got, err := EndFlush(v, tc.flushed, tc.holder.heard(v, "n1"), tc.death)
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
 				t.Fatalf("got %v", err)
 			}

@@ -45,8 +45,8 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 // holder, and write it by compare-and-swap: if the peer is lost in between, the arbiter records
 // that first, and the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
-	s := holder.Status
-	holds := holder.Err == nil && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
+	s := holder.status
+	holds := holder.known && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
 	if !holds || s.DiskState != escache.DiskUpToDate || s.IOSuspended || s.SyncedPercent < 100 {
 		return false
 	}
@@ -62,7 +62,7 @@ func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 // It is a narrower question than Peer.Linked: a holder that is the target fills itself, not the new
 // copy.
 func CopiesTo(holder Report, peer string) bool {
-	for _, p := range holder.Status.Peers {
+	for _, p := range holder.status.Peers {
 		if p.Name == peer {
 			return slices.Contains([]escache.LinkState{
 				escache.LinkConnected, escache.LinkSyncSource, escache.LinkPausedSyncS, escache.LinkVerifyS, escache.LinkWFBitMapS,

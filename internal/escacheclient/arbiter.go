@@ -46,7 +46,7 @@ func NewArbiter(address string, files TLSFiles, timeout time.Duration) (*Arbiter
 // OutdatePeer returns nil only if the peer is on record as outdated, so that the host that asks may
 // go on alone. Any error is a refusal.
 func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error {
-	return a.client.change(ctx, "outdate_peer", http.MethodPost, escache.PathOutdatePeer, req)
+	return a.client.change(ctx, "outdate_peer", escache.PathOutdatePeer, req)
 }
 
 // Record returns the current record of a volume. Any error means that nothing is known.

@@ -48,9 +48,13 @@ func (c *Client) VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*esca
 	return &status.Volumes[0], nil
 }
 
-// PutReplica lays the host's replica of a cache. Repeated with the same request it changes nothing.
-func (c *Client) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
-	return c.change(ctx, "put_replica", http.MethodPut, escache.PathReplica, req)
+// PutReplica lays the host's replica of a cache, and returns the identity of the host that did it.
+// Repeated with the same request it changes nothing.
+func (c *Client) PutReplica(ctx context.Context, req escache.ReplicaRequest) (hostID string, err error) {
+	err = c.do(ctx, call{
+		name: "put_replica", method: http.MethodPut, path: escache.PathReplica, body: req, hostID: &hostID, limit: c.opts.Timeout.Change,
+	})
+	return hostID, err
 }
 
 // DeleteReplica removes the host's replica. discard drops data that Ceph does not have, for good.
@@ -94,12 +98,12 @@ func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.
 
 // Stop removes the device. It does not flush.
 func (c *Client) Stop(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "stop", http.MethodPost, escache.PathStop, escache.StopRequest{VolumeRef: ref})
+	return c.change(ctx, "stop", escache.PathStop, escache.StopRequest{VolumeRef: ref})
 }
 
 // SetMode turns draining on and off.
 func (c *Client) SetMode(ctx context.Context, ref escache.VolumeRef, mode escache.Mode) error {
-	return c.change(ctx, "mode", http.MethodPost, escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
+	return c.change(ctx, "mode", escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
 }
 
 // Hold suspends I/O with a clean cache for at most the given time, rounded down to whole seconds.
@@ -117,22 +121,22 @@ func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.D
 
 // Release ends a hold.
 func (c *Client) Release(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "release", http.MethodPost, escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref})
+	return c.change(ctx, "release", escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref})
 }
 
 // Resize grows the device to sizeBytes after the image grew.
 func (c *Client) Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
-	return c.change(ctx, "resize", http.MethodPost, escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
+	return c.change(ctx, "resize", escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
 }
 
 // Abandon gives up the device of a volume that another node has taken over in that epoch. The host
 // refuses unless its arbiter has that on record.
 func (c *Client) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error {
-	return c.change(ctx, "abandon", http.MethodPost, escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
+	return c.change(ctx, "abandon", escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
 }
 
-func (c *Client) change(ctx context.Context, name, method, path string, body any) error {
-	return c.do(ctx, call{name: name, method: method, path: path, body: body, limit: c.opts.Timeout.Change})
+func (c *Client) change(ctx context.Context, name, path string, body any) error {
+	return c.do(ctx, call{name: name, method: http.MethodPost, path: path, body: body, limit: c.opts.Timeout.Change})
 }
 
 func query(ref escache.VolumeRef) url.Values {

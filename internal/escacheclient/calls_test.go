@@ -110,7 +110,10 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		}},
 		{`PUT /v1/replica {` + volume + `,"sizeBytes":8192,"cacheBytes":4096,"nodes":[{"name":"n1","address":"10.0.0.1"},` +
 			`{"name":"n2","address":"10.0.0.2"}],"port":7800,"minor":100}`, func() error {
-			return c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref, SizeBytes: 8192, CacheBytes: 4096, Nodes: nodes, Port: 7800, Minor: 100})
+			_, err := c.PutReplica(ctx, escache.ReplicaRequest{
+				VolumeRef: ref, SizeBytes: 8192, CacheBytes: 4096, Nodes: nodes, Port: 7800, Minor: 100,
+			})
+			return err
 		}},
 		{"DELETE /v1/replica?image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, false) }},
 		{"DELETE /v1/replica?discard=true&image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, true) }},

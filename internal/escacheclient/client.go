@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/tlsfiles"
 )
 
@@ -141,7 +142,8 @@ type call struct {
 	path   string
 	query  url.Values
 	body   any
-	out    any // nil: the answer has no body
+	out    any     // nil: the answer has no body
+	hostID *string // gets the identity of the host that answered
 	limit  time.Duration
 	slow   time.Duration // 0: Options.SlowAfter
 }
@@ -195,6 +197,9 @@ func (c *Client) send(ctx context.Context, k call) error {
 			err = attempt.last
 		}
 		return causeOf(ctx, err, attempt.connected.Load())
+	}
+	if k.hostID != nil {
+		*k.hostID = resp.Header().Get(escache.HeaderHostID)
 	}
 	return answer(resp, k.out)
 }

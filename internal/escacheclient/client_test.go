@@ -90,8 +90,11 @@ func body(status int, kind, text string) http.HandlerFunc {
 // verbs is one call of each method.
 func verbs(c *Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"GET":    func(ctx context.Context) error { _, err := c.Node(ctx); return err },
-		"PUT":    func(ctx context.Context) error { return c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref}) },
+		"GET": func(ctx context.Context) error { _, err := c.Node(ctx); return err },
+		"PUT": func(ctx context.Context) error {
+			_, err := c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref})
+			return err
+		},
 		"POST":   func(ctx context.Context) error { return c.Stop(ctx, ref) },
 		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref, false) },
 	}

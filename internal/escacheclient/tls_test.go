@@ -114,9 +114,10 @@ func TestTLSErrorsSayWhatToDo(t *testing.T) {
 			files := tlsFiles(t)
 			write(t, files, tc.trusted, tc.mine)
 			client := newClient(t, Options{BaseURL: server.URL, TLS: files})
+			_, laid := client.PutReplica(context.Background(), escache.ReplicaRequest{VolumeRef: ref})
 			for call, err := range map[string]error{
 				"stop":    client.Stop(context.Background(), ref),
-				"replica": client.PutReplica(context.Background(), escache.ReplicaRequest{VolumeRef: ref}),
+				"replica": laid,
 			} {
 				if !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), tc.advice) {
 					t.Errorf("%s: %v, want advice %q", call, err, tc.advice)

@@ -89,7 +89,12 @@ func (v *Volume) Request() escache.ReplicaRequest {
 // Lay lays both replicas, side by side as the controller does.
 func (v *Volume) Lay(t T) {
 	t.Helper()
-	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.PutReplica(ctx, v.Request()) })
+	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return put(ctx, h, v.Request()) })
+}
+
+func put(ctx context.Context, h *Host, request escache.ReplicaRequest) error {
+	_, err := h.API.PutReplica(ctx, request)
+	return err
 }
 
 // Replace takes one host out of the volume and another one in. Nothing is told to the hosts.
@@ -110,14 +115,14 @@ func (v *Volume) Join(t T, h *Host) {
 	both(t, []*Host{h}, func(ctx context.Context, h *Host) error {
 		request := v.Request()
 		request.Join = true
-		return h.API.PutReplica(ctx, request)
+		return put(ctx, h, request)
 	})
 }
 
 // LayOn lays one replica.
 func (v *Volume) LayOn(t T, h *Host) {
 	t.Helper()
-	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return h.API.PutReplica(ctx, v.Request()) })
+	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return put(ctx, h, v.Request()) })
 }
 
 // DropOn deletes one replica.

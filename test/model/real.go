@@ -91,9 +91,10 @@ func (s *state) report(h uint8) report {
 
 var errSilent = errors.New("no answer")
 
-func (r report) real() authority.Report {
+// real is what the host answers.
+func (r report) real() (escache.VolumeStatus, error) {
 	if r.silent {
-		return authority.Report{Err: errSilent}
+		return escache.VolumeStatus{}, errSilent
 	}
 	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: escache.DiskConsistent}
 	switch {
@@ -116,7 +117,13 @@ func (r report) real() authority.Report {
 		}
 		s.DiskState, s.DirtyBytes = escache.DiskUpToDate, &bytes
 	}
-	return authority.Report{Status: s}
+	return s, nil
+}
+
+// heard is what is known of the host with this name from its answer.
+func (r report) heard(v *v1alpha1.CacheVolume, node string) authority.Report {
+	status, err := r.real()
+	return authority.Heard(v, node, status, err)
 }
 
 func address(client uint8) string { return fmt.Sprintf("10.0.0.1:0/%d", client) }
@@ -187,10 +194,12 @@ func (r *rules) take(q detachQuestion) (authority.Detachment, bool) {
 			death.Reason = "given up by Kubernetes"
 		}
 		var err error
+		v := q.rec.volume()
+		holder := q.holder.heard(v, names[q.node])
 		if q.flush {
-			a.plan, err = authority.EndFlush(q.rec.volume(), q.flushed, q.holder.real(), death)
+			a.plan, err = authority.EndFlush(v, q.flushed, holder, death)
 		} else {
-			a.plan, err = authority.Detach(q.rec.volume(), names[q.node], q.holder.real(), death)
+			a.plan, err = authority.Detach(v, names[q.node], holder, death)
 		}
 		a.ok = err == nil
 		r.detaches[q] = a
@@ -201,9 +210,10 @@ func (r *rules) take(q detachQuestion) (authority.Detachment, bool) {
 // flushers asks which of the nodes with a current copy can write it back.
 func (r *rules) flushers(rec record, current []string, seen [hosts]report) set {
 	reports := map[string]authority.Report{}
-	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].real() })
+	v := rec.volume()
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
 	var able set
-	list, err := authority.Flushers(rec.volume(), current, reports)
+	list, err := authority.Flushers(v, current, reports)
 	if err != nil {
 		return 0
 	}
@@ -218,8 +228,9 @@ func (r *rules) isSettled(rec record, seen [hosts]report) bool {
 	answer, known := r.settled[q]
 	if !known {
 		reports := map[string]authority.Report{}
-		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].real() })
-		answer = authority.Settled(rec.volume(), reports)
+		v := rec.volume()
+		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+		answer = authority.Settled(v, reports)
 		r.settled[q] = answer
 	}
 	return answer
@@ -230,7 +241,9 @@ func (r *rules) gone(rec record, h int, c uint8, of report) bool {
 	q := goneQuestion{rec, h, c, of}
 	answer, known := r.lifted[q]
 	if !known {
-		answer = authority.MapGone(rec.volume(), rec.entry(h, c), of.real(), time.Now())
+		v, entry := rec.volume(), rec.entry(h, c)
+		status, err := of.real()
+		answer = authority.MapGone(v, entry, authority.HeardOf(v, entry, status, err), time.Now())
 		r.lifted[q] = answer
 	}
 	return answer

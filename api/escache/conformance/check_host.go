@@ -23,6 +23,7 @@ func hostChecks() []Check {
 	return []Check{
 		{"node counts what is laid", nodeCounts, alone},
 		{"status of a volume that is not here", statusOfAbsent, alone},
+		{"every answer says which host it is of", identified, beside},
 		{"TCP needs a client certificate", certificateNeeded, alone},
 	}
 }
@@ -70,6 +71,37 @@ func statusOfAbsent(s *suite) {
 	} {
 		a := s.first.send(request{method: http.MethodGet, path: escache.PathStatus, query: query, broken: true})
 		refused(s, "status?"+query.Encode(), a, escache.CodeInvalidRequest)
+	}
+}
+
+// identified: a caller that has laid a replica believes no other machine about it, also of the same
+// name or at the same address.
+func identified(s *suite) {
+	ids := map[string]string{}
+	for _, h := range []*host{s.first, s.second} {
+		id := h.node().HostID
+		if id == "" || ids[id] != "" {
+			s.Fatalf("%s gives the host id %q; it needs one of its own", h.Name, id)
+		}
+		ids[id] = h.Name
+		v := s.newVolume()
+		says := func(what string, a *answer) {
+			if got := a.header.Get(escache.HeaderHostID); got != id {
+				s.Errorf("%s on %s: the header %s is %q, want %q", what, h.Name, escache.HeaderHostID, got, id)
+			}
+		}
+		for _, state := range []escache.State{escache.StateAbsent, escache.StateStandby} {
+			if status := h.status(v.VolumeRef); status.State != state || status.Node != h.Name || status.HostID != id {
+				s.Errorf("status on %s is %+v, want %s of node %s with host id %q", h.Name, shown(status), state, h.Name, id)
+			}
+			laid := h.put(v.request())
+			done(s, "lay a replica on "+h.Name, laid)
+			says("lay", laid)
+		}
+		stopped := h.stop(v)
+		done(s, "stop a standby on "+h.Name, stopped)
+		says("stop", stopped)
+		says("connect with another image's id", h.connect(v, 1, "another"))
 	}
 }
 

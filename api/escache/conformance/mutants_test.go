@@ -78,6 +78,10 @@ var mutants = map[string][]string{
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
 	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},
 	"a copy that must exist is not laid":                             {"what must exist is laid"},
-	"a device is not abandoned without proof":                        {"the caller's word is proof"},
-	"abandon of what is not connected changes nothing":               {"a standby cannot be abandoned", "abandon drops the standby"},
+	"every answer says which host it is of": {
+		"a host has no identity", "all hosts have one identity", "status does not say who answers",
+		"answers without a body do not say who answers",
+	},
+	"a device is not abandoned without proof":          {"the caller's word is proof"},
+	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }

@@ -83,6 +83,9 @@ func with[R any](s *server, f func(context.Context, R) (any, error)) verb {
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.h.w.breaks("answers without a body do not say who answers") {
+		w.Header().Set(escache.HeaderHostID, s.h.Node().HostID)
+	}
 	value, err := s.answer(w, r)
 	var problem *escache.Problem
 	switch {

@@ -61,5 +61,9 @@ func (h *Host) Replicas() int {
 	return len(h.replicas)
 }
 
-// Replace puts another machine in the host's place: it has the same name and empty disks.
-func (h *Host) Replace() { h.Forget() }
+// Replace puts another machine in the host's place: it has the same name and other, empty disks.
+func (h *Host) Replace() {
+	h.Forget()
+	defer h.lock()()
+	h.id = "another-" + h.id
+}

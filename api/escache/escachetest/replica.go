@@ -51,7 +51,8 @@ func (h *Host) lock() func() {
 func (h *Host) node() escache.Node {
 	defer h.lock()()
 	n := escache.Node{
-		Name: h.Name, Version: "fake", Healthy: h.sick == "", CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
+		Name: h.Name, HostID: h.hostID(), Version: "fake", Healthy: h.sick == "",
+		CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
 		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
 	}
 	if h.sick != "" {
@@ -67,6 +68,17 @@ func (h *Host) node() escache.Node {
 	}
 	n.CacheFreeBytes = n.CacheCapacityBytes - n.CacheAllocatedBytes
 	return n
+}
+
+// hostID is who answers, by the host's own word.
+func (h *Host) hostID() string {
+	switch {
+	case h.w.breaks("a host has no identity"):
+		return ""
+	case h.w.breaks("all hosts have one identity"):
+		return "disks"
+	}
+	return h.id
 }
 
 func (h *Host) status(ref escache.VolumeRef) (any, error) {
@@ -94,7 +106,12 @@ func (h *Host) status(ref escache.VolumeRef) (any, error) {
 }
 
 func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
-	v := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
+	v := escache.VolumeStatus{
+		VolumeRef: ref, Node: h.Name, HostID: h.hostID(), State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
+	}
+	if h.w.breaks("status does not say who answers") {
+		v.Node, v.HostID = "", ""
+	}
 	r := h.replicas[ref]
 	if r == nil {
 		return v

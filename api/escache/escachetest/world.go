@@ -59,6 +59,7 @@ type Host struct {
 	Name string
 
 	w        *World
+	id       string // of its disks
 	address  string // of its Ceph clients
 	capacity int64
 	sick     string
@@ -124,7 +125,7 @@ func newWorld() *World {
 }
 
 func (w *World) add(name, address string, cacheBytes int64) *Host {
-	h := &Host{w: w, Name: name, address: address, capacity: cacheBytes, replicas: map[escache.VolumeRef]*replica{}}
+	h := &Host{w: w, Name: name, id: "disks-of-" + name, address: address, capacity: cacheBytes, replicas: map[escache.VolumeRef]*replica{}}
 	w.Hosts = append(w.Hosts, h)
 	return h
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -59,5 +60,31 @@ func TestAForcedDetachIsNotSparedByAnotherHost(t *testing.T) {
 	must(t, w.unpublish("pvc-1", holder))
 	if !slices.Contains(w.images.fenced, oldClient) {
 		t.Errorf("fenced %v: the holder still has its map", w.images.fenced)
+	}
+}
+
+// TestAReplicaOnAnotherMachineIsNotACopy: the partner's name and a replica are on another machine
+// than when the volume was attached, for example on a clone of its disks.
+func TestAReplicaOnAnotherMachineIsNotACopy(t *testing.T) {
+	w := newWorld(t)
+	v, dead, survivor, _ := w.powerLoss("pvc-1")
+	if recorded := v.Status.Hosts; len(recorded) != 2 || v.Status.HostID(dead) == "" || v.Status.HostID(survivor) == "" {
+		t.Fatalf("on record are the machines %+v", recorded)
+	}
+	w.reinstall(dead)
+	w.host(dead).Replace()
+	request := escache.ReplicaRequest{
+		VolumeRef: ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
+	}
+	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
+		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: w.fleet.Node(node).Status.Addresses[0].Address})
+	}
+	must(t, w.host(dead).Lay(request))
+	_, err := w.publish("pvc-1", survivor)
+	must(t, err)
+	s := w.volume("pvc-1").Status
+	if !s.IsOutdated(dead) || s.AttachedNode != survivor || s.HostID(dead) == v.Status.HostID(dead) {
+		t.Errorf("status %+v", s)
 	}
 }

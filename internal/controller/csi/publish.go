@@ -136,7 +136,7 @@ func (s *service) withItsCopy(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
 ) (authority.Attachment, error) {
 	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
-	own := authority.Report{Status: status, Err: err}
+	own := authority.Heard(v, node, status, err)
 	plan, err = authority.WithItsCopy(v, node, plan, own)
 	if err != nil {
 		if stake := authority.AtStake(v, map[string]authority.Report{node: own}, s.LastSeen(ctx, v.Spec.Group)); stake != "" {

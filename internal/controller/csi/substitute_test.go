@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -88,9 +89,13 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
 	w.host(holder).Sync(ref(v), 100)
-	w.host(holder).SetEpoch(ref(v), v.Status.Epoch+1)
+	w.host(holder).SetEpoch(ref(v), v.Status.Epoch-1)
 	if c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch); err != nil || c.Done {
-		t.Errorf("another attachment's answer counted: %+v, %v", c, err)
+		t.Errorf("an earlier attachment's answer counted: %+v, %v", c, err)
+	}
+	w.host(holder).SetEpoch(ref(v), v.Status.Epoch+1)
+	if c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch); !errors.Is(err, authority.ErrRecordBehind) || c.Done {
+		t.Errorf("a later attachment's answer counted: %+v, %v", c, err)
 	}
 	w.host(holder).SetEpoch(ref(v), v.Status.Epoch)
 	c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)

@@ -139,11 +139,13 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 	if v.Status.AttachedNode == "" {
 		return false, none, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
 	}
-	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
+	answer, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
+	holder := authority.Heard(v, v.Status.AttachedNode, answer, err)
+	status, err := holder.Status()
 	if err != nil {
 		return false, status, err
 	}
-	if !authority.Drained(v, authority.Report{Status: status}) {
+	if !authority.Drained(v, holder) {
 		if authority.InCeph(v) && len(authority.Claims(v)) > 0 && connected(status) {
 			return false, status, d.toCache(ctx, v)
 		}

@@ -98,13 +98,14 @@ func (h *Hosts) Volumes(ctx context.Context, node string) ([]escache.VolumeStatu
 	return out.Volumes, nil
 }
 
-// PutReplica creates a replica, or updates who its partner is.
-func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error {
+// PutReplica creates a replica, or updates who its partner is. It returns the host's identity.
+func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) (hostID string, err error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return translate(c.PutReplica(ctx, request))
+	hostID, err = c.PutReplica(ctx, request)
+	return hostID, translate(err)
 }
 
 // DeleteReplica removes a replica.

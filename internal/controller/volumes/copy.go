@@ -44,11 +44,12 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	if _, err := authority.Substitutable(v, epoch, out.To); err != nil {
 		return out, err
 	}
-	status, err := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
+	answer, err := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
+	report := authority.Heard(v, holder, answer, err)
+	status, err := report.Status()
 	if err != nil {
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}
-	report := authority.Report{Status: status}
 	if out.Linked = authority.CopiesTo(report, out.To); !out.Linked {
 		return out, s.pair(ctx, v, holder, out.To)
 	}
@@ -74,11 +75,17 @@ func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partn
 	}
 	for _, node := range []string{partner, holder} {
 		request.Join = node == partner // it starts empty: to take it for equal would lose what the holder has
-		if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
+		id, err := s.Hosts.PutReplica(ctx, node, request)
+		if err != nil {
 			return fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
 		}
 		if node == partner {
 			crashpoint.Reach("repair/paired_on_substitute")
+			if v.Status.SetHostID(node, id) {
+				if err := s.UpdateStatus(ctx, v, "a copy of it is on node "+node); err != nil {
+					return err
+				}
+			}
 		} else {
 			crashpoint.Reach("repair/paired_on_holder")
 		}

@@ -24,7 +24,7 @@ func (s *Steps) TakeFrom(
 		return fmt.Errorf("ask Kubernetes about node %s: %w", node, err)
 	}
 	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
-	plan, err := decide(authority.Report{Status: status, Err: err}, death)
+	plan, err := decide(authority.Heard(v, node, status, err), death)
 	if err != nil || plan.Gone {
 		return err
 	}

@@ -30,8 +30,9 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 			}
 		}
 		for _, address := range addresses {
+			owner := authority.ClientOf(node, address, known...)
 			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-				Node: authority.ClientOf(node, address, known...), Address: address, Epoch: v.Status.Epoch, Time: s.now(),
+				Node: owner, HostID: v.Status.HostID(owner), Address: address, Epoch: v.Status.Epoch, Time: s.now(),
 			})
 		}
 		if err := s.UpdateStatus(ctx, v, "its clients are about to be fenced"); err != nil {

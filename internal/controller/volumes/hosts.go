@@ -12,7 +12,8 @@ import (
 // ErrUnavailable means that escached did not answer, ErrNotFound that Kubernetes has no such node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
-	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) error
+	// PutReplica returns the host's identity, "" if it does not give one.
+	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) (hostID string, err error)
 	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
 	// DevConnect, Flush and Stop write back the cache of a volume that no pod has.
 	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error

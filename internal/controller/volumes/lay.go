@@ -21,11 +21,19 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 		return err
 	}
 	request.MustExist = true
-	failures := onEach(v.Spec.Replicas, func(replica string) error { return s.putReplica(ctx, v, replica, request) })
+	before := v.DeepCopy()
+	failures := s.putReplicas(ctx, v, v.Spec.Replicas, request)
 	if failure := failures[node]; failure != nil {
 		return failure
 	}
+	if replaced(before, v, node) {
+		return fmt.Errorf("volume %s: another machine answers in the place of node %s, which has the copy: %w",
+			v.Name, node, ErrUnavailable)
+	}
 	partner := authority.Partner(v, node)
+	if replaced(before, v, partner) && !v.Status.IsOutdated(partner) {
+		v.Status.Outdated = append(v.Status.Outdated, partner)
+	}
 	failure := failures[partner]
 	if missing(failure) {
 		failure = s.refill(ctx, v, partner, request)
@@ -33,7 +41,16 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 	if failure != nil {
 		s.Log.WarnContext(ctx, "attaching without the partner", "volume", v.Name, "node", node, "partner", partner, "error", failure)
 	}
-	return nil
+	if slices.Equal(before.Status.Hosts, v.Status.Hosts) {
+		return nil
+	}
+	return s.UpdateStatus(ctx, v, "its replicas are on these machines")
+}
+
+// replaced reports whether the node's replica is on another machine now than it was before.
+func replaced(before, now *v1alpha1.CacheVolume, node string) bool {
+	known := before.Status.HostID(node)
+	return known != "" && known != now.Status.HostID(node)
 }
 
 // refill lays an empty replica on a host that has lost its own. The record calls it outdated first:
@@ -47,7 +64,7 @@ func (s *Steps) refill(ctx context.Context, v *v1alpha1.CacheVolume, node string
 		crashpoint.Reach("publish/loss_recorded")
 	}
 	request.MustExist, request.Join = false, true
-	return s.putReplica(ctx, v, node, request)
+	return s.putReplicas(ctx, v, []string{node}, request)[node]
 }
 
 // missing reports whether the host answered that it has no such replica.

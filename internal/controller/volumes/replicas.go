@@ -25,15 +25,26 @@ func (s *Steps) layReplicas(ctx context.Context, v *v1alpha1.CacheVolume) (map[s
 	if err != nil {
 		return nil, err
 	}
-	return onEach(v.Spec.Replicas, func(node string) error { return s.putReplica(ctx, v, node, request) }), nil
+	return s.putReplicas(ctx, v, v.Spec.Replicas, request), nil
 }
 
-func (s *Steps) putReplica(ctx context.Context, v *v1alpha1.CacheVolume, node string, request escache.ReplicaRequest) error {
-	if err := s.Hosts.PutReplica(ctx, node, request); err != nil {
-		return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
-	}
-	crashpoint.Reach("publish/replica_laid")
-	return nil
+// putReplicas sends a request to several nodes at once. It notes the identities of the hosts that
+// have done it; the caller's next update of the record has them. It returns the failures by node.
+func (s *Steps) putReplicas(
+	ctx context.Context, v *v1alpha1.CacheVolume, nodes []string, request escache.ReplicaRequest,
+) map[string]error {
+	var mu sync.Mutex
+	return onEach(nodes, func(node string) error {
+		id, err := s.Hosts.PutReplica(ctx, node, request)
+		if err != nil {
+			return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		v.Status.SetHostID(node, id)
+		crashpoint.Reach("publish/replica_laid")
+		return nil
+	})
 }
 
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
@@ -126,7 +137,7 @@ func (s *Steps) reports(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 		mu.Lock()
 		defer mu.Unlock()
-		out[node] = authority.Report{Status: status, Err: err}
+		out[node] = authority.Heard(v, node, status, err)
 		return nil
 	})
 	return out

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
@@ -43,13 +44,21 @@ func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 // mapGone asks the hosts of fenced clients, and returns for each client's address whether its map
 // is gone.
 func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string]bool {
-	reports, gone := map[string]authority.Report{}, map[string]bool{}
+	type answer struct {
+		status escache.VolumeStatus
+		err    error
+	}
+	answers, gone := map[string]answer{}, map[string]bool{}
 	for _, client := range v.Status.Fenced {
-		if _, asked := reports[client.Node]; !asked && client.Node != "" {
-			status, err := s.Hosts.Status(ctx, client.Node, cachevolume.Ref(v))
-			reports[client.Node] = authority.Report{Status: status, Err: err}
+		if client.Node == "" {
+			continue
 		}
-		gone[client.Address] = authority.MapGone(v, client, reports[client.Node], s.Now())
+		a, asked := answers[client.Node]
+		if !asked {
+			a.status, a.err = s.Hosts.Status(ctx, client.Node, cachevolume.Ref(v))
+			answers[client.Node] = a
+		}
+		gone[client.Address] = authority.MapGone(v, client, authority.HeardOf(v, client, a.status, a.err), s.Now())
 	}
 	return gone
 }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,7 @@ type Engine struct {
 	outdated *outdated.Marker
 	watcher  *watch.Watcher
 	space    *space.Space
+	hostID   atomic.Pointer[string]
 	faults   sync.Map // by name of the LV: the error of its recovery
 }
 
@@ -55,6 +57,15 @@ func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	})
 	e.metrics = metrics.New(e.Node, func(ctx context.Context) ([]volume.Reading, error) { return e.read(ctx, h.Volumes.List()) })
 	return e
+}
+
+// HostID returns this host's identity: the UUID of the volume group. It is empty before the first
+// reading, and stays the same until escached is started again.
+func (e *Engine) HostID() string {
+	if id := e.hostID.Load(); id != nil {
+		return *id
+	}
+	return ""
 }
 
 // Collectors returns all metrics of the engine.

@@ -15,7 +15,7 @@ import (
 // Node reports what this host has and whether it is healthy. It never fails, and starts no child
 // process: it is polled, and a busy host must not look dead.
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
-	n := escache.Node{Name: e.Config.Node, Version: e.version, MaxVolumes: e.Config.DRBD.Minors.Size()}
+	n := escache.Node{Name: e.Config.Node, HostID: e.HostID(), Version: e.version, MaxVolumes: e.Config.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
 	if e.Config.MaxVolumes > 0 {
 		n.MaxVolumes = min(n.MaxVolumes, e.Config.MaxVolumes)
@@ -24,6 +24,9 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	space, age, err := e.space.Latest()
 	if err != nil {
 		bad("the caches' volume group cannot be read: %v", err)
+	}
+	if id := e.HostID(); err == nil && id != "" && space.GroupID != id {
+		bad("the caches' volume group was made anew (%s, at the start %s); start escached again", space.GroupID, id)
 	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)

@@ -29,6 +29,11 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.space.Refresh(ctx); err != nil {
 		return err
 	}
+	group, _, err := e.space.Latest()
+	if err != nil {
+		return err
+	}
+	e.hostID.CompareAndSwap(nil, &group.GroupID)
 	lvs, err := e.Store.Volumes(ctx, false)
 	if err != nil {
 		return err

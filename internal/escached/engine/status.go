@@ -14,6 +14,14 @@ import (
 // reports exactly that volume, which may be absent. The caller then usually has to decide
 // something, so Status scans a standby's disk if it has to.
 func (e *Engine) Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
+	out, err := e.status(ctx, ref)
+	for i := range out.Volumes {
+		out.Volumes[i].Node, out.Volumes[i].HostID = e.Config.Node, e.HostID()
+	}
+	return out, err
+}
+
+func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error) {
 	out := escache.Status{Volumes: []escache.VolumeStatus{}}
 	volumes := e.Volumes.List()
 	if ref == nil {

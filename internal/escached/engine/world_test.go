@@ -43,6 +43,7 @@ type world struct {
 	ioFailed func()
 	// reports counts how often LVM was asked.
 	reports  int
+	groupID  string
 	spaceErr error
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
@@ -139,7 +140,7 @@ type worldStore world
 
 func (s *worldStore) Space(context.Context) (lvm.Space, error) {
 	s.reports++
-	return lvm.Space{Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, s.spaceErr
+	return lvm.Space{GroupID: s.groupID, Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, s.spaceErr
 }
 
 func (s *worldStore) Volumes(context.Context, bool) ([]lvm.Volume, error) {

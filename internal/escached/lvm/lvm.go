@@ -41,6 +41,8 @@ func New(name string, run command.Runner) *Group { return &Group{name: name, run
 
 // Space is the size of a volume group, its free space and the size of an extent, in bytes.
 type Space struct {
+	// GroupID is LVM's UUID of the volume group: made with it, and kept on its disks.
+	GroupID  string
 	Capacity int64
 	Free     int64
 	Extent   int64
@@ -62,7 +64,7 @@ func (g *Group) Path(name string) string { return "/dev/" + g.name + "/" + name 
 func (g *Group) Space(ctx context.Context) (Space, error) {
 	// --readonly takes no lock, so this does not wait for a change that is under way.
 	res, err := g.lvm(ctx, true, "", "vgs", "--readonly", "--reportformat", "json", "--units", "b", "--nosuffix",
-		"-o", "vg_size,vg_free,vg_extent_size", g.name)
+		"-o", "vg_uuid,vg_size,vg_free,vg_extent_size", g.name)
 	if err != nil {
 		if strings.Contains(err.Error(), "not found") {
 			return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
@@ -72,6 +74,7 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	var report struct {
 		Report []struct {
 			VG []struct {
+				UUID   string `json:"vg_uuid"`
 				Size   string `json:"vg_size"`
 				Free   string `json:"vg_free"`
 				Extent string `json:"vg_extent_size"`
@@ -85,7 +88,7 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 		return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
 	}
 	vg := report.Report[0].VG[0]
-	var s Space
+	s := Space{GroupID: vg.UUID}
 	var errs [3]error
 	s.Capacity, errs[0] = strconv.ParseInt(vg.Size, 10, 64)
 	s.Free, errs[1] = strconv.ParseInt(vg.Free, 10, 64)

@@ -20,6 +20,8 @@ import (
 
 // Engine implements the API's verbs on this host.
 type Engine interface {
+	// HostID identifies this host. It is empty before Recover has read it.
+	HostID() string
 	Node(ctx context.Context) (escache.Node, error)
 	Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error)
 	PutReplica(ctx context.Context, req escache.ReplicaRequest) error
@@ -161,6 +163,9 @@ func (a *api) deleteReplica(r *http.Request) (any, error) {
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	answer, err := a.serve(w, r)
+	if id := a.engine.HostID(); id != "" {
+		w.Header().Set(escache.HeaderHostID, id)
+	}
 	operation := r.Method + " " + r.URL.Path
 	took := time.Since(start)
 	attrs := []any{"took", took.Round(time.Millisecond)}

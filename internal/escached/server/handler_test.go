@@ -23,6 +23,8 @@ type untouched struct{ Engine }
 
 func (untouched) Collectors() []prometheus.Collector { return nil }
 
+func (untouched) HostID() string { return "disks-1" }
+
 func serve(t *testing.T, e Engine) http.Handler {
 	t.Helper()
 	return Handler(e, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))

@@ -78,7 +78,7 @@ func (l *life) steps(wanted func(name string) bool) []step {
 	}
 	t, v, n1 := l.t, l.v, l.n1
 	return slices.Concat(
-		[]step{{put, func(ctx context.Context) error { return n1.API.PutReplica(ctx, v.Request()) }, func() { v.LayOn(t, v.Hosts[1]) }}},
+		[]step{{put, func(ctx context.Context) error { _, err := n1.API.PutReplica(ctx, v.Request()); return err }, func() { v.LayOn(t, v.Hosts[1]) }}},
 		connected,
 		[]step{{remove, func(ctx context.Context) error { return n1.API.DeleteReplica(ctx, v.VolumeRef, false) },
 			func() { v.DropOn(t, v.Hosts[1]) }}},

@@ -1,0 +1,118 @@
+package authority
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// Report is what is known about a volume on one host. Make it with [Heard] or [HeardOf], which do
+// not believe every answer. The zero Report is that of a host that nobody has asked.
+type Report struct {
+	known  bool
+	status escache.VolumeStatus
+	// doubt says why nothing is known.
+	doubt error
+}
+
+// Reasons not to believe an answer.
+var (
+	errNotAsked = errors.New("nobody has asked it")
+	// errOtherHost means that another machine answers in the host's place.
+	errOtherHost = errors.New("another machine answers in its place")
+	// errLost means that the host itself answers that the replica is gone which it has on record.
+	// The kernel may still have the device, and the replica may be somewhere else.
+	errLost = errors.New("it has no replica any more")
+	// ErrRecordBehind means that the host has seen a later attachment than the record speaks of: the
+	// record was read too early, or it was set back, for example by restoring an old etcd.
+	ErrRecordBehind = errors.New("the record is older than the host's disks")
+)
+
+// Heard judges a host's answer about a volume, or the error that came instead. The answer counts if
+// it is the answer of the machine on which the record says the replica was laid, if it is of no
+// later attachment than the record, and unless it denies a replica that may hold the truth.
+func Heard(v *v1alpha1.CacheVolume, node string, status escache.VolumeStatus, err error) Report {
+	return heard(v, node, v.Status.HostID(node), status, err)
+}
+
+// HeardOf is Heard for the host of a fenced client: only the machine that was fenced can say what
+// became of its map.
+func HeardOf(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, status escache.VolumeStatus, err error) Report {
+	return heard(v, client.Node, client.HostID, status, err)
+}
+
+func heard(v *v1alpha1.CacheVolume, node, hostID string, status escache.VolumeStatus, err error) Report {
+	doubt := func(format string, args ...any) Report { return Report{doubt: fmt.Errorf(format, args...)} }
+	switch {
+	case err != nil:
+		return Report{doubt: err}
+	case status.State == "":
+		return doubt("its answer has no state")
+	case status.Node != "" && status.Node != node:
+		return doubt("%w: it calls itself %s", errOtherHost, status.Node)
+	case hostID != "" && status.HostID != hostID:
+		return doubt("%w: its host id is %q, on record is %q", errOtherHost, status.HostID, hostID)
+	case status.Epoch > v.Status.Epoch:
+		return doubt("%w: the host has seen epoch %d, the record says %d", ErrRecordBehind, status.Epoch, v.Status.Epoch)
+	case status.State == escache.StateAbsent && v.Spec.HasReplica(node) && !InCeph(v):
+		return Report{doubt: errLost}
+	}
+	return Report{known: true, status: status}
+}
+
+// Status returns what the host says, or why nothing is known.
+func (r Report) Status() (escache.VolumeStatus, error) {
+	if r.known {
+		return r.status, nil
+	}
+	if r.doubt == nil {
+		return escache.VolumeStatus{}, errNotAsked
+	}
+	return escache.VolumeStatus{}, r.doubt
+}
+
+// doubted returns why nothing is known, nil if the answer counts.
+func (r Report) doubted() error {
+	_, err := r.Status()
+	return err
+}
+
+// elsewhere returns an error if what was asked for is not on the host that answers: the machine is
+// another one, or the replica is gone.
+func (r Report) elsewhere() error {
+	switch {
+	case errors.Is(r.doubt, errLost), errors.Is(r.doubt, errOtherHost):
+		return r.doubt
+	case r.known && r.status.State == escache.StateAbsent:
+		return errLost
+	}
+	return nil
+}
+
+// connected reports whether the host may still write to the image: it has the device, or it is not
+// certain that it has none.
+func (r Report) connected() bool {
+	if !r.known {
+		return true
+	}
+	switch r.status.State { //nolint:exhaustive // every other state, also one of a later API, may write
+	case escache.StateAbsent, escache.StateStandby:
+		return r.status.Role == escache.RolePrimary || r.status.ClientAddress != ""
+	case escache.StateError:
+		return r.status.Role == escache.RolePrimary || r.status.ClientAddress != "" || r.status.Device != ""
+	default:
+		return true
+	}
+}
+
+// clean reports whether the host's own replica is current and has nothing dirty.
+func (r Report) clean() bool {
+	return r.current() && r.status.DirtyBytes != nil && *r.status.DirtyBytes == 0
+}
+
+// current reports whether the host's replica is a standby that has all acknowledged writes.
+func (r Report) current() bool {
+	return r.known && r.status.State == escache.StateStandby && r.status.DiskState == escache.DiskUpToDate
+}
