@@ -1,0 +1,87 @@
+package csi_test
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// setBack restores an older status of the volume, as a restored etcd does.
+func (w *world) setBack(old *v1alpha1.CacheVolume) {
+	w.t.Helper()
+	now := w.volume(old.Name)
+	now.Status = *old.Status.DeepCopy()
+	must(w.t, w.api.Status().Update(context.Background(), now))
+}
+
+// holds reports whether the host still has the volume's replica with dirty bytes in it.
+func (w *world) holds(node string, v *v1alpha1.CacheVolume) bool {
+	status, _ := w.host(node).Volume(ref(v))
+	return status.DirtyBytes != nil && *status.DirtyBytes == dirtyBytes
+}
+
+// TestARecordThatWasSetBackDropsNothing: the record is from before the attachment in which the
+// cache became dirty, and says that Ceph has everything.
+func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
+	for name, seen := range map[string]bool{
+		"by the host that had the volume":   true,
+		"by the standby, which was written": false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v := w.create("pvc-1")
+			holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+			_, err := w.publish("pvc-1", holder)
+			must(t, err)
+			w.host(holder).Stage(ref(v), oldClient, 1, "writeback")
+			w.host(holder).Write(ref(v), dirtyBytes)
+			w.host(partner).Write(ref(v), dirtyBytes)
+			w.host(holder).Release(ref(v))
+			w.setBack(v)
+			if !seen {
+				w.host(holder).Stop()
+				w.poll()
+			}
+			// Whatever is tried, and how often: nothing is attached, and nothing is lost.
+			for range 3 {
+				for _, node := range []string{partner, other(v)} {
+					_, err = w.publish("pvc-1", node)
+					wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+					_ = w.unpublish("pvc-1", node)
+				}
+				wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "older than")
+			}
+			if !w.holds(holder, v) || !w.holds(partner, v) {
+				t.Error("what was dirty is gone")
+			}
+		})
+	}
+}
+
+// TestAReplicaOfALaterAttachmentIsNotCleanedUp: a host was away while the volume went on by a
+// record that was set back. What it has is not what the record gave up.
+func TestAReplicaOfALaterAttachmentIsNotCleanedUp(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	w.host(holder).Stage(ref(v), oldClient, 1, "writeback")
+	w.host(holder).Write(ref(v), dirtyBytes)
+	w.host(holder).Release(ref(v))
+	w.setBack(v)
+	w.host(partner).Forget() // it was lost before the holder wrote
+	w.host(holder).Stop()
+	w.poll()
+	_, err = w.publish("pvc-1", other(v))
+	must(t, err)
+	w.host(holder).Restart(t)
+	w.poll()
+	w.poll()
+	if !w.holds(holder, v) {
+		t.Error("a dirty replica was removed that the record never knew to be dirty")
+	}
+}
