@@ -186,7 +186,7 @@ func populated() map[string]any {
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,
 		"ReplicaRequest": ReplicaRequest{
-			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, MustExist: true,
+			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, Epoch: 3, MustExist: true,
 			Nodes: []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
 		"ConnectOptions":  options,

@@ -180,6 +180,10 @@ type ReplicaRequest struct {
 	// before it is synchronised from that one. It has no effect on a replica that exists already
 	// and was used.
 	Join bool `json:"join,omitempty"`
+	// Epoch is the attachment for which the replica is laid or confirmed. The host stores it as the
+	// newest that it has seen, unless the device is connected there. An older one than it has seen
+	// is CodeStaleEpoch; 0 changes nothing.
+	Epoch int64 `json:"epoch,omitempty"`
 	// MustExist says that nothing may be laid: if this host has no complete replica, the answer is
 	// CodeNotFound. It is for the copy that holds the data.
 	MustExist bool `json:"mustExist,omitempty"`

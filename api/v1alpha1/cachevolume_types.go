@@ -352,6 +352,10 @@ const (
 	ConditionRepairing = "Repairing"
 	// ConditionHealthy is false while the cache reports an error. The message has the error.
 	ConditionHealthy = "Healthy"
+	// ConditionRecordBehindDisks is true if a host has seen a later attachment than the record
+	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
+	// next attachment that begins removes it.
+	ConditionRecordBehindDisks = "RecordBehindDisks"
 )
 
 // ReasonPeerLost is a reason of ConditionRedundant False: the other replica does not answer, and

@@ -111,6 +111,9 @@ type StaleReplica struct {
 	CacheBytes int64 `json:"cacheBytes"`
 	Port       int32 `json:"port"`
 	Minor      int32 `json:"minor"`
+	// Epoch is the newest attachment of which the replica was given up. If its host has seen a later
+	// one, the replica stays.
+	Epoch int64 `json:"epoch,omitempty"`
 	// Since is when the replica was given up.
 	Since metav1.Time `json:"since"`
 }

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,13 +31,20 @@ type Attachment struct {
 	FlushFirst []string
 }
 
-// WithItsCopy decides whether a planned take-over may go on, now that the node has answered about its
-// own replica. A host that has lost its replica, for example with its disk, must not have it laid
-// anew: the empty one would be filled from an outdated copy. If another copy is current, that one is
-// written back first. Errors wrap ErrRefused or ErrUnreachable.
-func WithItsCopy(v *v1alpha1.CacheVolume, node string, plan Attachment, own Report) (Attachment, error) {
+// Confirmed decides whether a planned attachment that has not begun yet may begin, now that the
+// hosts have answered that have, or may have, a replica. None of them may have seen a later
+// attachment than the record. In a take-over the node itself must still have its copy: it must not
+// be laid anew, because the empty one would be filled from an outdated copy. If another copy is
+// current, that one is written back first. Errors wrap ErrRefused or ErrUnreachable.
+func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports map[string]Report) (Attachment, error) {
+	for other, r := range reports {
+		if errors.Is(r.doubt, ErrRecordBehind) {
+			return Attachment{}, fmt.Errorf("volume %s, node %s: %w", v.Name, other, r.doubt)
+		}
+	}
+	own := reports[node]
 	doubt := own.doubted()
-	if !plan.TakeOver || plan.Held || doubt == nil {
+	if !plan.TakeOver || doubt == nil {
 		return plan, nil
 	}
 	if own.elsewhere() == nil {

@@ -228,8 +228,10 @@ func TestClientsToFence(t *testing.T) {
 	}
 }
 
-func TestWithItsCopy(t *testing.T) {
+func TestConfirmed(t *testing.T) {
 	takeOver := Attachment{TakeOver: true, Epoch: 8}
+	silent, later := answer{Err: errors.New("no route")}, standby(nil)
+	later.Status.Epoch = 8
 	absent := answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	alone := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"} }
 	for _, tc := range []struct {
@@ -237,18 +239,23 @@ func TestWithItsCopy(t *testing.T) {
 		status func(*v1alpha1.CacheVolumeStatus)
 		plan   Attachment
 		own    answer
+		other  answer
 		want   Attachment
 		err    error
 	}{
-		{"it has it", inCache, takeOver, standby(nil), takeOver, nil},
-		{"silent", inCache, takeOver, answer{Err: errors.New("no route")}, Attachment{}, ErrUnreachable},
-		{"lost, and the other is current", inCache, takeOver, absent, Attachment{FlushFirst: []string{"n2"}}, nil},
-		{"lost, and nobody else has it", alone, takeOver, absent, Attachment{}, ErrRefused},
-		{"the truth is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, Attachment{Epoch: 8}, absent, Attachment{Epoch: 8}, nil},
+		{"it has it", inCache, takeOver, standby(nil), silent, takeOver, nil},
+		{"silent", inCache, takeOver, silent, standby(nil), Attachment{}, ErrUnreachable},
+		{"lost, and the other is current", inCache, takeOver, absent, standby(nil), Attachment{FlushFirst: []string{"n2"}}, nil},
+		{"lost, and nobody else has it", alone, takeOver, absent, standby(nil), Attachment{}, ErrRefused},
+		{"the truth is in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, Attachment{Epoch: 8}, absent, absent, Attachment{Epoch: 8}, nil},
+		{"the record was set back", inCache, takeOver, later, standby(nil), Attachment{}, ErrRecordBehind},
+		{"the record was set back, the other host says", inCache, takeOver, standby(nil), later, Attachment{}, ErrRecordBehind},
+		{"the record was set back to where the truth was in Ceph", func(*v1alpha1.CacheVolumeStatus) {}, Attachment{Epoch: 8},
+			absent, later, Attachment{}, ErrRecordBehind},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := volume(tc.status)
-			got, err := WithItsCopy(v, "n1", tc.plan, tc.own.heard(v, "n1"))
+			got, err := Confirmed(v, "n1", tc.plan, map[string]Report{"n1": tc.own.heard(v, "n1"), "n2": tc.other.heard(v, "n2")})
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
 				t.Fatalf("got %v", err)
 			}

@@ -27,7 +27,7 @@ var (
 	errLost = errors.New("it has no replica any more")
 	// ErrRecordBehind means that the host has seen a later attachment than the record speaks of: the
 	// record was read too early, or it was set back, for example by restoring an old etcd.
-	ErrRecordBehind = errors.New("the record is older than the host's disks")
+	ErrRecordBehind = fmt.Errorf("the record is older than the host's disks: %w", ErrRefused)
 )
 
 // Heard judges a host's answer about a volume, or the error that came instead. The answer counts if

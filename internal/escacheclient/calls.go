@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -57,12 +58,21 @@ func (c *Client) PutReplica(ctx context.Context, req escache.ReplicaRequest) (ho
 	return hostID, err
 }
 
-// DeleteReplica removes the host's replica. discard drops data that Ceph does not have, for good.
-func (c *Client) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
+// DeleteReplica removes the host's replica if it is known to be clean.
+func (c *Client) DeleteReplica(ctx context.Context, ref escache.VolumeRef) error {
+	return c.deleteReplica(ctx, query(ref))
+}
+
+// DiscardReplica removes the host's replica. It drops data that Ceph does not have, for good, if it
+// was written up to the attachment of this epoch.
+func (c *Client) DiscardReplica(ctx context.Context, ref escache.VolumeRef, epoch int64) error {
 	params := query(ref)
-	if discard {
-		params.Set("discard", "true")
-	}
+	params.Set("discard", "true")
+	params.Set("epoch", strconv.FormatInt(epoch, 10))
+	return c.deleteReplica(ctx, params)
+}
+
+func (c *Client) deleteReplica(ctx context.Context, params url.Values) error {
 	return c.do(ctx, call{
 		name: "delete_replica", method: http.MethodDelete, path: escache.PathReplica, query: params, limit: c.opts.Timeout.Change,
 	})

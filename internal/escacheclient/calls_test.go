@@ -115,8 +115,8 @@ func TestCallsFollowTheDocument(t *testing.T) {
 			})
 			return err
 		}},
-		{"DELETE /v1/replica?image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, false) }},
-		{"DELETE /v1/replica?discard=true&image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref, true) }},
+		{"DELETE /v1/replica?image=csi-1&pool=rbd ", func() error { return c.DeleteReplica(ctx, ref) }},
+		{"DELETE /v1/replica?discard=true&epoch=4&image=csi-1&pool=rbd ", func() error { return c.DiscardReplica(ctx, ref, 4) }},
 		{`POST /v1/dev_connect {` + volume + `,"epoch":3,"options":{}}`, func() error {
 			r, err := c.DevConnect(ctx, escache.ConnectRequest{VolumeRef: ref, Epoch: 3})
 			return expect(err, r != nil && r.Device == "/dev/escache/rbd/csi-1")

@@ -96,7 +96,7 @@ func verbs(c *Client) map[string]func(context.Context) error {
 			return err
 		},
 		"POST":   func(ctx context.Context) error { return c.Stop(ctx, ref) },
-		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref, false) },
+		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref) },
 	}
 }
 

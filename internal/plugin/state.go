@@ -144,6 +144,9 @@ func remedy(reason string) string {
 // nextStep says what an operator should do next with a volume.
 func nextStep(v *v1alpha1.CacheVolume) string {
 	switch {
+	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
+		return "do not delete anything: a host has data that this record does not know, as after a restore of an old etcd; " +
+			"docs/restore-etcd.md says how to bring the record up to date"
 	case unreachableData(v) != "":
 		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
 			strings.Join(holders(v), " or "), v.Name)

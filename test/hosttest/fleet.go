@@ -67,7 +67,7 @@ func try(cacheBytes int64, names []string) (*Fleet, error) {
 			return nil, nil //nolint:nilnil,nilerr // as said above
 		}
 		f.Port = h.port
-		f.Hosts[name] = h
+		f.Hosts[name], h.peers = h, f.Hosts
 	}
 	return f, nil
 }

@@ -1,7 +1,10 @@
 package hosttest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
 	"net/http"
 	"sync/atomic"
 
@@ -17,6 +20,7 @@ type Host struct {
 	address string
 	port    int
 	server  *http.Server
+	peers   map[string]*Host
 	handler http.Handler
 	answers atomic.Pointer[Host] // the host that answers at this one's address
 	calls   atomic.Int64
@@ -29,10 +33,30 @@ func newHost(name, address string, cacheBytes int64) (*Host, error) {
 		if r.URL.Path != escache.PathNode {
 			h.calls.Add(1)
 		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		fake.ServeHTTP(w, r)
+		if r.URL.Path == escache.PathFlush {
+			var request escache.FlushRequest
+			_ = json.Unmarshal(body, &request)
+			h.replicate(request.VolumeRef)
+		}
 	})
 	h.answers.Store(h)
 	return h, err
+}
+
+// replicate plays DRBD after a flush: what is clean here is clean on the running hosts with the
+// volume's other replicas.
+func (h *Host) replicate(volume escache.VolumeRef) {
+	if dirty := h.Status(volume).DirtyBytes; dirty == nil || *dirty > 0 {
+		return
+	}
+	for _, other := range h.peers {
+		if other != h && other.server != nil {
+			other.Write(volume, 0)
+		}
+	}
 }
 
 // GiveAddressTo lets another host answer at this one's address.

@@ -83,7 +83,7 @@ func (h *Host) Write(t T, path, content string) {
 // ready is nil once escached takes orders. It answers questions before that, so the question is an
 // order that changes nothing.
 func (h *Host) ready(ctx context.Context) error {
-	return h.API.DeleteReplica(ctx, escache.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"}, false)
+	return h.API.DeleteReplica(ctx, escache.VolumeRef{Pool: h.lab.Pools[0], Image: "e2e-none"})
 }
 
 // WaitForService waits until escached takes orders.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -128,7 +129,7 @@ func (v *Volume) LayOn(t T, h *Host) {
 // DropOn deletes one replica.
 func (v *Volume) DropOn(t T, h *Host) {
 	t.Helper()
-	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef, false) })
+	both(t, []*Host{h}, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef) })
 }
 
 // LogicalVolume is the path of the disk below a replica.
@@ -140,7 +141,7 @@ func (v *Volume) LogicalVolume() string {
 // Drop deletes both replicas.
 func (v *Volume) Drop(t T) {
 	t.Helper()
-	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef, false) })
+	both(t, v.Hosts, func(ctx context.Context, h *Host) error { return h.API.DeleteReplica(ctx, v.VolumeRef) })
 }
 
 func both(t T, hosts []*Host, call func(context.Context, *Host) error) {
@@ -343,7 +344,7 @@ func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
 		time.Sleep(pollInterval)
 	}
 	_, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
-	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DeleteReplica(ctx, v.VolumeRef, true)}
+	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DiscardReplica(ctx, v.VolumeRef, math.MaxInt64)}
 	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
 		return slices.Contains([]escache.Code{escache.CodeNotFound, escache.CodeNotConnected}, CodeOf(err))
 	})...)

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"net/http"
+
 	"github.com/escache/escache-csi/api/escache"
 )
 
@@ -13,6 +15,7 @@ func replicaChecks() []Check {
 		{"a replica is deleted once", replicaDeleted, beside},
 		{"a connected replica is not deleted", connectedNotDeleted, beside},
 		{"a standby is not deleted while the cache is dirty", dirtyStandbyNotDeleted, beside},
+		{"a request of an earlier attachment changes nothing", earlierAttachment, alone},
 	}
 }
 
@@ -124,4 +127,31 @@ func dirtyStandbyNotDeleted(s *suite) {
 	}
 	v.detach(s.first)
 	done(s, "delete the standby of a clean cache", s.second.delete(v, ""))
+}
+
+// earlierAttachment: a caller that was paused, or whose record was set back, acts on what it knew
+// then.
+func earlierAttachment(s *suite) {
+	v := s.newVolume()
+	want := v.request()
+	want.Epoch = 3
+	done(s, "lay for attachment 3", s.first.put(want))
+	want.Epoch = 5
+	done(s, "confirm for attachment 5", s.first.put(want))
+	want.Epoch = 4
+	refused(s, "confirm for attachment 4", s.first.put(want), escache.CodeStaleEpoch)
+	want.Epoch = 0
+	done(s, "confirm for no attachment", s.first.put(want))
+	refused(s, "discard what was written up to attachment 4", s.first.discardUpTo(v, "4"), escache.CodeStaleEpoch)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 5 {
+		s.Errorf("the status is %+v, want a standby of epoch 5", shown(status))
+	}
+	for _, epoch := range []string{"-1", "x"} {
+		query := v.query()
+		query.Set("discard", "true")
+		query.Set("epoch", epoch)
+		a := s.first.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query, broken: true})
+		refused(s, "discard up to attachment "+epoch, a, escache.CodeInvalidRequest)
+	}
+	done(s, "discard what was written up to attachment 5", s.first.discardUpTo(v, "5"))
 }

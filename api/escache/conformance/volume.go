@@ -84,6 +84,15 @@ func (h *host) delete(v *volume, discard string) *answer {
 	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
 }
 
+// discardUpTo deletes a replica with what was written to it up to an attachment.
+func (h *host) discardUpTo(v *volume, epoch string) *answer {
+	h.s.Helper()
+	query := v.query()
+	query.Set("discard", "true")
+	query.Set("epoch", epoch)
+	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
+}
+
 func (h *host) stop(v *volume) *answer {
 	h.s.Helper()
 	return h.post(escache.PathStop, escache.StopRequest{VolumeRef: v.VolumeRef})

@@ -2,6 +2,7 @@ package escachetest
 
 import (
 	"context"
+	"math"
 
 	"github.com/escache/escache-csi/api/escache"
 )
@@ -26,7 +27,7 @@ func (h *Host) PutReplica(ctx context.Context, req escache.ReplicaRequest) error
 
 // DeleteReplica is DELETE /v1/replica.
 func (h *Host) DeleteReplica(ref escache.VolumeRef, discard bool) error {
-	return h.delete(ref, discard)
+	return h.delete(ref, discard, math.MaxInt64)
 }
 
 // Connect is POST /v1/dev_connect.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -50,7 +52,15 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathReplica: {
 			http.MethodPut: with(s, h.put),
 			http.MethodDelete: func(_ context.Context, _ []byte, r *http.Request) (any, error) {
-				return nil, h.delete(refOf(r), r.URL.Query().Get("discard") == "true")
+				query := r.URL.Query()
+				epoch := int64(math.MaxInt64)
+				if text := query.Get("epoch"); text != "" {
+					var err error
+					if epoch, err = strconv.ParseInt(text, 10, 64); err != nil {
+						return nil, fail(escache.CodeInvalidRequest, "epoch: %v", err)
+					}
+				}
+				return nil, h.delete(refOf(r), query.Get("discard") == "true", epoch)
 			},
 		},
 		escache.PathDevConnect: {http.MethodPost: with(s, h.connect)},
@@ -168,7 +178,7 @@ func (s *server) forgives(err error) bool {
 func (s *server) checkQuery(r *http.Request) error {
 	known := map[string][]string{escache.PathStatus: {"pool", "image"}}[r.URL.Path]
 	if r.Method == http.MethodDelete {
-		known = []string{"pool", "image", "discard"}
+		known = []string{"pool", "image", "discard", "epoch"}
 	}
 	query := r.URL.Query()
 	for name, values := range query {

@@ -180,7 +180,7 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	}
 	full := used+req.CacheBytes > h.capacity && !h.w.breaks("space is not checked")
 	if !full || h.w.breaks("a refused replica stays") {
-		h.replicas[req.VolumeRef] = &replica{req: req, size: req.SizeBytes, synced: 100}
+		h.replicas[req.VolumeRef] = &replica{req: req, epoch: req.Epoch, size: req.SizeBytes, synced: 100}
 		if h.w.caches[req.VolumeRef] == nil {
 			h.w.caches[req.VolumeRef] = &cache{dirty: map[int64][]byte{}}
 		}
@@ -216,6 +216,9 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 		req.SizeBytes < have.req.SizeBytes:
 		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
 	}
+	if req.Epoch != 0 && req.Epoch < have.epoch && !h.w.breaks("an old request is carried out") {
+		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", have.epoch)
+	}
 	if !slices.Equal(have.req.Nodes, req.Nodes) {
 		if cmp.Or(have.disk, escache.DiskUpToDate) != escache.DiskUpToDate {
 			return fail(escache.CodeReplicaMismatch, "only a current replica takes another partner")
@@ -226,6 +229,9 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 		have.req.ImageID = req.ImageID
 	}
 	have.req.SizeBytes = max(have.req.SizeBytes, req.SizeBytes)
+	if !have.connected && !h.w.breaks("the epoch of a confirmation is forgotten") {
+		have.epoch = max(have.epoch, req.Epoch)
+	}
 	return nil
 }
 
@@ -241,7 +247,7 @@ func (h *Host) repeer(r *replica, nodes []escache.ReplicaNode) {
 	}
 }
 
-func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
+func (h *Host) delete(ref escache.VolumeRef, discard bool, epoch int64) error {
 	defer h.lock()()
 	if h.replicas[ref] == nil {
 		if h.w.breaks("what is gone cannot be deleted") {
@@ -258,6 +264,8 @@ func (h *Host) delete(ref escache.VolumeRef, discard bool) error {
 	switch {
 	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
 		return fail(escache.CodeConnected, "stop it first")
+	case discard && r.epoch > epoch && !h.w.breaks("a later attachment's replica is discarded"):
+		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", r.epoch)
 	case h.w.caches[ref].unknown && !discard:
 		return fail(escache.CodeDirtyUnknown, "nobody can say that the cache is clean")
 	case h.w.caches[ref].bytes() > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):

@@ -190,7 +190,7 @@ type parts struct {
 func (p parts) assemble(ctx context.Context) error {
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
-		Log: p.log.With("component", "service"), Now: time.Now,
+		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "service"), Now: time.Now,
 	})
 	service := csi.NewService(csi.Config{
 		Steps: steps, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,

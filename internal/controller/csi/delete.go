@@ -45,6 +45,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 		}
 	}
+	if err := s.upToDate(ctx, v); err != nil {
+		return err
+	}
 	if err := s.MarkDeleted(ctx, v); err != nil {
 		return err
 	}

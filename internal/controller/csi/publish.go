@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -87,6 +89,7 @@ func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 	}
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
 	v.Status.WriteThrough = nil
+	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 	if err := s.UpdateStatus(ctx, v, "node "+node+" has it"); err != nil {
 		return err
 	}
@@ -111,8 +114,8 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) erro
 // be dirty, the hosts are asked first.
 func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
-	if err == nil && plan.TakeOver && !plan.Held {
-		return s.withItsCopy(ctx, v, node, plan)
+	if err == nil && !plan.Held && len(plan.FlushFirst) == 0 {
+		return s.confirmed(ctx, v, node, plan)
 	}
 	decided := err == nil && len(plan.FlushFirst) == 0
 	if decided || authority.InCeph(v) || v.Status.AttachedNode != "" || errors.Is(err, authority.ErrForeignNode) {
@@ -131,19 +134,36 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 	return plan, err
 }
 
-// withItsCopy asks the node whether it still has the copy that the record speaks of.
-func (s *service) withItsCopy(
+// confirmed asks the hosts before the attachment begins: whether they have seen a later one than the
+// record, and whether the node still has the copy that it is to take over.
+func (s *service) confirmed(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
 ) (authority.Attachment, error) {
-	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
-	own := authority.Heard(v, node, status, err)
-	plan, err = authority.WithItsCopy(v, node, plan, own)
+	ask := append(s.readyReplicas(v), node)
+	slices.Sort(ask)
+	reports := s.Reports(ctx, v, slices.Compact(ask))
+	plan, err := authority.Confirmed(v, node, plan, reports)
 	if err != nil {
-		if stake := authority.AtStake(v, map[string]authority.Report{node: own}, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
+		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
 			return plan, fmt.Errorf("%w; %s", err, stake)
 		}
 	}
 	return plan, err
+}
+
+// upToDate returns an error if a host has seen a later attachment than the record of a detached
+// volume. Hosts that do not answer are not waited for.
+func (s *service) upToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if v.Status.Epoch == 0 {
+		return nil // no host has had it
+	}
+	_, err := authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.readyReplicas(v)))
+	return err
+}
+
+// readyReplicas returns the nodes with a replica that answered when they were last asked.
+func (s *service) readyReplicas(v *v1alpha1.CacheVolume) []string {
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Ready(v.Spec.Group, node) })
 }
 
 // publishContext returns what NodeStage gets: the epoch, by which csi-node recognises a late call.

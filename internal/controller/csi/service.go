@@ -68,7 +68,7 @@ func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) 
 		return nil, err
 	}
 	return locked(s, r.GetVolumeId(), "DeleteVolume", func() (*csi.DeleteVolumeResponse, error) {
-		return &csi.DeleteVolumeResponse{}, s.service.delete(ctx, r.GetVolumeId())
+		return &csi.DeleteVolumeResponse{}, s.service.ReportBehind(ctx, r.GetVolumeId(), s.service.delete(ctx, r.GetVolumeId()))
 	})
 }
 
@@ -81,7 +81,7 @@ func (s *Service) ControllerPublishVolume(
 	}
 	return locked(s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
 		published, err := s.service.publish(ctx, r.GetVolumeId(), r.GetNodeId())
-		return &csi.ControllerPublishVolumeResponse{PublishContext: published}, err
+		return &csi.ControllerPublishVolumeResponse{PublishContext: published}, s.service.ReportBehind(ctx, r.GetVolumeId(), err)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -15,6 +16,20 @@ func (w *world) setBack(old *v1alpha1.CacheVolume) {
 	now := w.volume(old.Name)
 	now.Status = *old.Status.DeepCopy()
 	must(w.t, w.api.Status().Update(context.Background(), now))
+}
+
+// usedBefore makes a volume that was attached once, and whose truth is in Ceph since.
+func (w *world) usedBefore(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
+	w.t.Helper()
+	v = w.create(id)
+	holder, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish(id, holder)
+	must(w.t, err)
+	must(w.t, w.unpublish(id, holder))
+	if v = w.volume(id); v.Status.Authority != v1alpha1.AuthorityCeph || v.Status.Epoch != 1 {
+		w.t.Fatalf("status %+v", v.Status)
+	}
+	return v, holder, partner
 }
 
 // holds reports whether the host still has the volume's replica with dirty bytes in it.
@@ -32,11 +47,10 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v := w.create("pvc-1")
-			holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+			v, holder, partner := w.usedBefore("pvc-1")
 			_, err := w.publish("pvc-1", holder)
 			must(t, err)
-			w.host(holder).Stage(ref(v), oldClient, 1, "writeback")
+			w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
 			w.host(holder).Write(ref(v), dirtyBytes)
 			w.host(partner).Write(ref(v), dirtyBytes)
 			w.host(holder).Release(ref(v))
@@ -54,6 +68,10 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 				}
 				wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "older than")
 			}
+			behind := meta.IsStatusConditionTrue(w.volume("pvc-1").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+			if !behind {
+				t.Error("nobody is told by a condition")
+			}
 			if !w.holds(holder, v) || !w.holds(partner, v) {
 				t.Error("what was dirty is gone")
 			}
@@ -65,11 +83,10 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 // record that was set back. What it has is not what the record gave up.
 func TestAReplicaOfALaterAttachmentIsNotCleanedUp(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	v, holder, partner := w.usedBefore("pvc-1")
 	_, err := w.publish("pvc-1", holder)
 	must(t, err)
-	w.host(holder).Stage(ref(v), oldClient, 1, "writeback")
+	w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
 	w.host(holder).Write(ref(v), dirtyBytes)
 	w.host(holder).Release(ref(v))
 	w.setBack(v)

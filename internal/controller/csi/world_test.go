@@ -80,6 +80,7 @@ func (w *world) restart() {
 	})
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
+		Events: events.NewFakeRecorder(1000),
 	})
 	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
 	w.locked = volumes.NewLocked(steps, locks)

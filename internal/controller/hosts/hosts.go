@@ -108,13 +108,22 @@ func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.Rep
 	return hostID, translate(err)
 }
 
-// DeleteReplica removes a replica.
-func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error {
+// DeleteReplica removes a replica that is known to be clean.
+func (h *Hosts) DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
 	}
-	return translate(c.DeleteReplica(ctx, volume, discard))
+	return translate(c.DeleteReplica(ctx, volume))
+}
+
+// DiscardReplica removes a replica and what was written to it up to the attachment of this epoch.
+func (h *Hosts) DiscardReplica(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.DiscardReplica(ctx, volume, epoch))
 }
 
 // DevConnect creates the volume's device on a host.

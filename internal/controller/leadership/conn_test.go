@@ -96,7 +96,7 @@ func TestACallToAHostIsNotSentAfterAPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer host.Close()
-		return host.DeleteReplica(t.Context(), escache.VolumeRef{Pool: "rbd", Image: "csi-1"}, true)
+		return host.DeleteReplica(t.Context(), escache.VolumeRef{Pool: "rbd", Image: "csi-1"})
 	}
 	if err := remove(); err != nil {
 		t.Errorf("leading: %v", err)

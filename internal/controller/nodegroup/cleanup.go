@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,7 +16,8 @@ import (
 )
 
 // cleanUp removes stale replicas from hosts that answer now. The truth was in Ceph when they were
-// recorded, so nothing in them is needed, however dirty they claim to be.
+// recorded, so nothing in them is needed, however dirty they claim to be, unless their host has seen
+// a later attachment than the record knew.
 func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
 	var failures []error
 	for _, stale := range group.Status.StaleReplicas {
@@ -23,7 +25,12 @@ func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, see
 		if !answers {
 			continue
 		}
-		if err := r.remove(ctx, group.Name, stale); err != nil {
+		err := r.remove(ctx, group.Name, stale)
+		if problem, answered := errors.AsType[*escache.Problem](err); answered && problem.Code == escache.CodeStaleEpoch {
+			r.Events.Eventf(group, nil, corev1.EventTypeWarning, v1alpha1.ConditionRecordBehindDisks, "CleanUp",
+				"the replica of %s on node %s stays: %v; see docs/restore-etcd.md", stale.Volume, stale.Node, err)
+		}
+		if err != nil {
 			failures = append(failures, fmt.Errorf("replica of %s on node %s: %w", stale.Volume, stale.Node, err))
 		}
 	}
@@ -48,7 +55,12 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
 		r.Log.InfoContext(ctx, "removing stale replica", "group", group, "node", stale.Node, "volume", stale.Volume, "since", stale.Since)
 		ref := escache.VolumeRef{Pool: stale.Pool, Image: stale.Image}
-		if err := r.Hosts.DeleteReplica(ctx, stale.Node, ref, true); err != nil {
+		err := r.Hosts.DeleteReplica(ctx, stale.Node, ref)
+		if problem, answered := errors.AsType[*escache.Problem](err); answered &&
+			(problem.Code == escache.CodeDirty || problem.Code == escache.CodeDirtyUnknown) {
+			err = r.Hosts.DiscardReplica(ctx, stale.Node, ref, stale.Epoch)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,8 @@ import (
 // Hosts reaches the escached of each node.
 type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
-	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
+	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef) error
+	DiscardReplica(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error
 }
 
 // Config holds what a Reconciler needs.

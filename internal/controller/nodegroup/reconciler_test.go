@@ -45,7 +45,9 @@ func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (*bench) DeleteReplica(context.Context, string, escache.VolumeRef, bool) error { return nil }
+func (*bench) DeleteReplica(context.Context, string, escache.VolumeRef) error { return nil }
+
+func (*bench) DiscardReplica(context.Context, string, escache.VolumeRef, int64) error { return nil }
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	t.Helper()

@@ -98,7 +98,7 @@ func (w *world) restart() {
 		Client: w.api, Live: w.api, Hosts: h, Book: book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	})
-	steps := volumes.NewSteps(volumes.Config{Cached: w.api, Live: w.api, Hosts: h, Book: book, Log: log, Now: clock})
+	steps := volumes.NewSteps(volumes.Config{Cached: w.api, Live: w.api, Hosts: h, Book: book, Events: events.NewFakeRecorder(1000), Log: log, Now: clock})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
 	w.repair = repair.New(repair.Config{
 		Policy: repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4},

@@ -33,7 +33,7 @@ func (s *Steps) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v
 			return nil, fmt.Errorf("ask Kubernetes about node %s: %w", holder, err)
 		}
 	}
-	loss, err := authority.Discard(v, request.Spec.Epoch, s.reports(ctx, v), death)
+	loss, err := authority.Discard(v, request.Spec.Epoch, s.Reports(ctx, v, v.Spec.Replicas), death)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,10 @@ type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	// PutReplica returns the host's identity, "" if it does not give one.
 	PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) (hostID string, err error)
-	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef, discard bool) error
+	// DeleteReplica removes a replica that is known to be clean. DiscardReplica also removes one
+	// that is not, if its host has seen no attachment after this epoch.
+	DeleteReplica(ctx context.Context, node string, volume escache.VolumeRef) error
+	DiscardReplica(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error
 	// DevConnect, Flush and Stop write back the cache of a volume that no pod has.
 	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)

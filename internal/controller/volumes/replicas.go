@@ -50,7 +50,7 @@ func (s *Steps) putReplicas(
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
 	request := escache.ReplicaRequest{
 		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
-		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
+		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Epoch: v.Status.Epoch,
 	}
 	// DRBD's configuration must be the same on both hosts, so the nodes are sorted by name and not
 	// by preference.
@@ -67,13 +67,45 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 func (s *Steps) stale(v *v1alpha1.CacheVolume, node string) v1alpha1.StaleReplica {
 	return v1alpha1.StaleReplica{
 		Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
-		CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Since: s.now(),
+		CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Epoch: given(v), Since: s.now(),
 	}
 }
 
-// DropReplicas removes replicas of a volume whose truth is in Ceph, whatever they contain. If a
-// host does not answer, its replica is recorded as stale in its group and removed when the host is
-// back. The hosts in needed must answer.
+// given is the newest attachment of which the record speaks when it says that a replica is not
+// needed. While a node is given the volume, that is the one before.
+func given(v *v1alpha1.CacheVolume) int64 {
+	if v.Status.AttachedNode != "" && authority.InCeph(v) {
+		return v.Status.Epoch - 1
+	}
+	return v.Status.Epoch
+}
+
+// drop removes one replica of a volume whose truth is in Ceph. What is not known to be clean is
+// discarded only if the record says that it is outdated, or not the volume's at all, and if its
+// host has seen no later attachment. Otherwise the error wraps authority.ErrRecordBehind.
+func (s *Steps) drop(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	err := s.Hosts.DeleteReplica(ctx, node, cachevolume.Ref(v))
+	problem, answered := errors.AsType[*escache.Problem](err)
+	if !answered || problem.Code != escache.CodeDirty && problem.Code != escache.CodeDirtyUnknown {
+		return err
+	}
+	if current := v.Spec.HasReplica(node) && !v.Status.IsOutdated(node); current {
+		if problem.Code == escache.CodeDirty {
+			return fmt.Errorf("node %s: %w: %w", node, authority.ErrRecordBehind, err)
+		}
+		return err
+	}
+	s.Log.InfoContext(ctx, "discarding replica", "volume", v.Name, "node", node, "reason", "everything is in Ceph", "problem", err)
+	err = s.Hosts.DiscardReplica(ctx, node, cachevolume.Ref(v), given(v))
+	if problem, answered := errors.AsType[*escache.Problem](err); answered && problem.Code == escache.CodeStaleEpoch {
+		return fmt.Errorf("node %s: %w: %w", node, authority.ErrRecordBehind, err)
+	}
+	return err
+}
+
+// DropReplicas removes replicas of a volume whose truth is in Ceph. If a host does not answer, its
+// replica is recorded as stale in its group and removed when the host is back. The hosts in needed
+// must answer.
 func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string) error {
 	if !authority.InCeph(v) {
 		return fmt.Errorf("replicas of volume %s may be the only copy: %w", v.Name, ErrRefused)
@@ -83,7 +115,7 @@ func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 			return fmt.Errorf("node %s was not ready when last asked: %w", node, ErrUnavailable)
 		}
 		s.Log.InfoContext(ctx, "dropping replica", "volume", v.Name, "node", node, "reason", "everything is in Ceph")
-		err := s.Hosts.DeleteReplica(ctx, node, cachevolume.Ref(v), true)
+		err := s.drop(ctx, v, node)
 		crashpoint.Reach("replica/dropped")
 		return err
 	})
@@ -93,7 +125,7 @@ func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 		if err == nil {
 			continue
 		}
-		if !unreachable(err) || slices.Contains(needed, node) || ctx.Err() != nil {
+		if !unreachable(err) && !unreadable(err) || slices.Contains(needed, node) || ctx.Err() != nil {
 			return fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err)
 		}
 		stale = append(stale, s.stale(v, node))
@@ -129,11 +161,11 @@ func (s *Steps) recordStale(ctx context.Context, group string, stale []v1alpha1.
 	return nil
 }
 
-// reports asks the hosts of all replicas.
-func (s *Steps) reports(ctx context.Context, v *v1alpha1.CacheVolume) map[string]authority.Report {
+// Reports asks these nodes about a volume, all at once.
+func (s *Steps) Reports(ctx context.Context, v *v1alpha1.CacheVolume, nodes []string) map[string]authority.Report {
 	var mu sync.Mutex
 	out := map[string]authority.Report{}
-	onEach(v.Spec.Replicas, func(node string) error {
+	onEach(nodes, func(node string) error {
 		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 		mu.Lock()
 		defer mu.Unlock()
@@ -161,6 +193,13 @@ func onEach(nodes []string, call func(node string) error) map[string]error {
 	}
 	wait.Wait()
 	return failures
+}
+
+// unreadable reports whether the host cannot tell what its replica holds, for example because its
+// disk has failed.
+func unreadable(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && problem.Code == escache.CodeDirtyUnknown
 }
 
 // unreachable reports whether the host did not answer, so that nothing is known about it.

@@ -14,7 +14,7 @@ func (s *Steps) Settle(ctx context.Context, v *v1alpha1.CacheVolume) (map[string
 	if authority.InCeph(v) || v.Status.AttachedNode != "" {
 		return nil, nil //nolint:nilnil // nobody was asked
 	}
-	reports := s.reports(ctx, v)
+	reports := s.Reports(ctx, v, v.Spec.Replicas)
 	if !authority.Settled(v, reports) {
 		return reports, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/internal/controller/reservation"
@@ -31,6 +32,8 @@ type Config struct {
 	Hosts  Hosts
 	Book   *reservation.Book
 
+	// Events go to the volumes.
+	Events events.EventRecorder
 	// Log gets the decisions that an operator may have to account for: fencing and discarding.
 	Log *slog.Logger
 	Now func() time.Time

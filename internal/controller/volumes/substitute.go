@@ -55,7 +55,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 	}
 	crashpoint.Reach("repair/substitute_recorded")
 	// An old replica that may still be there must not be taken for a copy.
-	if err := s.Hosts.DeleteReplica(ctx, substitute, cachevolume.Ref(v), true); err != nil {
+	if err := s.Hosts.DiscardReplica(ctx, substitute, cachevolume.Ref(v), v.Status.Epoch); err != nil {
 		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
 	}
 	crashpoint.Reach("repair/substitute_cleared")

@@ -30,7 +30,7 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 	if v.Status.FlushAttached() {
 		return s.FinishFlush(ctx, v)
 	}
-	reports := s.reports(ctx, v)
+	reports := s.Reports(ctx, v, v.Spec.Replicas)
 	able, err := authority.Flushers(v, current, reports)
 	if err != nil {
 		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {

@@ -155,7 +155,7 @@ func TestABusyVolumeIsNotTouchedWithoutProofOrWithoutNeed(t *testing.T) {
 
 func TestADeleteOrAPutOfWhatIsBeingGivenUpFinishesThatFirst(t *testing.T) {
 	for name, do := range map[string]func(e *Engine) error{
-		"delete": func(e *Engine) error { return e.DeleteReplica(t.Context(), ref, false) },
+		"delete": func(e *Engine) error { return e.DeleteReplica(t.Context(), ref, nil) },
 		"put":    func(e *Engine) error { return e.PutReplica(t.Context(), putReq) },
 	} {
 		w, e := cutOff(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// DeleteReplica removes this host's replica. Without discard it does so only if the replica is
-// known to be clean.
-func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error {
+// DeleteReplica removes this host's replica if it is known to be clean. A dirty one is removed only
+// if discardUpTo is given, and if this host has seen no later attachment than that.
+func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discardUpTo *int64) error {
 	ctx, done, err := e.BeginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
 		return err
@@ -26,14 +26,14 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	} else if connected {
 		return problem.On(ref, escache.CodeConnected, "it is connected on %s; flush and stop it first", e.Config.Node)
 	}
-	if v.Phase == volume.Abandoning && !discard {
+	if v.Phase == volume.Abandoning && discardUpTo == nil {
 		if err := e.finishAbandon(ctx, v); err != nil {
 			return err
 		}
 		v.Phase = volume.Ready
 	}
 	if v.Phase == volume.Ready {
-		if err := e.mayDrop(ctx, v, discard); err != nil {
+		if err := e.mayDrop(ctx, v, discardUpTo); err != nil {
 			return err
 		}
 	}
@@ -41,10 +41,16 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	return e.finishDelete(ctx, v)
 }
 
-// mayDrop fails if dirty data would be lost with this replica, unless discard allows that.
-func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discard bool) error {
+// mayDrop fails if dirty data would be lost with this replica, unless that is allowed. Whoever
+// allows it knows of attachments up to an epoch. What later ones have written is none of theirs.
+func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int64) error {
+	if discardUpTo != nil && v.Epoch > *discardUpTo {
+		return v.Fail(escache.CodeStaleEpoch,
+			"the replica on %s has seen epoch %d, and what was written up to epoch %d is to be discarded; read the volume's record again",
+			e.Config.Node, v.Epoch, *discardUpTo)
+	}
 	dirty, err := e.DirtyHere(ctx, v)
-	if !discard {
+	if discardUpTo == nil {
 		if err == nil && dirty > 0 {
 			return v.Fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
 				e.Config.Node, dirty)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -75,7 +76,7 @@ func verbsOfALife() []lifeVerb {
 			return err
 		}},
 		{"stop", func(e *Engine) error { return e.Stop(ctx, escache.StopRequest{VolumeRef: ref}) }},
-		{"delete_replica", func(e *Engine) error { return e.DeleteReplica(ctx, ref, false) }},
+		{"delete_replica", func(e *Engine) error { return e.DeleteReplica(ctx, ref, nil) }},
 	}
 }
 
@@ -279,7 +280,7 @@ func TestADirtyVolumeIsNotDropped(t *testing.T) {
 	if _, err := connectWith(e, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.DeleteReplica(t.Context(), ref, true); code(err) != escache.CodeConnected {
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(math.MaxInt64))); code(err) != escache.CodeConnected {
 		t.Errorf("delete while connected, even with discard: %v", err)
 	}
 	w.setDirty(4096)
@@ -291,16 +292,16 @@ func TestADirtyVolumeIsNotDropped(t *testing.T) {
 	w.maps = nil
 	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
 	e = w.restarted()
-	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirty {
+	if err := e.DeleteReplica(t.Context(), ref, nil); code(err) != escache.CodeDirty {
 		t.Errorf("delete while dirty: %v", err)
 	}
 	st := w.minors[100]
 	st.Disk = drbd.Diskless
 	w.minors[100] = st
-	if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeDirtyUnknown {
+	if err := e.DeleteReplica(t.Context(), ref, nil); code(err) != escache.CodeDirtyUnknown {
 		t.Errorf("delete without knowing: %v", err)
 	}
-	if err := e.DeleteReplica(t.Context(), ref, true); err != nil || len(w.left()) > 0 {
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(math.MaxInt64))); err != nil || len(w.left()) > 0 {
 		t.Errorf("discard is a decision: %v, %q", err, w.left())
 	}
 }

@@ -60,7 +60,7 @@ func TestTheRoomIsTrueAfterEveryVerbThatChangesIt(t *testing.T) {
 		t.Errorf("after a replica of %d bytes %d of %d are free", putReq.CacheBytes, got, whole)
 	}
 	w.spaceErr = errors.New("vgs took too long") // a busy host: the arithmetic has to do
-	if err := e.DeleteReplica(t.Context(), ref, false); err != nil {
+	if err := e.DeleteReplica(t.Context(), ref, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := free(); got != whole {

@@ -59,8 +59,13 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
 	if err := sameReplica(have, want); err != nil {
 		return err
 	}
+	if want.Epoch != 0 && want.Epoch < have.Epoch {
+		return want.Fail(escache.CodeStaleEpoch, "epoch %d is older than %d, which was seen here; read the volume's record again",
+			want.Epoch, have.Epoch)
+	}
 	if have.Phase == volume.Creating {
 		// Nothing was ever written through it, so the request overrides what is stored.
+		want.Epoch = max(want.Epoch, have.Epoch)
 		want.ImageID = cmp.Or(want.ImageID, have.ImageID)
 		want.Joined = want.Joined || have.Joined
 		if err := e.Retag(ctx, have, want); err != nil {
@@ -74,7 +79,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
 // fromRequest returns the volume that a request asks for. It checks what only this host can check.
 func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) {
 	v := volume.Volume{
-		VolumeRef: req.VolumeRef, ImageID: req.ImageID, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
+		VolumeRef: req.VolumeRef, ImageID: req.ImageID, Epoch: req.Epoch, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
 		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: volume.Creating,
 	}
 	switch e.Config.Node {
@@ -218,6 +223,13 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) e
 	next := have
 	next.SizeBytes = want.SizeBytes
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
+	inUse, err := e.inUse(ctx, have)
+	if err != nil {
+		return err
+	}
+	if !inUse { // the epoch of a device, and of a map, is that of its own attachment
+		next.Epoch = max(have.Epoch, want.Epoch)
+	}
 	if want.Joined && !have.Joined {
 		// The replica was laid before, and the caller has learned since that it has to be filled. A
 		// copy that was used keeps its data.
@@ -234,4 +246,14 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) e
 		return err
 	}
 	return e.EnsureUp(ctx, next)
+}
+
+// inUse reports whether this host has the volume's device or a map of its image.
+func (e *Engine) inUse(ctx context.Context, v volume.Volume) (bool, error) {
+	_, connected, err := e.Device(ctx, v.Name())
+	if err != nil || connected {
+		return connected, err
+	}
+	maps, err := e.Images.Find(v.Pool, v.Image)
+	return len(maps) > 0, err
 }

@@ -74,7 +74,7 @@ func TestReplicasAreLaidAFewAtATime(t *testing.T) {
 		if left := w.left(); len(left) != 0 {
 			t.Errorf("laid %q before its turn", left)
 		}
-		if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeBusy {
+		if err := e.DeleteReplica(t.Context(), ref, nil); code(err) != escache.CodeBusy {
 			t.Errorf("another verb on a volume that waits: %v", err)
 		}
 		e.Turns.Release(1)
@@ -85,11 +85,11 @@ func TestReplicasAreLaidAFewAtATime(t *testing.T) {
 		if err := e.Turns.Acquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.DeleteReplica(t.Context(), ref, false); code(err) != escache.CodeBusy {
+		if err := e.DeleteReplica(t.Context(), ref, nil); code(err) != escache.CodeBusy {
 			t.Errorf("never its turn: %v", err)
 		}
 		e.Turns.Release(room)
-		if err := e.DeleteReplica(t.Context(), ref, false); err != nil || len(w.left()) != 0 {
+		if err := e.DeleteReplica(t.Context(), ref, nil); err != nil || len(w.left()) != 0 {
 			t.Errorf("%v, left %q", err, w.left())
 		}
 	})

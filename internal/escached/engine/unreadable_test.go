@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -45,7 +46,7 @@ func TestAVolumeWhoseTagsCannotBeReadIsNotAbsent(t *testing.T) {
 			if err := e.PutReplica(t.Context(), putReq); err == nil {
 				t.Error("laid over it")
 			}
-			if err := e.DeleteReplica(t.Context(), ref, true); err == nil {
+			if err := e.DeleteReplica(t.Context(), ref, new(int64(math.MaxInt64))); err == nil {
 				t.Error("deleted, and nobody knows what it is")
 			}
 			if _, there := w.lvs[volume.NameOf(ref)]; !there {

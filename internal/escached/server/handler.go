@@ -25,7 +25,9 @@ type Engine interface {
 	Node(ctx context.Context) (escache.Node, error)
 	Status(ctx context.Context, ref *escache.VolumeRef) (escache.Status, error)
 	PutReplica(ctx context.Context, req escache.ReplicaRequest) error
-	DeleteReplica(ctx context.Context, ref escache.VolumeRef, discard bool) error
+	// DeleteReplica drops dirty data only if discardUpTo is given: that of attachments up to this
+	// epoch.
+	DeleteReplica(ctx context.Context, ref escache.VolumeRef, discardUpTo *int64) error
 	DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error)
 	Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error)
 	Stop(ctx context.Context, req escache.StopRequest) error
@@ -143,7 +145,7 @@ func (a *api) status(r *http.Request) (any, error) {
 }
 
 func (a *api) deleteReplica(r *http.Request) (any, error) {
-	q, err := query(r, "pool", "image", "discard")
+	q, err := query(r, "pool", "image", "discard", "epoch")
 	if err != nil {
 		return nil, err
 	}
@@ -151,8 +153,7 @@ func (a *api) deleteReplica(r *http.Request) (any, error) {
 	if err := checkRef(ref); err != nil {
 		return nil, err
 	}
-	text, given := q["discard"]
-	discard, err := discardOf(text, given)
+	discard, err := discardOf(q)
 	if err != nil {
 		return nil, err
 	}

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -173,14 +175,21 @@ func checkSeconds(key string, n, most int) error {
 	return nil
 }
 
-// discardOf reads the parameter discard, which allows losing data. Only "true" means yes; left out
-// means no.
-func discardOf(text string, given bool) (bool, error) {
-	switch {
-	case !given, text == "false":
-		return false, nil
-	case text == "true":
-		return true, nil
+// discardOf reads the parameters discard and epoch, which allow losing data. Only "true" means yes;
+// left out means no. Without an epoch every attachment's data may be lost.
+func discardOf(q map[string]string) (upTo *int64, err error) {
+	epoch := int64(math.MaxInt64)
+	if text, given := q["epoch"]; given {
+		if epoch, err = strconv.ParseInt(text, 10, 64); err != nil || epoch < 0 {
+			return nil, invalid("epoch: %q is no number of an attachment", text)
+		}
 	}
-	return false, invalid("discard: %q is neither true nor false", text)
+	switch text, given := q["discard"]; {
+	case !given, text == "false":
+		return nil, nil //nolint:nilnil // nothing may be lost
+	case text == "true":
+		return &epoch, nil
+	default:
+		return nil, invalid("discard: %q is neither true nor false", text)
+	}
 }

@@ -80,7 +80,7 @@ func (l *life) steps(wanted func(name string) bool) []step {
 	return slices.Concat(
 		[]step{{put, func(ctx context.Context) error { _, err := n1.API.PutReplica(ctx, v.Request()); return err }, func() { v.LayOn(t, v.Hosts[1]) }}},
 		connected,
-		[]step{{remove, func(ctx context.Context) error { return n1.API.DeleteReplica(ctx, v.VolumeRef, false) },
+		[]step{{remove, func(ctx context.Context) error { return n1.API.DeleteReplica(ctx, v.VolumeRef) },
 			func() { v.DropOn(t, v.Hosts[1]) }}},
 	)
 }

@@ -3,6 +3,7 @@
 package host
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -60,7 +61,7 @@ func redundancyComesBackOnTheThirdHost(t *testing.T, lab *labtest.Lab) {
 	n1.WaitForService(t, rebootLimit)
 	v.WaitForPeer(t, n3)
 	line.Mark("n1 is back and synchronised")
-	if err := n2.API.DeleteReplica(t.Context(), v.VolumeRef, true); err != nil {
+	if err := n2.API.DiscardReplica(t.Context(), v.VolumeRef, math.MaxInt64); err != nil {
 		t.Errorf("delete what n2 has left: %v", err)
 	}
 	v.Remove(t, n3)
