@@ -1,6 +1,7 @@
 package cachetest
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -79,6 +80,9 @@ func refusesDamage(s *suite) {
 		s.prepared()
 		damage()
 		s.unchanged(what, s.id, false, cache.ErrCorrupt)
+		if n, err := s.e.Dirty(s.Context(), s.spec.Disk); !errors.Is(err, cache.ErrCorrupt) {
+			s.Errorf("with %s %d bytes are dirty: %v", what, n, err)
+		}
 	}
 	s.put(metadataBlock, filled(7))
 	if _, err := s.e.Dirty(s.Context(), s.spec.Disk); err == nil {
