@@ -27,11 +27,15 @@ type Engine interface {
 	Unused(ctx context.Context, disk Disk) (bool, error)
 	// Dirty counts the bytes on a disk that are not in the origin. The disk may be part of an
 	// assembled cache or not. The count is right only if nobody writes meanwhile. A blank disk has
-	// none. Dirty returns ErrCorrupt if it cannot read the cache's metadata.
+	// none. Dirty returns ErrCorrupt if the metadata cannot be read, or is blank although the header
+	// says that the disk was formatted.
 	Dirty(ctx context.Context, disk Disk) (int64, error)
 
 	// CheckOptions returns an error that names the option if the engine cannot work with o.
 	CheckOptions(o Options) error
+	// Check looks at a disk as Prepare does, and changes nothing: ErrForeign if it belongs to another
+	// image, ErrCorrupt if its cache cannot be used. A disk that Prepare would format is in order.
+	Check(ctx context.Context, disk Disk, id Identity, usedHere bool) error
 	// Prepare makes a disk ready for Assemble, on the host that may write to it. It formats a disk
 	// that was never used and writes id to it. Any other disk is only checked: ErrForeign if it
 	// belongs to another image, ErrCorrupt if its cache cannot be used. After these two errors the

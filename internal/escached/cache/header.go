@@ -85,6 +85,13 @@ func parseHeader(block []byte) (*Header, error) {
 	return &h, nil
 }
 
+// Formatted reports by a disk's first block whether the engine's metadata must be on it. It returns
+// ErrCorrupt for a block that is no header.
+func Formatted(block []byte) (bool, error) {
+	header, err := parseHeader(block)
+	return header != nil && header.Formatted, err
+}
+
 // Blank reports whether a block has only zeros.
 func Blank(block []byte) bool { return bytes.Count(block, []byte{0}) == len(block) }
 

@@ -101,5 +101,6 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
+	e.damaged.Delete(v.Name())
 	return nil
 }

@@ -143,6 +143,12 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 	if err != nil {
 		return none, err
 	}
+	// A promotion without the peer puts the peer on record as outdated. So look at this copy first: if
+	// it is damaged, the peer's is the one that counts.
+	if err := e.checkCopy(ctx, v, image.ImageID); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("dev_connect/copy_checked")
 	if err := e.promote(ctx, v); err != nil {
 		return none, err
 	}
@@ -174,6 +180,19 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 	}
 	crashpoint.Reach("dev_connect/epoch_stored")
 	return next, image, nil
+}
+
+// checkCopy looks at header and metadata of the local copy, below DRBD. It remembers a copy that is
+// damaged, for Status.
+func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) error {
+	err := e.Caches.Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
+	if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
+		err = v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
+		e.damaged.Store(v.Name(), err)
+		return err
+	}
+	e.damaged.Delete(v.Name())
+	return err
 }
 
 // assemble makes the device of a promoted replica and returns the link to it.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -49,6 +50,9 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 	}
 	clients := e.clients()
 	for _, r := range readings {
+		if ref != nil {
+			e.lookAgain(ctx, r)
+		}
 		s := e.describe(r)
 		switch {
 		case r.Connected:
@@ -201,9 +205,20 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
 			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", r.Peer.Name))
 	}
+	if why, ok := e.damaged.Load(r.Name()); ok && !r.Connected && s.Error == nil {
+		p := problem.Of(why.(error)) //nolint:forcetypeassert // only errors are stored
+		s.State, s.Error = escache.StateError, fault(p.Code, p.Detail)
+	}
 	if failed, ok := e.faults.Load(r.Name()); ok && s.Error == nil {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
+	}
+}
+
+// lookAgain forgets that a copy was damaged if it is in order now: the peer has filled it since.
+func (e *Engine) lookAgain(ctx context.Context, r volume.Reading) {
+	if _, was := e.damaged.Load(r.Name()); was && r.Up && !r.Connected {
+		_ = e.checkCopy(ctx, r.Volume, r.ImageID)
 	}
 }
 

@@ -5,6 +5,7 @@ package host
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -50,6 +51,41 @@ func zeroedSuperblockIsRefused(t *testing.T, lab *labtest.Lab) {
 	}
 	onBoth(t, v, restoreSuperblock)
 	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	v.Remove(t, n2)
+}
+
+// damagedCopyCondemnsNobody: the host with the damaged copy comes back first. If it were promoted
+// before anybody looks, the arbiter would put the good copy on record as outdated.
+func damagedCopyCondemnsNobody(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	acks := n1.Fill(t, v.Connect(t, n1).Device, 0, mib)
+	v.Flush(t, n1)
+	v.Stop(t, n1)
+	lab.PowerOff(t, n2)
+	lab.WaitForOff(t, n2)
+	n1.Shell(t, fmt.Sprintf(zeroSuperblock, v.LogicalVolume()))
+	refused(t, v, n1, v.NextEpoch(t, n1), escache.CodeCacheCorrupt)
+	mustNotBeAssembled(t, v, n1)
+	status := v.Status(t, n1)
+	if status.State != escache.StateError || status.Error == nil || status.Error.Code != escache.CodeCacheCorrupt || status.DirtyBytes != nil {
+		t.Errorf("%s says %+v, error %+v", n1.Name, status, status.Error)
+	}
+	record, err := lab.Record(t.Context(), v.VolumeRef)
+	if err != nil || len(record.Outdated) > 0 {
+		t.Errorf("on record as outdated: %v, %v", record.Outdated, err)
+	}
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, 2*time.Minute)
+	v.WaitForStatus(t, n2, "the link is back", time.Minute, func(s escache.VolumeStatus) bool {
+		return s.DiskState == escache.DiskUpToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == escache.DiskUpToDate
+	})
+	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	// The good copy has written the superblock anew, here too.
+	v.WaitForStatus(t, n1, "the copy is in order again", time.Minute, func(s escache.VolumeStatus) bool {
+		return s.State == escache.StateStandby && s.Error == nil
+	})
 	v.Remove(t, n2)
 }
 

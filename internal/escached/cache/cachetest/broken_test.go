@@ -23,6 +23,7 @@ type broken struct {
 	unused       func(bool) bool
 	dirty        func(int64, error) (int64, error)
 	checkOptions func() error
+	check        func(ctx context.Context, d cache.Disk, id cache.Identity, usedHere bool) error
 	prepare      func(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error
 	assemble     func(ctx context.Context, s cache.Spec) (string, error)
 	remove       func(ctx context.Context, name string) error
@@ -48,6 +49,13 @@ func (b *broken) Unused(ctx context.Context, d cache.Disk) (bool, error) {
 		is = b.unused(is)
 	}
 	return is, err
+}
+
+func (b *broken) Check(ctx context.Context, d cache.Disk, id cache.Identity, usedHere bool) error {
+	if b.check != nil {
+		return b.check(ctx, d, id, usedHere)
+	}
+	return b.Fake.Check(ctx, d, id, usedHere)
 }
 
 func (b *broken) Dirty(ctx context.Context, d cache.Disk) (int64, error) {

@@ -27,7 +27,12 @@ func wipes(s *suite) {
 }
 
 func prepares(s *suite) {
+	s.must("Check of a blank disk", s.e.Check(s.Context(), s.spec.Disk, s.id, false))
+	if unused, err := s.e.Unused(s.Context(), s.spec.Disk); !unused || err != nil {
+		s.Errorf("after Check it is not unused: %v", err)
+	}
 	s.prepared()
+	s.must("Check", s.e.Check(s.Context(), s.spec.Disk, s.id, true))
 	if unused, err := s.e.Unused(s.Context(), s.spec.Disk); unused || err != nil {
 		s.Errorf("after Prepare it is unused: %v, %v", unused, err)
 	}
@@ -43,6 +48,7 @@ func prepares(s *suite) {
 func (s *suite) unchanged(what string, id cache.Identity, usedHere bool, want error) {
 	s.Helper()
 	before := [][]byte{s.block(s.spec.Disk.Path, headerBlock), s.block(s.spec.Disk.Path, metadataBlock)}
+	s.refused(what+", by Check", s.e.Check(s.Context(), s.spec.Disk, id, usedHere), want)
 	s.refused(what, s.e.Prepare(s.Context(), s.spec, id, usedHere), want)
 	after := [][]byte{s.block(s.spec.Disk.Path, headerBlock), s.block(s.spec.Disk.Path, metadataBlock)}
 	if !slices.EqualFunc(before, after, slices.Equal[[]byte]) {

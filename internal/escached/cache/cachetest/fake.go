@@ -168,9 +168,14 @@ func (f *Fake) Dirty(_ context.Context, d cache.Disk) (int64, error) {
 	defer f.mu.Unlock()
 	f.Scans++
 	on := f.disk(d.Path)
+	formatted, err := cache.Formatted(on.raw[:cache.BlockBytes])
 	switch {
 	case f.DirtyErr != nil:
 		return 0, f.DirtyErr
+	case err != nil:
+		return 0, err
+	case formatted && !on.formatted():
+		return 0, fmt.Errorf("%w: its metadata is not the fake engine's", cache.ErrCorrupt)
 	case cache.Blank(on.metadata()):
 		return 0, nil
 	case !on.formatted():
@@ -189,19 +194,30 @@ func (f *Fake) CheckOptions(o cache.Options) error {
 	return nil
 }
 
+// Check implements cache.Engine.
+func (f *Fake) Check(_ context.Context, d cache.Disk, id cache.Identity, usedHere bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.disk(d.Path).judge(id, usedHere)
+	return err
+}
+
+func (d *disk) judge(id cache.Identity, usedHere bool) (format bool, err error) {
+	format, err = id.Judge(d.raw[:cache.BlockBytes], usedHere)
+	if err == nil && !format && !d.formatted() {
+		err = fmt.Errorf("%w: its metadata is not the fake engine's", cache.ErrCorrupt)
+	}
+	return format, err
+}
+
 // Prepare implements cache.Engine.
 func (f *Fake) Prepare(_ context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	on := f.disk(s.Disk.Path)
-	format, err := id.Judge(on.raw[:cache.BlockBytes], usedHere)
-	switch {
-	case err != nil:
+	format, err := on.judge(id, usedHere)
+	if err != nil || !format {
 		return err
-	case !format && !on.formatted():
-		return fmt.Errorf("%w: its metadata is not the fake engine's", cache.ErrCorrupt)
-	case !format:
-		return nil
 	}
 	for _, formatted := range []bool{false, true} {
 		block, err := cache.Header{Identity: id, Formatted: formatted}.Block()

@@ -23,6 +23,11 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		"Prepare does nothing": func(_ *Fake, b *broken) {
 			b.prepare = func(context.Context, cache.Spec, cache.Identity, bool) error { return nil }
 		},
+		"Check changes the disk": func(f *Fake, b *broken) {
+			b.check = func(ctx context.Context, d cache.Disk, id cache.Identity, usedHere bool) error {
+				return f.Prepare(ctx, cache.Spec{Disk: d}, id, usedHere)
+			}
+		},
 		"Prepare formats again": func(f *Fake, b *broken) {
 			b.prepare = formatAlways(f, func(error) bool { return true })
 		},
@@ -48,6 +53,9 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 	"Prepare refuses a damaged disk and does not format it": {
 		"damage is formatted": func(f *Fake, b *broken) {
 			b.prepare = formatAlways(f, func(err error) bool { return errors.Is(err, cache.ErrCorrupt) })
+		},
+		"Check sees nothing": func(_ *Fake, b *broken) {
+			b.check = func(context.Context, cache.Disk, cache.Identity, bool) error { return nil }
 		},
 		"metadata is not looked at": func(f *Fake, b *broken) {
 			b.prepare = func(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {

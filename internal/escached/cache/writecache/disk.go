@@ -2,6 +2,7 @@ package writecache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -38,6 +39,9 @@ func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if why, damaged := strings.CutPrefix(string(out), damagedPrefix); damaged {
+		return 0, fmt.Errorf("%w: %s", cache.ErrCorrupt, strings.TrimSpace(why))
+	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("dirty bytes of %s: %w", disk.Path, err)
@@ -45,10 +49,40 @@ func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
 	return n, nil
 }
 
+// damagedPrefix begins what the child prints instead of a number if the disk is damaged: the kind
+// of an error does not leave the child.
+const damagedPrefix = "damaged: "
+
 func printDirty(device io.ReaderAt, out io.Writer) error {
-	n, err := countDirty(device, superblockAt)
+	n, err := dirtyOf(device)
+	if errors.Is(err, cache.ErrCorrupt) {
+		_, err = fmt.Fprintln(out, damagedPrefix+strings.TrimPrefix(err.Error(), cache.ErrCorrupt.Error()+": "))
+		return err
+	}
 	if err == nil {
 		_, err = fmt.Fprintln(out, n)
 	}
 	return err
+}
+
+// dirtyOf counts the dirty bytes on a disk. A blank superblock is an empty cache only if the disk
+// was not formatted.
+func dirtyOf(device io.ReaderAt) (int64, error) {
+	block := make([]byte, cache.BlockBytes)
+	if _, err := device.ReadAt(block, 0); err != nil {
+		return 0, fmt.Errorf("read header: %w", err)
+	}
+	formatted, err := cache.Formatted(block)
+	if err != nil {
+		return 0, err
+	}
+	if formatted {
+		if _, err := device.ReadAt(block, superblockAt); err != nil {
+			return 0, fmt.Errorf("read superblock: %w", err)
+		}
+		if err := mustBeSuperblock(block); err != nil {
+			return 0, err
+		}
+	}
+	return countDirty(device, superblockAt)
 }

@@ -18,27 +18,52 @@ const formattingSuffix = "-new"
 func formatting(name string) string { return name + formattingSuffix }
 func isFormatting(name string) bool { return strings.HasSuffix(name, formattingSuffix) }
 
+// Check implements cache.Engine.
+func (e *Engine) Check(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) error {
+	_, err := e.judge(ctx, disk, id, usedHere)
+	return err
+}
+
 // Prepare implements cache.Engine.
 func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {
-	start, err := e.disks.Read(ctx, s.Disk.Name, s.Disk.Path, 0, superblockAt+cache.BlockBytes)
-	if err != nil {
+	format, err := e.judge(ctx, s.Disk, id, usedHere)
+	if err != nil || !format {
 		return err
 	}
-	format, err := id.Judge(start[:cache.BlockBytes], usedHere)
+	return e.format(ctx, s, cache.Header{Identity: id})
+}
+
+// judge decides whether a disk may be formatted. If not, and without an error, its cache can be used.
+func (e *Engine) judge(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) (format bool, err error) {
+	header, superblock, err := e.start(ctx, disk)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if format {
-		return e.format(ctx, s, cache.Header{Identity: id})
+	if format, err = id.Judge(header, usedHere); err != nil || format {
+		return format, err
 	}
-	_, blank, err := parseSuperblock(start[superblockAt:])
+	if err := mustBeSuperblock(superblock); err != nil {
+		return false, fmt.Errorf("it was formatted, but %w; data that was not written back is lost, and the disk is not formatted again", err)
+	}
+	return false, nil
+}
+
+// start reads escached's header and the superblock of a disk.
+func (e *Engine) start(ctx context.Context, disk cache.Disk) (header, superblock []byte, err error) {
+	if header, err = e.disks.Read(ctx, disk.Name, disk.Path, 0, cache.BlockBytes); err != nil {
+		return nil, nil, err
+	}
+	superblock, err = e.disks.Read(ctx, disk.Name, disk.Path, superblockAt, cache.BlockBytes)
+	return header, superblock, err
+}
+
+// mustBeSuperblock returns an error unless a block is the superblock of a cache.
+func mustBeSuperblock(block []byte) error {
+	_, blank, err := parseSuperblock(block)
 	if blank {
-		err = fmt.Errorf("%w: it is blank", errSuperblock)
+		return fmt.Errorf("%w: it is blank", errSuperblock)
 	}
-	if err != nil {
-		return fmt.Errorf("it was formatted, but %w; data that was not written back is lost, and the disk is not formatted again", err)
-	}
-	return nil
+	return err
 }
 
 // format has the kernel format the disk. The header says whose the disk is before anything else is
