@@ -168,7 +168,7 @@ func populated() map[string]any {
 	ref := VolumeRef{Pool: "rbd", Image: "csi-1"}
 	dirty, until := int64(4096), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	kernel := Kernel{Release: "6.1.0", DRBD: "8.4.11", Writecache: "1.6.0", RBD: true}
-	peer := Peer{Name: "n2", Address: "10.77.0.12", ConnectionState: "Connected", DiskState: "UpToDate"}
+	peer := Peer{Name: "n2", Address: "10.77.0.12", ConnectionState: "Connected", DiskState: "UpToDate", Role: RoleSecondary}
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
 	volume := VolumeStatus{
 		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,

@@ -150,6 +150,9 @@ type Peer struct {
 	Address         string    `json:"address"`
 	ConnectionState LinkState `json:"connectionState"`
 	DiskState       DiskState `json:"diskState"`
+	// Role is the peer's role, Unknown if it is not linked. A linked Primary writes to both copies,
+	// or to this one alone if its own disk has failed.
+	Role Role `json:"role,omitempty"`
 }
 
 // Fault is an error that a volume has until something is done about it.

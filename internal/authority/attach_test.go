@@ -112,6 +112,13 @@ func holding(state escache.State) answer {
 	return answer{Status: escache.VolumeStatus{State: state, Role: escache.RolePrimary, ClientAddress: "10.0.0.1:0/1"}}
 }
 
+// under is a clean standby whose linked peer is Primary.
+func under(peer string) answer {
+	a := standby(new(int64(0)))
+	a.Status.Peers = []escache.Peer{{Name: peer, ConnectionState: escache.LinkConnected, Role: escache.RolePrimary}}
+	return a
+}
+
 func TestDetach(t *testing.T) {
 	silent, dead := answer{Err: errors.New("no route")}, Death{Reason: "tainted"}
 	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
@@ -129,6 +136,7 @@ func TestDetach(t *testing.T) {
 		{"attached elsewhere", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" }, silent, Death{}, Detachment{Gone: true}, nil},
 		{"being written back", flushing("n1"), standby(new(int64(0))), dead, Detachment{Gone: true}, nil},
 		{"orderly and clean", held, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
+		{"clean, and its linked peer is Primary", held, under("n2"), Death{}, Detachment{}, nil},
 		{"orderly and dirty", held, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},
 		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},
@@ -202,6 +210,10 @@ func TestSettled(t *testing.T) {
 		{"the outdated one still has the device", old, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
 		{"only the outdated one is clean", old, map[string]answer{"n1": standby(new(int64(1))), "n2": standby(new(int64(0)))}, false},
 		{"one still has the device", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
+		{"the outdated one is silent, and writes through the link: its own disk has failed", old,
+			map[string]answer{"n1": under("n2"), "n2": silent}, false},
+		{"the other is a standby too, but of another's word Primary", inCache,
+			map[string]answer{"n1": under("n2"), "n2": standby(new(int64(0)))}, false},
 		{"attached", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" },
 			map[string]answer{"n1": standby(new(int64(0))), "n2": standby(new(int64(0)))}, false},
 		{"in Ceph already", func(*v1alpha1.CacheVolumeStatus) {}, nil, true},

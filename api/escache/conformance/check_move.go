@@ -6,6 +6,7 @@ import (
 
 func moveChecks() []Check {
 	return []Check{
+		{"a standby tells that its linked peer is Primary", standbyKnowsPrimary, beside},
 		{"the second host is refused while the first has the device", secondHostRefused, beside},
 		{"an orderly move takes the data along", orderlyMove, beside},
 	}
@@ -45,4 +46,19 @@ func orderlyMove(s *suite) {
 	v.holds(s.first, 16*mib, more)
 	refused(s, "the epoch from before the move", s.first.connect(v, before, v.id), escache.CodeStaleEpoch)
 	v.detach(s.first)
+}
+
+// standbyKnowsPrimary: the host that writes may be cut off from its callers and not from its peer.
+// Then the standby's word is all that they have.
+func standbyKnowsPrimary(s *suite) {
+	v := s.connected()
+	s.eventually("the standby on "+s.second.Name+" sees a Primary", func() (bool, any) {
+		status := s.second.status(v.VolumeRef)
+		return len(status.Peers) == 1 && status.Peers[0].Role == escache.RolePrimary && status.Peers[0].Linked(), shown(status)
+	})
+	v.detach(s.first)
+	s.eventually("the standby on "+s.second.Name+" sees no Primary any more", func() (bool, any) {
+		status := s.second.status(v.VolumeRef)
+		return len(status.Peers) == 1 && status.Peers[0].Role == escache.RoleSecondary, shown(status)
+	})
 }

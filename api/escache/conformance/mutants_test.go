@@ -77,6 +77,7 @@ var mutants = map[string][]string{
 		"the peer does not learn of a resize",
 	},
 	"the second host is refused while the first has the device":      {"two hosts may connect"},
+	"a standby tells that its linked peer is Primary":                {"a peer's role is not told"},
 	"an orderly move takes the data along":                           {"data does not move"},
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
 	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},

@@ -119,6 +119,9 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
 	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
 	v.Peers, v.SyncedPercent, v.IOSuspended = slices.Clone(r.peers), r.synced, r.suspended
+	if r.peers == nil && !h.w.alone {
+		v.Peers = h.seen(ref, r)
+	}
 	if r.primary {
 		v.Role = escache.RolePrimary
 	}
@@ -142,6 +145,27 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		v.State = escache.StateConnected
 	}
 	return v
+}
+
+// seen is the other host of a replica as DRBD would show it. The hosts of a world are always linked.
+func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
+	for _, node := range r.req.Nodes {
+		for _, other := range h.w.Hosts {
+			p := other.replicas[ref]
+			if other == h || other.Name != node.Name || p == nil {
+				continue
+			}
+			peer := escache.Peer{
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate,
+				Role: escache.RoleSecondary,
+			}
+			if p.primary && !h.w.breaks("a peer's role is not told") {
+				peer.Role = escache.RolePrimary
+			}
+			return []escache.Peer{peer}
+		}
+	}
+	return nil
 }
 
 // empty reports a copy that waits for one with data; beside that it is filled at once.

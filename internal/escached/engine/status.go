@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -153,6 +154,7 @@ func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
 		s.SyncedPercent, s.IOSuspended = r.Replica.SyncedPercent, r.Replica.Suspended
 		s.Peers[0].ConnectionState, s.Peers[0].DiskState = r.Replica.Connection, r.Replica.PeerDisk
+		s.Peers[0].Role = cmp.Or(escache.Role(r.Replica.PeerRole), escache.RoleUnknown)
 	}
 	return s
 }
