@@ -75,7 +75,9 @@ func mayBeElsewhere(v *v1alpha1.CacheVolume, node string) bool {
 // Settled decides whether the truth of a detached volume is in Ceph by now. For that, every replica
 // must have answered that it has no device, or be on record as outdated, so that no host can have
 // newer writes; and a current one must be clean. A current replica that is gone from its host may
-// be somewhere else, with newer writes. The reports are by node.
+// be somewhere else, with newer writes. And no replica may have a linked peer that is Primary: a host
+// whose own disk has failed, and is outdated for that, still writes to the other copy. The reports
+// are by node.
 func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	if v.Status.AttachedNode != "" {
 		return false
@@ -86,10 +88,10 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	clean := false
 	for _, node := range v.Spec.Replicas {
 		r := reports[node]
-		if v.Status.IsOutdated(node) && (!r.known || !r.connected()) {
+		if v.Status.IsOutdated(node) && (!r.known || !r.connected()) && !r.written() {
 			continue
 		}
-		if r.connected() { // or nothing is known
+		if r.connected() || r.written() { // or nothing is known
 			return false
 		}
 		clean = clean || r.clean()

@@ -3,6 +3,7 @@ package authority
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -107,9 +108,15 @@ func (r Report) connected() bool {
 	}
 }
 
-// clean reports whether the host's own replica is current and has nothing dirty.
+// clean reports whether the host's own replica is current and has nothing dirty, and stays so.
 func (r Report) clean() bool {
-	return r.current() && r.status.DirtyBytes != nil && *r.status.DirtyBytes == 0
+	return r.current() && r.status.DirtyBytes != nil && *r.status.DirtyBytes == 0 && !r.written()
+}
+
+// written reports whether the host's replica has a linked peer that is Primary, and so may write to
+// it at any moment.
+func (r Report) written() bool {
+	return slices.ContainsFunc(r.status.Peers, func(p escache.Peer) bool { return p.Role == escache.RolePrimary && p.Linked() })
 }
 
 // current reports whether the host's replica is a standby that has all acknowledged writes.
