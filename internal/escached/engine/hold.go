@@ -133,11 +133,15 @@ func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 // watchHolds releases holds whose time is up, until ctx ends.
 func (e *Engine) watchHolds(ctx context.Context) {
 	for pause.For(ctx, time.Second) == nil {
-		for _, r := range e.Holds.List() {
-			if e.Now().Before(r.Until) {
-				continue
-			}
-			e.releaseOverdue(ctx, r)
+		e.releaseAllOverdue(ctx)
+	}
+}
+
+func (e *Engine) releaseAllOverdue(ctx context.Context) {
+	for _, r := range e.Holds.List() {
+		if e.Now().Before(r.Until) {
+			continue
 		}
+		e.releaseOverdue(ctx, r)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
 
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/holds"
@@ -25,6 +26,8 @@ type Host struct {
 	Volumes *volume.Registry
 	Holds   *holds.Records
 	Now     func() time.Time
+	// Uptime is the time since the host booted, also of what it slept. It does not step.
+	Uptime func() time.Duration
 	// Turns bounds how many replicas are laid or removed at the same time: that starts many
 	// programs, and no I/O waits for it.
 	Turns *semaphore.Weighted
@@ -39,7 +42,7 @@ type Host struct {
 // fencePeer is the command line that the kernel runs before a replica goes on without its peer.
 func New(cfg escached.Config, uname, fencePeer string, layers Layers) *Host {
 	return &Host{
-		Layers: layers, Config: cfg, uname: uname, fencePeer: fencePeer, Now: time.Now,
+		Layers: layers, Config: cfg, uname: uname, fencePeer: fencePeer, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
 		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
@@ -55,4 +58,12 @@ func (h *Host) Retag(ctx context.Context, from, to volume.Volume) error {
 	}
 	h.Volumes.Put(to)
 	return nil
+}
+
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // every Linux has this clock
+	}
+	return time.Duration(t.Nano())
 }

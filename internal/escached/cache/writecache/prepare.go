@@ -43,7 +43,8 @@ func (e *Engine) judge(ctx context.Context, disk cache.Disk, id cache.Identity, 
 		return format, err
 	}
 	if err := mustBeSuperblock(superblock); err != nil {
-		return false, fmt.Errorf("it was formatted, but %w; data that was not written back is lost, and the disk is not formatted again", err)
+		return false, fmt.Errorf("it was formatted, but %w; "+
+			"data that was not written back is lost, and the disk is not formatted again", err)
 	}
 	return false, nil
 }

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+// heldVolume is a host whose volume is held for a minute.
+func heldVolume(t *testing.T) (*world, *Engine, escache.HoldResponse) {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	for _, verb := range verbsOfALife()[:2] {
+		if err := verb.do(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, e, held
+}
+
+// TestAHoldThatIsOverIsNotTold: escached was killed after I/O went on and before it forgot the hold.
+// A snapshot that is taken then must not count.
+func TestAHoldThatIsOverIsNotTold(t *testing.T) {
+	w, e, held := heldVolume(t)
+	status, err := e.Status(t.Context(), &ref)
+	if got := status.Volumes[0].HeldUntil; err != nil || got == nil || !got.Equal(held.HeldUntil) {
+		t.Fatalf("held until %v, %v; the answer was %v", got, err, held.HeldUntil)
+	}
+	if err := w.caches.Resume(t.Context(), volume.NameOf(ref)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []*Engine{e, w.restarted()} {
+		status, err := e.Status(t.Context(), &ref)
+		if got := status.Volumes[0].HeldUntil; err != nil || got != nil {
+			t.Errorf("held until %v, and I/O goes on: %v", got, err)
+		}
+	}
+}
+
+// TestAHoldEndsInTimeWhenTheClockIsSetBack: its end is counted by a clock that does not step.
+func TestAHoldEndsInTimeWhenTheClockIsSetBack(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	boot := e.Uptime()
+	for _, tc := range []struct {
+		passed  time.Duration
+		stepped time.Duration
+		held    bool
+	}{
+		{59 * time.Second, 0, true},
+		{59 * time.Second, 24 * time.Hour, true},
+		{61 * time.Second, -time.Hour, false},
+	} {
+		e.Uptime = func() time.Duration { return boot + tc.passed }
+		e.Now = func() time.Time { return time.Now().Add(tc.passed + tc.stepped) }
+		e.releaseAllOverdue(t.Context())
+		if w.state().Held != tc.held {
+			t.Errorf("after %s, with the clock %s off: held %v", tc.passed, tc.stepped, w.state().Held)
+		}
+	}
+}
