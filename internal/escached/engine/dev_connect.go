@@ -96,7 +96,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State
 			"the device's origin %s is not a map of the image; stop the device and connect again",
 			dev.Origin)
 	}
-	if dev.Failed && e.Holds.Until(v.Name()) == nil {
+	if dev.Failed && e.Holds.Get(v.Name()) == nil {
 		if err := e.Caches.Retry(ctx, v.Name()); err != nil {
 			return escache.ConnectResponse{}, err
 		}

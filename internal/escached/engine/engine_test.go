@@ -352,7 +352,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		go func() {
 			defer cancel()
-			for e.Holds.Until(volume.NameOf(ref)) != nil && ctx.Err() == nil {
+			for e.Holds.Get(volume.NameOf(ref)) != nil && ctx.Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()

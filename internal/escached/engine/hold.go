@@ -32,12 +32,12 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is
 // already there is only extended.
 func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration) (time.Time, error) {
-	until := e.Now().Add(longest).UTC()
-	if old := e.Holds.Until(v.Name()); old != nil && dev.Held {
-		if old.After(until) {
-			until = *old
+	hold := holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest}
+	if old := e.Holds.Get(v.Name()); old != nil && dev.Held {
+		if old.Ends > hold.Ends {
+			hold = *old
 		}
-		return until, e.Holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until})
+		return hold.Until, e.Holds.Put(hold)
 	}
 	if err := e.NotFrozen(ctx, v); err != nil {
 		return time.Time{}, err
@@ -51,7 +51,7 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 	crashpoint.Reach("hold/begin")
 	// First the record, then the suspension: after a crash in between, the next start finds the
 	// record and resumes.
-	if err := e.Holds.Put(holds.Record{VolumeRef: v.VolumeRef, Until: until}); err != nil {
+	if err := e.Holds.Put(hold); err != nil {
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
@@ -60,7 +60,7 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 	if err != nil {
 		return time.Time{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
-	return until, nil
+	return hold.Until, nil
 }
 
 // flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is
@@ -139,9 +139,8 @@ func (e *Engine) watchHolds(ctx context.Context) {
 
 func (e *Engine) releaseAllOverdue(ctx context.Context) {
 	for _, r := range e.Holds.List() {
-		if e.Now().Before(r.Until) {
-			continue
+		if e.Uptime() >= r.Ends {
+			e.releaseOverdue(ctx, r)
 		}
-		e.releaseOverdue(ctx, r)
 	}
 }

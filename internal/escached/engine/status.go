@@ -172,7 +172,9 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	}
 	s.SizeBytes = r.Device.Bytes
 	s.Device = e.DevicePath(r.Volume)
-	s.HeldUntil = e.Holds.Until(r.Name())
+	if hold := e.Holds.Get(r.Name()); hold != nil && r.Device.Held {
+		s.HeldUntil = &hold.Until
+	}
 	if r.Device.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,

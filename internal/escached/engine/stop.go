@@ -53,7 +53,7 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
 
 func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 	switch {
-	case e.Holds.Until(v.Name()) != nil, dev.Held:
+	case e.Holds.Get(v.Name()) != nil, dev.Held:
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:
 		return v.Fail(escache.CodeDeviceOpen, "the device is open %d times; unmount it first", dev.Open)

@@ -33,13 +33,16 @@ func New(dir string) *Records { return &Records{dir: dir} }
 type Record struct {
 	escache.VolumeRef
 
+	// Until is when the hold ends, as callers are told. It is only told: the clock may step.
 	Until time.Time `json:"until"`
+	// Ends is when it ends, since the host booted. The watchdog goes by this.
+	Ends time.Duration `json:"ends"`
 }
 
 func (h *Records) path(name string) string { return filepath.Join(h.dir, name) }
 
-// Until returns when a volume's hold ends, or nil.
-func (h *Records) Until(name string) *time.Time {
+// Get returns a volume's hold, or nil.
+func (h *Records) Get(name string) *Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.none {
@@ -49,7 +52,7 @@ func (h *Records) Until(name string) *time.Time {
 	if err != nil {
 		return nil
 	}
-	return &r.Until
+	return &r
 }
 
 func (h *Records) read(name string) (Record, error) {

@@ -37,7 +37,7 @@ func (h *Host) LocalDisk(v volume.Volume) cache.Disk {
 // stuck, because the volume is held or its I/O is frozen. It completes a change that was
 // interrupted.
 func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) error {
-	if h.Holds.Until(v.Name()) != nil {
+	if h.Holds.Get(v.Name()) != nil {
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	}
 	if err := h.NotFrozen(ctx, v); err != nil {
@@ -79,7 +79,7 @@ func (h *Host) NotFrozen(ctx context.Context, v volume.Volume) error {
 // Adopt completes a device that exists already and makes the link POOL/IMAGE to it. It does not
 // change a held device: that was complete before the hold.
 func (h *Host) Adopt(ctx context.Context, v volume.Volume, dev cache.State) (link string, err error) {
-	if h.Holds.Until(v.Name()) == nil {
+	if h.Holds.Get(v.Name()) == nil {
 		if err := h.Caches.Resume(ctx, v.Name()); err != nil {
 			return "", err
 		}
