@@ -2,6 +2,7 @@ package labtest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -54,4 +55,16 @@ func (v *Volume) MustBeOutdated(t T, h *Host) {
 	if !slices.Contains(r.Outdated, h.Name) {
 		t.Fatalf("%s goes on alone, and the record is %+v", v, r)
 	}
+}
+
+// WaitUntilOutdated waits until a host's replica is on record as one that must not be used.
+func (v *Volume) WaitUntilOutdated(t T, h *Host, limit time.Duration) {
+	t.Helper()
+	WaitFor(t, fmt.Sprintf("%s of %s is on record as outdated", v, h.Name), limit, func(ctx context.Context) error {
+		r, err := v.lab.Record(ctx, v.VolumeRef)
+		if err == nil && !slices.Contains(r.Outdated, h.Name) {
+			err = fmt.Errorf("the record is %+v", r)
+		}
+		return err
+	})
 }

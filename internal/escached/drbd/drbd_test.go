@@ -106,7 +106,7 @@ func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
 	}
 	text, _ := os.ReadFile(filepath.Join(f.Dir, "escache-1.res"))
 	for _, part := range []string{
-		"fencing resource-and-stonith;", `fence-peer "/usr/bin/escached fence-peer";`, "device /dev/drbd101 minor 101;",
+		"fencing resource-and-stonith;", "on-io-error call-local-io-error;", `fence-peer "/usr/bin/escached fence-peer";`, "device /dev/drbd101 minor 101;",
 		`on "n1" { address 10.0.0.1:7801; }`, `on "n2" { address ipv6 [fd00::2]:7801; }`, "c-plan-ahead 0; resync-rate 100M;",
 	} {
 		if !strings.Contains(string(text), part) {

@@ -42,6 +42,10 @@ func TestHosts(t *testing.T) {
 		{"redundancy comes back on the third host under a running writer", redundancyComesBackOnTheThirdHost},
 		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},
 		{"a failed local disk on the primary is not noticed", failedDiskIsNotNoticed},
+		{"a failed disk of the secondary goes on record at once", secondsDiskFails},
+		{"a failed disk of the secondary freezes the primary if nobody hears of it", secondsDiskFailsUnheard},
+		{"a failed disk of the primary freezes it until that is on record", primarysDiskFails},
+		{"a disk that has failed is not used after a reboot", markedDiskIsNotUsed},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

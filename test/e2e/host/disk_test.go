@@ -1,0 +1,132 @@
+//go:build e2e
+
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/lab/labclient"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// secondsDiskFails: nobody but the host itself tells that its copy is not current any more. It does
+// not need csi-node, which these hosts do not have.
+func secondsDiskFails(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, device, writer := written(t, lab, n1)
+
+	lab.FailDisk(t, n2)
+	v.WaitForStatus(t, n1, "says that its peer has no disk", noticeLimit, func(s escache.VolumeStatus) bool { return !labtest.Redundant(s) })
+	v.WaitUntilOutdated(t, n2, noticeLimit)
+	writer.WaitForMore(t, 20, time.Minute)
+	acks := writer.Stop(t)
+	comesBack(t, lab, v, n2, n1)
+	n1.Verify(t, device, acks)
+	v.Remove(t, n1)
+}
+
+// secondsDiskFailsUnheard: n2 cannot reach its arbiter, so it leaves n1, which is frozen until its
+// own arbiter has put n2 on record.
+func secondsDiskFailsUnheard(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, device, writer := written(t, lab, n1)
+
+	for _, h := range []*labtest.Host{n1, n2} {
+		lab.CutSome(t, h, labclient.Cut{From: labclient.CutControlPlane})
+	}
+	lab.FailDisk(t, n2)
+	took := v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	before := writer.Count()
+	time.Sleep(8 * time.Second)
+	if now := writer.Count(); now != before {
+		t.Errorf("%d writes were acknowledged by one copy alone", now-before)
+	}
+	t.Logf("frozen %s after the disk of the peer failed", took)
+	lab.Heal(t)
+	writer.WaitForMore(t, 20, time.Minute)
+	v.WaitUntilOutdated(t, n2, time.Minute)
+	acks := writer.Stop(t)
+	comesBack(t, lab, v, n2, n1)
+	n1.Verify(t, device, acks)
+	v.Remove(t, n1)
+}
+
+// primarysDiskFails: nothing more is acknowledged before this copy is on record as outdated. Then
+// both hosts lose their power, and the one with the old copy returns alone.
+func primarysDiskFails(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, client, writer := writtenBy(t, lab, n1)
+
+	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
+	lab.FailDisk(t, n1)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	before := writer.Count()
+	time.Sleep(8 * time.Second)
+	if now := writer.Count(); now != before {
+		t.Errorf("%d writes were acknowledged by the peer's copy alone", now-before)
+	}
+	lab.Heal(t)
+	writer.WaitForMore(t, 20, time.Minute)
+	v.MustBeOutdated(t, n1)
+	acks := writer.Stop(t)
+
+	lab.PowerOff(t, n2)
+	lab.PowerOff(t, n1)
+	lab.Blocklist(t, client)
+	lab.PowerOn(t, n1)
+	n1.WaitForService(t, rebootLimit)
+	refused(t, v, n1, v.NextEpoch(t, n1), escache.CodeOutdated, escache.CodeFencingRefused)
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	v.Remove(t, n2)
+}
+
+// markedDiskIsNotUsed: no arbiter hears that the disk has failed, and the Primary is lost at once.
+// The copy is not used after a reboot, whatever the record says, because its host remembers.
+func markedDiskIsNotUsed(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, client, writer := writtenBy(t, lab, n1)
+
+	for _, h := range []*labtest.Host{n1, n2} {
+		lab.CutSome(t, h, labclient.Cut{From: labclient.CutControlPlane})
+	}
+	lab.FailDisk(t, n2)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	lab.PowerOff(t, n1)
+	lab.PowerOff(t, n2)
+	lab.Heal(t)
+	acks := writer.Lost(t)
+	lab.Blocklist(t, client)
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	refused(t, v, n2, v.NextEpoch(t, n2), escache.CodeOutdated, escache.CodeFencingRefused)
+
+	lab.PowerOn(t, n1)
+	n1.WaitForService(t, rebootLimit)
+	n1.Verify(t, v.Connect(t, n1).Device, acks)
+	v.WaitForPeer(t, n1)
+	v.Remove(t, n1)
+}
+
+// comesBack reboots a host whose disk has failed. Its copy is filled again.
+func comesBack(t *testing.T, lab *labtest.Lab, v *labtest.Volume, h, holder *labtest.Host) {
+	t.Helper()
+	lab.PowerOff(t, h)
+	lab.PowerOn(t, h)
+	h.WaitForService(t, rebootLimit)
+	v.WaitForPeer(t, holder)
+}
+
+// writtenBy is written, with the address of the Ceph client of the volume's device.
+func writtenBy(t *testing.T, lab *labtest.Lab, h *labtest.Host) (*labtest.Volume, string, *labtest.Writer) {
+	t.Helper()
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	connected := v.Connect(t, h)
+	writer := h.StartWriter(t, connected.Device, labtest.Writes{Span: 4 * mib})
+	writer.WaitForMore(t, 20, time.Minute)
+	return v, connected.ClientAddress, writer
+}
