@@ -25,6 +25,7 @@ const (
 // Paths of the arbiter's calls. csi-node serves them, escached calls them.
 const (
 	PathOutdatePeer = "/v1/outdate-peer"
+	PathOutdateSelf = "/v1/outdate-self"
 	PathRecord      = "/v1/record"
 )
 
@@ -282,6 +283,17 @@ type OutdatePeerRequest struct {
 	Node    string `json:"node"`
 	Peer    string `json:"peer"`
 	Epoch   int64  `json:"epoch"`
+}
+
+// OutdateSelfRequest tells the arbiter that the disk below a node's replica has failed. The answer
+// 204 means that the record now says that this replica is outdated. The arbiter refuses if the
+// peer's replica is outdated too: at least one copy stays current.
+type OutdateSelfRequest struct {
+	VolumeRef
+
+	ImageID string `json:"imageID"`
+	Node    string `json:"node"`
+	Peer    string `json:"peer"`
 }
 
 // VolumeRecord is the arbiter's record of a volume.

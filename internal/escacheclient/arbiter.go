@@ -49,6 +49,11 @@ func (a *Arbiter) OutdatePeer(ctx context.Context, req escache.OutdatePeerReques
 	return a.client.change(ctx, "outdate_peer", escache.PathOutdatePeer, req)
 }
 
+// OutdateSelf returns nil only if the replica of the host that asks is on record as outdated.
+func (a *Arbiter) OutdateSelf(ctx context.Context, req escache.OutdateSelfRequest) error {
+	return a.client.change(ctx, "outdate_self", escache.PathOutdateSelf, req)
+}
+
 // Record returns the current record of a volume. Any error means that nothing is known.
 func (a *Arbiter) Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error) {
 	var record escache.VolumeRecord

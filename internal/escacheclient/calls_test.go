@@ -196,6 +196,10 @@ func TestArbiterGrantsOnlyWith204(t *testing.T) {
 			if err := arbiter.OutdatePeer(context.Background(), asked); (err == nil) != tc.grants {
 				t.Error(err)
 			}
+			self := escache.OutdateSelfRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2"}
+			if err := arbiter.OutdateSelf(context.Background(), self); (err == nil) != tc.grants {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -43,6 +43,9 @@ type Config struct {
 	// RunDir holds the records of holds, which must not survive a reboot, and the log of the
 	// fence-peer handler.
 	RunDir string `yaml:"runDir"`
+	// StateDir holds what must survive a reboot and must not be on the disks of the caches: the marks
+	// of replicas whose disk has failed.
+	StateDir string `yaml:"stateDir"`
 	// DeviceDir is the directory of the links POOL/IMAGE to the devices.
 	DeviceDir string `yaml:"deviceDir"`
 	// MaxVolumes bounds the number of replicas on this host. 0 means the number of minors.
@@ -107,6 +110,7 @@ func DefaultConfig() Config {
 			ResyncRate:  "100M",
 		},
 		RunDir:    "/run/escache",
+		StateDir:  "/var/lib/escache",
 		DeviceDir: "/dev/escache",
 	}
 }
@@ -155,7 +159,7 @@ func (c *Config) Validate() error {
 	}
 	for key, path := range map[string]string{
 		"socket": c.Socket, "ceph.conf": c.Ceph.Conf, "ceph.keyring": c.Ceph.Keyring,
-		"drbd.resourceDir": c.DRBD.ResourceDir, "runDir": c.RunDir, "deviceDir": c.DeviceDir,
+		"drbd.resourceDir": c.DRBD.ResourceDir, "runDir": c.RunDir, "stateDir": c.StateDir, "deviceDir": c.DeviceDir,
 	} {
 		if !filepath.IsAbs(path) {
 			bad("%s: %q is not an absolute path", key, path)

@@ -50,6 +50,7 @@ func root(version string) *cobra.Command {
 				os.Exit(fencePeer(cmd.Context(), f))
 			},
 		},
+		diskFailedCommand(f),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(*cobra.Command, []string) { fmt.Println(version) },

@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/fencepeer"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 )
@@ -23,7 +24,7 @@ func fencePeer(ctx context.Context, f *flags) int {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
 	cfg, err := f.config()
-	log := slog.New(slog.NewTextHandler(fenceLog(cfg.RunDir), nil))
+	log := slog.New(slog.NewTextHandler(handlerLog(cfg.RunDir, "fence-peer.log"), nil))
 	if err != nil {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
 		return fencepeer.Refused
@@ -35,17 +36,21 @@ func fencePeer(ctx context.Context, f *flags) int {
 		return fencepeer.Refused
 	}
 	store := lvm.New(cfg.VolumeGroup, command.NewExec())
-	return fencepeer.Run(ctx, cfg, store, arbiter, os.Getenv("DRBD_RESOURCE"), log)
+	resource := os.Getenv("DRBD_RESOURCE")
+	return fencepeer.Run(ctx, cfg, store, arbiter, resource, func(minor int) bool {
+		// A Primary that has lost its peer has written to its disk until now: the mark is an old one.
+		return faileddisk.In(cfg.StateDir).Get(resource) != faileddisk.Sound && !isPrimary(minor)
+	}, log)
 }
 
-// fenceLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has
-// these lines only. The handler has no other output.
-func fenceLog(dir string) io.Writer {
+// handlerLog returns a writer to the kernel's log, beside DRBD's own lines, and to a file that has
+// these lines only. A handler has no other output.
+func handlerLog(dir, name string) io.Writer {
 	var out []io.Writer
 	if kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0); err == nil {
 		out = append(out, kmsg)
 	}
-	if file, err := os.OpenFile(filepath.Join(dir, "fence-peer.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+	if file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
 		out = append(out, file)
 	}
 	return everyone(out)

@@ -23,13 +23,13 @@ import (
 )
 
 // newEngine wires an engine to the real layers of this host. configPath is the configuration file
-// that the fence-peer handler will read.
+// that DRBD's handlers will read.
 func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger) (*engine.Engine, error) {
 	uname, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("this host's name: %w", err)
 	}
-	fencePeer, err := fencePeerLine(configPath)
+	handlers, err := handlerLines(configPath)
 	if err != nil {
 		return nil, err
 	}
@@ -44,30 +44,30 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
 	caches := writecache.New(devmapper.New(run), loop.New(run), children)
 	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
-	return engine.New(host.New(cfg, uname, fencePeer, host.Layers{
+	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
 		States: states, Records: records, Images: images, Caches: caches,
 		Kernel: kernel.New(run, states, images, caches), Stuck: run.Stuck,
 	}), version, log), nil
 }
 
-// fencePeerLine returns the command line of the fence-peer handler for the resource files. drbdadm
-// passes it to a shell, so it refuses paths with characters that are special there.
-func fencePeerLine(configPath string) (string, error) {
+// handlerLines returns the command lines of DRBD's handlers for the resource files. drbdadm passes
+// them to a shell, so paths with characters that are special there are refused.
+func handlerLines(configPath string) (host.Handlers, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("path of this program: %w", err)
+		return host.Handlers{}, fmt.Errorf("path of this program: %w", err)
 	}
 	config, err := filepath.Abs(configPath)
 	if err != nil {
-		return "", fmt.Errorf("path of the configuration: %w", err)
+		return host.Handlers{}, fmt.Errorf("path of the configuration: %w", err)
 	}
 	for _, path := range []string{self, config} {
 		if strings.ContainsFunc(path, func(r rune) bool {
 			return !strings.ContainsRune("/._-+", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 		}) {
-			return "", fmt.Errorf("%q: DRBD passes this path to a shell; use a path of letters, digits and /._-+ only", path)
+			return host.Handlers{}, fmt.Errorf("%q: DRBD passes this path to a shell; use a path of letters, digits and /._-+ only", path)
 		}
 	}
-	return self + " fence-peer --config " + config, nil
+	return host.Handlers{FencePeer: self + " fence-peer --config " + config, DiskFailed: self + " disk-failed --config " + config}, nil
 }

@@ -98,6 +98,7 @@ func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
 	r := Resource{
 		Name: "escache-1", Minor: 101, Port: 7801, Disk: "/dev/vg/escache-1", LocalHost: "n1", LocalAddress: "10.0.0.1",
 		PeerHost: "n2", PeerAddress: "fd00::2", ResyncRate: "100M", FencePeer: "/usr/bin/escached fence-peer",
+		DiskFailed: "/usr/bin/escached disk-failed",
 	}
 	for i, want := range []bool{true, false} {
 		if changed, err := f.Write(r); err != nil || changed != want {
@@ -106,7 +107,8 @@ func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
 	}
 	text, _ := os.ReadFile(filepath.Join(f.Dir, "escache-1.res"))
 	for _, part := range []string{
-		"fencing resource-and-stonith;", "on-io-error call-local-io-error;", `fence-peer "/usr/bin/escached fence-peer";`, "device /dev/drbd101 minor 101;",
+		"fencing resource-and-stonith;", `fence-peer "/usr/bin/escached fence-peer";`,
+		"on-io-error call-local-io-error;", `local-io-error "/usr/bin/escached disk-failed";`, "device /dev/drbd101 minor 101;",
 		`on "n1" { address 10.0.0.1:7801; }`, `on "n2" { address ipv6 [fd00::2]:7801; }`, "c-plan-ahead 0; resync-rate 100M;",
 	} {
 		if !strings.Contains(string(text), part) {

@@ -34,7 +34,8 @@ type Status struct {
 	PeerRole   string
 	Disk       escache.DiskState
 	PeerDisk   escache.DiskState
-	// Suspended is true while the kernel keeps I/O frozen.
+	// Suspended is true while the kernel keeps I/O frozen. That includes a Primary that runs its
+	// handler for a failed disk: it sends nothing to its peer before the handler ends.
 	Suspended bool
 	// SyncedPercent is 100 unless a resync runs.
 	SyncedPercent float64
@@ -112,7 +113,8 @@ func parse(r io.Reader) (Table, error) {
 			t.Devices[minor] = Status{
 				Connection: escache.LinkState(m[2]), Role: m[3], PeerRole: m[4],
 				Disk: escache.DiskState(m[5]), PeerDisk: escache.DiskState(m[6]),
-				Suspended: strings.HasPrefix(m[7], "s"), SyncedPercent: 100,
+				Suspended:     strings.HasPrefix(m[7], "s") || m[3] == Primary && escache.DiskState(m[5]) == escache.DiskFailed,
+				SyncedPercent: 100,
 			}
 			continue
 		}

@@ -15,7 +15,8 @@ import (
 )
 
 // Resource is one replicated device with its two ends. The caller has checked all strings: names
-// are host names, addresses are IP addresses, Disk and FencePeer are absolute paths without quotes.
+// are host names, addresses are IP addresses, Disk is an absolute path, FencePeer and
+// DiskFailed begin with one, and none of them has quotes.
 type Resource struct {
 	Name  string
 	Minor int
@@ -32,6 +33,8 @@ type Resource struct {
 	ResyncRate string
 	// FencePeer is the command line that the kernel runs before it goes on without the peer.
 	FencePeer string
+	// DiskFailed is the command line that the kernel runs when the local disk has failed.
+	DiskFailed string
 }
 
 // Text is the resource in drbd.conf's language.
@@ -40,8 +43,9 @@ func (r Resource) Text() []byte {
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
 	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
 	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.pair())
-	fmt.Fprintf(&b, "  disk { on-io-error detach; c-plan-ahead 0; resync-rate %s; fencing resource-and-stonith; }\n", r.ResyncRate)
-	fmt.Fprintf(&b, "  handlers { fence-peer %q; }\n", r.FencePeer)
+	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing resource-and-stonith;\n")
+	fmt.Fprintf(&b, "    c-plan-ahead 0; resync-rate %s; }\n", r.ResyncRate)
+	fmt.Fprintf(&b, "  handlers { fence-peer %q; local-io-error %q; }\n", r.FencePeer, r.DiskFailed)
 	fmt.Fprintf(&b, "  device /dev/drbd%d minor %d;\n  disk %q;\n  meta-disk internal;\n", r.Minor, r.Minor, r.Disk)
 	fmt.Fprintf(&b, "  on %q { address %s; }\n", r.LocalHost, endpoint(r.LocalAddress, r.Port))
 	fmt.Fprintf(&b, "  on %q { address %s; }\n}\n", r.PeerHost, endpoint(r.PeerAddress, r.Port))

@@ -97,6 +97,9 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
+	if err := e.FailedDisks.Drop(v.Name()); err != nil {
+		return err
+	}
 	e.space.Changed(ctx, -v.CacheBytes)
 	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())

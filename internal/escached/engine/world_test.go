@@ -50,6 +50,9 @@ type world struct {
 	// record is what the arbiter answers; recordErr is why it does not.
 	record    escache.VolumeRecord
 	recordErr error
+	// tellErr is what the arbiter answers to a failed disk, told what it was told.
+	tellErr error
+	told    []escache.OutdateSelfRequest
 	// promote is what a promotion answers beside what the state says.
 	promote error
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
@@ -93,7 +96,8 @@ func (w *world) step(format string, args ...any) error {
 func (w *world) engine() *Engine {
 	cfg := escached.DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
-	return New(host.New(cfg, "n1", "fence", host.Layers{
+	cfg.StateDir = filepath.Join(w.dir, "state")
+	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.caches, Kernel: worldKernel{},
@@ -228,4 +232,9 @@ func (r *worldRecords) Record(_ context.Context, ref escache.VolumeRef) (escache
 	record := r.record
 	record.VolumeRef = ref
 	return record, nil
+}
+
+func (r *worldRecords) OutdateSelf(_ context.Context, req escache.OutdateSelfRequest) error {
+	r.told = append(r.told, req)
+	return r.tellErr
 }

@@ -4,12 +4,14 @@ package fencepeer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -22,8 +24,10 @@ const (
 
 // Arbiter decides whether a replica may go on without its peer. OutdatePeer returns nil if it may;
 // the peer is then on record as outdated.
+// OutdateSelf returns nil if the replica here is on record as outdated.
 type Arbiter interface {
 	OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error
+	OutdateSelf(ctx context.Context, req escache.OutdateSelfRequest) error
 }
 
 // Store lists this host's logical volumes and their tags.
@@ -33,10 +37,14 @@ type Store interface {
 
 // Run asks about one resource and returns the handler's exit code, Fenced or Refused. The
 // kernel runs it when a Primary loses its peer, and before a promotion without the peer. It does
-// not need the service: it reads what it has to know from the tags, without LVM's locks.
-func Run(ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter, resource string, log *slog.Logger) int {
+// not need the service: it reads what it has to know from the tags, without LVM's locks. diskFailed
+// reports whether a replica has the mark of a failed disk and is about to be promoted.
+func Run(
+	ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter,
+	resource string, diskFailed func(minor int) bool, log *slog.Logger,
+) int {
 	log = log.With("resource", resource)
-	req, err := questionFor(ctx, cfg, store, resource)
+	req, minor, err := questionFor(ctx, cfg, store, resource)
 	if err != nil {
 		log.Error("fence-peer: refused, I/O stays frozen", "error", err)
 		return Refused
@@ -44,6 +52,12 @@ func Run(ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter,
 	log = log.With("pool", req.Pool, "image", req.Image, "peer", req.Peer, "epoch", req.Epoch)
 	ctx, cancel := context.WithTimeout(ctx, cfg.ArbiterTimeout)
 	defer cancel()
+	if diskFailed(minor) {
+		if err := onlyCurrent(ctx, arbiter, req); err != nil {
+			log.Warn("fence-peer: not granted, the disk here has failed before", "error", err)
+			return Refused
+		}
+	}
 	if err := arbiter.OutdatePeer(ctx, req); err != nil {
 		log.Warn("fence-peer: not granted, I/O stays frozen", "error", err)
 		return Refused
@@ -52,10 +66,24 @@ func Run(ctx context.Context, cfg escached.Config, store Store, arbiter Arbiter,
 	return Fenced
 }
 
-func questionFor(ctx context.Context, cfg escached.Config, store Store, resource string) (escache.OutdatePeerRequest, error) {
+// onlyCurrent returns nil if the copy here is the only current one on record, although its disk has
+// failed before. Else it is on record as outdated by now, or nobody knows.
+func onlyCurrent(ctx context.Context, arbiter Arbiter, req escache.OutdatePeerRequest) error {
+	self := escache.OutdateSelfRequest{VolumeRef: req.VolumeRef, ImageID: req.ImageID, Node: req.Node, Peer: req.Peer}
+	err := arbiter.OutdateSelf(ctx, self)
+	if err == nil {
+		return errors.New("this copy is on record as outdated")
+	}
+	if problem.Of(err).Code == escache.CodeOutdated {
+		return nil
+	}
+	return err
+}
+
+func questionFor(ctx context.Context, cfg escached.Config, store Store, resource string) (escache.OutdatePeerRequest, int, error) {
 	lvs, err := store.Volumes(ctx, true)
 	if err != nil {
-		return escache.OutdatePeerRequest{}, err
+		return escache.OutdatePeerRequest{}, 0, err
 	}
 	for _, lv := range lvs {
 		if lv.Name != resource {
@@ -63,11 +91,11 @@ func questionFor(ctx context.Context, cfg escached.Config, store Store, resource
 		}
 		v, err := volume.Parse(lv)
 		if err != nil {
-			return escache.OutdatePeerRequest{}, err
+			return escache.OutdatePeerRequest{}, 0, err
 		}
 		return escache.OutdatePeerRequest{
 			VolumeRef: v.VolumeRef, ImageID: v.ImageID, Node: cfg.Node, Peer: v.Peer.Name, Epoch: v.Epoch,
-		}, nil
+		}, v.Minor, nil
 	}
-	return escache.OutdatePeerRequest{}, fmt.Errorf("no logical volume %s in %s", resource, cfg.VolumeGroup)
+	return escache.OutdatePeerRequest{}, 0, fmt.Errorf("no logical volume %s in %s", resource, cfg.VolumeGroup)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/holds"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
@@ -33,18 +34,29 @@ type Host struct {
 	Turns *semaphore.Weighted
 
 	locks *operation.Locks
+	// FailedDisks has a mark for each replica whose disk has failed.
+	FailedDisks faileddisk.Marks
+
 	// uname is this host's name as drbdadm sees it.
-	uname     string
-	fencePeer string
+	uname    string
+	handlers Handlers
+}
+
+// Handlers are command lines that the kernel runs.
+type Handlers struct {
+	// FencePeer is run before a replica goes on without its peer.
+	FencePeer string
+	// DiskFailed is run when the disk of a replica has failed. It is told of which one.
+	DiskFailed string
 }
 
 // New returns a host that knows no volumes yet. uname is this host's name in DRBD's resource files.
-// fencePeer is the command line that the kernel runs before a replica goes on without its peer.
-func New(cfg escached.Config, uname, fencePeer string, layers Layers) *Host {
+func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *Host {
 	return &Host{
-		Layers: layers, Config: cfg, uname: uname, fencePeer: fencePeer, Now: time.Now, Uptime: uptime,
+		Layers: layers, Config: cfg, uname: uname, handlers: handlers, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
-		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		FailedDisks: faileddisk.In(cfg.StateDir),
+		locks:       operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 

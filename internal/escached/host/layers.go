@@ -39,8 +39,10 @@ type (
 		ResumeIO(ctx context.Context, name string) error
 		Outdate(ctx context.Context, name string) error
 	}
-	// Records reads a volume's record from the arbiter. An error means that there is no answer.
+	// Records is the arbiter. Record reads a volume's record; an error means that there is no answer.
+	// OutdateSelf returns nil only if the replica here is on record as outdated.
 	Records interface {
+		OutdateSelf(ctx context.Context, req escache.OutdateSelfRequest) error
 		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
 	}
 	// Resources writes DRBD's resource files.

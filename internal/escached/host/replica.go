@@ -3,11 +3,13 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -27,7 +29,9 @@ func (h *Host) Resource(v volume.Volume) drbd.Resource {
 	return drbd.Resource{
 		Name: v.Name(), Minor: v.Minor, Port: v.Port, Disk: h.Store.Path(v.Name()),
 		LocalHost: h.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
-		ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.fencePeer,
+		ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.handlers.FencePeer,
+		DiskFailed: fmt.Sprintf("%s --pool %s --image %s --peer %s --minor %d",
+			h.handlers.DiskFailed, v.Pool, v.Image, v.Peer.Name, v.Minor),
 	}
 }
 
@@ -44,6 +48,11 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 		return err
 	case !up:
 		return h.Replicator.Up(ctx, v.Name())
+	case st.Connection == drbd.StandAlone && st.Disk.Lost() && h.FailedDisks.Get(v.Name()) == faileddisk.Failed:
+		// It has left its peer. A frozen Primary would go on if it came back.
+		return v.Fail(escache.CodeInternal,
+			"the disk of the replica on %s has failed, and it is not on record as outdated yet; escached goes on reporting it",
+			h.Config.Node)
 	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone,
 		st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
 		return h.Replicator.Adjust(ctx, v.Name())

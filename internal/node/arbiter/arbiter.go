@@ -25,7 +25,7 @@ type Kube interface {
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 }
 
-// Arbiter serves POST /v1/outdate-peer and GET /v1/record.
+// Arbiter serves POST /v1/outdate-peer, POST /v1/outdate-self and GET /v1/record.
 type Arbiter struct {
 	node   string
 	kube   Kube
@@ -44,10 +44,11 @@ func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), logge
 func (a *Arbiter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+escache.PathOutdatePeer, a.serve)
+	mux.HandleFunc("POST "+escache.PathOutdateSelf, a.serveSelf)
 	mux.HandleFunc("GET "+escache.PathRecord, a.record)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusNotFound, escache.CodeInvalidRequest,
-			"the arbiter serves POST "+escache.PathOutdatePeer+" and GET "+escache.PathRecord)
+			"the arbiter serves POST "+escache.PathOutdatePeer+", POST "+escache.PathOutdateSelf+" and GET "+escache.PathRecord)
 	})
 	return mux
 }
@@ -64,29 +65,52 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
 	var request escache.OutdatePeerRequest
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestLimit))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&request); err != nil {
-		answer(w, http.StatusBadRequest, escache.CodeInvalidRequest, "the body is not an OutdatePeerRequest: "+err.Error())
+	if !decode(w, r, &request) {
 		return
 	}
 	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer, "epoch", request.Epoch)
-	err := a.Decide(ctx, request)
+	a.conclude(ctx, w, log, a.Decide(ctx, request), "granted going on without the peer: it is on record as outdated",
+		"refused going on without the peer")
+}
+
+// decode reads a request's body. If it cannot, it answers and returns false.
+func decode(w http.ResponseWriter, r *http.Request, into any) bool {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestLimit))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if err != nil {
+		answer(w, http.StatusBadRequest, escache.CodeInvalidRequest, "the body is not what "+r.URL.Path+" takes: "+err.Error())
+	}
+	return err == nil
+}
+
+// conclude logs a decision and answers with it.
+func (a *Arbiter) conclude(ctx context.Context, w http.ResponseWriter, log *slog.Logger, err error, granted, refused string) {
 	var refusal *authority.RefusedError
 	switch {
 	case err == nil:
-		log.WarnContext(ctx, "granted going on without the peer: it is on record as outdated")
+		log.WarnContext(ctx, granted)
 		w.WriteHeader(http.StatusNoContent)
 	case errors.As(err, &refusal):
-		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
+		log.WarnContext(ctx, refused, "reason", err)
 		answer(w, http.StatusConflict, refusal.Code, err.Error())
 	case errors.Is(err, kube.ErrNotFound):
-		log.WarnContext(ctx, "refused going on without the peer", "reason", err)
+		log.WarnContext(ctx, refused, "reason", err)
 		answer(w, http.StatusNotFound, escache.CodeNotFound, err.Error())
 	default:
-		log.WarnContext(ctx, "could not decide about going on without the peer", "error", err)
+		log.WarnContext(ctx, "could not decide: "+refused, "error", err)
 		answer(w, http.StatusServiceUnavailable, escache.CodePeerUnavailable, err.Error())
 	}
+}
+
+// asksForItself refuses what another node asks here.
+func (a *Arbiter) asksForItself(node string) error {
+	if node != a.node {
+		return &authority.RefusedError{
+			Code: escache.CodeFencingRefused, Reason: fmt.Sprintf("this is the arbiter of %s, and %q asks", a.node, node),
+		}
+	}
+	return nil
 }
 
 // Decide returns nil only if the peer is on record as outdated, and was recorded while the host
@@ -94,10 +118,8 @@ func (a *Arbiter) serve(w http.ResponseWriter, r *http.Request) {
 // decides anew, so a change by somebody else in between is never overwritten. A refusal is an
 // *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
-	if r.Node != a.node {
-		return &authority.RefusedError{
-			Code: escache.CodeFencingRefused, Reason: fmt.Sprintf("this is the arbiter of %s, and %q asks", a.node, r.Node),
-		}
+	if err := a.asksForItself(r.Node); err != nil {
+		return err
 	}
 	for range tries {
 		v, err := a.kube.VolumeOf(ctx, r.VolumeRef)

@@ -54,7 +54,9 @@ func (r *record) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status 
 	}
 	before := r.v.Status.DeepCopy()
 	r.v.Status.Outdated = status["outdated"].([]string)
-	r.v.Status.Conditions = status["conditions"].([]metav1.Condition)
+	if conditions, ok := status["conditions"].([]metav1.Condition); ok {
+		r.v.Status.Conditions = conditions
+	}
 	if reflect.DeepEqual(before, &r.v.Status) {
 		return r.v.DeepCopy(), nil // the API server gives an unchanged object no new version
 	}

@@ -1,5 +1,5 @@
 // Package outdated marks a replica of this host outdated if the volume's record lists it, also
-// after the arbiter could not be asked at the start.
+// after the arbiter could not be asked at the start, or if its disk has failed.
 package outdated
 
 import (
@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -100,8 +101,9 @@ func mayBeOutdated(st drbd.Status, up bool) bool {
 	return !up || st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
 }
 
-// mark marks the replica outdated if the record lists it, and only then: if two hosts marked
-// themselves on their own judgement, neither could be promoted without force. The caller has locked
+// mark marks the replica outdated if the record lists it, or if its disk has failed and the record
+// knows another current copy. It does so only then: if two hosts marked themselves on their own
+// judgement, neither could be promoted without force. The caller has locked
 // the volume. If it runs before `up`, the mark is on the disk before DRBD reads the disk.
 func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Duration) error {
 	st, up, err := m.Replica(v.Minor)
@@ -125,7 +127,15 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		return nil
 	}
 	sameImage := record.ImageID == "" || v.ImageID == "" || record.ImageID == v.ImageID
-	if !sameImage || !slices.Contains(record.Outdated, m.Config.Node) {
+	if !sameImage {
+		return nil
+	}
+	failed := m.FailedDisks.Get(v.Name()) != faileddisk.Sound
+	switch onlyCurrent := slices.Contains(record.Outdated, v.Peer.Name); {
+	case slices.Contains(record.Outdated, m.Config.Node):
+	case failed && onlyCurrent:
+		return m.FailedDisks.Drop(v.Name()) // there is no other copy
+	case !failed:
 		return nil
 	}
 	if !up {
@@ -143,18 +153,18 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		m.setUnasked(v.Name(), true)
 		return err
 	}
-	m.log.Warn("marked the replica outdated, as the record says", "pool", v.Pool, "image", v.Image)
+	m.log.Warn("marked the replica outdated", "pool", v.Pool, "image", v.Image)
 	return nil
 }
 
-// Watch asks the arbiter again about unasked replicas until ctx ends.
+// Watch asks the arbiter again about unasked replicas, and looks after failed disks, until ctx ends.
 func (m *Marker) Watch(ctx context.Context) {
 	for pause.For(ctx, askEvery) == nil {
 		for _, v := range m.Volumes.List() {
-			if !m.Unasked(v.Name()) {
-				continue
+			if m.Unasked(v.Name()) {
+				m.Ask(ctx, v.VolumeRef)
 			}
-			m.Ask(ctx, v.VolumeRef)
+			m.CheckDisk(ctx, v.VolumeRef)
 		}
 	}
 }

@@ -86,6 +86,17 @@ func Handler(s *Store) http.Handler {
 		}
 		answer(w, nil, err)
 	})
+	mux.HandleFunc("POST "+escache.PathOutdateSelf, func(w http.ResponseWriter, r *http.Request) {
+		var request escache.OutdateSelfRequest
+		err := decode(w, r, &request)
+		if err == nil {
+			err = valid(request.VolumeRef, request.Node, request.Peer)
+		}
+		if err == nil {
+			err = s.OutdateSelf(request)
+		}
+		answer(w, nil, err)
+	})
 	return mux
 }
 

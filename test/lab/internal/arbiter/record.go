@@ -99,6 +99,22 @@ func (s *Store) OutdatePeer(request escache.OutdatePeerRequest) error {
 	return err
 }
 
+// OutdateSelf records a node as outdated whose disk has failed, if authority.MayBeOutdated allows
+// it. Errors are ErrNotFound and *authority.RefusedError.
+func (s *Store) OutdateSelf(request escache.OutdateSelfRequest) error {
+	_, err := s.change(request.VolumeRef, func(r *Record, known bool) error {
+		if !known {
+			return ErrNotFound
+		}
+		outdated, err := authority.MayBeOutdated(r.volume(request.Node, request.Peer), request)
+		if err == nil {
+			r.Outdated = outdated
+		}
+		return err
+	})
+	return err
+}
+
 // volume returns the record as the product has it. The lab does not record where the replicas are:
 // the one who asks knows.
 func (r *Record) volume(replicas ...string) *v1alpha1.CacheVolume {

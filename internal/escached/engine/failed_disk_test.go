@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+func TestAfterARebootACopyWhoseDiskHadFailedIsOutdatedUnlessItIsTheOnlyCurrentOne(t *testing.T) {
+	name := volume.NameOf(ref)
+	for what, c := range map[string]struct {
+		change   func(w *world)
+		outdated bool
+		mark     faileddisk.State
+	}{
+		"nobody is on record":  {func(w *world) { w.record.Outdated = nil }, true, faileddisk.Failed},
+		"it is on record":      {func(*world) {}, true, faileddisk.Failed},
+		"the only current one": {func(w *world) { w.record.Outdated = []string{"n2"} }, false, faileddisk.Sound},
+		"the arbiter is away":  {func(w *world) { w.recordErr = errors.New("connection refused") }, false, faileddisk.Failed},
+	} {
+		w := booted(t)
+		w.takenOver(3)
+		c.change(w)
+		if err := w.engine().FailedDisks.Set(name, faileddisk.Failed); err != nil {
+			t.Fatal(err)
+		}
+		e := w.restarted()
+		if w.outdated[name] != c.outdated || e.FailedDisks.Get(name) != c.mark {
+			t.Errorf("%s: outdated %v, mark %q", what, w.outdated[name], e.FailedDisks.Get(name))
+		}
+	}
+}
+
+func TestAFailedDiskThatDRBDsHandlerDidNotReportIsReported(t *testing.T) {
+	name := volume.NameOf(ref)
+	for what, c := range map[string]struct {
+		role   string
+		tell   error
+		leaves bool
+		mark   faileddisk.State
+	}{
+		"a secondary, on record":           {drbd.Secondary, nil, false, faileddisk.Recorded},
+		"a secondary, the arbiter is away": {drbd.Secondary, errors.New("connection refused"), true, faileddisk.Failed},
+		"a primary, on record":             {drbd.Primary, nil, false, faileddisk.Recorded},
+		"a primary, the arbiter is away":   {drbd.Primary, errors.New("connection refused"), false, faileddisk.Failed},
+	} {
+		w := booted(t)
+		e := w.restarted()
+		w.tellErr = c.tell
+		st := linked(drbd.Connected, drbd.Diskless)
+		st.Role = c.role
+		w.minors[100] = st
+		steps := len(w.steps)
+		for range 2 {
+			e.outdated.CheckDisk(t.Context(), ref)
+		}
+		if left := slices.Contains(w.steps[steps:], "leave"); left != c.leaves || e.FailedDisks.Get(name) != c.mark {
+			t.Errorf("%s: left %v, mark %q", what, left, e.FailedDisks.Get(name))
+		}
+		want := escache.OutdateSelfRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2"}
+		if len(w.told) == 0 || w.told[0] != want || c.tell == nil && len(w.told) > 1 {
+			t.Errorf("%s: told %+v", what, w.told)
+		}
+	}
+}
+
+// A Primary that is frozen because this copy has left goes on when it comes back.
+func TestACopyThatHasLeftComesBackOnlyWhenItIsOnRecord(t *testing.T) {
+	w := booted(t)
+	e := w.restarted()
+	w.tellErr = errors.New("connection refused")
+	w.minors[100] = linked(drbd.Connected, drbd.Diskless)
+	e.outdated.CheckDisk(t.Context(), ref)
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	e.watcher.Reconnect(t.Context(), v)
+	if got := w.minors[100].Connection; got != drbd.StandAlone {
+		t.Fatalf("the link is %s", got)
+	}
+	w.tellErr = nil
+	e.outdated.CheckDisk(t.Context(), ref)
+	e.watcher.Reconnect(t.Context(), v)
+	if got := w.minors[100].Connection; got == drbd.StandAlone {
+		t.Fatalf("the link is %s after the report", got)
+	}
+}
+
+func TestTheMarkGoesWhenTheCopyIsCurrentAgain(t *testing.T) {
+	name := volume.NameOf(ref)
+	for what, c := range map[string]struct {
+		st   drbd.Status
+		mark faileddisk.State
+	}{
+		"resynced":             {linked(drbd.Connected, drbd.UpToDate), faileddisk.Sound},
+		"being resynced":       {linked("SyncTarget", drbd.Inconsistent), faileddisk.Recorded},
+		"not linked":           {cut(drbd.UpToDate), faileddisk.Recorded},
+		"the disk is not back": {linked(drbd.Connected, drbd.Diskless), faileddisk.Recorded},
+	} {
+		w := booted(t)
+		e := w.restarted()
+		if err := e.FailedDisks.Set(name, faileddisk.Recorded); err != nil {
+			t.Fatal(err)
+		}
+		w.minors[100] = c.st
+		e.outdated.CheckDisk(t.Context(), ref)
+		if got := e.FailedDisks.Get(name); got != c.mark || len(w.told) > 0 {
+			t.Errorf("%s: mark %q, told %+v", what, got, w.told)
+		}
+	}
+}

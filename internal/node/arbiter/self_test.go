@@ -1,0 +1,47 @@
+package arbiter
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/kube"
+)
+
+// Whoever wins the compare-and-swap, one copy stays current: the peer goes on record while the host
+// with the failed disk asks.
+func TestAFailedDiskGoesOnRecord(t *testing.T) {
+	body := `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2"}`
+	for _, row := range []struct {
+		name     string
+		change   func(r *record)
+		body     string
+		status   int
+		outdated []string
+	}{
+		{"its node asks", func(*record) {}, body, http.StatusNoContent, []string{"n1"}},
+		{"it is on record already", func(r *record) { r.v.Status.Outdated = []string{"n1"} }, body, http.StatusNoContent, []string{"n1"}},
+		{"the peer goes on record meanwhile", func(r *record) {
+			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion, v.Status.Outdated = "second", []string{"n2"} }
+		}, body, http.StatusConflict, []string{"n2"}},
+		{"another node asks", func(*record) {}, strings.Replace(body, `"n1"`, `"n3"`, 1), http.StatusConflict, nil},
+		{"no API", func(r *record) { r.readErr = kube.ErrUnavailable }, body, http.StatusServiceUnavailable, nil},
+		{"no JSON", func(*record) {}, "x", http.StatusBadRequest, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRecord()
+			row.change(r)
+			w := httptest.NewRecorder()
+			New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+				httptest.NewRequest(http.MethodPost, escache.PathOutdateSelf, strings.NewReader(row.body)))
+			if w.Code != row.status || !slices.Equal(r.v.Status.Outdated, row.outdated) {
+				t.Errorf("%d %s, outdated %v", w.Code, w.Body, r.v.Status.Outdated)
+			}
+		})
+	}
+}
