@@ -35,6 +35,9 @@ const answerLimit = 32 << 20
 // Its typed clients are not used: the types they register take more memory than the rest of the
 // process.
 type Client struct {
+	// ImagePrefix begins the names of images, before the names of their CacheVolumes.
+	ImagePrefix string
+
 	http *http.Client
 	base string
 }

@@ -109,6 +109,26 @@ func TestAVolumeIsFoundByItsImage(t *testing.T) {
 	}
 }
 
+// TestAVolumeIsFoundByOneReadWhateverThePrefix: the arbiter looks volumes up while I/O is frozen, all
+// volumes of a lost host at once. A list of all volumes for each would take too long.
+func TestAVolumeIsFoundByOneReadWhateverThePrefix(t *testing.T) {
+	s, c := start(t)
+	for prefix, image := range map[string]string{"cluster-a-": "cluster-a-pvc-1", "": "pvc-1", "x": "xpvc-1", "escache-": "escache-pvc-1"} {
+		c.ImagePrefix = prefix
+		s.asked = nil
+		s.answer = func(method, path string) (int, string) {
+			if method+" "+path == "GET /apis/escache.io/v1alpha1/cachevolumes/pvc-1" {
+				return http.StatusOK, volume("pvc-1", "p", image)
+			}
+			return http.StatusNotFound, "{}"
+		}
+		v, err := c.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: image})
+		if err != nil || v.Name != "pvc-1" || len(s.asked) != 1 {
+			t.Errorf("prefix %q: %v, %q", prefix, err, s.asked)
+		}
+	}
+}
+
 func TestChangesNameTheVersionTheyWereDecidedOn(t *testing.T) {
 	s, c := start(t)
 	s.answer = func(string, string) (int, string) { return http.StatusOK, volume("v", "p", "i") }
