@@ -23,6 +23,7 @@ import (
 // Options are the flags of csi-node; root documents each of them in its help.
 type Options struct {
 	NodeName        string
+	ImagePrefix     string
 	KubeletDir      string
 	CSISocket       string
 	RegistrationDir string
@@ -98,6 +99,7 @@ func root(version string) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.NodeName, "node-name", os.Getenv("NODE_NAME"), "Kubernetes name of this node (default: the environment's NODE_NAME)")
+	f.StringVar(&o.ImagePrefix, "image-prefix", "escache-", "prefix of the names of RBD images, the same as csi-controller's")
 	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's directory; must have the same path here as on the host")
 	f.StringVar(&o.CSISocket, "csi-socket", "", "socket to serve CSI on (default: KUBELET-DIR/plugins/"+v1alpha1.DriverName+"/csi.sock)")
 	f.StringVar(&o.RegistrationDir, "registration-dir", "",

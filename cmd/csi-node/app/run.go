@@ -175,7 +175,12 @@ func connect(o Options) (*kube.Client, error) {
 		return nil, fmt.Errorf("find the Kubernetes API: %w; outside of a pod, set --kubeconfig", err)
 	}
 	config.UserAgent = "csi-node/" + o.Version
-	return kube.New(config)
+	client, err := kube.New(config)
+	if err != nil {
+		return nil, err
+	}
+	client.ImagePrefix = o.ImagePrefix
+	return client, nil
 }
 
 // healthTime bounds one health check.

@@ -211,7 +211,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 	}
 	if why, ok := e.damaged.Load(r.Name()); ok && !r.Connected && s.Error == nil {
 		p := problem.Of(why.(error)) //nolint:forcetypeassert // only errors are stored
-		s.State, s.Error = escache.StateError, fault(p.Code, p.Detail)
+		s.State, s.Error, s.DirtyBytes = escache.StateError, fault(p.Code, p.Detail), nil
 	}
 	if failed, ok := e.faults.Load(r.Name()); ok && s.Error == nil {
 		s.State = escache.StateError

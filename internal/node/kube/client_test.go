@@ -75,6 +75,7 @@ func TestErrorsAreReported(t *testing.T) {
 
 func TestAVolumeIsFoundByItsImage(t *testing.T) {
 	s, c := start(t)
+	c.ImagePrefix = "escache-"
 	pages := map[string]string{
 		"GET /apis/escache.io/v1alpha1/cachevolumes?limit=250": `{"metadata":{"continue":"more"},"items":[` + volume("a", "p", "x") + `]}`,
 		"GET /apis/escache.io/v1alpha1/cachevolumes?continue=more&limit=250": `{"metadata":{},"items":[` +

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,15 +27,12 @@ func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume
 	return v, nil
 }
 
-// VolumeOf finds the CacheVolume of an image. An image usually has its CacheVolume's name behind a
-// prefix such as "escache-": then one or two small reads find it, which matters because I/O may be
-// frozen until VolumeOf returns. Otherwise it lists all CacheVolumes, page by page.
+// VolumeOf finds the CacheVolume of an image. An image has its CacheVolume's name behind ImagePrefix:
+// one small read finds it, which matters because I/O may be frozen until VolumeOf returns. An image
+// that was made under another prefix takes more reads, at worst a list of all CacheVolumes, page by
+// page.
 func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
-	names := []string{ref.Image}
-	if _, name, ok := strings.Cut(ref.Image, "-"); ok && name != "" {
-		names = []string{name, ref.Image}
-	}
-	for _, name := range names {
+	for _, name := range c.namesOf(ref.Image) {
 		v, err := c.Volume(ctx, name)
 		if err == nil && v.Spec.Pool == ref.Pool && v.Spec.Image == ref.Image {
 			return v, nil
@@ -71,6 +69,21 @@ func (c *Client) VolumeOf(ctx context.Context, ref escache.VolumeRef) (*v1alpha1
 		}
 		query.Set("continue", page.Metadata.Continue)
 	}
+}
+
+// namesOf returns the names that the CacheVolume of an image may have, the likeliest first.
+func (c *Client) namesOf(image string) []string {
+	var names []string
+	add := func(name string, ok bool) {
+		if ok && name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	add(strings.CutPrefix(image, c.ImagePrefix))
+	_, name, ok := strings.Cut(image, "-")
+	add(name, ok)
+	add(image, true)
+	return names
 }
 
 // PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has

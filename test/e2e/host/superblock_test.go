@@ -81,8 +81,9 @@ func damagedCopyCondemnsNobody(t *testing.T, lab *labtest.Lab) {
 	v.WaitForStatus(t, n2, "the link is back", time.Minute, func(s escache.VolumeStatus) bool {
 		return s.DiskState == escache.DiskUpToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == escache.DiskUpToDate
 	})
-	n2.Verify(t, v.Connect(t, n2).Device, acks)
-	// The good copy has written the superblock anew, here too.
+	device := v.Connect(t, n2).Device
+	n2.Verify(t, device, acks)
+	n2.Fill(t, device, 8*mib, mib) // with this the superblock is written anew, on both disks
 	v.WaitForStatus(t, n1, "the copy is in order again", time.Minute, func(s escache.VolumeStatus) bool {
 		return s.State == escache.StateStandby && s.Error == nil
 	})
