@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"testing"
@@ -24,30 +25,35 @@ func TestExpand(t *testing.T) {
 		change func(h *host, r *csi.NodeExpandVolumeRequest)
 		code   codes.Code
 		did    []string
+		size   int64 // 0: what is on record
 	}{
-		{"mounted", func(*host, *csi.NodeExpandVolumeRequest) {}, codes.OK, []string{"read", "status", "resize", "grow"}},
+		{"the device is larger than the record", func(h *host, _ *csi.NodeExpandVolumeRequest) {
+			h.escached.Change(refOf("v"), func(s *escache.VolumeStatus) { s.SizeBytes = 3 << 30 })
+		},
+			codes.OK, []string{"read", "status", "resize", "grow"}, 3 << 30},
+		{"mounted", func(*host, *csi.NodeExpandVolumeRequest) {}, codes.OK, []string{"read", "status", "resize", "grow"}, 0},
 		{"by the staging path", func(_ *host, r *csi.NodeExpandVolumeRequest) {
 			r.StagingTargetPath, r.VolumePath = r.GetVolumePath(), "/pod"
 		},
-			codes.OK, []string{"read", "status", "resize", "grow"}},
+			codes.OK, []string{"read", "status", "resize", "grow"}, 0},
 		{"block", func(h *host, r *csi.NodeExpandVolumeRequest) {
 			r.VolumeCapability = blockCapability()
 			h.take(r.GetVolumePath())
 		},
-			codes.OK, []string{"read", "status", "resize"}},
-		{"no path", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "" }, codes.InvalidArgument, nil},
-		{"unknown volume", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumeId = "other" }, codes.NotFound, []string{"read"}},
-		{"not there", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "/other" }, codes.NotFound, []string{"read", "status"}},
+			codes.OK, []string{"read", "status", "resize"}, 0},
+		{"no path", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "" }, codes.InvalidArgument, nil, 0},
+		{"unknown volume", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumeId = "other" }, codes.NotFound, []string{"read"}, 0},
+		{"not there", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.VolumePath = "/other" }, codes.NotFound, []string{"read", "status"}, 0},
 		{"another device there", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.table[0].Device = blockdev.Number{Major: 8} },
-			codes.NotFound, []string{"read", "status"}},
+			codes.NotFound, []string{"read", "status"}, 0},
 		{"not grown in Ceph yet", func(_ *host, r *csi.NodeExpandVolumeRequest) { r.CapacityRange.RequiredBytes = 3 << 30 },
-			codes.FailedPrecondition, []string{"read", "status"}},
+			codes.FailedPrecondition, []string{"read", "status"}, 0},
 		{"above the limit", func(_ *host, r *csi.NodeExpandVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{LimitBytes: 1 << 30}
 		},
-			codes.OutOfRange, []string{"read", "status"}},
+			codes.OutOfRange, []string{"read", "status"}, 0},
 		{"escached silent", func(h *host, _ *csi.NodeExpandVolumeRequest) { h.failures["resize"] = escacheclient.ErrUnreachable },
-			codes.Unavailable, []string{"read", "status", "resize"}},
+			codes.Unavailable, []string{"read", "status", "resize"}, 0},
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
@@ -59,7 +65,7 @@ func TestExpand(t *testing.T) {
 			if Code(err) != row.code || !slices.Equal(h.did, row.did) {
 				t.Fatalf("%v; did %q, want %s and %q", err, h.did, row.code, row.did)
 			}
-			if err == nil && answer.GetCapacityBytes() != 2<<30 {
+			if err == nil && answer.GetCapacityBytes() != cmp.Or(row.size, 2<<30) {
 				t.Errorf("%d bytes", answer.GetCapacityBytes())
 			}
 		})

@@ -275,6 +275,21 @@ func TestExpandGrowsRecordAndImage(t *testing.T) {
 	wants(t, err, codes.OutOfRange, "cannot shrink")
 }
 
+// TestExpandRecordsWhatTheImageHas: the image grew, csi-controller was killed before it recorded the
+// size, and then less was asked for; or an administrator has grown it.
+func TestExpandRecordsWhatTheImageHas(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	w.images.images[volumes.ImageOf(v)] = 3 * gib
+	out, err := w.service.ControllerExpandVolume(context.Background(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gib},
+	})
+	must(t, err)
+	if size := w.volume("pvc-1").Spec.SizeBytes; size != 3*gib || out.GetCapacityBytes() != size {
+		t.Errorf("the image has %d bytes, on record are %d, the answer is %d", int64(3*gib), size, out.GetCapacityBytes())
+	}
+}
+
 // taint marks a node as out of service, as an operator does.
 func (w *world) taint(name string) {
 	w.t.Helper()
