@@ -59,7 +59,9 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	if at == nil && !block || at != nil && at.Device != number {
 		return 0, fmt.Errorf("%w: volume %s is not at %s", ErrNotHere, v.Name, r.GetVolumePath())
 	}
-	required, limit, size := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes(), v.Spec.SizeBytes
+	// The device may be larger than the record: the image is, since an expansion that was cut off.
+	size := max(v.Spec.SizeBytes, status.SizeBytes)
+	required, limit := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes()
 	if size < required {
 		return 0, fmt.Errorf("%w: volume %s has %d bytes on record, %d are wanted; call ControllerExpandVolume first",
 			ErrRefused, v.Name, size, required)

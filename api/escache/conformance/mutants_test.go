@@ -23,7 +23,7 @@ var mutants = map[string][]string{
 		"every error is a 500",
 		"codes of its own",
 	},
-	"a replica is laid once":                        {"a replica is laid but once", "an image id is not filled in", "the list is empty"},
+	"a replica is laid once":                        {"a replica is laid but once", "an image id is not filled in", "the list is empty", "an older size is refused"},
 	"a replica with other parameters is refused":    {"parameters are not compared"},
 	"ports and minors belong to one volume":         {"a port is given twice", "a minor is given twice"},
 	"a cache larger than the free space is refused": {"space is not checked", "a refused replica stays"},

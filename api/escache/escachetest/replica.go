@@ -230,18 +230,8 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 		return err
 	}
 	defer end()
-	switch {
-	case h.w.breaks("a replica is laid but once"):
-		return fail(escache.CodeReplicaMismatch, "it is here already")
-	case h.w.breaks("parameters are not compared"):
-	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
-		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
-	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
-		req.SizeBytes < have.req.SizeBytes:
-		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
-	}
-	if req.Epoch != 0 && req.Epoch < have.epoch && !h.w.breaks("an old request is carried out") {
-		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", have.epoch)
+	if err := h.differs(have, req); err != nil {
+		return err
 	}
 	if !slices.Equal(have.req.Nodes, req.Nodes) {
 		if cmp.Or(have.disk, escache.DiskUpToDate) != escache.DiskUpToDate {
@@ -255,6 +245,24 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 	have.req.SizeBytes = max(have.req.SizeBytes, req.SizeBytes)
 	if !have.connected && !h.w.breaks("the epoch of a confirmation is forgotten") {
 		have.epoch = max(have.epoch, req.Epoch)
+	}
+	return nil
+}
+
+// differs returns why a request cannot be for the replica that is here.
+func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
+	switch {
+	case h.w.breaks("a replica is laid but once"):
+		return fail(escache.CodeReplicaMismatch, "it is here already")
+	case h.w.breaks("parameters are not compared"):
+	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
+		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
+	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
+		req.SizeBytes < have.req.SizeBytes && h.w.breaks("an older size is refused"):
+		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
+	}
+	if req.Epoch != 0 && req.Epoch < have.epoch && !h.w.breaks("an old request is carried out") {
+		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", have.epoch)
 	}
 	return nil
 }

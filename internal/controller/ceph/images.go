@@ -115,14 +115,14 @@ func (i *Images) ID(ctx context.Context, image volumes.ImageRef) (string, error)
 	return id, translate(ctx, err)
 }
 
-// Resize grows an image.
-func (i *Images) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) error {
+// Resize makes an image at least so large, and returns the size that it has then.
+func (i *Images) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = cluster.GrowImage(ctx, refOf(image), sizeBytes)
-	return translate(ctx, err)
+	size, err := cluster.GrowImage(ctx, refOf(image), sizeBytes)
+	return size, translate(ctx, err)
 }
 
 // Delete moves an image to the trash. If the image or its pool is gone, that is success.

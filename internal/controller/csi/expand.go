@@ -33,12 +33,13 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 	if want < size.Minimum {
 		want = size.Want
 	}
-	if err := s.Images.Resize(ctx, volumes.ImageOf(v), want); err != nil {
+	has, err := s.Images.Resize(ctx, volumes.ImageOf(v), want)
+	if err != nil {
 		return nil, fmt.Errorf("grow image %s: %w", volumes.ImageOf(v), err)
 	}
 	crashpoint.Reach("expand_volume/image_grown")
-	if v.Spec.SizeBytes < want {
-		v.Spec.SizeBytes = want
+	if v.Spec.SizeBytes < has {
+		v.Spec.SizeBytes = has
 		if err := s.Cached.Update(ctx, v); err != nil {
 			return nil, fmt.Errorf("record the new size of volume %s: %w", id, err)
 		}

@@ -248,13 +248,13 @@ func (f *fakeImages) ID(_ context.Context, image volumes.ImageRef) (string, erro
 	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail // the API takes letters and digits
 }
 
-func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) error {
+func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail == nil {
 		f.images[image] = max(f.images[image], sizeBytes)
 	}
-	return f.fail
+	return f.images[image], f.fail
 }
 
 func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {

@@ -35,9 +35,9 @@ func (g guardedImages) Create(ctx context.Context, spec volumes.ImageSpec) (bool
 	return g.Images.Create(ctx, spec)
 }
 
-func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) error {
+func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	if err := g.lease.Check(); err != nil {
-		return err
+		return 0, err
 	}
 	return g.Images.Resize(ctx, image, sizeBytes)
 }

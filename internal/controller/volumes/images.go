@@ -57,8 +57,8 @@ type Images interface {
 	Create(ctx context.Context, spec ImageSpec) (made bool, err error)
 	// ID returns Ceph's own id of the image.
 	ID(ctx context.Context, image ImageRef) (string, error)
-	// Resize grows the image. An image that has the size already is success.
-	Resize(ctx context.Context, image ImageRef, sizeBytes int64) error
+	// Resize makes the image at least so large, and returns the size that it has then.
+	Resize(ctx context.Context, image ImageRef, sizeBytes int64) (int64, error)
 	// Delete moves the image to the trash, which is emptied in the background. An image that is
 	// gone is success. An image that a client has open, or that has snapshots, is ErrRefused.
 	Delete(ctx context.Context, image ImageRef) error

@@ -124,8 +124,6 @@ func sameReplica(have, want volume.Volume) error {
 			have.ImageID, want.ImageID)
 	case have.CacheBytes != want.CacheBytes:
 		return mismatch("cacheBytes", have.CacheBytes, want.CacheBytes)
-	case have.SizeBytes > want.SizeBytes:
-		return mismatch("sizeBytes", have.SizeBytes, want.SizeBytes)
 	case have.Port != want.Port:
 		return mismatch("port", have.Port, want.Port)
 	case have.Minor != want.Minor:
@@ -224,7 +222,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
 // knows size and id of the image.
 func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) error {
 	next := have
-	next.SizeBytes = want.SizeBytes
+	next.SizeBytes = max(have.SizeBytes, want.SizeBytes) // the caller may not know yet that the image has grown
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
 	inUse, err := e.inUse(ctx, have)
 	if err != nil {
