@@ -177,7 +177,6 @@ func (s *worldStore) Remove(_ context.Context, name string) error {
 	}
 	s.free += s.lvs[name].Bytes
 	delete(s.lvs, name)
-	delete(s.md, name)
 	return nil
 }
 
