@@ -50,6 +50,12 @@ func (c *Control) CreateMetadata(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "create-md", "--force", name)
 }
 
+// WipeMetadata removes the metadata from the disk of a device that is down. DRBD then does not take
+// the disk for a replica any more.
+func (c *Control) WipeMetadata(ctx context.Context, name string) error {
+	return c.adm(ctx, name, "wipe-md", "--force", name)
+}
+
 // Up attaches the disk and starts connecting to the peer.
 func (c *Control) Up(ctx context.Context, name string) error { return c.adm(ctx, name, "up", name) }
 

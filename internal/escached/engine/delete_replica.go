@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -89,21 +90,39 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
+	e.wipe(ctx, v)
+	crashpoint.Reach("delete_replica/wiped")
 	if err := e.Resources.Forget(v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/resource_removed")
+	if err := e.FailedDisks.Drop(v.Name()); err != nil {
+		return err
+	}
 	if err := e.Store.Remove(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
-	if err := e.FailedDisks.Drop(v.Name()); err != nil {
-		return err
-	}
 	e.space.Changed(ctx, -v.CacheBytes)
 	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	e.damaged.Delete(v.Name())
 	return nil
+}
+
+// wipe makes the disk of a replica that is down look as if it was never used: whoever gets the same
+// place on the disk finds neither a cache nor a replica there. The data between stays. A disk that
+// takes no writes is no reason to keep the replica, so an error is only logged.
+func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
+	_, err := e.Resources.Write(e.Resource(v))
+	if err == nil {
+		err = e.Store.Activate(ctx, v.Name())
+	}
+	if err == nil {
+		err = errors.Join(e.Caches.Wipe(ctx, e.LocalDisk(v)), e.Replicator.WipeMetadata(ctx, v.Name()))
+	}
+	if err != nil {
+		e.log.Warn("a replica is removed, and its headers stay on the disk", "pool", v.Pool, "image", v.Image, "error", err)
+	}
 }

@@ -59,7 +59,7 @@ func TestAReplicaOnABrokenDiskCanBeRemoved(t *testing.T) {
 			return
 		}
 		switch step := w.steps[w.failAt-1]; step {
-		case "wipe-md", "wipe " + volume.NameOf(ref):
+		case "lvactivate", "wipe-md", "wipe " + volume.NameOf(ref):
 			if err != nil || len(w.left()) > 0 {
 				t.Errorf("%s failed: %v; left %v", step, err, w.left())
 			}

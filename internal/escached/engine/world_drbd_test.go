@@ -26,6 +26,17 @@ func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
 	return nil
 }
 
+func (d *worldDRBD) WipeMetadata(_ context.Context, name string) error {
+	if err := (*world)(d).step("wipe-md"); err != nil {
+		return err
+	}
+	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
+		d.t.Errorf("wipe-md on a device that is up")
+	}
+	delete(d.md, name)
+	return nil
+}
+
 func (d *worldDRBD) Up(_ context.Context, name string) error {
 	if err := (*world)(d).step("up"); err != nil {
 		return err

@@ -26,6 +26,7 @@ type (
 	// Replicator changes DRBD devices.
 	Replicator interface {
 		CreateMetadata(ctx context.Context, name string) error
+		WipeMetadata(ctx context.Context, name string) error
 		Up(ctx context.Context, name string) error
 		Adjust(ctx context.Context, name string) error
 		Down(ctx context.Context, name string) error
