@@ -112,3 +112,24 @@ func TestTheMarkGoesWhenTheCopyIsCurrentAgain(t *testing.T) {
 		}
 	}
 }
+
+// The handler's mark comes between the look at the disk and the removal of the old mark.
+func TestTheMarkOfADiskThatFailsAgainStays(t *testing.T) {
+	name := volume.NameOf(ref)
+	w := booted(t)
+	e := w.restarted()
+	if err := e.FailedDisks.Set(name, faileddisk.Recorded); err != nil {
+		t.Fatal(err)
+	}
+	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
+	looks := 0
+	w.drbdRead = func() {
+		if looks++; looks == 2 { // the first look decides whether there is anything to do
+			w.minors[100] = linked(drbd.Connected, drbd.Diskless)
+		}
+	}
+	e.outdated.CheckDisk(t.Context(), ref)
+	if got := e.FailedDisks.Get(name); looks < 2 || got != faileddisk.Failed {
+		t.Errorf("after %d looks the mark is %q", looks, got)
+	}
+}

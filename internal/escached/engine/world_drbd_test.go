@@ -12,6 +12,7 @@ import (
 type worldDRBD world
 
 func (d *worldDRBD) Read() (drbd.Table, error) {
+	defer func() { d.drbdRead() }()
 	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
 }
 

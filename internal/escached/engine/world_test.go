@@ -41,6 +41,8 @@ type world struct {
 	lostOnLeaving bool
 	// ioFailed is told when frozen I/O was made to fail.
 	ioFailed func()
+	// drbdRead is told when the state of the replicas was read.
+	drbdRead func()
 	// reports counts how often LVM was asked.
 	reports  int
 	groupID  string
@@ -73,7 +75,7 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
-		ioFailed: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
+		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
