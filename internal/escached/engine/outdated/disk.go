@@ -2,6 +2,7 @@ package outdated
 
 import (
 	"context"
+	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
@@ -52,7 +53,7 @@ func (m *Marker) checkDisk(ctx context.Context, v volume.Volume) error {
 		return err
 	case !st.Disk.Lost():
 		if mark != faileddisk.Sound && st.Connection == drbd.Connected && st.Disk == drbd.UpToDate && st.PeerDisk == drbd.UpToDate {
-			return m.FailedDisks.Drop(v.Name())
+			return m.dropMark(v)
 		}
 		return nil
 	case mark == faileddisk.Recorded || mark == faileddisk.Sound && !st.Linked():
@@ -70,4 +71,16 @@ func (m *Marker) checkDisk(ctx context.Context, v volume.Volume) error {
 		return report.ReportOrLeave(ctx, replica, m.Replicator.Leave)
 	}
 	return report.Report(ctx, replica)
+}
+
+// dropMark removes the mark of a disk that is current again. It looks once more afterwards: the disk
+// may have failed since it was looked at, and the handler's new mark is then the one that went.
+func (m *Marker) dropMark(v volume.Volume) error {
+	if err := m.FailedDisks.Drop(v.Name()); err != nil {
+		return err
+	}
+	if st, up, err := m.Replica(v.Minor); err != nil || up && st.Disk.Lost() {
+		return errors.Join(err, m.FailedDisks.Set(v.Name(), faileddisk.Failed))
+	}
+	return nil
 }
