@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -160,6 +161,21 @@ func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 	r = &impatient{}
 	if err := NewControl(r, files).Demote(t.Context(), "r"); err != nil || !reflect.DeepEqual(r.calls, []string{"secondary r", "secondary r"}) {
 		t.Fatalf("all others are repeated: %q, %v", r.calls, err)
+	}
+}
+
+// drbdadm knows --force for create-md. For wipe-md it refuses it and hands on to drbdmeta what stands
+// between two dashes and the command.
+func TestMetadataIsWipedWithoutAQuestion(t *testing.T) {
+	var got []string
+	run := command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
+		got = c.Args
+		return command.Result{}, nil
+	})
+	files := Files{Dir: t.TempDir()}
+	err := NewControl(run, files).WipeMetadata(t.Context(), "r")
+	if want := []string{"--config-file", files.configPath("r"), "--", "--force", "wipe-md", "r"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("drbdadm %q, %v", got, err)
 	}
 }
 
