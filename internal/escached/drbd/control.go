@@ -53,7 +53,7 @@ func (c *Control) CreateMetadata(ctx context.Context, name string) error {
 // WipeMetadata removes the metadata from the disk of a device that is down. DRBD then does not take
 // the disk for a replica any more.
 func (c *Control) WipeMetadata(ctx context.Context, name string) error {
-	return c.adm(ctx, name, "wipe-md", "--force", name)
+	return c.adm(ctx, name, "--", "--force", "wipe-md", name)
 }
 
 // Up attaches the disk and starts connecting to the peer.
