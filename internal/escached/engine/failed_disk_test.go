@@ -18,8 +18,9 @@ func TestAfterARebootACopyWhoseDiskHadFailedIsOutdatedUnlessItIsTheOnlyCurrentOn
 		outdated bool
 		mark     faileddisk.State
 	}{
-		"nobody is on record":  {func(w *world) { w.record.Outdated = nil }, true, faileddisk.Failed},
-		"it is on record":      {func(*world) {}, true, faileddisk.Failed},
+		// DRBD's metadata says it from then on, until a resync has ended.
+		"nobody is on record":  {func(w *world) { w.record.Outdated = nil }, true, faileddisk.Sound},
+		"it is on record":      {func(*world) {}, true, faileddisk.Sound},
 		"the only current one": {func(w *world) { w.record.Outdated = []string{"n2"} }, false, faileddisk.Sound},
 		"the arbiter is away":  {func(w *world) { w.recordErr = errors.New("connection refused") }, false, faileddisk.Failed},
 	} {
