@@ -116,3 +116,8 @@ func isPrimary(minor int) bool {
 	table, err := drbd.Proc{Path: "/proc/drbd"}.Read()
 	return err != nil || table.Devices[minor].Role == drbd.Primary
 }
+
+func isUpToDate(minor int) bool {
+	table, err := drbd.Proc{Path: "/proc/drbd"}.Read()
+	return err == nil && table.Devices[minor].Disk == drbd.UpToDate
+}

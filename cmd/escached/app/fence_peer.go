@@ -38,8 +38,9 @@ func fencePeer(ctx context.Context, f *flags) int {
 	store := lvm.New(cfg.VolumeGroup, command.NewExec())
 	resource := os.Getenv("DRBD_RESOURCE")
 	return fencepeer.Run(ctx, cfg, store, arbiter, resource, func(minor int) bool {
-		// A Primary that has lost its peer has written to its disk until now: the mark is an old one.
-		return faileddisk.In(cfg.StateDir).Get(resource) != faileddisk.Sound && !isPrimary(minor)
+		// A disk that is UpToDate without a link was so with it, since this host started: the copy was
+		// current after the mark was set.
+		return faileddisk.In(cfg.StateDir).Get(resource) != faileddisk.Sound && !isUpToDate(minor)
 	}, log)
 }
 

@@ -84,3 +84,14 @@ func (m *Marker) dropMark(v volume.Volume) error {
 	}
 	return nil
 }
+
+// handOver removes the mark of a failed disk once DRBD's own metadata says that the copy is outdated.
+// A resync removes that too, in the same moment in which the copy becomes current. While the replica
+// is linked DRBD may have ignored the command, so the mark stays.
+func (m *Marker) handOver(v volume.Volume) error {
+	st, up, err := m.Replica(v.Minor)
+	if err != nil || up && st.Disk != drbd.Outdated {
+		return err
+	}
+	return m.FailedDisks.Drop(v.Name())
+}

@@ -153,6 +153,11 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		m.setUnasked(v.Name(), true)
 		return err
 	}
+	if failed {
+		if err := m.handOver(v); err != nil {
+			return err
+		}
+	}
 	m.log.Warn("marked the replica outdated", "pool", v.Pool, "image", v.Image)
 	return nil
 }
