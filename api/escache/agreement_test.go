@@ -190,7 +190,7 @@ func populated() map[string]any {
 			Nodes: []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
 		"ConnectOptions":  options,
-		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options},
+		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Fenced: []string{"10.77.0.11:0/16"}},
 		"ConnectResponse": ConnectResponse{Device: "/dev/escache/rbd/csi-1", ImageID: "10d2", ClientAddress: "[fd00::1]:0/17"},
 		"FlushRequest":    FlushRequest{VolumeRef: ref, TimeoutSeconds: 60},
 		"FlushResponse":   FlushResponse{Clean: true, DirtyBytes: 1},

@@ -212,6 +212,9 @@ type ConnectRequest struct {
 	ImageID string         `json:"imageID,omitempty"`
 	Epoch   int64          `json:"epoch"`
 	Options ConnectOptions `json:"options"`
+	// Fenced lists Ceph clients that are on Ceph's blocklist, or are about to be. A device on the map
+	// of such a client is made anew on another map: on the old one every write-back would fail.
+	Fenced []string `json:"fenced,omitempty"`
 }
 
 // ConnectResponse is the answer to POST /v1/dev_connect.

@@ -50,6 +50,29 @@ func TestStageAsksTheRecordThenConnectsFormatsAndMounts(t *testing.T) {
 	}
 }
 
+// TestAFencedClientIsNotUsed: the node lost the volume by force, kept its device all the time, and
+// gets the volume again. What is written back over the old map fails.
+func TestAFencedClientIsNotUsed(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	stage := func() error {
+		_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability()))
+		return err
+	}
+	if err := stage(); err != nil {
+		t.Fatal(err)
+	}
+	old := h.status("v").ClientAddress
+	s := &h.volumes["v"].Status
+	s.Fenced, s.ClientAddress = []v1alpha1.FencedClient{{Node: "n1", Address: old, Epoch: s.Epoch}}, ""
+	if err := stage(); err != nil {
+		t.Fatal(err)
+	}
+	if now := h.status("v").ClientAddress; now == old || h.volumes["v"].Status.ClientAddress != now {
+		t.Errorf("the client is %s, on record is %s, and %s is fenced", now, h.volumes["v"].Status.ClientAddress, old)
+	}
+}
+
 func TestStageOfABlockVolumeOnlyConnects(t *testing.T) {
 	h := newHost()
 	h.attached("v")
