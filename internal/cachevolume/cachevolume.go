@@ -24,6 +24,9 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 			MaxDirtyAgeSeconds: int(o.MaxDirtyAgeSeconds),
 		},
 	}
+	for _, client := range v.Status.Fenced {
+		request.Fenced = append(request.Fenced, client.Address)
+	}
 	if v.Status.Authority != v1alpha1.AuthorityCache {
 		// The record says that all data is in Ceph. Nothing may become dirty until it says
 		// otherwise.

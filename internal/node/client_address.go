@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -15,6 +17,10 @@ import (
 // and it reads the record again. It returns the CacheVolume as written; with an error, as last
 // read.
 func (s *Service) recordClientAddress(ctx context.Context, v *v1alpha1.CacheVolume, address string) (*v1alpha1.CacheVolume, error) {
+	if slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address }) {
+		return v, fmt.Errorf("%w: escached has connected volume %s with Ceph client %s, which is fenced; reboot this node",
+			ErrRefused, v.Name, address)
+	}
 	if address == "" || address == v.Status.ClientAddress {
 		return v, nil // an implementation of escached that does not report it, or it is on record already
 	}

@@ -13,6 +13,36 @@ func connectChecks() []Check {
 		{"another image is refused", otherImage, beside},
 		{"connect without a replica or an image is refused", nothingToConnect, beside},
 		{"an image that another client holds is refused", imageInUse, beside},
+		{"a device on a fenced client's map is made anew", fencedMap, beside},
+	}
+}
+
+// fencedMap: the host lost the volume by force, kept the device, and has the volume again.
+func fencedMap(s *suite) {
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	fenced := s.first.status(v.VolumeRef).ClientAddress
+	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch, Fenced: []string{"10.99.0.1:0/1"}}
+	connect := func() string {
+		var connected escache.ConnectResponse
+		decode(s, s.first.post(escache.PathDevConnect, request), &connected)
+		return connected.ClientAddress
+	}
+	if client := connect(); client != fenced {
+		s.Errorf("the client became %s, it was %s, which is not fenced", client, fenced)
+	}
+	request.Fenced = append(request.Fenced, fenced)
+	made := connect()
+	status := s.first.status(v.VolumeRef)
+	if made == fenced || status.ClientAddress != made || status.State != escache.StateConnected {
+		s.Errorf("the client is %s, %s is fenced, and the status %+v", made, fenced, shown(status))
+	}
+	if dirty := v.dirty(s.first); dirty == 0 {
+		s.Errorf("nothing is dirty any more")
+	}
+	v.holds(s.first, 0, data)
+	if again := connect(); again != made {
+		s.Errorf("a repeat made the client %s of %s", again, made)
 	}
 }
 

@@ -61,6 +61,9 @@ var mutants = map[string][]string{
 		"mode does nothing",
 	},
 	"connect may begin in writethrough": {"options are ignored"},
+	"a device on a fenced client's map is made anew": {
+		"a fenced client's map is handed out", "what was dirty is gone with a fenced client's map", "every map is taken for fenced",
+	},
 	"hold suspends I/O with a clean cache until release": {
 		"hold lets writes through",
 		"hold does not clean",

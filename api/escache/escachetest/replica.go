@@ -359,6 +359,17 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 	}
 	h.w.clients++
 	client := fmt.Sprintf("%s:0/%d", h.address, h.w.clients)
+	if fenced := slices.Contains(req.Fenced, r.client) || h.w.breaks("every map is taken for fenced"); r.connected && fenced {
+		if r.open > 0 {
+			return nil, fail(escache.CodeDeviceOpen, "its client is fenced; close it first")
+		}
+		if !h.w.breaks("a fenced client's map is handed out") {
+			h.disconnect(req.VolumeRef, r)
+		}
+		if h.w.breaks("what was dirty is gone with a fenced client's map") {
+			h.w.caches[req.VolumeRef].empty()
+		}
+	}
 	if r.connected {
 		if h.w.breaks("a repeated connect is refused") {
 			return nil, fail(escache.CodeConnected, "it is connected already")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -53,7 +54,13 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	case err != nil:
 		return none, err
 	case connected:
-		return e.reconnect(ctx, v, dev, req.Epoch)
+		fenced, err := e.dropFenced(ctx, v, dev, req.Fenced)
+		if err != nil {
+			return none, err
+		}
+		if !fenced {
+			return e.reconnect(ctx, v, dev, req.Epoch)
+		}
 	}
 	resp, err := e.connect(ctx, v, req)
 	if err != nil {
@@ -83,6 +90,25 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume.Volume, refusa
 	next := now
 	next.Epoch = before.Epoch
 	return e.Retag(ctx, now, next)
+}
+
+// dropFenced removes a device whose map's client is fenced, and reports whether it was such a one.
+// What is dirty stays on the disk. Over that map nothing could be written back.
+func (e *Engine) dropFenced(ctx context.Context, v volume.Volume, dev cache.State, fenced []string) (bool, error) {
+	image, ok, err := e.imageOf(v, dev)
+	if err != nil || !ok || !slices.Contains(fenced, image.ClientAddress) {
+		return false, err
+	}
+	if dev.Open > 0 {
+		return false, v.Fail(escache.CodeDeviceOpen, "its Ceph client %s is fenced and the device is open; unmount it, then connect again",
+			image.ClientAddress)
+	}
+	if err := e.NotFrozen(ctx, v); err != nil {
+		return false, err
+	}
+	e.log.Warn("the device is made anew: its Ceph client is fenced", "pool", v.Pool, "image", v.Image, "client", image.ClientAddress)
+	crashpoint.Reach("dev_connect/fenced")
+	return true, e.UnmapAndDemote(ctx, v)
 }
 
 // reconnect answers for a volume that is already connected here, and stores the newer epoch.
