@@ -111,6 +111,29 @@ func TestADetachAsksAnEarlierHolderThatWasFenced(t *testing.T) {
 	})
 }
 
+// TestAnEntryThatWasThereBeforeStays: an operator or krbd put the client on the blocklist, for longer
+// than the driver needs it there.
+func TestAnEntryThatWasThereBeforeStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		until time.Time
+		stays bool
+	}{
+		"and lasts":    {time.Now().Add(time.Hour), true},
+		"and is ended": {time.Now().Add(-time.Minute), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.images.blocked = map[string]time.Time{oldClient: tc.until}
+			v, dead, _ := w.fenced("pvc-1")
+			w.host(dead).Release(ref(v))
+			left := w.lift("pvc-1")
+			if slices.Contains(left, oldClient) != tc.stays || len(w.volume("pvc-1").Status.Fenced) > 0 {
+				t.Errorf("on the blocklist are %v, on record %+v", left, w.volume("pvc-1").Status.Fenced)
+			}
+		})
+	}
+}
+
 func TestAClientOfNobodyKnownStaysFenced(t *testing.T) {
 	w := newWorld(t)
 	v, dead, _ := w.fenced("pvc-1")

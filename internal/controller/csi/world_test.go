@@ -179,6 +179,8 @@ type fakeImages struct {
 	images map[volumes.ImageRef]int64
 	open   map[volumes.ImageRef][]string
 	fenced []string
+	// blocked are entries of the blocklist that others have made, with their ends.
+	blocked map[string]time.Time
 	fail   error // what every call answers
 	made   int
 	taken  map[volumes.SnapshotRef]int // how often
