@@ -284,7 +284,11 @@ type FencedClient struct {
 	Node string `json:"node"`
 	// HostID identifies the machine, as in status.hosts. Only that machine can prove that the map is
 	// gone. Empty if it was not on record.
-	HostID  string      `json:"hostID,omitempty"`
+	HostID string `json:"hostID,omitempty"`
+	// EarlierUntil is the end of an entry that the blocklist had of this client before it was fenced.
+	// That entry is somebody else's: it is not removed before its end.
+	EarlierUntil *metav1.Time `json:"earlierUntil,omitempty"`
+
 	Address string      `json:"address"`
 	Epoch   int64       `json:"epoch"`
 	Time    metav1.Time `json:"time"`

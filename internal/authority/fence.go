@@ -98,6 +98,12 @@ func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 	return late
 }
 
+// Foreign reports whether the client's entry on the blocklist is somebody else's: it was there before
+// the fence, and its own end has not come. Such an entry is not the driver's to remove.
+func Foreign(client v1alpha1.FencedClient, now time.Time) bool {
+	return client.EarlierUntil != nil && now.Before(client.EarlierUntil.Time)
+}
+
 // connectTime is longer than a dev_connect can take. Within it a host may have mapped the image
 // already and not report a device yet.
 const connectTime = 5 * time.Minute

@@ -201,6 +201,20 @@ func (i *Images) Clients(ctx context.Context, image volumes.ImageRef) ([]string,
 	return slices.Compact(out), nil
 }
 
+// Blocklist returns the clients on the blocklist, with the ends of their entries.
+func (i *Images) Blocklist(ctx context.Context, clusterID string) (map[string]time.Time, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := cluster.Blocklist(ctx)
+	out := map[string]time.Time{}
+	for _, e := range entries {
+		out[e.Address] = e.Until
+	}
+	return out, translate(ctx, err)
+}
+
 // Fence puts a client on the blocklist.
 func (i *Images) Fence(ctx context.Context, clusterID, address string, duration time.Duration) error {
 	cluster, err := i.cluster(clusterID)

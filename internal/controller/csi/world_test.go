@@ -181,11 +181,11 @@ type fakeImages struct {
 	fenced []string
 	// blocked are entries of the blocklist that others have made, with their ends.
 	blocked map[string]time.Time
-	fail   error // what every call answers
-	made   int
-	taken  map[volumes.SnapshotRef]int // how often
-	clones map[volumes.ImageRef]string // of which snapshot
-	taking func(volumes.SnapshotRef)   // while a snapshot is taken
+	fail    error // what every call answers
+	made    int
+	taken   map[volumes.SnapshotRef]int // how often
+	clones  map[volumes.ImageRef]string // of which snapshot
+	taking  func(volumes.SnapshotRef)   // while a snapshot is taken
 }
 
 func newFakeImages() *fakeImages {
@@ -276,6 +276,12 @@ func (f *fakeImages) Clients(_ context.Context, image volumes.ImageRef) ([]strin
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.open[image], f.fail
+}
+
+func (f *fakeImages) Blocklist(context.Context, string) (map[string]time.Time, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.blocked, f.fail
 }
 
 func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration) error {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -29,10 +31,15 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 				known = append(known, earlier.Address)
 			}
 		}
+		blocked, err := s.Images.Blocklist(ctx, v.Spec.ClusterID)
+		if err != nil {
+			return fmt.Errorf("read the blocklist: %w", err)
+		}
 		for _, address := range addresses {
 			owner := authority.ClientOf(node, address, known...)
 			v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-				Node: owner, HostID: v.Status.HostID(owner), Address: address, Epoch: v.Status.Epoch, Time: s.now(),
+				Node: owner, HostID: v.Status.HostID(owner), EarlierUntil: earlier(blocked, address),
+				Address: address, Epoch: v.Status.Epoch, Time: s.now(),
 			})
 		}
 		if err := s.UpdateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
@@ -52,6 +59,15 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 		crashpoint.Reach("unpublish/fenced")
 	}
 	return nil
+}
+
+// earlier returns the end of the entry that a client has already, or nil.
+func earlier(blocked map[string]time.Time, address string) *metav1.Time {
+	until, ok := blocked[address]
+	if !ok {
+		return nil
+	}
+	return &metav1.Time{Time: until}
 }
 
 // FenceAgain is for a volume that was taken from its last holder by force. A dev_connect that was
@@ -101,7 +117,12 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 // more: perhaps an earlier call only recorded it.
 func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v1alpha1.FencedClient) error {
 	before := len(v.Status.Fenced)
+	blocked, err := s.Images.Blocklist(ctx, v.Spec.ClusterID)
+	if err != nil {
+		return fmt.Errorf("read the blocklist: %w", err)
+	}
 	for _, client := range late {
+		client.EarlierUntil = earlier(blocked, client.Address)
 		known := slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == client.Address })
 		if client.Time = s.now(); !known {
 			v.Status.Fenced = append(v.Status.Fenced, client)

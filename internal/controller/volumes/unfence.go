@@ -65,13 +65,18 @@ func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 
 // unfence removes each entry from the blocklist before it removes it from the record. An entry that
 // is on record can be removed again; one that is not on record would stay on the blocklist for
-// years.
+// years. Entries of others are only forgotten.
 func (s *Steps) unfence(ctx context.Context, v *v1alpha1.CacheVolume, gone map[string]bool) error {
 	var failures []error
 	before := len(v.Status.Fenced)
 	v.Status.Fenced = slices.DeleteFunc(v.Status.Fenced, func(client v1alpha1.FencedClient) bool {
 		if !gone[client.Address] {
 			return false
+		}
+		if authority.Foreign(client, s.Now()) {
+			s.Log.InfoContext(ctx, "fence forgotten", "volume", v.Name, "node", client.Node, "client", client.Address,
+				"reason", "its map is gone, and the client was on the blocklist before it was fenced", "until", client.EarlierUntil.Time)
+			return true
 		}
 		err := s.Images.Unfence(ctx, v.Spec.ClusterID, client.Address)
 		if err != nil {
