@@ -221,6 +221,31 @@ func TestTheLastClaimThatEndsRestoresWriteBack(t *testing.T) {
 	}
 }
 
+// TestAFlushKeepsNoDrainOut: a flush of what is written to all the time runs again as soon as it has
+// ended. A drain that always asks in these moments would never find the volume free.
+func TestAFlushKeepsNoDrainOut(t *testing.T) {
+	w := newWorld(t)
+	w.attach("a", "n1", mib)
+	w.load("n1", "a", escachetest.Traffic{Refuse: escache.CodeBusy})
+	if _, err := w.r.Drain.Turn(t.Context(), "a", "another"); err == nil {
+		t.Fatal("turned although the volume is busy")
+	}
+	w.load("n1", "a", escachetest.Traffic{})
+	w.flush(v1alpha1.CacheFlushSpec{Volume: "a"})
+	f := w.pass()
+	if v := of(t, f, "a"); *w.on("n1", "a").DirtyBytes != mib || v.Phase != v1alpha1.FlushRunning || !strings.Contains(v.Message, "another") {
+		t.Errorf("it was flushed although another waits to drain it: %+v", v)
+	}
+	if _, err := w.r.Drain.Turn(t.Context(), "a", "another"); err != nil {
+		t.Fatal(err)
+	}
+	w.fleet.Hosts["n1"].Write(cachevolume.Ref(w.volume("a")), 0)
+	if _, _, err := w.r.Drain.Settle(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	w.until(v1alpha1.FlushComplete)
+}
+
 func TestVolumeTurnedBackBehindOurBackIsDirtyAgain(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", mib)
