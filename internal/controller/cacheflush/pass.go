@@ -155,6 +155,10 @@ func (r *Reconciler) step(
 		}
 	} else if authority.InCeph(v) {
 		return done(now, "")
+	} else if drainers := authority.Claims(v); len(drainers) > 0 {
+		// They cannot turn the volume to write-through while it is being flushed.
+		now.Phase, now.Message = v1alpha1.FlushRunning, "it is drained for "+strings.Join(drainers, " and ")+", which writes it back too"
+		return now
 	}
 	flushed, err := r.Hosts.Flush(ctx, at, cachevolume.Ref(v), longest)
 	if err != nil {
