@@ -141,12 +141,18 @@ func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
 		return fmt.Errorf("look for snapshots of volume %s: %w", volume, err)
 	}
-	if len(all.Items) == 0 {
-		return nil
-	}
 	var names []string
 	for i := range all.Items {
-		names = append(names, all.Items[i].Name)
+		// The cache may not know yet that a snapshot is gone.
+		switch _, err := s.snapshot(ctx, all.Items[i].Name); {
+		case err == nil:
+			names = append(names, all.Items[i].Name)
+		case !errors.Is(err, volumes.ErrNotFound):
+			return err
+		}
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	return fmt.Errorf("volume %s has snapshots in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
 		volume, strings.Join(names, ", "), volumes.ErrRefused)
