@@ -1,5 +1,7 @@
 package model
 
+import "github.com/escache/escache-csi/internal/authority"
+
 // Steps of the controller's operations.
 const (
 	publishAttach uint8 = iota
@@ -99,7 +101,7 @@ func (m *Model) mayUnfence(s *state, c uint8) bool {
 			if at := &s.host[h]; at.stage >= stageMapped && at.client == c {
 				return false // this dev_connect ends within the time that an entry stays in any case
 			}
-			of = s.report(uint8(h))
+			of = m.report(s, uint8(h))
 		}
 		return m.real.gone(s.rec, h, c, of)
 	}
@@ -117,7 +119,7 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !m.on(AuthorityReadByAttach) {
 		seen.inCache = false
 	}
-	plan, ok := m.real.attach(seen, h)
+	plan, ok := m.planned(n, seen, h)
 	if !ok || len(plan.FlushFirst) > 0 || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
 		return false
 	}
@@ -139,8 +141,25 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	return true
 }
 
+// planned is the attachment that the record allows, and the hosts have not objected to.
+func (m *Model) planned(s *state, rec record, h uint8) (authority.Attachment, bool) {
+	plan, ok := m.real.attach(rec, h)
+	if !ok || plan.Held || len(plan.FlushFirst) > 0 || !m.on(OwnCopyConfirmed) {
+		return plan, ok
+	}
+	return m.real.confirm(rec, h, plan, m.reports(s))
+}
+
+func (m *Model) reports(s *state) [hosts]report {
+	var seen [hosts]report
+	for h := range uint8(hosts) {
+		seen[h] = m.report(s, h)
+	}
+	return seen
+}
+
 func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
-	plan, ok := m.real.detach(n.rec, h, n.report(h), dead)
+	plan, ok := m.real.detach(n.rec, h, m.report(n, h), dead)
 	if !ok || plan.Gone {
 		return false
 	}
@@ -159,9 +178,8 @@ func (m *Model) beginSettle(n *state) bool {
 	if !n.rec.inCache || n.rec.attached != nobody {
 		return false
 	}
-	var seen [hosts]report
+	seen := m.reports(n)
 	for h := range uint8(hosts) {
-		seen[h] = n.report(h)
 		if !m.on(SettledAsksEveryReplica) && seen[h].silent {
 			seen[h] = report{} // taken for a standby
 		}
@@ -263,7 +281,7 @@ func (m *Model) advance(s *state) bool {
 		return m.swap(s, func(r *record) { r.replicas = s.ctl.move })
 	case publishLay:
 		c.pc = publishAuthority
-		return s.layAll()
+		return m.layAll(s)
 	case publishAuthority:
 		return m.publish(s)
 	default:
@@ -271,18 +289,31 @@ func (m *Model) advance(s *state) bool {
 	}
 }
 
-func (s *state) layAll() bool {
+func (m *Model) layAll(s *state) bool {
 	ok := true
 	s.rec.replicas.each(func(h uint8) {
 		var peer uint8
 		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
-		if s.reaches(h) {
+		switch {
+		case s.reaches(h) && m.mayLay(s, h):
 			ok = s.lay(h, peer) && ok
-		} else if !s.ctl.over || h == s.ctl.node {
+		case !s.ctl.over || h == s.ctl.node:
 			ok = false
 		}
 	})
 	return ok
+}
+
+// mayLay: a take-over does not lay the copy that it is to read from. A partner's that is missing is on
+// record as outdated before it is laid.
+func (m *Model) mayLay(s *state, h uint8) bool {
+	if !s.ctl.over || s.host[h].laid {
+		return true
+	}
+	if h == s.ctl.node {
+		return !m.on(OwnCopyConfirmed)
+	}
+	return s.rec.outdated.has(h) || m.swap(s, func(r *record) { r.outdated = r.outdated.with(h) })
 }
 
 func (m *Model) publish(s *state) bool {

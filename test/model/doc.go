@@ -28,7 +28,10 @@
 //
 // # What is left out
 //
-//   - Loss of disks.
+//   - A disk that fails under a running host. A host that comes back with an empty disk is modelled, as
+//     are an escached that has not recovered yet, and another host at a host's address.
+//   - A record that is set back, and replicas on machines of the same name.
+//   - Entries of the blocklist that were there before a fence.
 //   - Orders by operators (discarding).
 //   - Draining an attached volume.
 //   - What dm-writecache writes back between its assembly and the record of its client.

@@ -6,7 +6,7 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 	if s.rec.attached != nobody && !s.rec.flush {
 		return
 	}
-	plan, ok := m.real.attach(s.rec, h)
+	plan, ok := m.planned(s, s.rec, h)
 	if !ok || len(plan.FlushFirst) == 0 {
 		return
 	}
@@ -18,10 +18,7 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 		})
 		return
 	}
-	var seen [hosts]report
-	for i := range uint8(hosts) {
-		seen[i] = s.report(i)
-	}
+	seen := m.reports(s)
 	if s.rec.epoch >= m.Bounds.Epochs {
 		return
 	}
@@ -113,7 +110,7 @@ func (m *Model) endFlush(s *state, dead bool) bool {
 		s.ctl = controller{}
 		return true // overtaken
 	}
-	plan, ok := m.real.endFlush(s.rec, s.ctl.flushed, s.report(h), dead)
+	plan, ok := m.real.endFlush(s.rec, s.ctl.flushed, m.report(s, h), dead)
 	if !ok || plan.Gone {
 		s.ctl = controller{}
 		return !dead

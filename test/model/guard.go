@@ -24,6 +24,9 @@ const (
 	OldReplicasDropped
 	CompareAndSwap
 	NoForce
+	SilentBeforeRecovery
+	OnlyTheHostItself
+	OwnCopyConfirmed
 	guardsEnd
 )
 
@@ -51,6 +54,9 @@ var Precautions = map[Guard]string{
 	OldReplicasDropped:            "old replicas are dropped before a volume is laid anew",
 	CompareAndSwap:                "the record is written only as it was read",
 	NoForce:                       "a promotion is never forced",
+	SilentBeforeRecovery:          "what escached says before it has recovered is not believed",
+	OnlyTheHostItself:             "what another machine says in a host's place is not believed",
+	OwnCopyConfirmed:              "a take-over lays no replica in place of the copy that it is to read from",
 }
 
 // Reasons why a promise is broken, by number.

@@ -13,6 +13,13 @@ func (s *state) powerOff(h uint8) {
 	n.client = 0
 	n.stage, n.epoch, n.writes = stageIdle, 0, false
 	n.restore, n.unread = restoreIdle, false
+	n.early = false
+}
+
+// replaceDisk puts an empty disk into a host that has no power.
+func (s *state) replaceDisk(h uint8) {
+	s.host[h].forgetReplica()
+	s.lost = s.lost || !s.survives()
 }
 
 func (n *host) stopDevice() {
@@ -172,12 +179,16 @@ func (s *state) drop(h uint8) bool {
 	if n.peer != nobody {
 		s.disconnect(pair(h, n.peer))
 	}
-	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
-	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing = false, false, false, false
+	n.forgetReplica()
 	if !s.survives() {
 		s.breaks(4, whyDropped)
 	}
 	return true
+}
+
+func (n *host) forgetReplica() {
+	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
+	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing = false, false, false, false
 }
 
 // lay makes a replica where none is.
@@ -191,9 +202,9 @@ func (s *state) lay(h, peer uint8) bool {
 	return true
 }
 
-// survives reports whether what was acknowledged can still be had.
+// survives reports whether what was acknowledged can still be had, unless a disk is gone with it.
 func (s *state) survives() bool {
-	if s.ceph.value >= s.acked {
+	if s.lost || s.ceph.value >= s.acked {
 		return true
 	}
 	for i := range s.host {

@@ -73,6 +73,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{SettledAsksEveryReplica, 4},
 		{StopOnlyClean, 4},
 		{CompareAndSwap, 4},
+		{SilentBeforeRecovery, 1},
+		{OnlyTheHostItself, 4},
+		{OwnCopyConfirmed, 4},
 	}
 	var tested Guard
 	for _, tc := range cases {

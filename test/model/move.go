@@ -13,6 +13,11 @@ const (
 	cutControl
 	healControl
 	cutStorage
+	takeAddress
+	returnAddress
+	restartEscached
+	recoverEscached
+	replaceDisk
 	healStorage
 	expire
 	controllerDies
@@ -66,6 +71,11 @@ var texts = map[kind]string{
 	healControl:       "%s reaches the control plane again",
 	cutStorage:        "%s is cut off from Ceph",
 	healStorage:       "%s reaches Ceph again",
+	takeAddress:       "at the address of %s the controller gets its peer's escached",
+	returnAddress:     "at the address of %s the controller gets its own escached again",
+	restartEscached:   "escached on %s is started again, and does not know yet what is here",
+	recoverEscached:   "escached on %s has recovered",
+	replaceDisk:       "%s gets an empty disk",
 	expire:            "the blocklist entry of client %d ends by itself",
 	controllerDies:    "the controller dies",
 	connect:           "the replicas on %s connect",
@@ -236,7 +246,11 @@ func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
 		try(powerOff, h, true, func(n *state) { n.powerOff(h) })
 	case !at.up:
 		try(powerOn, h, false, func(n *state) { n.host[h].up = true })
+		if at.laid {
+			try(replaceDisk, h, false, func(n *state) { n.replaceDisk(h) })
+		}
 	}
+	answerTrouble(h, at, try)
 	if at.up && at.control && at.given != 0 {
 		try(cutControl, h, true, func(n *state) { n.host[h].control = false })
 	} else if !at.control {
@@ -246,6 +260,20 @@ func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
 		try(cutStorage, h, true, func(n *state) { n.host[h].storage = false })
 	} else if !at.storage {
 		try(healStorage, h, false, func(n *state) { n.host[h].storage = true })
+	}
+}
+
+// answerTrouble is what happens to the answers that the controller gets for one host.
+func answerTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
+	if at.up && at.laid && !at.early {
+		try(restartEscached, h, true, func(n *state) { n.host[h].early = true })
+	} else if at.early {
+		try(recoverEscached, h, false, func(n *state) { n.host[h].early = false })
+	}
+	if at.laid && !at.elsewhere {
+		try(takeAddress, h, true, func(n *state) { n.host[h].elsewhere = true })
+	} else if at.elsewhere {
+		try(returnAddress, h, false, func(n *state) { n.host[h].elsewhere = false })
 	}
 }
 

@@ -9,6 +9,9 @@ func (m *Model) node(s *state, h uint8, out emit) {
 			out(move{k, h}, &n)
 		}
 	}
+	if at.early {
+		return // csi-node waits for escached
+	}
 	m.stage(s, h, try)
 	if at.device && !at.unused && at.primary && !at.frozen && at.pending == 0 && at.back == 0 {
 		try(unstage, func(n *state) bool {

@@ -16,6 +16,7 @@ import (
 // rules calls the functions that decide in production. They are pure, so an answer is remembered.
 type rules struct {
 	attaches map[attachQuestion]attachAnswer
+	confirms map[confirmQuestion]attachAnswer
 	detaches map[detachQuestion]detachAnswer
 	settled  map[settledQuestion]bool
 	staged   map[stageQuestion]bool
@@ -25,8 +26,9 @@ type rules struct {
 
 func newRules() rules {
 	return rules{
-		attaches: map[attachQuestion]attachAnswer{}, detaches: map[detachQuestion]detachAnswer{},
-		settled: map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
+		attaches: map[attachQuestion]attachAnswer{}, confirms: map[confirmQuestion]attachAnswer{},
+		detaches: map[detachQuestion]detachAnswer{},
+		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{},
 	}
 }
@@ -35,6 +37,11 @@ type (
 	attachQuestion struct {
 		rec  record
 		node uint8
+	}
+	confirmQuestion struct {
+		rec  record
+		node uint8
+		seen [hosts]report
 	}
 	attachAnswer struct {
 		plan authority.Attachment
@@ -76,11 +83,24 @@ type (
 type report struct {
 	silent, absent, device, primary, current, dirty bool
 	client, epoch                                   uint8
+	// other: it is the peer that answers, and says so.
+	other bool
 }
 
-func (s *state) report(h uint8) report {
+// report is what the controller gets when it asks for a host.
+func (m *Model) report(s *state, h uint8) report {
 	n := &s.host[h]
-	if !s.reaches(h) {
+	switch {
+	case n.elsewhere:
+		of := report{silent: true}
+		if n.peer != nobody && !s.host[n.peer].elsewhere {
+			of = m.report(s, n.peer)
+		}
+		of.other = m.on(OnlyTheHostItself)
+		return of
+	case n.early && n.up && n.control && !m.on(SilentBeforeRecovery):
+		return report{} // taken for a standby
+	case !s.reaches(h):
 		return report{silent: true}
 	}
 	return report{
@@ -102,6 +122,9 @@ func (r report) real() (escache.VolumeStatus, error) {
 		s.State, s.Device = escache.StateConnected, "/dev/escache/p/i"
 	case r.absent:
 		s.State = escache.StateAbsent
+	}
+	if r.other {
+		s.Node = "the peer"
 	}
 	if r.primary {
 		s.Role = escache.RolePrimary
@@ -174,6 +197,21 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 		plan, err := authority.Attach(rec.volume(), names[:], names[node])
 		a = attachAnswer{plan, err == nil}
 		r.attaches[q] = a
+	}
+	return a.plan, a.ok
+}
+
+// confirm asks whether a planned attachment may begin after what the hosts have said.
+func (r *rules) confirm(rec record, node uint8, plan authority.Attachment, seen [hosts]report) (authority.Attachment, bool) {
+	q := confirmQuestion{rec, node, seen}
+	a, known := r.confirms[q]
+	if !known {
+		v := rec.volume()
+		reports := map[string]authority.Report{names[node]: seen[node].heard(v, names[node])}
+		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+		plan, err := authority.Confirmed(v, names[node], plan, reports)
+		a = attachAnswer{plan, err == nil}
+		r.confirms[q] = a
 	}
 	return a.plan, a.ok
 }

@@ -47,6 +47,8 @@ type ceph struct {
 // host is one machine.
 type host struct {
 	up, control, storage bool // has power, reaches the control plane, reaches Ceph
+	early                bool // escached was started again and does not know yet what is here
+	elsewhere            bool // at its address the controller gets the peer's escached
 
 	// On its disk.
 	laid         bool
@@ -136,6 +138,7 @@ type state struct {
 	split set // pairs that DRBD keeps apart: both went on alone
 
 	acked  uint8 // newest write that was acknowledged
+	lost   bool  // a disk was replaced that had the only copy of it
 	last   uint8 // newest write that was begun
 	faults uint8 // so many have happened
 	broken uint8 // the promise that is broken; 0: none
@@ -205,8 +208,11 @@ func (s *state) connected(h uint8) bool {
 	return n.laid && n.peer != nobody && s.conn.has(pair(h, n.peer))
 }
 
-// reaches reports whether the controller reaches a host's escached.
-func (s *state) reaches(h uint8) bool { return s.host[h].up && s.host[h].control }
+// reaches reports whether a host's escached carries out what the controller asks of it.
+func (s *state) reaches(h uint8) bool {
+	n := &s.host[h]
+	return n.up && n.control && !n.early && !n.elsewhere
+}
 
 func (s *state) breaks(promise, why uint8) {
 	if s.broken == 0 {
