@@ -40,6 +40,11 @@
 //
 // # How the answers are used
 //
+// What a host says is a [Report]. Only [Heard] makes one, and it believes an answer only if it is that
+// of the machine on record, of no later attachment than the record's, and if it does not deny a
+// replica that may hold the truth. Before an attachment begins, [Confirmed] looks at the reports of
+// all hosts that may have a replica.
+//
 // The functions are pure: they look at the CacheVolume and at what hosts reported, and do nothing.
 // The caller acts, and writes the record with the resourceVersion that it had read (compare and
 // swap). If two callers act on one record, one write fails, and that caller starts again.
