@@ -89,6 +89,8 @@ func (h *Host) Adopt(ctx context.Context, v volume.Volume, dev cache.State) (lin
 
 // Link makes the link POOL/IMAGE to the device and returns its path.
 func (h *Host) Link(v volume.Volume, target string) (string, error) {
+	h.links.Lock()
+	defer h.links.Unlock()
 	path := h.DevicePath(v)
 	if got, err := os.Readlink(path); err == nil && got == target {
 		return path, nil
@@ -105,6 +107,8 @@ func (h *Host) Link(v volume.Volume, target string) (string, error) {
 }
 
 func (h *Host) unlink(v volume.Volume) error {
+	h.links.Lock()
+	defer h.links.Unlock()
 	path := h.DevicePath(v)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -34,6 +35,8 @@ type Host struct {
 	Turns *semaphore.Weighted
 
 	locks *operation.Locks
+	// links is held while a device's link is made or removed: volumes of one pool share a directory.
+	links sync.Mutex
 	// FailedDisks has a mark for each replica whose disk has failed.
 	FailedDisks faileddisk.Marks
 
