@@ -7,6 +7,7 @@ import (
 func abandonChecks() []Check {
 	return []Check{
 		{"a device is not abandoned without proof", abandonNeedsProof, beside},
+		{"a device whose peer has everything is abandoned when another host is given the volume", abandonWithTheLinkUp, beside},
 		{"abandon of what is not connected changes nothing", abandonOfStandby, alone},
 	}
 }
@@ -33,16 +34,28 @@ func abandonNeedsProof(s *suite) {
 	kept("with the epoch of the device", v.epoch)
 	kept("with a newer epoch that is on no record", v.epoch+1)
 	v.holds(s.first, 8*mib, v.write(s.first, 8*mib, mib))
-	if s.target.Record != nil {
-		// On record as the other host's, which was not promoted: nobody else has the data yet.
-		if err := s.target.Record(s.Context(), v.VolumeRef, v.id, s.second.Name, v.epoch+1); err != nil {
-			s.Fatalf("record that %s has %s: %v", s.second.Name, v, err)
-		}
-		kept("while the other host was not promoted", v.epoch+1)
-		v.epoch++
-		v.attach(s.first)
-	}
 	v.detach(s.first)
+}
+
+// abandonWithTheLinkUp: the holder was fenced and lives. Whoever gets the volume next needs its
+// device out of the way, and the peer has all that the holder has acknowledged.
+func abandonWithTheLinkUp(s *suite) {
+	if s.target.Record == nil {
+		s.Skipf("no record can be made for the arbiter of this target")
+	}
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	if err := s.target.Record(s.Context(), v.VolumeRef, v.id, s.second.Name, v.epoch+1); err != nil {
+		s.Fatalf("record that %s has %s: %v", s.second.Name, v, err)
+	}
+	done(s, "abandon with the link up", s.first.abandon(v, v.epoch+1))
+	status := s.first.status(v.VolumeRef)
+	if status.State == escache.StateConnected || status.Role == escache.RolePrimary || status.Device != "" || status.ClientAddress != "" {
+		s.Errorf("an abandoned device left the status %+v", shown(status))
+	}
+	v.attach(s.second)
+	v.holds(s.second, 0, data)
+	v.detach(s.second)
 }
 
 func abandonOfStandby(s *suite) {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/escachetest"
 )
 
@@ -40,6 +41,14 @@ func fake(t *testing.T, rule string) Target {
 	}
 	target := Target{
 		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
+		Record: func(_ context.Context, ref escache.VolumeRef, _, host string, epoch int64) error {
+			for _, h := range w.Hosts {
+				if h.Name != host {
+					h.Supersede(ref, epoch)
+				}
+			}
+			return nil
+		},
 	}
 	for i, h := range w.Hosts {
 		handler, err := h.Handler()

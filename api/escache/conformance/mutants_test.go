@@ -89,6 +89,9 @@ var mutants = map[string][]string{
 		"a host has no identity", "all hosts have one identity", "status does not say who answers",
 		"answers without a body do not say who answers",
 	},
-	"a device is not abandoned without proof":          {"the caller's word is proof"},
+	"a device is not abandoned without proof": {"the caller's word is proof"},
+	"a device whose peer has everything is abandoned when another host is given the volume": {
+		"a device is not abandoned while its peer is connected", "stop keeps the image's lock",
+	},
 	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }

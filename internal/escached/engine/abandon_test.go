@@ -57,11 +57,6 @@ func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
 			3, escache.CodeNotSuperseded},
 		"no replicas on record": {func(w *world) { w.record.Outdated, w.record.Replicas = nil, nil }, 3, escache.CodeNotSuperseded},
 		"another image":         {func(w *world) { w.record.ImageID = "20cd" }, 3, escache.CodeNotSuperseded},
-		"its peer is connected": {func(w *world) {
-			st := linked(drbd.Connected, drbd.UpToDate)
-			st.Role = drbd.Primary
-			w.minors[100] = st
-		}, 3, escache.CodeNotSuperseded},
 	} {
 		w, e := cutOff(t)
 		c.change(w)
@@ -86,6 +81,49 @@ func TestADeviceIsGivenUpOnlyOnProofThatItIsSuperseded(t *testing.T) {
 		}
 		if _, err := connectWith(e, 2); code(err) != escache.CodeStaleEpoch {
 			t.Errorf("%s: the old epoch is taken again: %v", name, err)
+		}
+	}
+}
+
+// TestADeviceWithTheLinkUpIsGivenUpIfThePeerHasAll: its holder was fenced and lives, so nothing is
+// frozen. The peer has all that was acknowledged, and another node needs the volume.
+func TestADeviceWithTheLinkUpIsGivenUpIfThePeerHasAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world, st *drbd.Status)
+		epoch  int64
+		want   escache.Code
+	}{
+		"the peer has it":         {func(*world, *drbd.Status) {}, 3, ""},
+		"a third node has it":     {func(w *world, _ *drbd.Status) { w.record.AttachedNode = "n3" }, 3, ""},
+		"it was detached since":   {func(w *world, _ *drbd.Status) { w.record.AttachedNode = "" }, 3, ""},
+		"detached in this epoch":  {func(w *world, _ *drbd.Status) { w.record.AttachedNode, w.record.Epoch = "", 2 }, 2, ""},
+		"the peer is resyncing":   {func(_ *world, st *drbd.Status) { st.Connection, st.PeerDisk = "SyncSource", drbd.Inconsistent }, 3, escache.CodeNotSuperseded},
+		"the peer has no disk":    {func(_ *world, st *drbd.Status) { st.PeerDisk = drbd.Diskless }, 3, escache.CodeNotSuperseded},
+		"the peer is outdated":    {func(w *world, _ *drbd.Status) { w.record.Outdated = []string{"n2"} }, 3, escache.CodeNotSuperseded},
+		"the peer is no replica":  {func(w *world, _ *drbd.Status) { w.record.Replicas = []string{"n1", "n3"} }, 3, escache.CodeNotSuperseded},
+		"it is this node's again": {func(w *world, _ *drbd.Status) { w.record.AttachedNode = "n1" }, 3, escache.CodeNotSuperseded},
+		"it is this node's":       {func(w *world, _ *drbd.Status) { w.record.AttachedNode, w.record.Epoch = "n1", 2 }, 2, escache.CodeNotSuperseded},
+		"of this epoch, and another node's": {func(w *world, _ *drbd.Status) { w.record.Epoch = 2 },
+			2, escache.CodeNotSuperseded},
+		"newer than the record":  {func(*world, *drbd.Status) {}, 4, escache.CodeNotSuperseded},
+		"the record is away":     {func(w *world, _ *drbd.Status) { w.recordErr = errors.New("connection refused") }, 3, escache.CodeNotSuperseded},
+		"the link is lost again": {func(_ *world, st *drbd.Status) { st.Connection, st.PeerDisk = "WFConnection", "DUnknown" }, 3, escache.CodeNotSuperseded},
+	} {
+		w, e := cutOff(t)
+		w.record.Outdated = nil
+		st := linked(drbd.Connected, drbd.UpToDate)
+		st.Role = drbd.Primary
+		c.change(w, &st)
+		w.minors[100] = st
+		steps := len(w.steps)
+		err := abandon(e, c.epoch)
+		switch {
+		case code(err) != c.want:
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		case c.want != "" && len(w.steps) != steps:
+			t.Errorf("%s: a refusal changes nothing, but there was %q", name, w.steps[steps:])
+		case c.want == "" && (len(w.maps)+w.connected() > 0 || w.minors[100].Role != drbd.Secondary):
+			t.Errorf("%s: left: %q, %+v", name, w.left(), w.minors[100])
 		}
 	}
 }

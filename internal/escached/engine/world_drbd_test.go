@@ -145,7 +145,12 @@ func (d *worldDRBD) Leave(_ context.Context, name string) error {
 	if err := (*world)(d).step("leave"); err != nil {
 		return err
 	}
-	d.set(name, func(st *drbd.Status) { st.Connection = drbd.StandAlone })
+	d.set(name, func(st *drbd.Status) {
+		if st.Linked() && st.Role == drbd.Primary {
+			st.Suspended, st.PeerDisk = true, "DUnknown"
+		}
+		st.Connection = drbd.StandAlone
+	})
 	return nil
 }
 
@@ -153,8 +158,8 @@ func (d *worldDRBD) Detach(_ context.Context, name string) error {
 	if err := (*world)(d).step("detach"); err != nil {
 		return err
 	}
-	if d.minors[(*world)(d).minorOf(name)].Connection != drbd.StandAlone {
-		d.t.Errorf("detached while the peer may come back")
+	if st := d.minors[(*world)(d).minorOf(name)]; st.Connection != drbd.StandAlone || !st.Suspended {
+		d.t.Errorf("detached while the peer may come back, or while I/O goes on: %+v", st)
 	}
 	d.set(name, func(st *drbd.Status) { st.Disk = drbd.Diskless })
 	return nil
