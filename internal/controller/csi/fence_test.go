@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -191,4 +193,45 @@ func TestAMapThatComesAfterTheNextHolderWasChosenIsFenced(t *testing.T) {
 	if len(entries) != 2 || entries[1].Address != late || entries[1].Epoch != 1 || entries[1].Node != dead {
 		t.Errorf("on record %+v, of %s", entries, dead)
 	}
+}
+
+// TestAFencedHolderThatLivesGivesItsDeviceUp: its kubelet is dead, its host and the replication link
+// are not. As long as it has the device, its peer cannot be promoted.
+func TestAFencedHolderThatLivesGivesItsDeviceUp(t *testing.T) {
+	t.Run("to its partner", func(t *testing.T) {
+		w := newWorld(t)
+		v, holder, partner := w.fenced("pvc-1")
+		w.host(holder).Supersede(ref(v), v.Status.Epoch+1)
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		if s := w.host(holder).Status(ref(v)); s.Device != "" {
+			t.Errorf("node %s still has the device: %+v", holder, s)
+		}
+	})
+	t.Run("to whoever writes back for a third node", func(t *testing.T) {
+		w := newWorld(t)
+		v, holder, _ := w.fenced("pvc-1")
+		w.host(holder).Supersede(ref(v), v.Status.Epoch+1)
+		_, err := w.publish("pvc-1", other(v))
+		must(t, err)
+		if s := w.host(holder).Status(ref(v)); s.Device != "" {
+			t.Errorf("node %s still has the device: %+v", holder, s)
+		}
+	})
+	t.Run("or its partner does not get the volume", func(t *testing.T) {
+		w := newWorld(t)
+		v, holder, partner := w.fenced("pvc-1")
+		w.host(holder).Change(ref(v), func(s *escache.VolumeStatus) {
+			s.Peers = []escache.Peer{{Name: partner, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate}}
+		})
+		_, err := w.publish("pvc-1", partner)
+		wants(t, err, codes.Unavailable, holder, "still has its device")
+	})
+	t.Run("but nobody waits for one that does not answer", func(t *testing.T) {
+		w := newWorld(t)
+		_, holder, partner := w.fenced("pvc-1")
+		w.host(holder).Stop()
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+	})
 }
