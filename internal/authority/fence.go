@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -124,4 +125,10 @@ func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report,
 		return true
 	}
 	return !host.connected() && now.Sub(client.Time.Time) > connectTime
+}
+
+// KeepsOut reports whether the host keeps its peer from being promoted for certain: its replica is
+// Primary, and the link between the two is up.
+func KeepsOut(holder Report) bool {
+	return holder.known && holder.status.Role == escache.RolePrimary && slices.ContainsFunc(holder.status.Peers, escache.Peer.Linked)
 }

@@ -2,6 +2,7 @@ package authority
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -30,4 +31,11 @@ func MayStage(v *v1alpha1.CacheVolume, node string, epoch int64) error {
 // attachment that is over: a newer one has begun, and it is not this node's.
 func IsSuperseded(v *v1alpha1.CacheVolume, node string, epoch int64) bool {
 	return epoch < v.Status.Epoch && v.Status.AttachedNode != node
+}
+
+// IsTaken reports whether the volume was taken from the node by force: the Ceph client of its device
+// is fenced, so that nothing can be written back through it, and the node has it no more.
+func IsTaken(v *v1alpha1.CacheVolume, node, client string) bool {
+	return client != "" && v.Status.AttachedNode != node &&
+		slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Address == client })
 }

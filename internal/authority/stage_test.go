@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -62,5 +63,48 @@ func TestIsSuperseded(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestIsTaken(t *testing.T) {
+	fenced := []v1alpha1.FencedClient{{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}}
+	for _, tc := range []struct {
+		name             string
+		attached, client string
+		want             bool
+	}{
+		{"detached, its client is fenced", "", "10.0.0.1:0/1", true},
+		{"attached elsewhere, its client is fenced", "n2", "10.0.0.1:0/1", true},
+		{"attached here anew", "n1", "10.0.0.1:0/1", false},
+		{"another client is fenced", "", "10.0.0.1:0/2", false},
+		{"no client", "", "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode, s.Fenced = tc.attached, fenced })
+			if got := IsTaken(v, "n1", tc.client); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestKeepsOut(t *testing.T) {
+	linked, lost := escache.Peer{Name: "n2", ConnectionState: escache.LinkConnected}, escache.Peer{Name: "n2", ConnectionState: "WFConnection"}
+	primary := escache.VolumeStatus{State: escache.StateConnected, Role: escache.RolePrimary, Peers: []escache.Peer{linked}}
+	standby, alone := primary, primary
+	standby.Role, alone.Peers = escache.RoleSecondary, []escache.Peer{lost}
+	for name, tc := range map[string]struct {
+		report Report
+		want   bool
+	}{
+		"Primary and linked":   {Report{known: true, status: primary}, true},
+		"a standby":            {Report{known: true, status: standby}, false},
+		"without its link":     {Report{known: true, status: alone}, false},
+		"nothing is known":     {Report{status: primary}, false},
+		"nobody was asked yet": {Report{}, false},
+	} {
+		if got := KeepsOut(tc.report); got != tc.want {
+			t.Errorf("%s: got %v", name, got)
+		}
 	}
 }

@@ -139,8 +139,8 @@ func (c *Client) Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes in
 	return c.change(ctx, "resize", escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
 }
 
-// Abandon gives up the device of a volume that another node has taken over in that epoch. The host
-// refuses unless its arbiter has that on record.
+// Abandon gives up the device of a volume that another node has in that epoch. The host refuses
+// unless its arbiter's record proves that the copy there can be spared.
 func (c *Client) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error {
 	return c.change(ctx, "abandon", escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
 }

@@ -89,7 +89,7 @@ func (h *host) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) 
 	h.mu.Lock()
 	record := h.volumes[ref.Image].Status
 	h.mu.Unlock()
-	if record.IsOutdated("n1") {
+	if record.IsOutdated("n1") || record.AttachedNode == "" && len(record.Fenced) > 0 {
 		h.escached.Supersede(ref, record.Epoch)
 	}
 	defer h.open(ctx, ref)()

@@ -47,6 +47,9 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 			return fmt.Errorf("%w: volume %s has lost its other replica, which is not yet on record as outdated; "+
 				"unmounting would hang. I/O goes on when the replica is back or the Kubernetes API answers", ErrFrozen, volume)
 		}
+		if authority.IsTaken(v, s.Node, status.ClientAddress) {
+			return s.abandon(ctx, v, path, status)
+		}
 	}
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -119,8 +122,8 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
 }
 
-// abandon unstages a volume that another node took over. Its I/O here is frozen or fails, and the
-// new holder has all that this cache still holds. Before escached gives the device up, it reads the
+// abandon unstages a volume that another node took over, or that was taken from this node by force.
+// The peer or the new holder has all that this cache still holds. Before escached gives the device up, it reads the
 // record itself.
 func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path string, status *escache.VolumeStatus) error {
 	table, err := s.Mounter.Table()

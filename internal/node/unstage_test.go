@@ -180,6 +180,11 @@ func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 			takenOver(h)
 			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
 		}, []string{"read", "status"}, codes.FailedPrecondition, false},
+		{"taken by force, with the link up", func(h *host) {
+			record := &h.volumes["v"].Status
+			record.AttachedNode = ""
+			record.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: h.status("v").ClientAddress, Epoch: record.Epoch}}
+		}, []string{"read", "status", "abandon", "unmount", "abandon"}, codes.OK, true},
 		{"the record has it attached here anew", func(h *host) {
 			takenOver(h)
 			h.volumes["v"].Status.AttachedNode = "n1"

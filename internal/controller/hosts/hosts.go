@@ -145,6 +145,15 @@ func (h *Hosts) Stop(ctx context.Context, node string, volume escache.VolumeRef)
 	return translate(c.Stop(ctx, volume))
 }
 
+// Abandon gives up the device of a holder that lost the volume.
+func (h *Hosts) Abandon(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	return translate(c.Abandon(ctx, volume, epoch))
+}
+
 // Flush writes a volume back for at most longest, rounded down to whole seconds but at least one.
 // The answer says how much is left.
 func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error) {

@@ -22,6 +22,8 @@ type Hosts interface {
 	DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
 	Stop(ctx context.Context, node string, volume escache.VolumeRef) error
+	// Abandon gives up the device of a holder that lost the volume; epoch is the new attachment's.
+	Abandon(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error
 	// Hold suspends a volume's I/O with a clean cache, for at most longest (whole seconds), and
 	// returns until when. Release ends it.
 	Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error)

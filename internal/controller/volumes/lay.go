@@ -16,6 +16,9 @@ import (
 // replica must be there. Its partner's is laid if that is possible; a partner that fails, in
 // whatever way, does not keep the node from its own copy.
 func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	if err := s.abandon(ctx, v, node); err != nil {
+		return err
+	}
 	request, err := s.replicaRequest(ctx, v)
 	if err != nil {
 		return err

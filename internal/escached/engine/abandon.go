@@ -20,8 +20,8 @@ import (
 // that I/O to end.
 const unfreezeTimeout = 20 * time.Second
 
-// Abandon gives up the device of a volume that another node has taken over. The copy here may be
-// the only one, so Abandon needs proof. It records the decision, and from then on the decision is
+// Abandon gives up the device of a volume that another node has taken over, or is about to. The copy
+// here may be the only one, so Abandon needs proof. It records the decision, and from then on the decision is
 // carried out, even after interruptions and restarts.
 func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error {
 	ctx, done, err := e.takeAbandoned(ctx, req)
@@ -43,7 +43,7 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		}
 		crashpoint.Reach("abandon/begin")
 		next := v
-		next.Phase, next.Epoch = volume.Abandoning, req.Epoch
+		next.Phase, next.Epoch = volume.Abandoning, req.Epoch // never an older one: superseded refuses it
 		if err := e.Retag(ctx, v, next); err != nil {
 			return err
 		}
@@ -120,19 +120,27 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, erro
 }
 
 // superseded returns nil only if the record, read just now, proves that this host's copy is
-// dispensable: a newer epoch has begun, the volume is not attached here, and this replica is
+// dispensable. No answer proves nothing. There are two proofs:
+//
+// Without the link, that a newer epoch has begun, the volume is not attached here, and this replica is
 // outdated or no longer one of the volume's. Attachment elsewhere is not enough: until that node is
-// promoted, the frozen copy here may be the only one. No answer proves nothing.
+// promoted, the frozen copy here may be the only one.
+//
+// With the link up, that the peer has all that was acknowledged, counts as a copy on record, and the
+// volume was given to another node or taken from this one.
 func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) error {
 	not := func(format string, args ...any) error {
 		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
 	}
-	if st, up, err := e.Replica(v.Minor); err != nil {
+	st, up, err := e.Replica(v.Minor)
+	if err != nil {
 		return err
-	} else if up && st.Role == drbd.Primary && st.Linked() {
-		return not("its peer %s is connected, so no other node can have been promoted", v.Peer.Name)
 	}
-	if epoch <= v.Epoch {
+	linked := up && st.Role == drbd.Primary && st.Linked()
+	switch {
+	case linked && st.PeerDisk != drbd.UpToDate:
+		return not("its peer %s is connected and does not have all that was written (%s)", v.Peer.Name, st.PeerDisk)
+	case epoch < v.Epoch, epoch == v.Epoch && !linked:
 		return not("epoch %d is not newer than %d, which was seen here", epoch, v.Epoch)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.Config.ArbiterTimeout)
@@ -147,6 +155,12 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 		return not("the record is of image id %s, the replica of %s", record.ImageID, v.ImageID)
 	case record.AttachedNode == e.Config.Node:
 		return not("on record it is attached to %s itself in epoch %d", e.Config.Node, record.Epoch)
+	case linked && record.Epoch == v.Epoch && record.AttachedNode != "":
+		return not("on record it is attached to %s in the epoch of the device here, %d", record.AttachedNode, record.Epoch)
+	case linked && isCopy(record, v.Peer.Name):
+		return nil
+	case linked:
+		return not("its peer %s is no current copy on record (replicas %v, outdated %v)", v.Peer.Name, record.Replicas, record.Outdated)
 	case slices.Contains(record.Outdated, e.Config.Node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, e.Config.Node):
 		return nil
 	}
@@ -154,8 +168,15 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 		record.Epoch, record.AttachedNode, e.Config.Node)
 }
 
-// failIO makes frozen I/O fail. Its order makes that safe: without the link nothing reaches the
-// peer, and without the disk nothing can be acknowledged when the kernel lets the I/O go on.
+// isCopy reports whether the node has a current replica by the record, which may leave out where the
+// replicas are.
+func isCopy(record escache.VolumeRecord, node string) bool {
+	return !slices.Contains(record.Outdated, node) && (len(record.Replicas) == 0 || slices.Contains(record.Replicas, node))
+}
+
+// failIO makes the I/O of a Primary fail. Its order makes that safe: without the link nothing reaches
+// the peer, and the kernel freezes what is not frozen already; without the disk nothing can be
+// acknowledged when the kernel lets the I/O go on.
 func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	st, up, err := e.Replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
