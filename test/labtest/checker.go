@@ -23,8 +23,8 @@ type Checker struct {
 	fenced  []*Writer
 	given   []int // how many acknowledgements each fenced writer had given when it was fenced
 	late    []int // how many of those after that are judged already
-	// found is what the next holder found.
-	found block.Ledger
+	// found is what the holder after each fenced writer found.
+	found []block.Ledger
 }
 
 // checkedSpan is the region that is written over and over.
@@ -61,10 +61,11 @@ func (c *Checker) Acks() Acks {
 // now is kept.
 func (c *Checker) TakenOver(t T, h *Host, device string) {
 	t.Helper()
+	found := block.Ledger{}
 	for _, w := range c.writers {
-		c.fenced, c.given, c.late = append(c.fenced, w), append(c.given, w.Count()), append(c.late, 0)
+		c.fenced, c.given, c.late, c.found = append(c.fenced, w), append(c.given, w.Count()), append(c.late, 0), append(c.found, found)
 	}
-	c.writers, c.found = nil, block.Ledger{}
+	c.writers = nil
 	c.verify(t, h, device, false)
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
@@ -78,7 +79,7 @@ func (c *Checker) TakenOver(t T, h *Host, device string) {
 			t.Fatalf("%v", err)
 		}
 		c.acks = append(c.acks, ack)
-		c.found.Add(ack)
+		found.Add(ack)
 	}
 }
 
@@ -127,8 +128,8 @@ func (c *Checker) judgeLate(t T, i int, w *Writer) {
 	acks := w.Acks()[c.given[i]:]
 	for _, ack := range acks[c.late[i]:] {
 		for n := range ack.Blocks {
-			found := c.found[ack.Offset+int64(n)*block.Size]
-			if found.Epoch == w.Epoch && found.Number < ack.First.Number+uint64(n) || found.Epoch < w.Epoch {
+			written := block.ID{Epoch: w.Epoch, Number: ack.First.Number + uint64(n)}
+			if c.found[i][ack.Offset+int64(n)*block.Size].Before(written) {
 				double++
 			}
 		}
