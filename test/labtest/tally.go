@@ -17,16 +17,19 @@ type Tally struct {
 	Recovered []time.Duration
 }
 
-// Add counts one run. check is nil if it did not get as far as having one.
-func (y *Tally) Add(check *Checker, recovered []time.Duration, passed bool) {
+// Add counts one run, with a checker for each volume. It is nil where the run did not get as far as
+// having one.
+func (y *Tally) Add(recovered []time.Duration, passed bool, checks ...*Checker) {
 	y.Runs++
 	if !passed {
 		y.Failed++
 	}
-	if check != nil {
-		y.Acks += len(check.Acks())
-		y.Lost += check.Lost
-		y.Double += check.Double
+	for _, check := range checks {
+		if check != nil {
+			y.Acks += len(check.Acks())
+			y.Lost += check.Lost
+			y.Double += check.Double
+		}
 	}
 	y.Recovered = append(y.Recovered, recovered...)
 }

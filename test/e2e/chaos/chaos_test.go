@@ -54,7 +54,7 @@ func runRow(t *testing.T, lab *labtest.Lab, r row, into *labtest.Tally) {
 	if s == nil {
 		return
 	}
-	into.Add(s.check, s.recovered, passed)
+	into.Add(s.recovered, passed, s.check)
 	verdict := "ok"
 	if !passed {
 		verdict = "FAILED"
