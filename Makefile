@@ -62,6 +62,10 @@ bench: ## measure performance and print tables, each ratio from one run
 chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh
 
+.PHONY: chaos-driver
+chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
+	hack/chaos-driver.sh
+
 .PHONY: lint
 lint: setup ## run golangci-lint and shellcheck
 	hack/lint.sh

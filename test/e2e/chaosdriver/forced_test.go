@@ -52,6 +52,7 @@ func givenBack(s *scene) {
 	s.write()
 	old, client := s.holder, s.record().Status.ClientAddress
 	s.forced(old)
+	s.writer.End(s) // as the pod's processes end: the device must not be open
 	s.goOn(old, "kubelet")
 	s.untaint(old)
 	s.takes(old)
@@ -104,7 +105,9 @@ func (s *scene) bootID(h *labtest.Host) string {
 
 func (s *scene) untaint(h *labtest.Host) {
 	s.Helper()
-	s.kubectl(s, "taint", "node", h.Name, outOfService+"-")
+	if _, err := s.try(s.Context(), "", "taint", "node", h.Name, outOfService+"-"); err != nil && !strings.Contains(err.Error(), "not found") {
+		s.Fatalf("%v", err)
+	}
 	s.kubectl(s, "wait", "--for=condition=Ready", "node/"+h.Name, fmt.Sprintf("--timeout=%s", podTime))
 }
 

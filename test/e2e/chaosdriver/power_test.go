@@ -18,7 +18,6 @@ func powerRows() []row {
 func (s *scene) boot(h *labtest.Host) {
 	s.Helper()
 	s.lab.PowerOn(s, h)
-	s.kubectl(s, "taint", "node", h.Name, outOfService+"=nodeshutdown:NoExecute", "--overwrite")
 	s.untaint(h)
 }
 
