@@ -71,12 +71,7 @@ func (s *scene) newDisk(h *labtest.Host) {
 func (s *scene) removedCopy(h *labtest.Host) {
 	s.Helper()
 	s.boot(h)
-	h.Shell(s, fmt.Sprintf(`set -e
-lab-service stop escached
-for resource in $(drbdsetup show | sed -n 's/^resource \(.*\) {/\1/p'); do drbdsetup down $resource; done
-lvremove -q -f -y %s >/dev/null
-lab-service start escached`, s.image.LogicalVolume()))
-	h.WaitForService(s, commandTime)
+	h.Damage(s, "lvremove -q -f -y "+s.image.LogicalVolume()+" >/dev/null")
 }
 
 // discard is an operator's decision.
@@ -107,7 +102,7 @@ func damagedAlone(s *scene) {
 	s.powerOff(second)
 	s.loses()
 	s.boot(first)
-	first.Shell(s, fmt.Sprintf("dd if=/dev/zero of=%s bs=4096 seek=%d count=1 oflag=direct conv=notrunc 2>&1", s.image.LogicalVolume(),
+	first.Damage(s, fmt.Sprintf("dd if=/dev/zero of=%s bs=4096 seek=%d count=1 oflag=direct conv=notrunc 2>&1", s.image.LogicalVolume(),
 		cache.HeaderBytes/cache.BlockBytes))
 	s.refuses(first, "superblock")
 	if v := s.record(); len(v.Status.Outdated) > 0 {
