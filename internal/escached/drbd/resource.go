@@ -57,17 +57,32 @@ func (r Resource) Text() []byte {
 // a former partner that returns would be filled, and reported, in place of the present one. The
 // name is not secret: it keeps out hosts that are mistaken, not hosts that lie.
 func (r Resource) pair() string {
-	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
+	ends := []string{end(r.LocalAddress, r.Port), end(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
 	sum := sha256.Sum256([]byte(r.Name + " " + strings.Join(ends, " ")))
 	return hex.EncodeToString(sum[:16])
 }
 
-func endpoint(address string, port int) string {
+// end is an end of the link in pair's name: with the address as it was given, as earlier versions
+// have it. Another name would cut the link between hosts of different versions.
+func end(address string, port int) string {
 	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
 		return fmt.Sprintf("ipv6 [%s]:%d", address, port)
 	}
 	return fmt.Sprintf("%s:%d", address, port)
+}
+
+// endpoint writes an address in its usual form. drbdadm's scanner does not know every form: not
+// ::ffff:10.0.0.1, 64:ff9b::10.0.0.1 or 1:2:3:4:5:6:7::.
+func endpoint(address string, port int) string {
+	ip := net.ParseIP(address)
+	switch {
+	case ip == nil:
+		return fmt.Sprintf("%s:%d", address, port)
+	case ip.To4() == nil:
+		return fmt.Sprintf("ipv6 [%s]:%d", ip, port)
+	}
+	return fmt.Sprintf("%s:%d", ip, port)
 }
 
 // Files writes two files per resource into one directory: NAME.res, which the host's drbd.conf
