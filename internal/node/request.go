@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/fstype"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 )
 
@@ -60,7 +61,7 @@ func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 	if u.fsType == "" {
 		u.fsType = fs.Ext4
 	}
-	if err := fs.Known(u.fsType); err != nil {
+	if err := fstype.Known(u.fsType); err != nil {
 		return use{}, err
 	}
 	u.readOnly = u.readOnly || isOn(u.options, "ro", "rw")
