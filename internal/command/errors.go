@@ -59,7 +59,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, e.After.Round(time.Millisecond))
+	after := e.After.Round(time.Millisecond)
+	if after >= time.Second {
+		after = after.Round(time.Second) // the same text in each try
+	}
+	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, after)
 }
 
 // Unwrap makes errors.Is true for ErrTimeout and for context.DeadlineExceeded.
@@ -73,9 +77,9 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; "+
+	return fmt.Sprintf("%s (process %d) has been stuck in the kernel since %s; "+
 		"what it waits for (Ceph, the DRBD peer, a disk) must return first",
-		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
+		e.Command, e.Pid, e.Since.UTC().Format(time.RFC3339))
 }
 
 // Unwrap makes errors.Is true for ErrStuck.
