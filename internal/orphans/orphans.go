@@ -39,7 +39,9 @@ func (i Image) String() string { return i.ClusterID + "/" + i.Pool.Pool + "/" + 
 
 // Volume is a CacheVolume that no PersistentVolume names.
 type Volume struct {
-	Name  string
+	Name string
+	// Claim is the claim that the volume was created for. It is of the past: no PersistentVolume
+	// names the volume now.
 	Claim string
 	Since time.Time
 }
@@ -64,8 +66,11 @@ type Search struct {
 	Now   func() time.Time
 }
 
-// Find searches all pools. If a Ceph cluster does not answer, Find searches the others, and the
-// error names it.
+// ErrIncomplete means that some pools could not be searched. What was found in the others is true.
+var ErrIncomplete = errors.New("the search for orphans is incomplete")
+
+// Find searches all pools. If a Ceph cluster does not answer or is not configured, Find searches
+// the others, and the error is ErrIncomplete and names it.
 func (s Search) Find(ctx context.Context) (Found, error) {
 	// Images first. A record is written before its image is made: so an image in this list has its
 	// record already, and an image that is made later is not in it.
@@ -104,7 +109,10 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	}
 	found.Images = slices.SortedFunc(maps.Keys(images), func(a, b Image) int { return strings.Compare(a.String(), b.String()) })
 	slices.SortFunc(found.Volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
-	return found, errors.Join(failures...)
+	if len(failures) > 0 {
+		return found, fmt.Errorf("%w: %w", ErrIncomplete, errors.Join(failures...))
+	}
+	return found, nil
 }
 
 // pools returns all pools that hold volumes, or that a StorageClass names.

@@ -88,13 +88,13 @@ type Clusters struct {
 
 	mu       sync.Mutex
 	clusters map[string]*Cluster
-	kicked   chan struct{}
+	added    chan struct{} // a cluster was added
 }
 
 // NewClusters returns the clusters under options.Dir. It reads no file and connects to nothing
 // until that is needed.
 func NewClusters(options Options) *Clusters {
-	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, kicked: make(chan struct{}, 1)}
+	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, added: make(chan struct{}, 1)}
 }
 
 // Get returns a cluster. Errors are ErrClusterNotFound and ErrConfig.
@@ -109,7 +109,7 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
-		id: clusterID, options: cs.options, kick: cs.kick,
+		id: clusterID, options: cs.options,
 		gate:     newGate(clusterID, cs.options.Calls, cs.options.MaxStuck, cs.options.CallTimeout),
 		links:    make([]*link, cs.options.Connections),
 		trash:    newTrash(clusterID),
@@ -119,6 +119,7 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 		c.links[i] = &link{}
 	}
 	cs.clusters[clusterID] = c
+	wake(cs.added)
 	return c, nil
 }
 
@@ -141,7 +142,6 @@ type Cluster struct {
 	links   []*link
 	next    atomic.Uint32
 	trash   *trash
-	kick    func()
 
 	mu       sync.Mutex
 	settings settings

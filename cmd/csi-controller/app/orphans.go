@@ -35,13 +35,15 @@ func newOrphans(o *Options) *cobra.Command {
 			defer closing()
 			ctx, cancel := context.WithTimeout(c.Context(), 5*time.Minute)
 			defer cancel()
-			if removal.Found, err = search.Find(ctx); err != nil {
+			removal.Found, err = search.Find(ctx)
+			if err != nil && !errors.Is(err, orphans.ErrIncomplete) {
 				return err
 			}
 			if len(images)+len(volumes) == 0 {
-				return list(c.OutOrStdout(), removal.Found)
+				return errors.Join(list(c.OutOrStdout(), removal.Found), err)
 			}
 			return errors.Join(
+				err,
 				remove(ctx, c.OutOrStdout(), images, removal.Image,
 					"image %s is in the pool's trash, which the running csi-controller empties\n"),
 				remove(ctx, c.OutOrStdout(), volumes, removal.Volume, "volume %s is removed\n"),
@@ -99,7 +101,7 @@ func list(out io.Writer, found orphans.Found) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "KIND\tNAME\tCLAIM\tSINCE")
+	_, _ = fmt.Fprintln(w, "KIND\tNAME\tCREATED FOR\tSINCE")
 	for _, i := range found.Images {
 		_, _ = fmt.Fprintf(w, "image\t%s\t\t\n", i)
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
+	"github.com/escache/escache-csi/internal/rbd/emptier"
 )
 
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
@@ -218,7 +219,7 @@ func (p parts) assemble(ctx context.Context) error {
 		Longest: p.options.LongestCall, Traces: p.traces,
 		Prepare: p.prepare,
 	})
-	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
+	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now))
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),

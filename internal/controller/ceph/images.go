@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
-// checkedFor is how long the result of a good pool check is reused.
+// checkedFor is how long the result of a good pool check, and a pool's size, is reused.
 const checkedFor = time.Minute
 
 // Images are the RBD images of all configured clusters.
@@ -28,13 +28,19 @@ type Images struct {
 
 	mu      sync.Mutex
 	checked map[[2]string]time.Time // by cluster and pool
+	sizes   map[[2]string]poolSize
+}
+
+type poolSize struct {
+	bytes int64
+	at    time.Time
 }
 
 var _ volumes.Images = (*Images)(nil)
 
 // New returns the images of the clusters whose directories are under dir.
 func New(clusters *rbd.Clusters, dir string, now func() time.Time) *Images {
-	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}}
+	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}, sizes: map[[2]string]poolSize{}}
 }
 
 // EnsurePool checks a pool, and with create makes it.
@@ -233,14 +239,28 @@ func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
 	return translate(ctx, cluster.BlocklistRemove(ctx, address))
 }
 
-// AvailableBytes returns how many bytes can still be written to a pool.
-func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error) {
+// PoolBytes returns the size of a pool.
+func (i *Images) PoolBytes(ctx context.Context, clusterID, pool string) (int64, error) {
+	key := [2]string{clusterID, pool}
+	i.mu.Lock()
+	known, ok := i.sizes[key]
+	i.mu.Unlock()
+	if ok && i.now().Sub(known.at) < checkedFor {
+		return known.bytes, nil
+	}
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
 		return 0, err
 	}
 	capacity, err := cluster.PoolCapacity(ctx, pool)
-	return capacity.AvailableBytes, translate(ctx, err)
+	if err != nil {
+		return 0, translate(ctx, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	size := poolSize{capacity.UsedBytes + capacity.AvailableBytes, i.now()}
+	i.sizes[key] = size
+	return size.bytes, nil
 }
 
 // List returns the names of a pool's images that begin with prefix; none if the pool is gone.

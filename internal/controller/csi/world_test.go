@@ -180,17 +180,19 @@ type fakeImages struct {
 	open   map[volumes.ImageRef][]string
 	fenced []string
 	// blocked are entries of the blocklist that others have made, with their ends.
-	blocked map[string]time.Time
-	fail    error // what every call answers
-	made    int
-	taken   map[volumes.SnapshotRef]int // how often
-	clones  map[volumes.ImageRef]string // of which snapshot
-	taking  func(volumes.SnapshotRef)   // while a snapshot is taken
+	blocked   map[string]time.Time
+	fail      error // what every call answers
+	pool      int64 // size of every pool, unless poolFails
+	poolFails error
+	made      int
+	taken     map[volumes.SnapshotRef]int // how often
+	clones    map[volumes.ImageRef]string // of which snapshot
+	taking    func(volumes.SnapshotRef)   // while a snapshot is taken
 }
 
 func newFakeImages() *fakeImages {
 	return &fakeImages{
-		images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		pool: 50 * gib, images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
 }
@@ -302,8 +304,11 @@ func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
 	return f.fail
 }
 
-func (f *fakeImages) AvailableBytes(context.Context, string, string) (int64, error) {
-	return 50 * gib, f.fail
+func (f *fakeImages) PoolBytes(context.Context, string, string) (int64, error) {
+	if f.poolFails != nil {
+		return 0, f.poolFails
+	}
+	return f.pool, f.fail
 }
 
 func (f *fakeImages) Problems(context.Context) ([]string, bool) {

@@ -79,8 +79,9 @@ type Images interface {
 	// Unfence takes a client off the blocklist. A client that is not on it is success. If its map
 	// still exists, the client can write again.
 	Unfence(ctx context.Context, clusterID, address string) error
-	// AvailableBytes returns how many bytes the pool can still hold.
-	AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error)
+	// PoolBytes returns the size of a pool: what it holds and what it can still hold. It is up to
+	// a minute old.
+	PoolBytes(ctx context.Context, clusterID, pool string) (int64, error)
 	// Problems returns a sentence for each reason why no Ceph cluster can be used. It reports with
 	// curable whether waiting may help.
 	Problems(ctx context.Context) (problems []string, curable bool)
