@@ -66,8 +66,8 @@ type TrashedImage struct {
 }
 
 // DeleteImage moves an image to the pool's trash and returns. Its name is free at once, its space
-// when Run has emptied the trash. Errors: ErrNotFound; ErrBusy while a client has the image open or
-// mapped; ErrHasSnapshots; ErrPoolNotFound.
+// when Run has emptied the trash. Errors: ErrNotFound; ErrForeign; ErrBusy while a client has the
+// image open or mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
@@ -83,7 +83,11 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	if err != nil {
 		return err
 	}
-	switch err := unused(io, ref.Name, id); {
+	err = c.refuseForeign(io, id)
+	if err == nil {
+		err = unused(io, ref.Name, id)
+	}
+	switch {
 	case errors.Is(translate(err), ErrNotFound):
 		return removeHalfMade(io, ref.Name)
 	case err != nil:
@@ -159,7 +163,8 @@ func (c *Cluster) WatchTrash(pool string) {
 	c.kick()
 }
 
-// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows. left counts those
+// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
+// marked as another Kubernetes cluster's. left counts those
 // that could not be removed, because they have snapshots or clones, are in use, or are protected by
 // a delay. The error is ErrHasSnapshots only if that is the reason for all of them.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
@@ -231,7 +236,7 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			err = c.purgeOnce(ctx, e)
 		}
 	}
-	if err == nil || errors.Is(err, ErrNotFound) {
+	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
 		c.trash.forget(e.Pool, e.ID)
 		return nil
 	}
@@ -245,6 +250,12 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
 	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
 	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
+			if !c.trash.has(e.Pool, e.ID) {
+				// A purge that was interrupted has left no header.
+				if err := c.refuseForeign(io, e.ID); err != nil && !errors.Is(err, rados.ErrNotFound) {
+					return struct{}{}, err
+				}
+			}
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})
 	})
