@@ -125,10 +125,10 @@ func (c *Cluster) createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec
 	return c.makeNew(conn, io, s, func() error { return librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options) })
 }
 
-// makeNew runs a create and marks the image, and turns "exists already" into what exists. A process that dies within a
-// create leaves an image's name without an image, which Ceph then neither makes nor opens: that is
-// removed, and the create repeated. Nobody else can be just making it: callAlone keeps others of
-// this process away, and only one process leads.
+// makeNew runs a create and marks the image, and turns "exists already" into what exists. A process
+// that dies within a create leaves an image's name without an image, which Ceph then neither makes
+// nor opens: that is removed, and the create repeated. Nobody else of this Kubernetes cluster can
+// be just making it: callAlone keeps others of this process away, and only one process leads.
 func (c *Cluster) makeNew(conn *rados.Conn, io *rados.IOContext, s ImageSpec, create func() error) error {
 	err := create()
 	if err == nil {

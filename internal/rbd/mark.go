@@ -56,8 +56,8 @@ func (c *Cluster) MarkOf(ctx context.Context, ref ImageRef) (Mark, error) {
 	})
 }
 
-// markOnce marks an image that has no mark. The write counts only if the image's header is still what
-// was read, so it never replaces the mark of another Kubernetes cluster.
+// markOnce marks an image that has no mark. The write counts only if the image's header is still
+// what was read, so it never replaces the mark of another Kubernetes cluster.
 func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
 	wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume}
 	if wanted.Kubernetes == "" {
