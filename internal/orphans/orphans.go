@@ -22,6 +22,9 @@ import (
 type Images interface {
 	// List returns the names of a pool's images that begin with prefix.
 	List(ctx context.Context, clusterID, pool, prefix string) ([]string, error)
+	// KubernetesCluster returns the identity of the Kubernetes cluster with which an image is
+	// marked; "" if it has no mark.
+	KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error)
 }
 
 // Pool names a pool of a cluster.
@@ -48,7 +51,13 @@ type Volume struct {
 
 // Found is the result of a search, sorted by name.
 type Found struct {
-	Images  []Image
+	// Images are marked as this Kubernetes cluster's.
+	Images []Image
+	// Unmarked are images without a mark. An older version made them, perhaps for another
+	// Kubernetes cluster with the same prefix.
+	Unmarked []Image
+	// Foreign are marked as another Kubernetes cluster's. They are no orphans.
+	Foreign []Image
 	Volumes []Volume
 }
 
@@ -58,6 +67,8 @@ type Search struct {
 	// not from a cache.
 	Reader client.Reader
 	Images Images
+	// Kubernetes is the identity of this Kubernetes cluster.
+	Kubernetes string
 	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
 	Prefix string
 	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its
@@ -107,7 +118,10 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 			})
 		}
 	}
-	found.Images = slices.SortedFunc(maps.Keys(images), func(a, b Image) int { return strings.Compare(a.String(), b.String()) })
+	alone := slices.SortedFunc(maps.Keys(images), func(a, b Image) int { return strings.Compare(a.String(), b.String()) })
+	if err := s.divide(ctx, alone, &found); err != nil {
+		failures = append(failures, err)
+	}
 	slices.SortFunc(found.Volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	if len(failures) > 0 {
 		return found, fmt.Errorf("%w: %w", ErrIncomplete, errors.Join(failures...))

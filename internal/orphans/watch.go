@@ -11,12 +11,13 @@ import (
 
 // Watch searches for orphans at an interval while this process leads, and exports their number.
 type Watch struct {
-	search Search
-	every  time.Duration
-	log    *slog.Logger
-	count  *prometheus.GaugeVec
-	gaps   prometheus.Gauge
-	failed bool // the last search, and the log says so
+	search  Search
+	every   time.Duration
+	log     *slog.Logger
+	count   *prometheus.GaugeVec
+	foreign prometheus.Gauge
+	gaps    prometheus.Gauge
+	failed  bool // the last search, and the log says so
 }
 
 // NewWatch returns a Watch, and registers its metrics. Add it to controller-runtime's manager.
@@ -25,12 +26,16 @@ func NewWatch(search Search, every time.Duration, log *slog.Logger, registry pro
 		Namespace: "escache", Name: "orphans",
 		Help: "Images without a CacheVolume (kind image) and CacheVolumes without a PersistentVolume (kind volume).",
 	}, []string{"kind"})
+	foreign := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "escache", Name: "foreign_images",
+		Help: "Images that begin with the image prefix and are marked as another Kubernetes cluster's.",
+	})
 	gaps := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "escache", Name: "orphans_search_incomplete",
 		Help: "1 while the search for orphans fails, or cannot look into every pool.",
 	})
-	registry.MustRegister(count, gaps)
-	return &Watch{search: search, every: every, log: log, count: count, gaps: gaps}
+	registry.MustRegister(count, foreign, gaps)
+	return &Watch{search: search, every: every, log: log, count: count, foreign: foreign, gaps: gaps}
 }
 
 // NeedLeaderElection returns true: only the leader searches.
@@ -68,7 +73,8 @@ func (w *Watch) look(ctx context.Context) {
 		w.gaps.Set(1)
 	}
 	if err == nil || errors.Is(err, ErrIncomplete) {
-		w.count.WithLabelValues("image").Set(float64(len(found.Images)))
+		w.count.WithLabelValues("image").Set(float64(len(found.Images) + len(found.Unmarked)))
+		w.foreign.Set(float64(len(found.Foreign)))
 		w.count.WithLabelValues("volume").Set(float64(len(found.Volumes)))
 	}
 }

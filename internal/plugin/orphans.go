@@ -50,3 +50,7 @@ func (c *cli) orphans() *cobra.Command {
 type noImages struct{}
 
 func (noImages) List(context.Context, string, string, string) ([]string, error) { return nil, nil }
+
+func (noImages) KubernetesCluster(context.Context, string, string, string) (string, error) {
+	return "", nil
+}

@@ -44,8 +44,12 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// Recheck is how often the files in Dir are checked for changes. 0 means 5 s.
 	Recheck time.Duration
+	// Kubernetes is the identity of the Kubernetes cluster whose images these are. New images are
+	// marked with it, and no image of another one is changed: that is ErrForeign. With "" images
+	// are neither marked nor refused.
+	Kubernetes string
 	// OwnsTrash says which images in a pool's trash may be purged. Images that this process moved
-	// there may always be. nil means only those.
+	// there may always be, those of another Kubernetes cluster never. nil means only the former.
 	OwnsTrash func(image string) bool
 	// Admit is called for each new connection before the first call uses it. After an error the
 	// connection is not used. nil admits all.

@@ -88,9 +88,7 @@ func (o ownTrash) List(ctx context.Context) ([]TrashedImage, error) {
 		if err != nil && !errors.Is(err, ErrPoolNotFound) {
 			failures = append(failures, err)
 		}
-		all = append(all, slices.DeleteFunc(entries, func(e TrashedImage) bool {
-			return !o.trash.has(pool, e.ID) && !o.options.OwnsTrash(e.Name)
-		})...)
+		all = append(all, slices.DeleteFunc(entries, func(e TrashedImage) bool { return !o.mayPurge(e) })...)
 	}
 	return all, errors.Join(failures...)
 }
@@ -118,8 +116,8 @@ func (o ownTrash) Purge(ctx context.Context, e TrashedImage) error { return o.pu
 // Waits implements emptier.Trash.
 func (ownTrash) Waits(err error) bool { return errors.Is(err, ErrHasSnapshots) }
 
-// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows. left counts those
-// that could not be removed, because they have snapshots or clones, are in use, or are protected by
+// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
+// marked as another Kubernetes cluster's. left counts those that could not be removed, because they have snapshots or clones, are in use, or are protected by
 // a delay. The error is ErrHasSnapshots only if that is the reason for all of them.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
 	all := ownTrash{c, func() []string { return []string{pool} }}

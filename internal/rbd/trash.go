@@ -29,6 +29,8 @@ type trash struct {
 	seen  func() []emptier.PoolState
 	pools map[string]bool
 	mine  map[string]bool // POOL/ID of what this process moved there
+	// foreign has POOL/ID of what is marked as another Kubernetes cluster's.
+	foreign map[string]bool
 
 	prepared map[string]bool // pools that have the object for it
 }
@@ -37,7 +39,7 @@ func newTrash(clusterID string) *trash {
 	return &trash{
 		gate:   newGate(clusterID, emptier.Workers, emptier.Workers, purgeTimeout),
 		kicked: make(chan struct{}, 1),
-		pools:  map[string]bool{}, mine: map[string]bool{}, prepared: map[string]bool{},
+		pools:  map[string]bool{}, mine: map[string]bool{}, foreign: map[string]bool{}, prepared: map[string]bool{},
 	}
 }
 
@@ -63,8 +65,8 @@ func (t *trash) prepare(io *rados.IOContext, pool string) error {
 type TrashedImage = emptier.Image
 
 // DeleteImage moves an image to the pool's trash and returns. Its name is free at once, its space
-// when Run has emptied the trash. Errors: ErrNotFound; ErrBusy while a client has the image open or
-// mapped; ErrHasSnapshots; ErrPoolNotFound.
+// when Run has emptied the trash. Errors: ErrNotFound; ErrForeign; ErrBusy while a client has the
+// image open or mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
@@ -80,7 +82,11 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	if err != nil {
 		return err
 	}
-	switch err := unused(io, ref.Name, id); {
+	err = c.refuseForeign(io, id)
+	if err == nil {
+		err = unused(io, ref.Name, id)
+	}
+	switch {
 	case errors.Is(translate(err), ErrNotFound):
 		return removeHalfMade(io, ref.Name)
 	case err != nil:
@@ -172,6 +178,10 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			err = c.purgeOnce(ctx, e)
 		}
 	}
+	if errors.Is(err, ErrForeign) {
+		c.trash.disown(e.Pool, e.ID)
+		return nil
+	}
 	if err == nil || errors.Is(err, ErrNotFound) {
 		c.trash.forget(e.Pool, e.ID)
 		return nil
@@ -186,6 +196,12 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
 	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
 	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
+			if !c.trash.has(e.Pool, e.ID) {
+				// A purge that was interrupted has left no header.
+				if err := c.refuseForeign(io, e.ID); err != nil && !errors.Is(err, rados.ErrNotFound) {
+					return struct{}{}, err
+				}
+			}
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})
 	})
@@ -211,6 +227,21 @@ func (t *trash) forget(pool, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mine, pool+"/"+id)
+}
+
+// disown remembers that an image is another Kubernetes cluster's, so that it is not looked at again.
+func (t *trash) disown(pool, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.foreign[pool+"/"+id] = true
+}
+
+// mayPurge reports whether an image in the trash may be this process's to purge.
+func (c *Cluster) mayPurge(e TrashedImage) bool {
+	c.trash.mu.Lock()
+	defer c.trash.mu.Unlock()
+	key := e.Pool + "/" + e.ID
+	return c.trash.mine[key] || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
 }
 
 func (t *trash) setStates(states func() []emptier.PoolState) {

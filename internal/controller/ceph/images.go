@@ -100,7 +100,7 @@ func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool,
 }
 
 func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
-	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool}
+	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool, Volume: spec.Volume}
 	layout := spec.Layout
 	if layout == nil {
 		layout = &v1alpha1.ImageLayout{}
@@ -111,13 +111,13 @@ func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
 	return out, err
 }
 
-// ID reads Ceph's id of the image, in one message.
-func (i *Images) ID(ctx context.Context, image volumes.ImageRef) (string, error) {
+// Mark marks an image that has no mark, and returns Ceph's id of it.
+func (i *Images) Mark(ctx context.Context, image volumes.ImageRef, volume string) (id string, err error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		return "", err
 	}
-	id, err := cluster.ImageID(ctx, refOf(image))
+	id, err = cluster.MarkImage(ctx, refOf(image), volume)
 	return id, translate(ctx, err)
 }
 
@@ -263,55 +263,6 @@ func (i *Images) PoolBytes(ctx context.Context, clusterID, pool string) (int64, 
 	return size.bytes, nil
 }
 
-// List returns the names of a pool's images that begin with prefix; none if the pool is gone.
-func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]string, error) {
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return nil, err
-	}
-	names, err := cluster.ListImages(ctx, pool)
-	if errors.Is(err, rbd.ErrPoolNotFound) {
-		return nil, nil
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
-}
-
-// WatchTrash starts emptying the trash of every pool in which an earlier process left images that
-// begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
-// may name it any more. It skips pools that it may not read: they are not ours.
-func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
-	ids, err := i.ids()
-	if err != nil {
-		return err
-	}
-	var failures []error
-	for _, id := range ids {
-		failures = append(failures, i.watchTrashOf(ctx, id, prefix))
-	}
-	return errors.Join(failures...)
-}
-
-func (i *Images) watchTrashOf(ctx context.Context, clusterID, prefix string) error {
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return err
-	}
-	pools, err := cluster.Pools(ctx)
-	if err != nil {
-		return translate(ctx, err)
-	}
-	for _, pool := range pools {
-		trashed, err := cluster.TrashedImages(ctx, pool)
-		if errors.Is(err, rbd.ErrUnavailable) {
-			return translate(ctx, err)
-		}
-		if slices.ContainsFunc(trashed, func(t rbd.TrashedImage) bool { return strings.HasPrefix(t.Name, prefix) }) {
-			cluster.WatchTrash(pool)
-		}
-	}
-	return nil
-}
-
 // Problems asks every configured cluster. If one answers, there is no problem.
 func (i *Images) Problems(ctx context.Context) (problems []string, curable bool) {
 	ids, err := i.ids()
@@ -400,6 +351,7 @@ var meanings = []struct{ from, to error }{
 	{rbd.ErrPermission, volumes.ErrRefused},
 	{rbd.ErrPoolNotReady, volumes.ErrRefused},
 	{rbd.ErrBusy, volumes.ErrRefused},
+	{rbd.ErrForeign, volumes.ErrRefused},
 	{rbd.ErrHasSnapshots, volumes.ErrRefused},
 	{rbd.ErrInvalid, volumes.ErrInvalid},
 	{rbd.ErrFull, volumes.ErrNoRoom},

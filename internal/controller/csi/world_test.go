@@ -185,6 +185,8 @@ type fakeImages struct {
 	pool      int64 // size of every pool, unless poolFails
 	poolFails error
 	made      int
+	marks     map[volumes.ImageRef]string // the volume of each image that has a mark
+	foreign   map[volumes.ImageRef]bool   // marked as another Kubernetes cluster's
 	taken     map[volumes.SnapshotRef]int // how often
 	clones    map[volumes.ImageRef]string // of which snapshot
 	taking    func(volumes.SnapshotRef)   // while a snapshot is taken
@@ -193,6 +195,7 @@ type fakeImages struct {
 func newFakeImages() *fakeImages {
 	return &fakeImages{
 		pool: 50 * gib, images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		marks: map[volumes.ImageRef]string{}, foreign: map[volumes.ImageRef]bool{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
 }
@@ -232,9 +235,13 @@ func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, er
 	if f.fail != nil {
 		return false, f.fail
 	}
+	if f.foreign[spec.ImageRef] {
+		return false, fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
+	}
 	_, there := f.images[spec.ImageRef]
 	if !there {
 		f.images[spec.ImageRef] = spec.SizeBytes
+		f.marks[spec.ImageRef] = spec.Volume
 		f.made++
 		if spec.From != nil {
 			f.clones[spec.ImageRef] = spec.From.Snapshot
@@ -243,11 +250,17 @@ func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, er
 	return !there, nil
 }
 
-func (f *fakeImages) ID(_ context.Context, image volumes.ImageRef) (string, error) {
+func (f *fakeImages) Mark(_ context.Context, image volumes.ImageRef, volume string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.foreign[image] {
+		return "", fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
+	}
 	if _, there := f.images[image]; !there {
 		return "", volumes.ErrNotFound
+	}
+	if f.fail == nil {
+		f.marks[image] = volume
 	}
 	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail // the API takes letters and digits
 }
@@ -269,6 +282,9 @@ func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
 	}
 	if len(f.open[image]) > 0 {
 		return fmt.Errorf("in use by %v: %w", f.open[image], volumes.ErrRefused)
+	}
+	if f.foreign[image] {
+		return fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
 	}
 	delete(f.images, image)
 	return nil
