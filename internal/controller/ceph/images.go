@@ -31,11 +31,6 @@ type Images struct {
 	sizes   map[[2]string]poolSize
 }
 
-type poolSize struct {
-	bytes int64
-	at    time.Time
-}
-
 var _ volumes.Images = (*Images)(nil)
 
 // New returns the images of the clusters whose directories are under dir.
@@ -237,30 +232,6 @@ func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
 		return err
 	}
 	return translate(ctx, cluster.BlocklistRemove(ctx, address))
-}
-
-// PoolBytes returns the size of a pool.
-func (i *Images) PoolBytes(ctx context.Context, clusterID, pool string) (int64, error) {
-	key := [2]string{clusterID, pool}
-	i.mu.Lock()
-	known, ok := i.sizes[key]
-	i.mu.Unlock()
-	if ok && i.now().Sub(known.at) < checkedFor {
-		return known.bytes, nil
-	}
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return 0, err
-	}
-	capacity, err := cluster.PoolCapacity(ctx, pool)
-	if err != nil {
-		return 0, translate(ctx, err)
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	size := poolSize{capacity.UsedBytes + capacity.AvailableBytes, i.now()}
-	i.sizes[key] = size
-	return size.bytes, nil
 }
 
 // Problems asks every configured cluster. If one answers, there is no problem.
