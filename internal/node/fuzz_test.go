@@ -43,11 +43,11 @@ func FuzzCalls(f *testing.F) {
 		service := h.service()
 		call := calls(service, dir)[int(which)%7]
 		ctx := t.Context()
-		first, known := call(ctx, data)
+		known, first := call(ctx, data)
 		if !known {
 			return // gRPC refuses it
 		}
-		second, _ := call(ctx, data)
+		_, second := call(ctx, data)
 		if code := Code(first); code == codes.Internal || code == codes.Unknown {
 			t.Errorf("%s: %v", code, first)
 		}
@@ -67,7 +67,7 @@ func FuzzCalls(f *testing.F) {
 
 // calls are the calls that take a volume. Each reports whether data is its message. Paths are moved
 // below root: the service makes and removes mount points.
-func calls(s *Service, root string) []func(context.Context, []byte) (error, bool) {
+func calls(s *Service, root string) []func(context.Context, []byte) (known bool, err error) {
 	below := func(paths ...*string) {
 		for _, p := range paths {
 			if filepath.IsAbs(*p) {
@@ -75,7 +75,7 @@ func calls(s *Service, root string) []func(context.Context, []byte) (error, bool
 			}
 		}
 	}
-	return []func(context.Context, []byte) (error, bool){
+	return []func(context.Context, []byte) (known bool, err error){
 		sent(s.NodeStageVolume, func(r *csi.NodeStageVolumeRequest) { below(&r.StagingTargetPath) }),
 		sent(s.NodePublishVolume, func(r *csi.NodePublishVolumeRequest) { below(&r.StagingTargetPath, &r.TargetPath) }),
 		sent(s.NodeUnpublishVolume, func(r *csi.NodeUnpublishVolumeRequest) { below(&r.TargetPath) }),
@@ -89,14 +89,14 @@ func calls(s *Service, root string) []func(context.Context, []byte) (error, bool
 func sent[T any, M interface {
 	*T
 	proto.Message
-}, R any](call func(context.Context, M) (R, error), confine func(M)) func(context.Context, []byte) (error, bool) {
-	return func(ctx context.Context, data []byte) (error, bool) {
+}, R any](call func(context.Context, M) (R, error), confine func(M)) func(context.Context, []byte) (known bool, err error) {
+	return func(ctx context.Context, data []byte) (known bool, err error) {
 		r := M(new(T))
 		if proto.Unmarshal(data, r) != nil {
-			return nil, false
+			return false, nil
 		}
 		confine(r)
-		_, err := call(ctx, r)
-		return err, true
+		_, err = call(ctx, r)
+		return true, err
 	}
 }

@@ -80,22 +80,22 @@ func FuzzCalls(f *testing.F) {
 		}
 		all := w.calls()
 		call := all[int(which)%len(all)]
-		first, known := call(ctx, data)
+		known, first := call(ctx, data)
 		if !known {
 			return // gRPC refuses it
 		}
 		if code := volumes.Code(first); code == codes.Internal || code == codes.Unknown {
 			t.Errorf("%s: %v", code, first)
 		}
-		if second, _ := call(ctx, data); first == nil && second != nil {
+		if _, second := call(ctx, data); first == nil && second != nil {
 			t.Errorf("the repeated call: %v", second)
 		}
 	})
 }
 
-func (w *world) calls() []func(context.Context, []byte) (error, bool) {
+func (w *world) calls() []func(context.Context, []byte) (known bool, err error) {
 	s := w.service
-	return []func(context.Context, []byte) (error, bool){
+	return []func(context.Context, []byte) (known bool, err error){
 		sent(s.CreateVolume), sent(s.DeleteVolume), sent(s.ControllerPublishVolume), sent(s.ControllerUnpublishVolume),
 		sent(s.ControllerExpandVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot), sent(s.ListVolumes), sent(s.ListSnapshots),
 		sent(s.GetSnapshot), sent(s.ControllerGetVolume), sent(s.ValidateVolumeCapabilities), sent(s.GetCapacity),
@@ -105,13 +105,13 @@ func (w *world) calls() []func(context.Context, []byte) (error, bool) {
 func sent[T any, M interface {
 	*T
 	proto.Message
-}, R any](call func(context.Context, M) (R, error)) func(context.Context, []byte) (error, bool) {
-	return func(ctx context.Context, data []byte) (error, bool) {
+}, R any](call func(context.Context, M) (R, error)) func(context.Context, []byte) (known bool, err error) {
+	return func(ctx context.Context, data []byte) (known bool, err error) {
 		r := M(new(T))
 		if proto.Unmarshal(data, r) != nil {
-			return nil, false
+			return false, nil
 		}
-		_, err := call(ctx, r)
-		return err, true
+		_, err = call(ctx, r)
+		return true, err
 	}
 }
