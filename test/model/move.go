@@ -129,6 +129,8 @@ func (m move) text(before *state) string {
 type Bounds struct {
 	// Writes, Epochs and Faults are how many of each there may be in all.
 	Writes, Epochs, Faults uint8
+	// With is what may happen at all.
+	With Family
 }
 
 // Model is the protocol with some of its guards.
@@ -208,7 +210,7 @@ func (m *Model) moves(s *state, out emit) {
 func (m *Model) environment(s *state, out emit) {
 	fault := s.faults < m.Bounds.Faults
 	try := func(k kind, who uint8, costs bool, act func(n *state)) {
-		if costs && !fault {
+		if costs && !fault || !m.allows(k) {
 			return
 		}
 		n := *s
