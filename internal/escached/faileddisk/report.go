@@ -30,7 +30,10 @@ type Records interface {
 type Reporter struct {
 	Marks   Marks
 	Records Records
-	Log     *slog.Logger
+	// LivesOnPeer reports whether the link is up and the peer has all that was written, by what DRBD
+	// says after this host's disk has failed.
+	LivesOnPeer func() bool
+	Log         *slog.Logger
 }
 
 // ErrRefused means that the arbiter has answered, and does not put this copy on record as outdated:
