@@ -14,6 +14,7 @@ const (
 	Disks                      // hosts return with an empty disk
 	Crashes                    // the controller dies
 	Third                      // the third host is given the volume too
+	Failing                    // a disk fails under a host that runs
 )
 
 // Basic is what the protocol was made for.
@@ -24,7 +25,7 @@ func (m *Model) has(f Family) bool { return m.Bounds.With&f != 0 }
 // familyOf says in which family a trouble is.
 var familyOf = [kinds]Family{
 	powerOff: Power, cutLink: Links, cutControl: Control, cutStorage: Storage,
-	takeAddress: Answers, restartEscached: Answers, replaceDisk: Disks, controllerDies: Crashes,
+	takeAddress: Answers, restartEscached: Answers, replaceDisk: Disks, controllerDies: Crashes, failDisk: Failing, failBoth: Failing,
 }
 
 // allows reports whether the exploration has this kind of move. What is in no family is always
