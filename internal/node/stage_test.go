@@ -11,6 +11,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -131,6 +132,29 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	}
 	if mode := h.status("v").Mode; mode != escache.ModeWritethrough {
 		t.Errorf("mode %q", mode)
+	}
+}
+
+// The controller asks whether the volume is drained, and the device writes through. The pod then goes
+// and comes back: the volume is staged anew by a record that still says Cache, so the new device
+// writes back. Now the controller records that the truth is in Ceph. The device must not be used.
+func TestStageDoesNotUseADeviceThatWritesBackOnceTheTruthIsInCeph(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	h.before["record client"] = func() {
+		v := h.volumes["v"]
+		v.ResourceVersion, v.Status.Authority = "another", v1alpha1.AuthorityCeph
+	}
+	path := t.TempDir()
+	stage := func() error {
+		_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", path, mountCapability("ext4")))
+		return err
+	}
+	if err := stage(); status.Code(err) != codes.Unavailable || h.status("v").Device != "" {
+		t.Fatalf("%v, device %q in mode %q", err, h.status("v").Device, h.status("v").Mode)
+	}
+	if err := stage(); err != nil || h.status("v").Mode != escache.ModeWritethrough {
+		t.Errorf("the repeated call: %v, mode %q", err, h.status("v").Mode)
 	}
 }
 
