@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -150,7 +149,7 @@ func TestStageDoesNotUseADeviceThatWritesBackOnceTheTruthIsInCeph(t *testing.T) 
 		_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", path, mountCapability("ext4")))
 		return err
 	}
-	if err := stage(); status.Code(err) != codes.Unavailable || h.status("v").Device != "" {
+	if err := stage(); Code(err) != codes.FailedPrecondition || h.status("v").Device != "" {
 		t.Fatalf("%v, device %q in mode %q", err, h.status("v").Device, h.status("v").Mode)
 	}
 	if err := stage(); err != nil || h.status("v").Mode != escache.ModeWritethrough {
