@@ -134,6 +134,29 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	}
 }
 
+// The controller asks whether the volume is drained, and the device writes through. The pod then goes
+// and comes back: the volume is staged anew by a record that still says Cache, so the new device
+// writes back. Now the controller records that the truth is in Ceph. The device must not be used.
+func TestStageDoesNotUseADeviceThatWritesBackOnceTheTruthIsInCeph(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	h.before["record client"] = func() {
+		v := h.volumes["v"]
+		v.ResourceVersion, v.Status.Authority = "another", v1alpha1.AuthorityCeph
+	}
+	path := t.TempDir()
+	stage := func() error {
+		_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", path, mountCapability("ext4")))
+		return err
+	}
+	if err := stage(); Code(err) != codes.FailedPrecondition || h.status("v").Device != "" {
+		t.Fatalf("%v, device %q in mode %q", err, h.status("v").Device, h.status("v").Mode)
+	}
+	if err := stage(); err != nil || h.status("v").Mode != escache.ModeWritethrough {
+		t.Errorf("the repeated call: %v, mode %q", err, h.status("v").Mode)
+	}
+}
+
 // Refused: the right code, a sentence, and nothing half done: not connected, not mounted, not
 // formatted.
 func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {

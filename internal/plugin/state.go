@@ -135,7 +135,7 @@ func remedy(reason string) string {
 		return "bring the other host back; before you take this host down, flush the volume"
 	case "PeerOutdated", "Resyncing":
 		return "nothing: it is catching up"
-	case "LocalDiskLost":
+	case v1alpha1.ReasonLocalDiskLost:
 		return "check the host's NVMe device; flush the volume and move its pod"
 	case "IOFrozen":
 		return "bring back the other host or the Kubernetes API; I/O then goes on by itself"
