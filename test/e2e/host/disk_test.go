@@ -33,10 +33,11 @@ func secondsDiskFails(t *testing.T, lab *labtest.Lab) {
 func peerWithoutDiskIsLost(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v, device, writer := written(t, lab, n1)
+	slowFlush(t, n1)
 
 	lab.FailDisk(t, n2)
 	v.WaitUntilOutdated(t, n2, noticeLimit)
-	time.Sleep(8 * time.Second)
+	v.WaitForStatus(t, n1, "may go on alone", noticeLimit, func(s escache.VolumeStatus) bool { return s.MayGoOnAlone })
 	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
 	lab.PowerOff(t, n2)
 	v.WaitForStatus(t, n1, "has lost its peer", noticeLimit, func(s escache.VolumeStatus) bool { return !s.Peers[0].Linked() })
@@ -54,6 +55,18 @@ func peerWithoutDiskIsLost(t *testing.T, lab *labtest.Lab) {
 	v.WaitForPeer(t, n1)
 	n1.Verify(t, device, writer.Stop(t))
 	v.Remove(t, n1)
+}
+
+// slowFlush makes each flush of the disk of a host's only volume take long, so that one is under way
+// at nearly any moment.
+func slowFlush(t *testing.T, h *labtest.Host) {
+	t.Helper()
+	h.Shell(t, `set -eu
+modprobe dm-delay
+name=$(dmsetup ls --target linear | sed -n 's/^\(escache-escache--[^[:space:]]*\).*/\1/p')
+set -- $(dmsetup table "$name")
+dmsetup load "$name" --table "0 $2 delay $4 $5 0 $4 $5 0 $4 $5 200"
+dmsetup resume "$name"`)
 }
 
 // secondsDiskFailsUnheard: n2 cannot reach its arbiter, so it leaves n1, which is frozen until its
