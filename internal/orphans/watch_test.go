@@ -31,6 +31,11 @@ func (c oneCluster) List(_ context.Context, clusterID, _, _ string) ([]string, e
 	return c.images, nil
 }
 
+// KubernetesCluster finds the mark of this Kubernetes cluster on every image.
+func (oneCluster) KubernetesCluster(context.Context, string, string, string) (string, error) {
+	return "here", nil
+}
+
 func class(name, clusterID string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: v1alpha1.DriverName,
@@ -51,7 +56,7 @@ func search(t *testing.T, wrong bool) Search {
 	}
 	return Search{
 		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
-		Images: oneCluster{[]string{"escache-a", "escache-b"}}, Prefix: "escache-", Now: time.Now,
+		Images: oneCluster{[]string{"escache-a", "escache-b"}}, Kubernetes: "here", Prefix: "escache-", Now: time.Now,
 	}
 }
 

@@ -76,6 +76,9 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	return v
 }
 
+// VolumeOf returns a volume that somebody else has made, to look at its image.
+func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef: ref, lab: l} }
+
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{

@@ -176,6 +176,13 @@ func (w *Writer) Lost(t T) Acks {
 	return w.Acks()
 }
 
+// End ends the writer, whatever its device does by now.
+func (w *Writer) End(t T) {
+	t.Helper()
+	w.stdin.Close()
+	w.wait(t)
+}
+
 // Broken waits for the end of a writer whose device fails its I/O.
 func (w *Writer) Broken(t T) {
 	t.Helper()

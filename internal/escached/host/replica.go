@@ -48,6 +48,9 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 	case err != nil:
 		return err
 	case !up:
+		if err := h.setDamagedAside(ctx, v); err != nil {
+			return err
+		}
 		return h.Replicator.Up(ctx, v.Name())
 	case st.Connection == drbd.StandAlone && st.Disk.Lost() && h.FailedDisks.Get(v.Name()) == faileddisk.Failed:
 		// It has left its peer. A frozen Primary would go on if it came back.

@@ -25,6 +25,7 @@ func TestHosts(t *testing.T) {
 		{"a second host is refused while the first holds the image", secondHostIsRefused},
 		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},
 		{"a damaged copy condemns nobody", damagedCopyCondemnsNobody},
+		{"a damaged copy is not copied over a good one", damagedCopyIsNotCopied},
 		{"a cache of another volume is refused", foreignCacheIsRefused},
 		{"flush while Ceph stands still says what is left and resumes", flushSurvivesStalledCeph},
 		{"restart of escached under load is not noticed", restartIsNotNoticed},
