@@ -13,8 +13,11 @@ import (
 // ErrBusy is the error of a refused operation, for errors.Is.
 var ErrBusy = errors.New("busy")
 
-// BusyError is the refusal of an operation because another one runs. It is ErrBusy. Its text does
-// not tell the age: Kubernetes makes an Event of each different text.
+// ageStep is how exactly the text of a BusyError tells the age: Kubernetes makes an Event of each
+// different text.
+const ageStep = 30 * time.Second
+
+// BusyError is the refusal of an operation because another one runs. It is ErrBusy.
 type BusyError struct {
 	Running string // the operation that runs
 	Volume  string
@@ -23,7 +26,12 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("%v: %s of volume %s is running; repeat %s when it has ended", ErrBusy, e.Running, e.Volume, e.Refused)
+	age := "less than " + ageStep.String()
+	if e.Age >= ageStep {
+		age = "more than " + e.Age.Truncate(ageStep).String()
+	}
+	return fmt.Sprintf("%v: %s of volume %s has been running for %s; repeat %s when it has ended",
+		ErrBusy, e.Running, e.Volume, age, e.Refused)
 }
 
 // Unwrap makes errors.Is true for ErrBusy.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The kubelet and the sidecars make an Event of each different text, so the age is not in it.
-func TestTheSecondCallerLearnsWhatRuns(t *testing.T) {
+// The kubelet and the sidecars make an Event of each different text, so it changes seldom.
+func TestTheSecondCallerLearnsWhatRunsAndForHowLong(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := NewLocks(func() time.Time { return now })
 	done, err := l.Begin("v1", "flush")
@@ -17,7 +17,7 @@ func TestTheSecondCallerLearnsWhatRuns(t *testing.T) {
 	}
 	now = now.Add(90 * time.Second)
 	_, second := l.Begin("v1", "stop")
-	if !errors.Is(second, ErrBusy) || !strings.Contains(second.Error(), "flush of volume v1 is running; repeat stop") {
+	if !errors.Is(second, ErrBusy) || !strings.Contains(second.Error(), "flush of volume v1 has been running for more than 1m30s; repeat stop") {
 		t.Errorf("the second: got %v", second)
 	}
 	now = now.Add(time.Second)
@@ -28,6 +28,9 @@ func TestTheSecondCallerLearnsWhatRuns(t *testing.T) {
 	var busy *BusyError
 	if !errors.As(third, &busy) || busy.Age != 91*time.Second {
 		t.Errorf("age: %+v", busy)
+	}
+	if young := (&BusyError{Age: time.Second}).Error(); !strings.Contains(young, "for less than 30s;") {
+		t.Errorf("a young operation: %s", young)
 	}
 	other, err := l.Begin("v2", "stop")
 	if err != nil {
