@@ -16,7 +16,7 @@ const (
 // MinXFSBytes is the smallest size for which mkfs.xfs makes a filesystem, 300 MiB.
 const MinXFSBytes = 300 << 20
 
-// ErrUnknown: the driver does not support this filesystem type.
+// ErrUnknown means that the driver does not support this filesystem type.
 var ErrUnknown = errors.New("unknown filesystem type")
 
 // Known returns ErrUnknown unless a filesystem of this type can be made and mounted.

@@ -50,7 +50,7 @@ const maxCategory = 1023
 // own only category.
 func categories(text string) []string {
 	var all []string
-	for _, item := range strings.Split(text, ",") {
+	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, ".")
 		if !isRange {
 			last = first

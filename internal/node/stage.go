@@ -75,7 +75,8 @@ func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*
 		return nil, err
 	}
 	current := slices.ContainsFunc(status.Peers, func(p escache.Peer) bool {
-		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && p.Role != escache.RolePrimary && health.IsCurrent(*status, p.Name)
+		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && p.Role != escache.RolePrimary &&
+			health.IsCurrent(*status, p.Name)
 	})
 	if !current {
 		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and the copies on %s are not in sync",

@@ -30,7 +30,7 @@ func readUses(ctx context.Context, api client.Reader) (uses, error) {
 	all := &corev1.PersistentVolumeList{}
 	if err := api.List(ctx, all); err != nil {
 		if apierrors.IsForbidden(err) {
-			return nil, nil
+			return nil, nil //nolint:nilnil // a nil map is what the type says it is
 		}
 		return nil, err
 	}

@@ -102,7 +102,8 @@ func TestExplainShowsWhyPodsWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.printVolume(t.Context(), api, v)
-	events, next, _ := strings.Cut(out.String()[strings.Index(out.String(), "Events:"):], "Next step:")
+	_, after, _ := strings.Cut(out.String(), "Events:")
+	events, next, _ := strings.Cut(after, "Next step:")
 	if !strings.Contains(events, "FailedMount: "+refused) {
 		t.Errorf("events: %s", events)
 	}

@@ -117,8 +117,9 @@ func (o ownTrash) Purge(ctx context.Context, e TrashedImage) error { return o.pu
 func (ownTrash) Waits(err error) bool { return errors.Is(err, ErrHasSnapshots) }
 
 // EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
-// marked as another Kubernetes cluster's. left counts those that could not be removed, because they have snapshots or clones, are in use, or are protected by
-// a delay. The error is ErrHasSnapshots only if that is the reason for all of them.
+// marked as another Kubernetes cluster's. left counts those that could not be removed, because they
+// have snapshots or clones, are in use, or are protected by a delay. The error is ErrHasSnapshots only
+// if that is the reason for all of them.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
 	all := ownTrash{c, func() []string { return []string{pool} }}
 	failures, err := emptier.New(all, slog.New(slog.DiscardHandler)).Drain(ctx)

@@ -182,7 +182,7 @@ func TestAnAnswerThatIsCutOffIsNoMetadata(t *testing.T) {
 	if got, err := parseMetadata(whole); err != nil || got["key"] != "value" || len(got) != 1 {
 		t.Fatalf("got %v, %v", got, err)
 	}
-	for n := range len(whole) {
+	for n := range whole {
 		if got, err := parseMetadata(whole[:n]); err == nil {
 			t.Errorf("%d bytes of %d: got %v", n, len(whole), got)
 		}

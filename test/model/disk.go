@@ -66,7 +66,7 @@ func (m *Model) handler(s *state, h uint8) { s.host[h].telling = m.on(FailedDisk
 // newWithout begins a new generation on a copy that goes on, with the link up, without the peer's disk.
 func (s *state) newWithout(h, peer uint8) {
 	n, p := &s.host[h], &s.host[peer]
-	if n.diskless || !p.diskless || n.inconsistent || !(n.primary || p.primary) || n.bitmap != 0 {
+	if n.diskless || !p.diskless || n.inconsistent || !n.primary && !p.primary || n.bitmap != 0 {
 		return
 	}
 	n.bitmap = n.current
@@ -76,7 +76,7 @@ func (s *state) newWithout(h, peer uint8) {
 
 // accepts: a Primary without a disk takes a link only to the copy that it has written to.
 func accepts(n, to *host) bool {
-	return !(n.diskless && n.primary) || (to.current == n.exposed && !to.inconsistent)
+	return !n.diskless || !n.primary || (to.current == n.exposed && !to.inconsistent)
 }
 
 // knowsFailed: the host never uses this copy as current again, although the record counts it, or is

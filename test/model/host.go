@@ -115,11 +115,11 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !(n.telling && n.primary)
+	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !n.telling
 }
 
 // acknowledge is when the writer is told. The copy that lacks the write is given, or nobody.
-func (s *state) acknowledge(h, value, lacks uint8) {
+func (s *state) acknowledge(value, lacks uint8) {
 	s.acked = max(s.acked, value)
 	if lacks != nobody && s.rec.inCache && s.rec.replicas.has(lacks) && !s.rec.outdated.has(lacks) && !s.knowsFailed(lacks) {
 		s.breaks(2, whyCounted)
@@ -149,7 +149,7 @@ func (s *state) writeBoth(h, value uint8) {
 		n.dirty = value
 	}
 	n.pending, n.onlyPeer = 0, false
-	s.acknowledge(h, value, lacks)
+	s.acknowledge(value, lacks)
 }
 
 // land brings what is written back to Ceph, if Ceph takes it.

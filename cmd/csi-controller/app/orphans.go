@@ -122,7 +122,8 @@ func list(out io.Writer, found orphans.Found) error {
 		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
 	}
 	if len(found.Unmarked) > 0 {
-		_, _ = fmt.Fprintln(w, "\nIt is not known whose the unmarked images are: an older version made them, perhaps for another Kubernetes cluster.\n"+
+		_, _ = fmt.Fprintln(w, "\nIt is not known whose the unmarked images are: an older version made them, "+
+			"perhaps for another Kubernetes cluster.\n"+
 			"Make sure that they are this one's before you remove them with --allow-unmarked.")
 	}
 	switch n := len(found.Foreign); n {

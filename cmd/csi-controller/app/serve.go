@@ -203,7 +203,8 @@ func (p parts) assemble(ctx context.Context) error {
 		Steps: steps, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
 	})
 	search := orphans.Search{
-		Reader: p.manager.GetClient(), Images: p.images, Kubernetes: p.own, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
+		Reader: p.manager.GetClient(), Images: p.images, Kubernetes: p.own, Prefix: p.options.ImagePrefix,
+		Young: youngVolume, Now: time.Now,
 	}
 	marks := marking.New(marking.Config{
 		Reader: p.manager.GetClient(), Images: p.lease.Images(p.images), Log: p.log.With("component", "marking"),

@@ -8,7 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	apipath "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -20,20 +20,20 @@ import (
 func named(c client.WithWatch) client.Client {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if why := apipath.IsValidPathSegmentName(key.Name); len(why) > 0 {
-				return &invalidName{key.Name, why}
+			if why := content.IsPathSegmentName(key.Name); len(why) > 0 {
+				return &invalidNameError{key.Name, why}
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
 }
 
-type invalidName struct {
+type invalidNameError struct {
 	name string
 	why  []string
 }
 
-func (e *invalidName) Error() string { return "invalid resource name " + e.name + ": " + e.why[0] }
+func (e *invalidNameError) Error() string { return "invalid resource name " + e.name + ": " + e.why[0] }
 
 // FuzzCalls sends any message to each call of the controller service. However wrong the message is,
 // the answer is no bug of the driver (Internal, Unknown), and a call that succeeded succeeds again.
@@ -109,7 +109,7 @@ func sent[T any, M interface {
 	return func(ctx context.Context, data []byte) (known bool, err error) {
 		r := M(new(T))
 		if proto.Unmarshal(data, r) != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // such bytes reach no call
 		}
 		_, err = call(ctx, r)
 		return true, err

@@ -47,16 +47,12 @@ func (*Marking) NeedLeaderElection() bool { return true }
 
 // Start marks all images. It returns when each has a mark, or when the context ends.
 func (m *Marking) Start(ctx context.Context) error {
-	for done := map[string]bool{}; ; {
-		err := m.pass(ctx, done)
-		if err == nil || ctx.Err() != nil {
-			return nil
-		}
+	done := map[string]bool{}
+	for err := m.pass(ctx, done); err != nil && ctx.Err() == nil; err = m.pass(ctx, done) {
 		m.Log.WarnContext(ctx, "not all images are marked as this Kubernetes cluster's; trying again", "error", err)
-		if pause.For(ctx, m.Again) != nil {
-			return nil
-		}
+		_ = pause.For(ctx, m.Again) // fails only if the context has ended
 	}
+	return nil
 }
 
 // pass marks the images of all volumes that are not done. The error names the first that could not

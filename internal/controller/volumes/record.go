@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -31,7 +31,7 @@ func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, e
 
 // IsName reports whether an object of Kubernetes may have this name. For others client-go asks no
 // server, and returns an error that says nothing of the object.
-func IsName(name string) bool { return name != "" && len(path.IsValidPathSegmentName(name)) == 0 }
+func IsName(name string) bool { return name != "" && len(content.IsPathSegmentName(name)) == 0 }
 
 // Group reads a NodeGroup from the cache.
 func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {

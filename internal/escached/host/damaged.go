@@ -36,7 +36,8 @@ func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 		if status := escache.StatusOf(problem.Of(err).Code); status == http.StatusConflict || status == http.StatusNotFound {
 			return nil
 		}
-		return v.About(fmt.Errorf("on %s: %w, and the arbiter could not be told: %v", h.Config.Node, damage, err)) //nolint:errorlint // its code is not this one's
+		told := err.Error() // its code is not this one's
+		return v.About(fmt.Errorf("on %s: %w, and the arbiter could not be told: %s", h.Config.Node, damage, told))
 	}
 	crashpoint.Reach("damaged/on_record")
 	if err := h.Replicator.CreateMetadata(ctx, v.Name()); err != nil {

@@ -304,18 +304,6 @@ func (s *scene) redundant() {
 	})
 }
 
-// moves stops the pod in good order and starts one on another host.
-func (s *scene) moves(to *labtest.Host) {
-	s.Helper()
-	if s.writer != nil {
-		s.writer.Stop(s)
-		s.writer = nil
-	}
-	s.leaves()
-	s.use(to)
-	s.check.Verify(s, s.holder, s.device)
-}
-
 // leaves deletes the pod, and returns when its volume is detached.
 func (s *scene) leaves() {
 	s.Helper()

@@ -87,7 +87,7 @@ func (w *watch) isPaused() bool {
 	return w.paused
 }
 
-func (w *watch) found(format string, args ...any) {
+func (w *watch) foundf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	const most = 5
@@ -119,7 +119,7 @@ func (w *watch) look(ctx context.Context) {
 	}
 	for name, status := range reports {
 		if after.Spec.HasReplica(name) && !after.Status.IsOutdated(name) && status.DirtyBytes != nil && *status.DirtyBytes > 0 {
-			w.found("the truth is in Ceph in epoch %d, and %d bytes are dirty on %s", after.Status.Epoch, *status.DirtyBytes, name)
+			w.foundf("the truth is in Ceph in epoch %d, and %d bytes are dirty on %s", after.Status.Epoch, *status.DirtyBytes, name)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (w *watch) record(ctx context.Context) *cacheVolume {
 	w.epoch = max(last, v.Status.Epoch)
 	w.mu.Unlock()
 	if v.Status.Epoch < last {
-		w.found("the epoch has gone back from %d to %d", last, v.Status.Epoch)
+		w.foundf("the epoch has gone back from %d to %d", last, v.Status.Epoch)
 	}
 	return v
 }
@@ -181,7 +181,7 @@ func (w *watch) oneWriter(ctx context.Context, reports map[string]escache.Volume
 	defer cancel()
 	fenced, err := blocklist(ctx)
 	if err != nil {
-		w.found("two hosts have the volume, and nobody knows who is fenced: %v", err)
+		w.foundf("two hosts have the volume, and nobody knows who is fenced: %v", err)
 		return
 	}
 	var free []string
@@ -191,6 +191,6 @@ func (w *watch) oneWriter(ctx context.Context, reports map[string]escache.Volume
 		}
 	}
 	if len(free) > 1 {
-		w.found("two hosts can write: %q; the blocklist is %q", free, fenced)
+		w.foundf("two hosts can write: %q; the blocklist is %q", free, fenced)
 	}
 }
