@@ -94,7 +94,7 @@ func (s *state) endStage(h uint8) {
 
 // count takes a peer that is current again off the outdated. The record is read first and the
 // peer's state after it.
-func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //nolint:cyclop // a list of moves, each with its condition
+func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	if !at.primary || at.peer == nobody || !at.control {
 		return
