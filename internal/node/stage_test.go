@@ -391,7 +391,7 @@ func TestTheSecondCallLearnsWhatRuns(t *testing.T) {
 	s := h.service()
 	h.before["mkfs"] = func() {
 		_, err := s.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: "v", StagingTargetPath: dir})
-		if Code(err) != codes.Aborted || !strings.Contains(err.Error(), "NodeStageVolume of volume v is running") {
+		if Code(err) != codes.Aborted || !strings.Contains(err.Error(), "NodeStageVolume of volume v has been running for") {
 			t.Errorf("%s: %v", Code(err), err)
 		}
 		if _, err := s.NodeStageVolume(t.Context(), stageOf("w", t.TempDir(), mountCapability("ext4"))); err != nil {
