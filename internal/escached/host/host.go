@@ -16,7 +16,6 @@ import (
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/holds"
-	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
 )
@@ -40,8 +39,6 @@ type Host struct {
 	links sync.Mutex
 	// FailedDisks has a mark for each replica whose disk has failed.
 	FailedDisks faileddisk.Marks
-	// Permits has the volumes whose I/O DRBD does not freeze when the peer is lost.
-	Permits permit.Records
 
 	// uname is this host's name as drbdadm sees it.
 	uname    string
@@ -61,8 +58,8 @@ func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *H
 	return &Host{
 		Layers: layers, Config: cfg, uname: uname, handlers: handlers, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
-		FailedDisks: faileddisk.In(cfg.StateDir), Permits: permit.In(cfg.RunDir),
-		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		FailedDisks: faileddisk.In(cfg.StateDir),
+		locks:       operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 
