@@ -321,9 +321,6 @@ func TestStageRepairsWhatIsMounted(t *testing.T) {
 		mounts int
 	}{
 		{"as asked", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4"), codes.OK, "record client", 2},
-		{"with noatime", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"noatime"}}, true, mountCapability("ext4"),
-			codes.AlreadyExists, "status", 2},
-		{"without noatime", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4", "noatime"), codes.AlreadyExists, "status", 2},
 		{"with another SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"context=system_u:object_r:a:s0"}}, true,
 			mountCapability("ext4", `context="system_u:object_r:b:s0:c1,c2"`), codes.AlreadyExists, "status", 2},
 		{"with the same SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{`context="u:r:t:s0:c1,c2"`}}, true,
@@ -387,7 +384,7 @@ func TestStageGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-func TestTheSecondCallLearnsWhatRunsAndForHowLong(t *testing.T) {
+func TestTheSecondCallLearnsWhatRuns(t *testing.T) {
 	h, dir := newHost(), t.TempDir()
 	h.attached("v")
 	h.attached("w")

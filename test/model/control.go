@@ -77,6 +77,9 @@ func (m *Model) control(s *state, out emit) {
 		return
 	}
 	for h := range uint8(hosts) {
+		if h == hosts-1 && !m.has(Third) {
+			break
+		}
 		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
 		m.flushFirst(s, h, try)
 	}

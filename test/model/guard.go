@@ -27,6 +27,11 @@ const (
 	SilentBeforeRecovery
 	OnlyTheHostItself
 	OwnCopyConfirmed
+	FailedDiskMarked
+	FailedDiskReported
+	LastCopyStays
+	WaitsForCsiNode
+	PrimaryPeerSeen
 	guardsEnd
 )
 
@@ -57,6 +62,11 @@ var Precautions = map[Guard]string{
 	SilentBeforeRecovery:          "what escached says before it has recovered is not believed",
 	OnlyTheHostItself:             "what another machine says in a host's place is not believed",
 	OwnCopyConfirmed:              "a take-over lays no replica in place of the copy that it is to read from",
+	FailedDiskMarked:              "a copy whose disk has failed is marked on the root disk, and then not promoted alone unless it is the only one",
+	FailedDiskReported:            "a host whose disk has failed is on record, or has left its peer, before writes go on with one copy",
+	LastCopyStays:                 "a host whose disk has failed is not put on record as outdated if it has the only current copy",
+	WaitsForCsiNode:               "a host whose disk fails acknowledges nothing before the record counts its current peer",
+	PrimaryPeerSeen:               "nothing is settled, and nobody is clean, while a standby's linked peer is Primary",
 }
 
 // Reasons why a promise is broken, by number.

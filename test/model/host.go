@@ -6,7 +6,7 @@ func (s *state) powerOff(h uint8) {
 	if n.laid && n.peer != nobody {
 		s.disconnect(pair(h, n.peer))
 	}
-	n.up = false
+	n.up, n.diskless, n.telling, n.exposed = false, false, false, 0
 	n.wasPrimary = n.wasPrimary || n.primary
 	n.upToDate, n.primary, n.frozen, n.alone = false, false, false, false
 	n.stopDevice()
@@ -92,6 +92,9 @@ func (m *Model) stageConnect(s *state, h uint8) bool {
 // stageUse assembles the cache and mounts it.
 func (m *Model) stageUse(s *state, h uint8) bool {
 	n := &s.host[h]
+	if s.cacheOf(h) == nil {
+		return false
+	}
 	if m.on(ClientOnRecordBeforeUse) {
 		if !n.control || !m.mayStage(s, h, n.epoch) {
 			return false
@@ -112,13 +115,13 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen && !n.unused
+	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !n.telling
 }
 
-// acknowledge is when the writer is told.
-func (s *state) acknowledge(h, value uint8, alone bool) {
+// acknowledge is when the writer is told. The copy that lacks the write is given, or nobody.
+func (s *state) acknowledge(value, lacks uint8) {
 	s.acked = max(s.acked, value)
-	if peer := s.host[h].peer; alone && s.rec.inCache && s.rec.replicas.has(peer) && !s.rec.outdated.has(peer) {
+	if lacks != nobody && s.rec.inCache && s.rec.replicas.has(lacks) && !s.rec.outdated.has(lacks) && !s.knowsFailed(lacks) {
 		s.breaks(2, whyCounted)
 	}
 	if !s.rec.inCache && s.ceph.value < value {
@@ -130,14 +133,23 @@ func (s *state) acknowledge(h, value uint8, alone bool) {
 // acknowledged.
 func (s *state) writeBoth(h, value uint8) {
 	n := &s.host[h]
-	n.dirty = value
+	lacks := n.peer
 	if s.connected(h) {
-		if peer := &s.host[n.peer]; !peer.syncing {
+		peer := &s.host[n.peer]
+		if !peer.syncing && !peer.diskless {
 			peer.dirty = value
 		}
+		if !peer.diskless {
+			lacks = nobody
+		}
+	}
+	if n.diskless {
+		lacks = h
+	} else {
+		n.dirty = value
 	}
 	n.pending, n.onlyPeer = 0, false
-	s.acknowledge(h, value, !s.connected(h))
+	s.acknowledge(value, lacks)
 }
 
 // land brings what is written back to Ceph, if Ceph takes it.
@@ -156,10 +168,12 @@ func (s *state) land(h uint8) bool {
 // commit notes in the cache that Ceph has it.
 func (s *state) commit(h uint8) {
 	n := &s.host[h]
-	if n.dirty == n.back {
-		n.dirty = 0
+	if at := s.cacheOf(h); at != nil && at.dirty == n.back {
+		if !n.diskless {
+			n.dirty = 0
+		}
 		if s.connected(h) {
-			if peer := &s.host[n.peer]; !peer.syncing && peer.dirty == n.back {
+			if peer := &s.host[n.peer]; !peer.syncing && !peer.diskless && peer.dirty == n.back {
 				peer.dirty = 0
 			}
 		}
@@ -188,7 +202,8 @@ func (s *state) drop(h uint8) bool {
 
 func (n *host) forgetReplica() {
 	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
-	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing = false, false, false, false
+	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked = false, false, false, false, false
+	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
 }
 
 // lay makes a replica where none is.
@@ -209,7 +224,14 @@ func (s *state) survives() bool {
 	}
 	for i := range s.host {
 		n := &s.host[i]
-		if n.laid && !n.inconsistent && n.dirty >= s.acked && s.rec.replicas.has(uint8(i)) && !s.rec.outdated.has(uint8(i)) {
+		if !n.laid || !s.rec.replicas.has(uint8(i)) || s.rec.outdated.has(uint8(i)) {
+			continue
+		}
+		if n.spoilt && n.inconsistent {
+			// Its disk had failed, and its peer fills it. If the peer is lost too, both were.
+			n = &s.host[n.peer]
+		}
+		if n.laid && !n.inconsistent && n.dirty >= s.acked {
 			return true
 		}
 	}

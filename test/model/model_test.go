@@ -17,8 +17,8 @@ func TestPromisesHold(t *testing.T) {
 		bounds       Bounds
 		depth, short int
 	}{
-		{"one take-over, deep", Bounds{Writes: 2, Epochs: 2, Faults: 2}, 18, 13},
-		{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3}, 14, 11},
+		{"one take-over, deep", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Basic}, 18, 13},
+		{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 14, 11},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			depth := tc.depth
@@ -81,7 +81,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 	for _, tc := range cases {
 		tested |= tc.guard
 		t.Run(strings.ReplaceAll(Precautions[tc.guard], "/", " or "), func(t *testing.T) {
-			r := New(AllGuards&^tc.guard, Bounds{Writes: 2, Epochs: 2, Faults: 2}).Explore(depth, limit)
+			r := New(AllGuards&^tc.guard, Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Basic}).Explore(depth, limit)
 			if r.Promise != tc.promise {
 				t.Fatalf("promise %d breaks without it, want %d (%d states, depth %d): %s\n%s", r.Promise, tc.promise, r.States, r.Depth,
 					r.Reason, format(r.Trace))

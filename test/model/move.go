@@ -18,6 +18,12 @@ const (
 	restartEscached
 	recoverEscached
 	replaceDisk
+	failDisk
+	failBoth
+	tellArbiter
+	leavePeer
+	dropMark
+	swapCounted
 	healStorage
 	expire
 	controllerDies
@@ -76,6 +82,12 @@ var texts = map[kind]string{
 	restartEscached:   "escached on %s is started again, and does not know yet what is here",
 	recoverEscached:   "escached on %s has recovered",
 	replaceDisk:       "%s gets an empty disk",
+	failDisk:          "the disk of %s fails",
+	failBoth:          "the disk of %s fails, and its root disk takes no mark",
+	tellArbiter:       "%s tells the arbiter that its disk has failed",
+	leavePeer:         "%s leaves its peer, because nobody has put its failed disk on record",
+	dropMark:          "escached on %s removes the mark of a disk that is current again",
+	swapCounted:       "csi-node on %s counts the peer in place of its own failed disk",
 	expire:            "the blocklist entry of client %d ends by itself",
 	controllerDies:    "the controller dies",
 	connect:           "the replicas on %s connect",
@@ -129,6 +141,8 @@ func (m move) text(before *state) string {
 type Bounds struct {
 	// Writes, Epochs and Faults are how many of each there may be in all.
 	Writes, Epochs, Faults uint8
+	// With is what may happen at all.
+	With Family
 }
 
 // Model is the protocol with some of its guards.
@@ -208,7 +222,7 @@ func (m *Model) moves(s *state, out emit) {
 func (m *Model) environment(s *state, out emit) {
 	fault := s.faults < m.Bounds.Faults
 	try := func(k kind, who uint8, costs bool, act func(n *state)) {
-		if costs && !fault {
+		if costs && !fault || !m.allows(k) {
 			return
 		}
 		n := *s
@@ -220,6 +234,7 @@ func (m *Model) environment(s *state, out emit) {
 	}
 	for i := range s.host {
 		hostTrouble(uint8(i), &s.host[i], try)
+		m.failing(s, uint8(i), try)
 	}
 	for p := range uint8(len(pairs)) {
 		if s.conn.has(p) {
@@ -282,7 +297,7 @@ func (s *state) unblock(c uint8) {
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
-func (m *Model) kernel(s *state, h uint8, out emit) {
+func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	try := func(k kind, who uint8, act func(n *state) bool) {
 		n := *s
@@ -299,10 +314,13 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 			try(connect, p, func(n *state) bool { n.join(h, peer); return n.conn != s.conn || n.split != s.split })
 		}
 	}
+	if at.telling || at.marked {
+		m.failedDisk(s, h, try)
+	}
 	if at.syncing {
 		try(resyncEnds, h, func(n *state) bool { n.synced(h); return true })
 	}
-	if at.primary && at.frozen {
+	if at.primary && at.frozen && !at.diskless {
 		try(askArbiter, h, func(n *state) bool {
 			if !m.granted(n, h) {
 				return false
@@ -319,21 +337,23 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 }
 
 // data is what a device does.
-func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
+func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
-	usable := s.usable(h)
+	usable := s.usable(h) && !m.uncounted(s, h)
 	if usable && at.pending != 0 {
 		try(writeEnds, h, func(n *state) bool { n.writeBoth(h, at.pending); return true })
 	}
 	if usable && at.pending == 0 && s.last < m.Bounds.Writes {
 		try(write, h, func(n *state) bool { n.last++; return m.write(n, h, n.last) })
 		if s.connected(h) && !at.through {
-			try(writeHere, h, func(n *state) bool {
-				n.last++
-				n.host[h].pending, n.host[h].dirty = n.last, n.last
-				return true
-			})
-			if !s.host[at.peer].syncing {
+			if !at.diskless {
+				try(writeHere, h, func(n *state) bool {
+					n.last++
+					n.host[h].pending, n.host[h].dirty = n.last, n.last
+					return true
+				})
+			}
+			if !s.host[at.peer].syncing && !s.host[at.peer].diskless {
 				try(writeThere, h, func(n *state) bool {
 					n.last++
 					n.host[h].pending, n.host[h].onlyPeer, n.host[at.peer].dirty = n.last, true, n.last
@@ -342,13 +362,14 @@ func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)
 			}
 		}
 	}
-	if at.primary && !at.frozen && at.back == 0 && at.dirty != 0 && at.pending == 0 {
-		try(readBack, h, func(n *state) bool { n.host[h].back = at.dirty; return true })
+	cache := s.cacheOf(h)
+	if cache != nil && at.primary && !at.frozen && at.back == 0 && cache.dirty != 0 && at.pending == 0 {
+		try(readBack, h, func(n *state) bool { n.host[h].back = cache.dirty; return true })
 	}
 	if at.back != 0 && !at.landed {
 		try(backLands, h, func(n *state) bool { return n.land(h) })
 	}
-	if at.landed && !at.frozen && at.primary {
+	if at.landed && !at.frozen && at.primary && cache != nil {
 		try(backCommits, h, func(n *state) bool { n.commit(h); return true })
 	}
 }
@@ -359,10 +380,10 @@ func (m *Model) write(s *state, h, value uint8) bool {
 		s.writeBoth(h, value)
 		return true
 	}
-	if !n.storage || s.ceph.blocked.has(n.client) || n.dirty != 0 {
+	if !n.storage || s.ceph.blocked.has(n.client) || s.cacheOf(h).dirty != 0 {
 		return false
 	}
 	s.ceph.value = value
-	s.acknowledge(h, value, false)
+	s.acknowledge(value, nobody)
 	return true
 }

@@ -21,6 +21,7 @@ type rules struct {
 	settled  map[settledQuestion]bool
 	staged   map[stageQuestion]bool
 	granted  map[aloneQuestion]bool
+	failed   map[selfQuestion]selfAnswer
 	lifted   map[goneQuestion]bool
 }
 
@@ -29,7 +30,7 @@ func newRules() rules {
 		attaches: map[attachQuestion]attachAnswer{}, confirms: map[confirmQuestion]attachAnswer{},
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
-		lifted: map[goneQuestion]bool{},
+		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{},
 	}
 }
 
@@ -73,6 +74,11 @@ type (
 		rec         record
 		node, epoch uint8
 	}
+	selfQuestion struct {
+		rec        record
+		node, peer uint8
+	}
+	selfAnswer    struct{ ok, last bool }
 	aloneQuestion struct {
 		rec               record
 		node, peer, epoch uint8
@@ -82,7 +88,9 @@ type (
 // report is what a host's escached would answer.
 type report struct {
 	silent, absent, device, primary, current, dirty bool
-	client, epoch                                   uint8
+	// diskless: its disk has failed. written: its peer is linked and Primary.
+	diskless, written bool
+	client, epoch     uint8
 	// other: it is the peer that answers, and says so.
 	other bool
 }
@@ -105,7 +113,8 @@ func (m *Model) report(s *state, h uint8) report {
 	}
 	return report{
 		absent: !n.laid, device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
-		current: n.upToDate && !n.inconsistent, dirty: n.dirty != 0,
+		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: n.dirty != 0,
+		diskless: n.diskless, written: m.on(PrimaryPeerSeen) && s.connected(h) && s.host[n.peer].primary,
 	}
 }
 
@@ -128,6 +137,12 @@ func (r report) real() (escache.VolumeStatus, error) {
 	}
 	if r.primary {
 		s.Role = escache.RolePrimary
+	}
+	if r.diskless {
+		s.DiskState = escache.DiskDiskless
+	}
+	if r.written {
+		s.Peers = []escache.Peer{{Role: escache.RolePrimary, ConnectionState: escache.LinkConnected}}
 	}
 	s.Epoch = int64(r.epoch)
 	if r.device {
@@ -334,19 +349,45 @@ func (r *rules) mayGoOnAlone(rec record, node, peer, epoch uint8) bool {
 	return answer
 }
 
-// grant panics where the model's idea of a grant is not the real one: it puts the peer on record,
-// and each grant changes the record, also one that is repeated.
 func grant(v *v1alpha1.CacheVolume, request escache.OutdatePeerRequest) bool {
 	for i := range time.Duration(2) {
 		g, err := authority.MayGoOnAlone(v, request, time.Unix(0, 0).Add(i))
 		if err != nil {
 			return false
 		}
-		before := v.Status.DeepCopy()
-		v.Status.Outdated, v.Status.Conditions = g.Outdated, g.Conditions
-		if !v.Status.IsOutdated(request.Peer) || equality.Semantic.DeepEqual(before, &v.Status) {
-			panic(fmt.Sprintf("a grant for %+v makes %+v of %+v", request, v.Status, *before))
-		}
+		apply(v, g, request.Peer)
 	}
 	return true
+}
+
+// apply panics where the model's idea of a grant is not the real one: it puts the node on record, and
+// each grant changes the record, also one that is repeated.
+func apply(v *v1alpha1.CacheVolume, g authority.Grant, node string) {
+	before := v.Status.DeepCopy()
+	v.Status.Outdated, v.Status.Conditions = g.Outdated, g.Conditions
+	if !v.Status.IsOutdated(node) || equality.Semantic.DeepEqual(before, &v.Status) {
+		panic(fmt.Sprintf("a grant for %s makes %+v of %+v", node, v.Status, *before))
+	}
+}
+
+// mayBeOutdated asks what the arbiter answers a host whose disk has failed: whether it is on record as
+// outdated now, or whether it has the last current copy.
+func (r *rules) mayBeOutdated(rec record, node, peer uint8) selfAnswer {
+	q := selfQuestion{rec, node, peer}
+	answer, known := r.failed[q]
+	if !known {
+		v := rec.volume()
+		for i := range time.Duration(2) {
+			grant, err := authority.MayBeOutdated(v, escache.OutdateSelfRequest{
+				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer],
+			}, time.Unix(0, 0).Add(i))
+			refused, _ := errors.AsType[*authority.RefusedError](err)
+			answer = selfAnswer{ok: err == nil, last: refused != nil && refused.Code == escache.CodeOutdated}
+			if err == nil {
+				apply(v, grant, names[node])
+			}
+		}
+		r.failed[q] = answer
+	}
+	return answer
 }

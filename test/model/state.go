@@ -59,6 +59,10 @@ type host struct {
 	bitmap       uint8 // the generation that the peer was left behind with; 0: none
 	wasPrimary   bool
 	inconsistent bool
+	spoilt       bool // its disk has failed, and has had no resync since; nobody looks at this
+
+	// On its root disk.
+	marked bool // its disk has failed
 
 	// In its kernel.
 	upToDate bool // DRBD's UpToDate; without it the copy is only Consistent
@@ -84,6 +88,11 @@ type host struct {
 	// The cache watch's restoring of the peer.
 	restore uint8
 	unread  bool // the record was written since it read it
+
+	// A disk that has failed since the host was started.
+	diskless bool
+	telling  bool  // DRBD's handler is about to put this copy on record as outdated
+	exposed  uint8 // the generation that a Primary without a disk writes at its peer
 }
 
 // Steps of NodeStage.
@@ -179,7 +188,7 @@ func (s *state) newGeneration() uint8 {
 	for g := uint8(1); ; g++ {
 		used := false
 		for i := range s.host {
-			used = used || s.host[i].current == g || s.host[i].bitmap == g
+			used = used || s.host[i].current == g || s.host[i].bitmap == g || s.host[i].exposed == g
 		}
 		if !used {
 			return g
@@ -197,8 +206,8 @@ func (s *state) wrote() {
 
 // visible is what a device on this host's cache would show.
 func (s *state) visible(h uint8) uint8 {
-	if d := s.host[h].dirty; d != 0 {
-		return d
+	if at := s.cacheOf(h); at != nil && at.dirty != 0 {
+		return at.dirty
 	}
 	return s.ceph.value
 }

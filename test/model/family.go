@@ -1,0 +1,33 @@
+package model
+
+// Family is a family of troubles, or of deeds, that an exploration tries. Each exploration has the
+// families that it is about, because all of them at once are too many states.
+type Family uint32
+
+// The families.
+const (
+	Power   Family = 1 << iota // hosts lose their power
+	Links                      // links between hosts are cut
+	Control                    // hosts are cut off from the control plane
+	Storage                    // hosts are cut off from Ceph
+	Answers                    // escached is started again; the controller gets another host's answers
+	Disks                      // hosts return with an empty disk
+	Crashes                    // the controller dies
+	Third                      // the third host is given the volume too
+	Failing                    // a disk fails under a host that runs
+)
+
+// Basic is what the protocol was made for.
+const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Third
+
+func (m *Model) has(f Family) bool { return m.Bounds.With&f != 0 }
+
+// familyOf says in which family a trouble is.
+var familyOf = [kinds]Family{
+	powerOff: Power, cutLink: Links, cutControl: Control, cutStorage: Storage,
+	takeAddress: Answers, restartEscached: Answers, replaceDisk: Disks, controllerDies: Crashes, failDisk: Failing, failBoth: Failing,
+}
+
+// allows reports whether the exploration has this kind of move. What is in no family is always
+// there.
+func (m *Model) allows(k kind) bool { return familyOf[k] == 0 || m.has(familyOf[k]) }
