@@ -16,20 +16,21 @@ var worlds = []struct {
 	bounds       Bounds
 	depth, short int
 }{
-	{"one take-over, deep", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Basic}, 16, 12},
-	{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 12, 10},
-	{"failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Failing | Power | Links | Control}, 12, 10},
-	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 15, 11},
-	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Third}, 12, 10},
-	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Third}, 12, 10},
-	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Third}, 11, 9},
-	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 13, 10},
-	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Third}, 11, 9},
+	{"one take-over, deep", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Basic}, 18, 12},
+	{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 14, 10},
+	{"failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Failing | Power | Links | Control}, 14, 10},
+	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 18, 11},
+	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Third}, 14, 10},
+	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Third}, 14, 10},
+	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Third}, 13, 9},
+	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
+	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Third}, 13, 9},
 }
 
 // TestPromisesHold tries every order of steps of the protocol as it is.
 func TestPromisesHold(t *testing.T) {
 	var taken [kinds]bool
+	tried := 0
 	for _, tc := range worlds {
 		t.Run(tc.name, func(t *testing.T) {
 			depth := tc.depth
@@ -38,6 +39,7 @@ func TestPromisesHold(t *testing.T) {
 			}
 			begin := time.Now()
 			r := New(AllGuards, tc.bounds).Explore(depth, limit)
+			tried++
 			if r.Promise != 0 {
 				t.Fatalf("promise %d is broken: %s\n%s", r.Promise, r.Reason, format(r.Trace))
 			}
@@ -51,10 +53,13 @@ func TestPromisesHold(t *testing.T) {
 			}
 		})
 	}
+	if testing.Short() || tried < len(worlds) {
+		return
+	}
 	for k := range kinds {
 		// Where the client is on record before the device is used, there is nothing left for the watch
 		// to see.
-		if !taken[k] && k != watchSeesClient && !testing.Short() {
+		if !taken[k] && k != watchSeesClient {
 			t.Errorf("never taken: %s", texts[k])
 		}
 	}
