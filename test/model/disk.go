@@ -22,22 +22,19 @@ func (s *state) cacheOf(h uint8) *host {
 // The second disk does not fail before the first is on record: then no copy is left.
 func (m *Model) failing(s *state, h uint8, try func(kind, uint8, bool, func(*state))) {
 	at := &s.host[h]
-	if at.peer != nobody && !s.rec.outdated.has(at.peer) {
-		if peer := &s.host[at.peer]; peer.spoilt {
-			return
-		}
+	if at.peer != nobody && s.host[at.peer].spoilt && (s.host[at.peer].telling || !s.rec.outdated.has(at.peer)) {
+		return
 	}
 	if !at.up || !at.laid || at.current == 0 || at.diskless || at.inconsistent || at.syncing {
 		return
 	}
-	if m.on(FailedDiskMarked) {
-		try(failDisk, h, true, func(n *state) { n.loseDisk(h, true); m.handler(n, h) })
-	} else {
-		try(failDisk, h, true, func(n *state) { n.loseDisk(h, false); m.handler(n, h) })
-		return
+	fail := func(n *state, mark bool) {
+		n.loseDisk(h, mark)
+		n.host[h].telling = m.on(FailedDiskReported) // DRBD waits for its handler on a Primary
 	}
+	try(failDisk, h, true, func(n *state) { fail(n, m.on(FailedDiskMarked)) })
 	if s.faults+2 <= m.Bounds.Faults {
-		try(failBoth, h, true, func(n *state) { n.faults++; n.loseDisk(h, false); m.handler(n, h) })
+		try(failBoth, h, true, func(n *state) { n.faults++; fail(n, false) })
 	}
 }
 
@@ -49,7 +46,6 @@ func (s *state) loseDisk(h uint8, mark bool) {
 	if n.primary {
 		n.exposed = n.current
 	}
-	n.restore, n.unread = restoreIdle, false
 	if s.connected(h) {
 		peer := &s.host[n.peer]
 		s.newWithout(n.peer, h)
@@ -59,9 +55,6 @@ func (s *state) loseDisk(h uint8, mark bool) {
 		peer.syncing = false // its source is gone
 	}
 }
-
-// handler: DRBD waits for its handler on a Primary.
-func (m *Model) handler(s *state, h uint8) { s.host[h].telling = m.on(FailedDiskReported) }
 
 // newWithout begins a new generation on a copy that goes on, with the link up, without the peer's disk.
 func (s *state) newWithout(h, peer uint8) {

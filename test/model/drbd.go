@@ -99,13 +99,15 @@ func (s *state) join(a, b uint8) {
 	default:
 		x.upToDate, y.upToDate = x.current != 0, y.current != 0
 		x.spoilt, y.spoilt = false, false
+		x.outdated, y.outdated = x.outdated && y.outdated, x.outdated && y.outdated
+		x.upToDate, y.upToDate = x.upToDate && !x.outdated, y.upToDate && !y.outdated
 	}
 	// A Primary that was frozen goes on: what it could not send before, it sends now.
 	x.frozen, y.frozen = false, false
 }
 
 func (s *state) sync(source, target *host) {
-	source.upToDate = true
+	source.upToDate, source.outdated, target.outdated = true, false, false
 	if source.current == target.current {
 		// Only what was under way differs: too short to be seen.
 		target.dirty, target.upToDate, target.inconsistent, target.wasPrimary = source.dirty, true, false, false
@@ -185,7 +187,7 @@ func (s *state) promotable(h uint8) bool {
 			return true // both are new: the first resync is skipped
 		}
 	}
-	return n.current != 0 && !n.inconsistent && !n.syncing
+	return n.current != 0 && !n.inconsistent && !n.syncing && !n.outdated
 }
 
 // promote makes a copy Primary. It returns false if that is refused.

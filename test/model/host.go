@@ -19,6 +19,7 @@ func (s *state) powerOff(h uint8) {
 // replaceDisk puts an empty disk into a host that has no power.
 func (s *state) replaceDisk(h uint8) {
 	s.host[h].forgetReplica()
+	s.stale[h] = 0
 	s.lost = s.lost || !s.survives()
 }
 
@@ -96,7 +97,8 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 		return false
 	}
 	if m.on(ClientOnRecordBeforeUse) {
-		if !n.control || !m.mayStage(s, h, n.epoch) {
+		if !n.control || !m.mayStage(s, h, n.epoch) || m.on(FencedMapNotUsed) && s.rec.isFenced(n.client) ||
+			n.writes && !s.rec.inCache && m.on(ModeOfTheRecord) {
 			return false
 		}
 		s.rec.client = n.client
@@ -109,17 +111,27 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 	if s.visible(h) < s.acked {
 		s.breaks(3, whyStaleRead)
 	}
+	if s.gone.has(s.visible(h)) {
+		s.breaks(4, whyRisen)
+	}
+	if s.ceph.blocked.has(n.client) && s.rec.isFenced(n.client) {
+		s.breaks(3, whyFencedUsed)
+	}
 	return true
 }
 
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !n.telling
+	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !(n.telling && n.primary)
 }
 
 // acknowledge is when the writer is told. The copy that lacks the write is given, or nobody.
-func (s *state) acknowledge(value, lacks uint8) {
+func (s *state) acknowledge(h, value, lacks uint8) {
+	if s.gone != 0 && s.ceph.blocked.has(s.host[h].client) {
+		s.gone = s.gone.with(value) // its cache was discarded, whether it knows or not
+		return
+	}
 	s.acked = max(s.acked, value)
 	if lacks != nobody && s.rec.inCache && s.rec.replicas.has(lacks) && !s.rec.outdated.has(lacks) && !s.knowsFailed(lacks) {
 		s.breaks(2, whyCounted)
@@ -149,7 +161,7 @@ func (s *state) writeBoth(h, value uint8) {
 		n.dirty = value
 	}
 	n.pending, n.onlyPeer = 0, false
-	s.acknowledge(value, lacks)
+	s.acknowledge(h, value, lacks)
 }
 
 // land brings what is written back to Ceph, if Ceph takes it.
@@ -181,40 +193,10 @@ func (s *state) commit(h uint8) {
 	n.back, n.landed = 0, false
 }
 
-// drop removes a replica and whatever it holds.
-func (s *state) drop(h uint8) bool {
-	n := &s.host[h]
-	if n.device || n.primary || n.stage >= stageMapped {
-		return false // escached is busy, or refuses
-	}
-	if !n.laid {
-		return true
-	}
-	if n.peer != nobody {
-		s.disconnect(pair(h, n.peer))
-	}
-	n.forgetReplica()
-	if !s.survives() {
-		s.breaks(4, whyDropped)
-	}
-	return true
-}
-
 func (n *host) forgetReplica() {
 	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
-	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked = false, false, false, false, false
+	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked, n.outdated = false, false, false, false, false, false
 	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
-}
-
-// lay makes a replica where none is.
-func (s *state) lay(h, peer uint8) bool {
-	n := &s.host[h]
-	if n.laid {
-		return n.peer == peer
-	}
-	n.laid, n.peer, n.inconsistent = true, peer, true
-	s.split = s.split.without(pair(h, peer))
-	return true
 }
 
 // survives reports whether what was acknowledged can still be had, unless a disk is gone with it.
@@ -231,7 +213,7 @@ func (s *state) survives() bool {
 			// Its disk had failed, and its peer fills it. If the peer is lost too, both were.
 			n = &s.host[n.peer]
 		}
-		if n.laid && !n.inconsistent && n.dirty >= s.acked {
+		if n.laid && !n.inconsistent && !n.outdated && n.dirty >= s.acked {
 			return true
 		}
 	}

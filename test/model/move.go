@@ -56,6 +56,19 @@ const (
 	unfence
 	controllerGivesUp
 	controllerFlushes
+	giveUpDevice
+	drainBegins
+	drainSettles
+	drainEnds
+	discardOrdered
+	discardBegins
+	backUp
+	setBack
+	cleanUp
+	outsiderBlocks
+	outsideEnds
+	doubleAnswers
+	doubleGone
 	kinds
 )
 
@@ -118,17 +131,30 @@ var texts = map[kind]string{
 	controllerMoves:   "the controller lays the volume anew with %s",
 	unfence:           "the blocklist entry of client %d is removed",
 	controllerGivesUp: "the controller goes on: Kubernetes has given up %s, which was to write back",
+	giveUpDevice:      "%s gives up the device that was taken from it",
+	drainBegins:       "somebody wants the volume to write through on %s",
+	drainSettles:      "the controller asks %s whether it is drained",
+	drainEnds:         "nobody wants the volume to write through on %s any more",
+	discardOrdered:    "an operator orders that the cache is discarded",
+	discardBegins:     "the controller begins to discard the cache",
+	backUp:            "etcd is backed up",
+	setBack:           "etcd is restored",
+	cleanUp:           "the controller removes the replica on %s, which is not the volume's any more",
+	outsiderBlocks:    "somebody else puts client %d on the blocklist for an hour",
+	outsideEnds:       "the hour for which somebody else has shut out client %d is over",
+	doubleAnswers:     "another machine with the name of %s answers",
+	doubleGone:        "%s itself answers again",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
 func (m move) text(before *state) string {
 	form := texts[m.kind]
 	switch m.kind { //nolint:exhaustive // all others name a host
-	case controllerDies, settleBegins:
+	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack:
 		return form
 	case cutLink, healLink, connect, controllerMoves:
 		return fmt.Sprintf(form, pairs[m.host])
-	case expire, unfence:
+	case expire, unfence, outsiderBlocks, outsideEnds:
 		return fmt.Sprintf(form, m.host)
 	case controllerStep:
 		return fmt.Sprintf(form, before.ctl.text())
@@ -159,48 +185,6 @@ func New(guards Guard, bounds Bounds) *Model {
 }
 
 func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
-
-// begun is a volume in use on n1, with its copy on n2.
-func begun() state {
-	s := fresh()
-	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
-	s.ceph.lock = 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current, n.upToDate = true, 1-i, 1, true
-	}
-	n1 := &s.host[0]
-	n1.tag, n1.primary, n1.device, n1.client, n1.given = 1, true, true, 1, 1
-	s.conn = s.conn.with(pair(0, 1))
-	return s
-}
-
-// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
-// then n1 lost its power and returned.
-func left() state {
-	s := fresh()
-	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
-	s.acked, s.last, s.faults = 1, 1, 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current = true, 1-i, 1
-	}
-	n1 := &s.host[0]
-	n1.tag, n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 1, 2, 1, true, 1
-	s.cut = s.cut.with(pair(0, 1))
-	return s
-}
-
-// fresh is a volume that was never attached.
-func fresh() state {
-	s := state{}
-	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
-	for i := range s.host {
-		n := &s.host[i]
-		n.up, n.control, n.storage, n.peer = true, true, true, nobody
-	}
-	return s
-}
 
 // emit takes a state that a move leads to.
 type emit func(move, *state)
@@ -248,6 +232,8 @@ func (m *Model) environment(s *state, out emit) {
 			try(expire, c, false, func(n *state) { n.unblock(c) })
 		}
 	})
+	m.outsiders(s, try)
+	m.backups(s, try)
 	if s.ctl.op != opNone {
 		try(controllerDies, 0, true, func(n *state) { n.ctl = controller{} })
 	}
@@ -290,14 +276,19 @@ func answerTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state)))
 	} else if at.elsewhere {
 		try(returnAddress, h, false, func(n *state) { n.host[h].elsewhere = false })
 	}
+	if at.laid && !at.double {
+		try(doubleAnswers, h, true, func(n *state) { n.host[h].double = true })
+	} else if at.double {
+		try(doubleGone, h, false, func(n *state) { n.host[h].double = false })
+	}
 }
 
 func (s *state) unblock(c uint8) {
-	s.ceph.blocked, s.ceph.brief = s.ceph.blocked.without(c), s.ceph.brief.without(c)
+	s.ceph.blocked, s.ceph.brief, s.ceph.outside = s.ceph.blocked.without(c), s.ceph.brief.without(c), s.ceph.outside.without(c)
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
-func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list of moves
+func (m *Model) kernel(s *state, h uint8, out emit) {
 	at := &s.host[h]
 	try := func(k kind, who uint8, act func(n *state) bool) {
 		n := *s
@@ -337,7 +328,7 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 }
 
 // data is what a device does.
-func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) { //nolint:cyclop // a list of moves
+func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
 	at := &s.host[h]
 	usable := s.usable(h) && !m.uncounted(s, h)
 	if usable && at.pending != 0 {
@@ -384,6 +375,9 @@ func (m *Model) write(s *state, h, value uint8) bool {
 		return false
 	}
 	s.ceph.value = value
-	s.acknowledge(value, nobody)
+	if s.rec.attached != h {
+		s.breaks(1, whyOldWriteBack)
+	}
+	s.acknowledge(h, value, nobody)
 	return true
 }

@@ -36,6 +36,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 			return true
 		})
 	}
+	m.gives(s, h, try)
 	m.count(s, h, try)
 	m.countInstead(s, h, try)
 }
@@ -45,7 +46,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	at := &s.host[h]
 	switch at.stage {
 	case stageIdle:
-		if at.given != 0 && at.control && (at.unused || (!at.device && !at.primary)) {
+		if at.given != 0 && at.control && (at.unused || m.has(Living) && at.device && at.tag < at.given || (!at.device && !at.primary)) {
 			try(stageBegins, func(n *state) bool {
 				if !m.mayStage(n, h, at.given) {
 					return false
@@ -57,6 +58,8 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	case stageRead:
 		try(stageConnects, func(n *state) bool {
 			switch {
+			case n.host[h].device && n.host[h].epoch >= n.host[h].tag && m.dropFenced(n, h):
+				n.endStage(h) // and begins anew
 			case n.host[h].device && n.host[h].epoch >= n.host[h].tag:
 				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
 			case !n.host[h].device && m.stageConnect(n, h):

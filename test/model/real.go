@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -85,87 +86,6 @@ type (
 	}
 )
 
-// report is what a host's escached would answer.
-type report struct {
-	silent, absent, device, primary, current, dirty bool
-	// diskless: its disk has failed. written: its peer is linked and Primary.
-	diskless, written bool
-	client, epoch     uint8
-	// other: it is the peer that answers, and says so.
-	other bool
-}
-
-// report is what the controller gets when it asks for a host.
-func (m *Model) report(s *state, h uint8) report {
-	n := &s.host[h]
-	switch {
-	case n.elsewhere:
-		of := report{silent: true}
-		if n.peer != nobody && !s.host[n.peer].elsewhere {
-			of = m.report(s, n.peer)
-		}
-		of.other = m.on(OnlyTheHostItself)
-		return of
-	case n.early && n.up && n.control && !m.on(SilentBeforeRecovery):
-		return report{} // taken for a standby
-	case !s.reaches(h):
-		return report{silent: true}
-	}
-	return report{
-		absent: !n.laid, device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
-		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: n.dirty != 0,
-		diskless: n.diskless, written: m.on(PrimaryPeerSeen) && s.connected(h) && s.host[n.peer].primary,
-	}
-}
-
-var errSilent = errors.New("no answer")
-
-// real is what the host answers.
-func (r report) real() (escache.VolumeStatus, error) {
-	if r.silent {
-		return escache.VolumeStatus{}, errSilent
-	}
-	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: escache.DiskConsistent}
-	switch {
-	case r.device:
-		s.State, s.Device = escache.StateConnected, "/dev/escache/p/i"
-	case r.absent:
-		s.State = escache.StateAbsent
-	}
-	if r.other {
-		s.Node = "the peer"
-	}
-	if r.primary {
-		s.Role = escache.RolePrimary
-	}
-	if r.diskless {
-		s.DiskState = escache.DiskDiskless
-	}
-	if r.written {
-		s.Peers = []escache.Peer{{Role: escache.RolePrimary, ConnectionState: escache.LinkConnected}}
-	}
-	s.Epoch = int64(r.epoch)
-	if r.device {
-		s.ClientAddress = address(r.client)
-	}
-	if r.current {
-		bytes := int64(0)
-		if r.dirty {
-			bytes = 4096
-		}
-		s.DiskState, s.DirtyBytes = escache.DiskUpToDate, &bytes
-	}
-	return s, nil
-}
-
-// heard is what is known of the host with this name from its answer.
-func (r report) heard(v *v1alpha1.CacheVolume, node string) authority.Report {
-	status, err := r.real()
-	return authority.Heard(v, node, status, err)
-}
-
-func address(client uint8) string { return fmt.Sprintf("10.0.0.1:0/%d", client) }
-
 func (r *record) volume() *v1alpha1.CacheVolume {
 	v := &v1alpha1.CacheVolume{}
 	v.Name, v.Spec.Group, v.Spec.Pool, v.Spec.Image = "v", "g", "p", "i"
@@ -180,6 +100,12 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 		v.Status.AttachedNode = names[r.attached]
 	}
 	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
+	if r.claim {
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: v.Status.Epoch}}
+	}
+	for _, name := range names {
+		v.Status.SetHostID(name, machine)
+	}
 	r.outdated.each(func(h uint8) { v.Status.Outdated = append(v.Status.Outdated, names[h]) })
 	if r.client != 0 {
 		v.Status.ClientAddress = address(r.client)
@@ -197,7 +123,7 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 func (r *record) entry(h int, c uint8) v1alpha1.FencedClient {
 	client := v1alpha1.FencedClient{Address: address(c), Epoch: int64(r.epoch)}
 	if h < hosts {
-		client.Node = names[h]
+		client.Node, client.HostID = names[h], machine
 	}
 	if !r.fencedNow.has(c) {
 		client.Epoch--
@@ -390,4 +316,37 @@ func (r *rules) mayBeOutdated(rec record, node, peer uint8) selfAnswer {
 		r.failed[q] = answer
 	}
 	return answer
+}
+
+// drained asks whether the truth of an attached volume is in Ceph and stays there.
+func (r *rules) drained(rec record, holder report) bool {
+	v := rec.volume()
+	return authority.Drained(v, holder.heard(v, names[rec.attached]))
+}
+
+// discard asks whether the cache may be discarded, and whose clients are fenced then. Kubernetes has
+// given up the node that has the volume.
+func (r *rules) discard(rec record, epoch uint8, seen [hosts]report) (lost uint8, ok bool) {
+	v := rec.volume()
+	reports := map[string]authority.Report{}
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+	loss, err := authority.Discard(v, int64(epoch), reports, authority.Death{Reason: "given up by Kubernetes"})
+	lost = rec.attached
+	if lost == nobody && len(loss.Nodes) > 0 {
+		lost = uint8(slices.Index(names[:], loss.Nodes[0]))
+	}
+	return lost, err == nil
+}
+
+// foreign asks whether a fenced client's entry is somebody else's, whose time is over or not.
+func (r *rules) foreign(earlier, running bool) bool {
+	client, now := v1alpha1.FencedClient{}, time.Unix(0, 0)
+	if earlier {
+		until := metav1.NewTime(now.Add(-time.Hour))
+		if running {
+			until = metav1.NewTime(now.Add(time.Hour))
+		}
+		client.EarlierUntil = &until
+	}
+	return authority.Foreign(client, now)
 }
