@@ -37,7 +37,7 @@ func (cs *Clusters) Run(ctx context.Context, log *slog.Logger) {
 }
 
 func (c *Cluster) emptyTrash(ctx context.Context, log *slog.Logger) {
-	e := emptier.New(ownTrash{c, c.trash.watched}, log)
+	e := emptier.New(ownTrash{c, c.trash.watched, true}, log)
 	c.trash.setStates(e.States)
 	e.Run(ctx, c.trash.kicked)
 }
@@ -77,6 +77,8 @@ type ownTrash struct {
 	*Cluster
 
 	pools func() []string
+	// deletable means that a pool may be gone: then its trash is gone too.
+	deletable bool
 }
 
 // List implements emptier.Trash.
@@ -85,7 +87,7 @@ func (o ownTrash) List(ctx context.Context) ([]TrashedImage, error) {
 	var failures []error
 	for _, pool := range o.pools() {
 		entries, err := o.TrashedImages(ctx, pool)
-		if err != nil && !errors.Is(err, ErrPoolNotFound) {
+		if err != nil && !(o.deletable && errors.Is(err, ErrPoolNotFound)) {
 			failures = append(failures, err)
 		}
 		all = append(all, slices.DeleteFunc(entries, func(e TrashedImage) bool { return !o.mayPurge(e) })...)
@@ -118,10 +120,10 @@ func (ownTrash) Waits(err error) bool { return errors.Is(err, ErrHasSnapshots) }
 
 // EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
 // marked as another Kubernetes cluster's. left counts those that could not be removed, because they
-// have snapshots or clones, are in use, or are protected by a delay. The error is ErrHasSnapshots only
-// if that is the reason for all of them.
+// have snapshots or clones, are in use, or are protected by a delay. Errors: ErrPoolNotFound;
+// ErrHasSnapshots only if that is the reason for all that are left.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
-	all := ownTrash{c, func() []string { return []string{pool} }}
+	all := ownTrash{c, func() []string { return []string{pool} }, false}
 	failures, err := emptier.New(all, slog.New(slog.DiscardHandler)).Drain(ctx)
 	if err != nil || len(failures) == 0 {
 		return 0, err
