@@ -82,7 +82,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		return err
 	} else if up {
 		// drbdadm needs the resource file to take the resource down.
-		if _, err := e.Resources.Write(e.Resource(v)); err != nil {
+		if _, err := e.WriteResource(v); err != nil {
 			return err
 		}
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
@@ -93,6 +93,9 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	e.wipe(ctx, v)
 	crashpoint.Reach("delete_replica/wiped")
 	if err := e.Resources.Forget(v.Name()); err != nil {
+		return err
+	}
+	if err := e.Secrets.Set(v.Name(), ""); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/resource_removed")
@@ -108,6 +111,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	e.damaged.Delete(v.Name())
+	e.lost.Delete(v.Name())
 	return nil
 }
 
@@ -115,7 +119,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 // place on the disk finds neither a cache nor a replica there. The data between stays. A disk that
 // takes no writes is no reason to keep the replica, so an error is only logged.
 func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
-	_, err := e.Resources.Write(e.Resource(v))
+	_, err := e.WriteResource(v)
 	if err == nil {
 		err = e.Store.Activate(ctx, v.Name())
 	}
