@@ -280,3 +280,38 @@ func TestALinkIsNamedByItsTwoEndsAlikeOnBoth(t *testing.T) {
 		t.Error("another partner, or another volume, has the same word")
 	}
 }
+
+const secret = "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw"
+
+func TestOnlyRootReadsTheSecret(t *testing.T) {
+	f := Files{Dir: t.TempDir()}
+	r := Resource{Name: "escache-1", LocalAddress: "10.0.0.1", PeerAddress: "10.0.0.2", Port: 7800}
+	path := filepath.Join(f.Dir, "escache-1.res")
+	if err := os.WriteFile(path, r.Text(), 0o644); err != nil { // an earlier version's
+		t.Fatal(err)
+	}
+	for _, r.Secret = range []escache.Secret{"", secret} {
+		if _, err := f.Write(r); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", st.Mode(), err)
+		}
+	}
+	if text, _ := os.ReadFile(path); !strings.Contains(string(text), `shared-secret "`+secret+`";`) {
+		t.Errorf("DRBD does not get the secret:\n%s", text)
+	}
+}
+
+// drbdadm prints the command that has failed, and hands the secret on as an argument.
+func TestAnErrorDoesNotHaveTheSecret(t *testing.T) {
+	run := command.RunnerFunc(func(context.Context, command.Command) (command.Result, error) {
+		return command.Result{}, &command.ExitError{Command: "drbdadm up r", Code: 10, Stderr: "r: Failure: (102) Local address(port) already in use.\n" +
+			"Command 'drbdsetup-84 connect r ipv4:10.0.0.1:7800 ipv4:10.0.0.2:7800 --protocol=C --shared-secret=" + secret +
+			" --cram-hmac-alg=sha256' terminated with exit code 10"}
+	})
+	err := NewControl(run, Files{Dir: t.TempDir()}).Up(t.Context(), "r")
+	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "already in use") || command.ExitCode(err) != 10 {
+		t.Error(err)
+	}
+}
