@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -90,7 +91,9 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
-	e.wipe(ctx, v)
+	if e.Config.Wipe != escached.WipeNone {
+		e.wipe(ctx, v)
+	}
 	crashpoint.Reach("delete_replica/wiped")
 	if err := e.Resources.Forget(v.Name()); err != nil {
 		return err
