@@ -298,8 +298,34 @@ func TestOnlyRootReadsTheSecret(t *testing.T) {
 			t.Errorf("%v, %v", st.Mode(), err)
 		}
 	}
-	if text, _ := os.ReadFile(path); !strings.Contains(string(text), `shared-secret "`+secret+`";`) {
-		t.Errorf("DRBD does not get the secret:\n%s", text)
+}
+
+func TestBothEndsOfALinkHaveOneSecretAndNobodyElseHasIt(t *testing.T) {
+	line := func(r Resource) string {
+		_, after, _ := strings.Cut(string(r.Text()), "shared-secret ")
+		text, _, _ := strings.Cut(after, ";")
+		return text
+	}
+	one := Resource{Name: "escache-1", LocalAddress: "10.0.0.1", PeerAddress: "10.0.0.2", Port: 7800, Secret: secret}
+	two, former, guessing, without := one, one, one, one
+	two.LocalAddress, two.PeerAddress = one.PeerAddress, one.LocalAddress
+	former.PeerAddress = "10.0.0.3"
+	guessing.Secret = escache.Secret("a" + secret[1:])
+	without.Secret = ""
+	if line(one) != line(two) || len(line(one)) != len(secret)+2 {
+		t.Errorf("%s, and on the peer %s", line(one), line(two))
+	}
+	if strings.Contains(line(one), secret) {
+		t.Error("DRBD shows its arguments, and needs to know no more than this link's secret")
+	}
+	for what, r := range map[string]Resource{"former partner": former, "another secret": guessing, "no secret": without} {
+		if line(r) == line(one) {
+			t.Errorf("%s is let in", what)
+		}
+	}
+	// Links of earlier versions go on.
+	if got := line(without); got != `"13eab34bcd5de91851efb246eb81d41c"` {
+		t.Error(got)
 	}
 }
 

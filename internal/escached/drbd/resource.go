@@ -2,7 +2,9 @@ package drbd
 
 import (
 	"bytes"
+	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -30,7 +32,7 @@ type Resource struct {
 	LocalAddress string
 	PeerHost     string
 	PeerAddress  string
-	// Secret is the shared secret of the handshake. Without one the names of the two ends stand for it.
+	// Secret is what both hosts know and nobody else does. Empty: only names tell the peer.
 	Secret escache.Secret
 	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times
 	// slower.
@@ -56,24 +58,22 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
-// secret returns the shared secret of the handshake. DRBD 8.4 accepts any host that connects to the
-// port as the peer: without one, a former partner that returns would be filled, and reported, in
-// place of the present one.
+// secret returns the shared secret of the handshake, at most 64 characters. It is made of the names of
+// the two ends of the link, the same on both hosts: DRBD 8.4 accepts any host that connects to the
+// port as the peer, and a former partner that returns would be filled, and reported, in place of the
+// present one, also if it knows Secret. Without Secret everybody can compute it, so it keeps out
+// hosts that are mistaken, not hosts that lie.
 func (r Resource) secret() string {
-	if r.Secret != "" {
-		return string(r.Secret)
-	}
-	return r.pair()
-}
-
-// pair returns a name of the two ends of the link, the same on both hosts. It stands for the secret
-// of replicas that were laid without one. Everybody can compute it, so it keeps out hosts that are
-// mistaken, not hosts that lie.
-func (r Resource) pair() string {
 	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
-	sum := sha256.Sum256([]byte(r.Name + " " + strings.Join(ends, " ")))
-	return hex.EncodeToString(sum[:16])
+	names := []byte(r.Name + " " + strings.Join(ends, " "))
+	if r.Secret == "" {
+		sum := sha256.Sum256(names)
+		return hex.EncodeToString(sum[:16])
+	}
+	mac := hmac.New(sha256.New, []byte(r.Secret))
+	_, _ = mac.Write(names) // a hash takes everything
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 func endpoint(address string, port int) string {
