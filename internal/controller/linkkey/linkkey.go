@@ -32,7 +32,7 @@ func Read(path string) (*Key, error) {
 func New(name string, text []byte) (*Key, error) {
 	text = bytes.TrimSpace(text)
 	if len(text) < minBytes {
-		return nil, fmt.Errorf("key of the replication links: %s holds %d bytes; write at least %d random ones, as `openssl rand -hex 32` does",
+		return nil, fmt.Errorf("key of the replication links: %s holds %d bytes; write %d random ones or more (openssl rand -hex 32)",
 			name, len(text), minBytes)
 	}
 	return &Key{bytes: text}, nil
