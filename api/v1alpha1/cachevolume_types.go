@@ -372,6 +372,10 @@ const (
 // the attached node goes on without it.
 const ReasonPeerLost = "PeerLost"
 
+// ReasonLocalDiskLost is a reason of ConditionRedundant False: the disk below one of the replicas has
+// failed.
+const ReasonLocalDiskLost = "LocalDiskLost"
+
 // CacheVolumeList is a list of CacheVolumes.
 //
 // +kubebuilder:object:root=true

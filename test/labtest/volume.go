@@ -87,6 +87,9 @@ func NewSecret() escache.Secret {
 	return escache.Secret(base64.RawURLEncoding.EncodeToString(bits))
 }
 
+// VolumeOf returns a volume that somebody else has made, to look at its image.
+func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef: ref, lab: l} }
+
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{

@@ -98,7 +98,7 @@ func (o *Options) bindCommon(f *pflag.FlagSet) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "path of a kubeconfig; empty: use the pod's service account")
 	f.StringVar(&o.CephDir, "ceph-dir", o.CephDir, "directory that holds, for each clusterID, a directory with ceph.conf and keyring")
 	f.StringVar(&o.ImagePrefix, "image-prefix", o.ImagePrefix,
-		"prefix of every image's name; Kubernetes clusters that share a pool need different prefixes")
+		"prefix of every image's name; give Kubernetes clusters that share a pool different ones")
 	f.StringVar(&o.LogLevel, "log-level", o.LogLevel, "debug, info, warn or error")
 }
 

@@ -64,7 +64,7 @@ func (r Resource) Text() []byte {
 // present one, also if it knows Secret. Without Secret everybody can compute it, so it keeps out
 // hosts that are mistaken, not hosts that lie.
 func (r Resource) secret() string {
-	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
+	ends := []string{end(r.LocalAddress, r.Port), end(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
 	names := []byte(r.Name + " " + strings.Join(ends, " "))
 	if r.Secret == "" {
@@ -76,7 +76,9 @@ func (r Resource) secret() string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-func endpoint(address string, port int) string {
+// end is an end of the link in the names that the secret is made of: with the address as it was given, as earlier versions
+// have it. Another text would cut the link between hosts of different versions.
+func end(address string, port int) string {
 	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
 		return fmt.Sprintf("ipv6 [%s]:%d", address, port)
 	}
@@ -84,6 +86,19 @@ func endpoint(address string, port int) string {
 }
 
 const fileMode = 0o600
+
+// endpoint writes an address in its usual form. drbdadm's scanner does not know every form: not
+// ::ffff:10.0.0.1, 64:ff9b::10.0.0.1 or 1:2:3:4:5:6:7::.
+func endpoint(address string, port int) string {
+	ip := net.ParseIP(address)
+	switch {
+	case ip == nil:
+		return fmt.Sprintf("%s:%d", address, port)
+	case ip.To4() == nil:
+		return fmt.Sprintf("ipv6 [%s]:%d", ip, port)
+	}
+	return fmt.Sprintf("%s:%d", ip, port)
+}
 
 // Files writes two files per resource into one directory: NAME.res, which the host's drbd.conf
 // includes, and NAME.conf, a drbd.conf for this resource only.

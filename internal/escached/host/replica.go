@@ -40,13 +40,18 @@ func (h *Host) WriteResource(v volume.Volume) (changed bool, err error) {
 	if v.Keyed && secret == "" {
 		secret = h.stranger
 	}
-	return h.Resources.Write(drbd.Resource{
+	return h.Resources.Write(h.Resource(v, secret))
+}
+
+// Resource returns what a volume's resource file must say.
+func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
+	return drbd.Resource{
 		Name: v.Name(), Minor: v.Minor, Port: v.Port, Disk: h.Store.Path(v.Name()),
 		LocalHost: h.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
 		Secret: secret, ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.handlers.FencePeer,
 		DiskFailed: fmt.Sprintf("%s --pool %s --image %s --peer %s --minor %d",
 			h.handlers.DiskFailed, v.Pool, v.Image, v.Peer.Name, v.Minor),
-	})
+	}
 }
 
 // EnsureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
@@ -61,6 +66,9 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 	case err != nil:
 		return err
 	case !up:
+		if err := h.setDamagedAside(ctx, v); err != nil {
+			return err
+		}
 		return h.Replicator.Up(ctx, v.Name())
 	case st.Connection == drbd.StandAlone && st.Disk.Lost() && h.FailedDisks.Get(v.Name()) == faileddisk.Failed:
 		// It has left its peer. A frozen Primary would go on if it came back.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -85,11 +86,20 @@ func (v Volume) Tags() map[string]string {
 	return tags
 }
 
+// The largest numbers of a port and of a device's minor.
+const (
+	maxPort  = 1<<16 - 1
+	maxMinor = 1<<20 - 1
+)
+
 // Parse reads a volume from the tags of its LV. Missing or inconsistent tags are errors.
 func Parse(lv lvm.Volume) (Volume, error) {
 	var errs []error
-	number := func(key string) int64 {
+	number := func(key string, most int64) int64 {
 		n, err := strconv.ParseInt(lv.Tags[key], 10, 64)
+		if err == nil && (n < 0 || n > most) {
+			err = fmt.Errorf("%d is not from 0 to %d", n, most)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tag %s: %w", key, err))
 		}
@@ -104,9 +114,9 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	}
 	v := Volume{
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
-		ImageID:   lv.Tags["image-id"], SizeBytes: number("size"), CacheBytes: number("cache"),
-		Self: node("self"), Peer: node("peer"), Port: int(number("port")), Minor: int(number("minor")),
-		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
+		ImageID:   lv.Tags["image-id"], SizeBytes: number("size", math.MaxInt64), CacheBytes: number("cache", math.MaxInt64),
+		Self: node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
+		Epoch: number("epoch", math.MaxInt64), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
 		Keyed: lv.Tags["keyed"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}

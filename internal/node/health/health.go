@@ -29,7 +29,7 @@ type Reason string
 const (
 	PeerLost           Reason = v1alpha1.ReasonPeerLost
 	PeerOutdated       Reason = "PeerOutdated"
-	LocalDiskLost      Reason = "LocalDiskLost"
+	LocalDiskLost      Reason = v1alpha1.ReasonLocalDiskLost
 	Resyncing          Reason = "Resyncing"
 	IOFrozen           Reason = "IOFrozen"
 	CephUnavailable    Reason = "CephUnavailable"

@@ -75,16 +75,22 @@ func start(t *testing.T) *world {
 	t.Cleanup(w.admin.Shutdown)
 	w.binary = build(t)
 	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.User(t, "client.escache-controller", controllerCaps))
+	w.admit(t)
+	for i, group := range []string{"g1", "g2"} {
+		w.addGroup(t, group, nodes[3*i:3*i+3])
+	}
+	return w
+}
+
+// admit has the API server know the driver's objects and the account that the chart gives it.
+func (w *world) admit(t *testing.T) {
+	t.Helper()
 	w.kube.Snapshots(t)
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io",
 		"crd/cachesnapshots.escache.io")
 	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true", "snapshots.enabled=true")
 	w.api = w.connect(t)
-	for i, group := range []string{"g1", "g2"} {
-		w.addGroup(t, group, nodes[3*i:3*i+3])
-	}
-	return w
 }
 
 // build makes the binary. Its tags are those of the installed librbd.

@@ -25,6 +25,7 @@ func TestHosts(t *testing.T) {
 		{"a second host is refused while the first holds the image", secondHostIsRefused},
 		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},
 		{"a damaged copy condemns nobody", damagedCopyCondemnsNobody},
+		{"a damaged copy is not copied over a good one", damagedCopyIsNotCopied},
 		{"a cache of another volume is refused", foreignCacheIsRefused},
 		{"a peer without the secret of the link is turned away, and nobody can read it", secretKeepsStrangersOut},
 		{"flush while Ceph stands still says what is left and resumes", flushSurvivesStalledCeph},
