@@ -54,6 +54,10 @@ imagePullSecrets:
 {{- if eq .Values.tls.mode "existing" }}{{ .Values.tls.escachedSecret }}{{ else }}{{ include "escache.fullname" . }}-escached-tls{{ end }}
 {{- end }}
 
+{{- define "escache.replicationSecret" -}}
+{{ .Values.replication.existingSecret | default (printf "%s-replication" (include "escache.fullname" .)) }}
+{{- end }}
+
 {{- define "escache.cephVolume" -}}
 projected:
   defaultMode: 0440

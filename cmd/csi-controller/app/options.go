@@ -58,6 +58,9 @@ type Options struct {
 	EscachedTLS escacheclient.TLSFiles
 	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
 	Plaintext bool
+	// LinkKey is the path of the file with the key that the secrets of replication links are derived
+	// from.
+	LinkKey string
 	// Slots are the ports and minors of DRBD that volumes may get.
 	Slots reservation.Slots
 
@@ -121,6 +124,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
 		"server name in every escached's certificate; empty: its node's InternalIP")
 	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; only for tests")
+	f.StringVar(&o.LinkKey, "replication-secret-file", o.LinkKey,
+		"file with at least 32 random bytes, from which the secrets of replication links are derived; read at the start")
 	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports for replication links; the same range as escached's drbd.ports")
 	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors for DRBD devices; the same range as escached's drbd.minors")
 
@@ -168,6 +173,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Plaintext == (files > 0) || (files > 0 && files < 3) {
 		bad("give --escached-ca, --escached-cert and --escached-key, or, for tests, --escached-plaintext")
+	}
+	if o.LinkKey == "" {
+		bad("--replication-secret-file is not given; name a file with at least 32 random bytes, and keep it: every replica needs the same")
 	}
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)

@@ -26,6 +26,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
+	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/marking"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
@@ -60,6 +61,10 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	links, err := linkkey.Read(o.LinkKey)
+	if err != nil {
+		return fmt.Errorf("--replication-secret-file: %w", err)
+	}
 	lease, clients, err := newLease(kubernetes, o)
 	if err != nil {
 		return err
@@ -91,6 +96,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
+		links: links,
 		locks: operation.NewLocks(time.Now),
 	}
 	if err := p.assemble(ctx); err != nil {
@@ -190,6 +196,7 @@ type parts struct {
 	images   *ceph.Images
 	hosts    *hosts.Hosts
 	book     *reservation.Book
+	links    *linkkey.Key
 	locks    *operation.Locks
 }
 
@@ -197,6 +204,7 @@ type parts struct {
 func (p parts) assemble(ctx context.Context) error {
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
+		Links:  p.links,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "service"), Now: time.Now,
 	})
 	service := csi.NewService(csi.Config{

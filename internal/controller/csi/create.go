@@ -100,8 +100,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
 			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
-			FromSnapshot: r.Snapshot,
-			Group:        place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
+			FromSnapshot: r.Snapshot, LinkGeneration: 1,
+			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
 	}
 	if r.Claim != "" {

@@ -27,6 +27,7 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 	service "github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -44,6 +45,7 @@ type world struct {
 	fleet   *hosttest.Fleet
 	images  *fakeImages
 	book    *reservation.Book
+	links   *linkkey.Key
 	service *service.Service
 	locked  *volumes.Locked
 	groups  *nodegroup.Reconciler
@@ -54,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
-	w := &world{t: t, images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
+	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
@@ -80,11 +82,18 @@ func (w *world) restart() {
 	})
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
-		Events: events.NewFakeRecorder(1000),
+		Events: events.NewFakeRecorder(1000), Links: w.links,
 	})
 	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
 	w.locked = volumes.NewLocked(steps, locks)
 	w.poll()
+}
+
+func key(t *testing.T, text string) *linkkey.Key {
+	t.Helper()
+	k, err := linkkey.New("test", []byte(text))
+	must(t, err)
+	return k
 }
 
 func (w *world) poll() {

@@ -255,7 +255,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
-	if _, err := e.Resources.Write(e.Resource(v)); err != nil {
+	if _, err := e.WriteResource(v); err != nil {
 		return err
 	}
 	if _, up, err := e.Replica(v.Minor); err != nil {

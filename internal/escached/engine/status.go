@@ -210,6 +210,11 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
 			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", r.Peer.Name))
 	}
+	if _, lost := e.lost.Load(r.Name()); lost && s.Error == nil {
+		s.Error = fault(escache.CodeSecretMissing, fmt.Sprintf(
+			"this host has lost the secret of the link to %s, so the copy has no peer; csi-controller gives it again when the volume is "+
+				"attached the next time, or repeat PUT %s", r.Peer.Name, escache.PathReplica))
+	}
 	if damaged && !r.Connected && s.Error == nil {
 		p := problem.Of(damage.(error)) //nolint:forcetypeassert // only errors are stored
 		s.State, s.Error, s.DirtyBytes = escache.StateError, fault(p.Code, p.Detail), nil

@@ -52,7 +52,10 @@ type Volume struct {
 	Joined bool
 	// Formatted is set before this host makes the device available for the first time.
 	Formatted bool
-	Phase     Phase
+	// Keyed means that the link of the replica has a shared secret, which is kept elsewhere. Without
+	// it the two ends know each other by their names.
+	Keyed bool
+	Phase Phase
 }
 
 // NameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
@@ -70,13 +73,17 @@ func (v Volume) Laid() bool { return v.Phase == Ready || v.Phase == Abandoning }
 
 // Tags returns the tags that describe the volume. Parse reads them back.
 func (v Volume) Tags() map[string]string {
-	return map[string]string{
+	tags := map[string]string{
 		"v": "1", "pool": v.Pool, "image": v.Image, "image-id": v.ImageID, "phase": string(v.Phase),
 		"size": strconv.FormatInt(v.SizeBytes, 10), "cache": strconv.FormatInt(v.CacheBytes, 10),
 		"self": v.Self.Name + "/" + v.Self.Address, "peer": v.Peer.Name + "/" + v.Peer.Address,
 		"port": strconv.Itoa(v.Port), "minor": strconv.Itoa(v.Minor),
 		"epoch": strconv.FormatInt(v.Epoch, 10), "formatted": strconv.FormatBool(v.Formatted), "joined": strconv.FormatBool(v.Joined),
 	}
+	if v.Keyed { // replicas of earlier versions do not have the tag
+		tags["keyed"] = "true"
+	}
+	return tags
 }
 
 // The largest numbers of a port and of a device's minor.
@@ -110,6 +117,7 @@ func Parse(lv lvm.Volume) (Volume, error) {
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size", math.MaxInt64), CacheBytes: number("cache", math.MaxInt64),
 		Self: node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
 		Epoch: number("epoch", math.MaxInt64), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
+		Keyed: lv.Tags["keyed"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}
 	switch {

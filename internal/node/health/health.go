@@ -39,6 +39,7 @@ const (
 	CacheCorrupt       Reason = "CacheCorrupt"
 	FilesystemReadOnly Reason = "FilesystemReadOnly"
 	EscachedSilent     Reason = "EscachedSilent"
+	SecretMissing      Reason = "SecretMissing"
 )
 
 // Finding is one thing that is wrong.
@@ -91,6 +92,8 @@ func classify(code escache.Code) (Reason, Severity) {
 		return CephUnavailable, Degraded
 	case escache.CodeCacheCorrupt, escache.CodeIdentityMismatch:
 		return CacheCorrupt, DataLoss
+	case escache.CodeSecretMissing:
+		return SecretMissing, Degraded
 	default:
 		return CacheError, Inaccessible
 	}

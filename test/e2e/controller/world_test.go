@@ -8,6 +8,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
@@ -53,6 +54,7 @@ type world struct {
 	account kubetest.Account // that the chart gives csi-controller and the sidecars
 	binary  string           // csi-controller with crash points
 	cephDir string
+	linkKey string // file of what the secrets of replication links are derived from
 }
 
 // controllerCaps are those that docs/security.md tells to give csi-controller, and no more.
@@ -67,6 +69,8 @@ func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
 	w := &world{ceph: cephtest.Start(t), kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
+	w.linkKey = filepath.Join(t.TempDir(), "link-key")
+	must(t, os.WriteFile(w.linkKey, []byte(rand.Text()+rand.Text()), 0o600))
 	w.admin = w.connectCeph(t)
 	t.Cleanup(w.admin.Shutdown)
 	w.binary = build(t)

@@ -55,7 +55,8 @@ func (w *Watcher) Alone(ctx context.Context) {
 }
 
 // Reconnect connects one replica again, if its link is given up and its I/O is not frozen, or if DRBD
-// does not run it: it could not come up at the start.
+// does not run it: it could not come up at the start. Without the secret of the link the peer would
+// only refuse it.
 func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
 	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbReconnect, host.ChangeTimeout)
 	if err != nil {
@@ -68,6 +69,9 @@ func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
 	}
 	st, up, err := w.Replica(v.Minor)
 	if err != nil || up && (st.Connection != drbd.StandAlone || st.Suspended) {
+		return
+	}
+	if lost, err := w.LostSecret(v); lost || err != nil {
 		return
 	}
 	if err := w.EnsureUp(ctx, v); err != nil {
