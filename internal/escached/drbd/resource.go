@@ -39,6 +39,8 @@ type Resource struct {
 	ResyncRate string
 	// FencePeer is the command line that the kernel runs before it goes on without the peer.
 	FencePeer string
+	// NoFreeze keeps the kernel from freezing I/O when the peer is lost. It runs FencePeer all the same.
+	NoFreeze bool
 	// DiskFailed is the command line that the kernel runs when the local disk has failed.
 	DiskFailed string
 }
@@ -49,13 +51,21 @@ func (r Resource) Text() []byte {
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
 	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
 	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.secret())
-	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing resource-and-stonith;\n")
+	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing %s;\n", fencing(!r.NoFreeze))
 	fmt.Fprintf(&b, "    c-plan-ahead 0; resync-rate %s; }\n", r.ResyncRate)
 	fmt.Fprintf(&b, "  handlers { fence-peer %q; local-io-error %q; }\n", r.FencePeer, r.DiskFailed)
 	fmt.Fprintf(&b, "  device /dev/drbd%d minor %d;\n  disk %q;\n  meta-disk internal;\n", r.Minor, r.Minor, r.Disk)
 	fmt.Fprintf(&b, "  on %q { address %s; }\n", r.LocalHost, endpoint(r.LocalAddress, r.Port))
 	fmt.Fprintf(&b, "  on %q { address %s; }\n}\n", r.PeerHost, endpoint(r.PeerAddress, r.Port))
 	return b.Bytes()
+}
+
+// fencing is DRBD's word for whether it freezes I/O while the fence-peer handler runs.
+func fencing(freeze bool) string {
+	if freeze {
+		return "resource-and-stonith"
+	}
+	return "resource-only"
 }
 
 // secret returns the shared secret of the handshake, at most 64 characters. It is made of the names of

@@ -185,7 +185,7 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 // every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	name := v.Name()
-	if err := e.FailedDisks.Drop(name); err != nil {
+	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {
 		return err
 	}
 	if err := e.Store.Activate(ctx, name); err != nil {

@@ -55,6 +55,12 @@ type world struct {
 	// tellErr is what the arbiter answers to a failed disk, told what it was told.
 	tellErr error
 	told    []escache.OutdateSelfRequest
+	// unfrozen are the minors whose I/O DRBD does not freeze when the peer is lost.
+	unfrozen map[int]bool
+	// outdatePeerErr is what the arbiter answers to a host that wants to go on alone; outdatePeer is
+	// called before.
+	outdatePeerErr error
+	outdatePeer    func(escache.OutdatePeerRequest)
 	// promote is what a promotion answers beside what the state says.
 	promote error
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
@@ -76,6 +82,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
+		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
@@ -238,4 +245,12 @@ func (r *worldRecords) Record(_ context.Context, ref escache.VolumeRef) (escache
 func (r *worldRecords) OutdateSelf(_ context.Context, req escache.OutdateSelfRequest) error {
 	r.told = append(r.told, req)
 	return r.tellErr
+}
+
+func (r *worldRecords) OutdatePeer(_ context.Context, req escache.OutdatePeerRequest) error {
+	if err := (*world)(r).step("outdate-peer"); err != nil {
+		return err
+	}
+	r.outdatePeer(req)
+	return r.outdatePeerErr
 }

@@ -150,10 +150,12 @@ func IsRedundant(s escache.VolumeStatus) bool {
 }
 
 // IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and
-// up to date at both ends.
+// up to date at both ends. While this node may go on alone without being frozen, the peer's copy does
+// not count yet: it would not be known that this node has gone on.
 func IsCurrent(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
-	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && !s.MayGoOnAlone &&
+		s.SyncedPercent >= 100
 }
 
 // IsDiskless reports whether the status proves, over a link that is up, that the peer has lost its
@@ -167,7 +169,7 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 // copy is current.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
-	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended && !s.MayGoOnAlone
 }
 
 // idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards

@@ -321,6 +321,29 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 			t.Error("off the list in spite of a newer grant")
 		}
 	})
+	t.Run("not while this node may go on alone", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.status.MayGoOnAlone = true
+		w.polls(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list before I/O is frozen for it again")
+		}
+		w.status.MayGoOnAlone = false
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("this node may go on alone since the record was read", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = func() { w.status.MayGoOnAlone = true }
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list in spite of the permit")
+		}
+	})
 	t.Run("taken over meanwhile", func(t *testing.T) {
 		w := outdated(t)
 		w.find()
