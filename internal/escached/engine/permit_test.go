@@ -179,7 +179,13 @@ func TestWhatIsDueAboutAPermit(t *testing.T) {
 			primary(func(st *drbd.Status) { st.Connection, st.PeerDisk = "WFConnection", "Outdated" }), permit.None, false, watch.Nothing,
 		},
 		"the peer's disk is back": {
-			primary(func(st *drbd.Status) { st.Connection, st.PeerDisk = "SyncSource", drbd.Inconsistent }), permit.Granted, true, watch.Drop,
+			primary(func(st *drbd.Status) { st.Connection, st.PeerDisk = "WFReportParams", "Negotiating" }), permit.Granted, true, watch.Nothing,
+		},
+		"and waits for the list of blocks": {
+			primary(func(st *drbd.Status) { st.Connection, st.PeerDisk = "WFBitMapS", drbd.Consistent }), permit.Granted, true, watch.Nothing,
+		},
+		"and is filled": {
+			primary(func(st *drbd.Status) { st.Connection, st.PeerDisk = "SyncSource", drbd.Inconsistent }), permit.Granted, true, watch.Nothing,
 		},
 		"and current":             {primary(func(st *drbd.Status) { st.PeerDisk = drbd.UpToDate }), permit.Granted, true, watch.Drop},
 		"and nothing was granted": {primary(func(st *drbd.Status) { st.PeerDisk = drbd.UpToDate }), permit.Asked, false, watch.Drop},
