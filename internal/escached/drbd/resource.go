@@ -86,8 +86,9 @@ func (r Resource) secret() string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// end is an end of the link in the names that the secret is made of: with the address as it was given, as earlier versions
-// have it. Another text would cut the link between hosts of different versions.
+// end is an end of the link in the names that the secret is made of: with the address as it was
+// given, as earlier versions have it. Another text would cut the link between hosts of different
+// versions.
 func end(address string, port int) string {
 	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
 		return fmt.Sprintf("ipv6 [%s]:%d", address, port)

@@ -20,9 +20,9 @@
 //     record in any case, so a removal from the list that read the record before fails. One that reads
 //     it afterwards also reads the status afterwards, and finds the permit.
 //   - Then DRBD is told not to freeze (Granted).
-//   - When the peer's disk is back, DRBD is first told to freeze again. Only then does the record here
-//     go. Until then the peer's copy is outdated for everybody, even if a resync has ended: it is
-//     neither promoted nor attached.
+//   - When the peer's copy is current again, DRBD is first told to freeze again. Only then does the
+//     record here go. Until then the peer's copy is outdated for everybody, although the resync has
+//     ended: it is neither promoted nor attached.
 package permit
 
 import (

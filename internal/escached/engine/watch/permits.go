@@ -21,8 +21,8 @@ const (
 	permitAgain = 5 * time.Second
 )
 
-// Permits takes a permit for each Primary whose peer has no disk, and drops it when the peer's disk
-// is back. It returns when ctx ends.
+// Permits takes a permit for each Primary whose peer has no disk, and drops it when the peer's copy is
+// current again. It returns when ctx ends.
 func (w *Watcher) Permits(ctx context.Context) {
 	told := map[string]bool{} // by this process: an earlier one may have been killed before it told DRBD
 	next := map[string]time.Time{}
@@ -63,16 +63,17 @@ const (
 )
 
 // PermitDue returns what is due. A permit is taken over a link that is up, if the peer is seen to have
-// no disk. It stays while the link is down, for the peer may come back without its disk. It is dropped
-// as soon as the peer is seen to have a disk, or if this host has no current disk itself or is not
+// no disk. It stays until the peer's copy is current again: before that no write waits for the peer at
+// some time or other, so a freeze may hang the device, and DRBD would freeze if the link broke while
+// it compares the copies. It is dropped then, or if this host has no current disk itself or is not
 // Primary any more. told is false if DRBD has perhaps not been told of a permit that was granted.
 func PermitDue(st drbd.Status, state permit.State, told bool) Due {
 	holds := st.Role == drbd.Primary && st.Disk == drbd.UpToDate
-	lost := st.PeerDisk.Lost()
+	current := st.Connection == drbd.Connected && st.PeerDisk == drbd.UpToDate
 	switch {
-	case holds && st.Connection == drbd.Connected && lost && !st.Suspended && (state != permit.Granted || !told):
+	case holds && st.Connection == drbd.Connected && st.PeerDisk.Lost() && !st.Suspended && (state != permit.Granted || !told):
 		return Take
-	case state != permit.None && (!holds || st.Linked() && !lost):
+	case state != permit.None && (!holds || current):
 		return Drop
 	}
 	return Nothing
