@@ -50,6 +50,14 @@ func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
 			t.Errorf("outdated: %q", w.object.Status.Outdated)
 		}
 	})
+	t.Run("and while DRBD's handler waits for just that", func(t *testing.T) {
+		w := onRecord(t)
+		w.status.DiskState, w.status.IOSuspended = "Failed", true
+		w.polls(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
 	for state, change := range map[string]func(*world){
 		"is catching up": func(w *world) { w.status.Peers[0].DiskState = "Inconsistent" },
 		"is lost":        (*world).lose,
