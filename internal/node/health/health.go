@@ -166,10 +166,11 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 }
 
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's
-// copy is current.
+// copy is current. While the disk is Failed, DRBD's handler keeps I/O frozen until the record says so.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
-	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended && !s.MayGoOnAlone
+	frozen := s.IOSuspended && s.DiskState != escache.DiskFailed
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !frozen && !s.MayGoOnAlone
 }
 
 // idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards
