@@ -140,8 +140,7 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return false, fmt.Errorf("directory of DRBD resources: %w", err)
 	}
-	// A name that drbd.conf's *.res does not match, so a half-written file is never parsed.
-	tmp, err := os.CreateTemp(f.Dir, ".escache-*.new")
+	tmp, err := os.CreateTemp(f.Dir, halfWritten)
 	if err != nil {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
@@ -155,6 +154,20 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
 	return true, nil
+}
+
+// halfWritten names the files that put writes first. drbd.conf's *.res does not match them, so they
+// are never parsed.
+const halfWritten = ".escache-*.new"
+
+// Tidy removes what a killed escached has left half-written. Nobody may call Write meanwhile.
+func (f Files) Tidy() error {
+	paths, err := filepath.Glob(filepath.Join(f.Dir, halfWritten))
+	errs := []error{err}
+	for _, path := range paths {
+		errs = append(errs, os.Remove(path))
+	}
+	return errors.Join(errs...)
 }
 
 // Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
@@ -81,4 +85,21 @@ func lifeWithALoss(w *world) []lifeVerb {
 			return err
 		}},
 	}, life[last:])
+}
+
+func TestARestartRemovesHalfWrittenFiles(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := verbsOfALife()[0].do(e); err != nil {
+		t.Fatal(err)
+	}
+	w.halfWritten = true
+	half := filepath.Join(e.Secrets.Dir, ".new-123")
+	if err := os.WriteFile(half, []byte(oldSecret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.restarted()
+	if _, err := os.Stat(half); !errors.Is(err, fs.ErrNotExist) || w.halfWritten {
+		t.Errorf("half of a secret is there (%v), half of a resource file %v", err, w.halfWritten)
+	}
 }

@@ -23,17 +23,19 @@ import (
 // world is one host as the engine sees it through its layers, with a peer that is there and
 // answers. Every change goes through step, which a test can make fail or kill the engine.
 type world struct {
-	t      *testing.T
-	dir    string
-	free   int64
-	lvs    map[string]lvm.Volume
-	md     map[string]bool // DRBD metadata was created
-	files  map[string]drbd.Resource
-	minors map[int]drbd.Status
-	maps   []krbd.Device
-	image  krbd.Device
-	mapErr error
-	caches *cachetest.Fake
+	t     *testing.T
+	dir   string
+	free  int64
+	lvs   map[string]lvm.Volume
+	md    map[string]bool // DRBD metadata was created
+	files map[string]drbd.Resource
+	// halfWritten means that a killed escached has left a resource file under another name.
+	halfWritten bool
+	minors      map[int]drbd.Status
+	maps        []krbd.Device
+	image       krbd.Device
+	mapErr      error
+	caches      *cachetest.Fake
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
@@ -218,6 +220,11 @@ func (f *worldFiles) Write(r drbd.Resource) (bool, error) {
 
 func (f *worldFiles) Forget(name string) error {
 	delete(f.files, name)
+	return nil
+}
+
+func (f *worldFiles) Tidy() error {
+	f.halfWritten = false
 	return nil
 }
 

@@ -54,6 +54,7 @@ type (
 		Write(r drbd.Resource) (changed bool, err error)
 		Forget(name string) error
 		List(prefix string) ([]string, error)
+		Tidy() error
 	}
 	// ReplicaStates reads the state of all DRBD devices.
 	ReplicaStates interface{ Read() (drbd.Table, error) }
