@@ -60,6 +60,21 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
+// longestWord is how many characters drbdadm's scanner takes for one word or quoted text.
+const longestWord = 255
+
+// Check fails if drbdadm would refuse the resource's file because a command line is too long. Such a
+// file must not be written: drbdadm reads the files of all resources when the kernel runs a handler,
+// and refuses them all.
+func (r Resource) Check() error {
+	for _, line := range []string{r.FencePeer, r.DiskFailed} {
+		if over := len(line) - longestWord; over > 0 {
+			return fmt.Errorf("%d characters too long: drbdadm reads at most %d, and these are the handler's %q", over, longestWord, line)
+		}
+	}
+	return nil
+}
+
 // fencing is DRBD's word for whether it freezes I/O while the fence-peer handler runs.
 func fencing(freeze bool) string {
 	if freeze {

@@ -103,6 +103,9 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) 
 		return v, problem.New(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
 			req.Minor, e.Config.DRBD.Minors.First, e.Config.DRBD.Minors.Last)
 	}
+	if err := e.Resource(v, "").Check(); err != nil {
+		return v, problem.New(escache.CodeInvalidRequest, "the names of pool, image and peer are together %v; use a shorter one", err)
+	}
 	return v, nil
 }
 
