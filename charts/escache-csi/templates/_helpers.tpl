@@ -54,6 +54,15 @@ imagePullSecrets:
 {{- if eq .Values.tls.mode "existing" }}{{ .Values.tls.escachedSecret }}{{ else }}{{ include "escache.fullname" . }}-escached-tls{{ end }}
 {{- end }}
 
+{{- /* Who may call escached, by the names in their certificates, as a JSON list. The chart issues csi-controller's for the first. */}}
+{{- define "escache.clientNames" -}}
+{{ .Values.tls.clientNames | default (list "csi-controller") | toJson }}
+{{- end }}
+
+{{- define "escache.clientName" -}}
+{{ include "escache.clientNames" . | fromJsonArray | first }}
+{{- end }}
+
 {{- define "escache.cephVolume" -}}
 projected:
   defaultMode: 0440

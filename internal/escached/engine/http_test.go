@@ -19,7 +19,7 @@ import (
 
 func serve(t *testing.T, e *engine.Engine) http.Handler {
 	t.Helper()
-	return server.Handler(e, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+	return server.Handler(e, nil, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
 }
 
 func TestWhatOnlyTheEngineCanRefuseIsAProblemToo(t *testing.T) {

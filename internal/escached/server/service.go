@@ -61,7 +61,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{
-		Handler:           Handler(s.engine, s.ready, s.log),
+		Handler:           Handler(s.engine, s.cfg.TLS.Clients, s.ready, s.log),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
