@@ -44,8 +44,7 @@ type Options struct {
 // caller's own certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
-	// ServerName is the name that the service's certificate must have, if one certificate serves
-	// all hosts. Empty: the URL's host.
+	// ServerName is the name that the service's certificate must have. Empty: the URL's host.
 	ServerName string
 }
 

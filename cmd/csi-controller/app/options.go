@@ -119,7 +119,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
 	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
-		"server name in every escached's certificate; empty: its node's InternalIP")
+		"DNS name in an escached's certificate; {node} stands for its node's name, and without it all hosts have the same name; "+
+			"empty: the node's InternalIP")
 	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; only for tests")
 	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports for replication links; the same range as escached's drbd.ports")
 	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors for DRBD devices; the same range as escached's drbd.minors")

@@ -21,13 +21,15 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/hostcert"
 )
 
 // Options configure the calls to escacheds.
 type Options struct {
 	// Port of every escached's API, on its node's InternalIP.
 	Port int
-	// TLS files for the calls. If empty, calls go over plain HTTP, which is for tests only.
+	// TLS files for the calls. If empty, calls go over plain HTTP, which is for tests only. ServerName
+	// may be a pattern of names (hostcert.Name): then each node has to show a certificate of its own.
 	TLS escacheclient.TLSFiles
 	// Dial opens the connections. leadership.Lease.Dial sends nothing unless this process leads.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -259,8 +261,10 @@ func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client,
 		}
 		known.client.Close()
 	}
+	files := h.options.TLS
+	files.ServerName = hostcert.Name(files.ServerName, node)
 	made, err := escacheclient.New(escacheclient.Options{
-		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
+		Node: node, BaseURL: url, TLS: files, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
 		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
 	})
 	if err != nil {

@@ -122,7 +122,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 				"--metrics-address=" + metrics,
 				fmt.Sprintf("--health-address=127.0.0.1:%d", controllerHealthPort+i),
 				fmt.Sprintf("--escached-port=%d", EscachedPort),
-				"--escached-ca=" + l.path("tls", caFile),
+				"--escached-ca=" + l.path("tls", caFile), "--escached-server-name={node}",
 				"--escached-cert=" + l.path("tls", clientCertFile), "--escached-key=" + l.path("tls", clientKeyFile),
 				fmt.Sprintf("--drbd-ports=%d-%d", drbdFirstPort, drbdLastPort),
 				fmt.Sprintf("--drbd-minors=%d-%d", drbdFirstMinor, drbdLastMinor),
