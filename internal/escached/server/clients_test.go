@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,16 @@ func (s *service) get(t *testing.T, path string, change func(*x509.Certificate))
 	}}, s.url+path)
 }
 
+func (s *service) answersOnItsSocket(t *testing.T) {
+	t.Helper()
+	status, body, err := ask(t, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
+	}}, "http://escached"+escache.PathNode)
+	if err != nil || status != http.StatusOK {
+		t.Errorf("over the socket: %d %s %v", status, body, err)
+	}
+}
+
 func ask(t *testing.T, way *http.Transport, url string) (int, []byte, error) {
 	t.Helper()
 	defer way.CloseIdleConnections()
@@ -156,10 +167,50 @@ func TestOnlyClientsWithAKnownNameAreServed(t *testing.T) {
 			}
 		}
 	}
-	status, body, err := ask(t, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
-	}}, "http://escached"+escache.PathNode)
-	if err != nil || status != http.StatusOK {
-		t.Errorf("over the socket: %d %s %v", status, body, err)
+	s.answersOnItsSocket(t)
+}
+
+// TestTCPIsServedOnceTheFilesAreThere: csi-node, which brings them, may come after escached, and needs
+// its socket.
+func TestTCPIsServedOnceTheFilesAreThere(t *testing.T) {
+	s := newService(t)
+	var log lockedBuffer
+	s.run(t, &log)
+	s.answersOnItsSocket(t)
+	known := func(c *x509.Certificate) { c.Subject.CommonName = "csi-controller" }
+	for range 2 {
+		if status, _, err := s.get(t, escache.PathNode, known); err == nil {
+			t.Fatalf("without a certificate of its own it answers %d", status)
+		}
 	}
+	s.writeFiles(t)
+	if status, body, err := s.get(t, escache.PathNode, known); err != nil || status != http.StatusOK {
+		t.Errorf("with the files: %d %s %v", status, body, err)
+	}
+	for until := time.Now().Add(time.Minute); !strings.Contains(log.String(), "TCP is served"); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("the log does not say that TCP is served now:\n%s", log.String())
+		}
+	}
+	if n := strings.Count(log.String(), s.config.TLS.ClientCA); n != 1 {
+		t.Errorf("the log names the missing file %d times, not once:\n%s", n, log.String())
+	}
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
