@@ -81,6 +81,7 @@ func (s *service) run(t *testing.T, log io.Writer) {
 		}
 		select {
 		case err := <-ended:
+			ended <- err
 			t.Fatalf("it ended: %v", err)
 		default:
 		}
