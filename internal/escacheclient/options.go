@@ -22,6 +22,8 @@ type Options struct {
 	UnixSocket string
 	// TLS is needed for an https BaseURL. The files are read again when they change.
 	TLS TLSFiles
+	// Former is a name that the service may still show instead of TLS.ServerName.
+	Former FormerName
 	// AllowPlaintext permits an http BaseURL to hosts other than the loopback.
 	AllowPlaintext bool
 	// Dial opens the connections, below TLS. nil: net.Dialer.

@@ -56,6 +56,8 @@ type Options struct {
 	EscachedPort int
 	// EscachedTLS are the files with which escacheds are called.
 	EscachedTLS escacheclient.TLSFiles
+	// HostCertificates say how csi-node's requests for the certificates of hosts are signed.
+	HostCertificates HostCertificateOptions
 	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
 	Plaintext bool
 	// Slots are the ports and minors of DRBD that volumes may get.
@@ -87,7 +89,8 @@ func defaults() Options {
 			Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 		},
 		Poll: 5 * time.Second, OrphanEvery: 5 * time.Minute,
-		Recovery: defaultRecovery(),
+		Recovery:         defaultRecovery(),
+		HostCertificates: HostCertificateOptions{Life: 90 * 24 * time.Hour},
 	}
 }
 
@@ -132,6 +135,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
+	o.HostCertificates.bind(f)
 }
 
 // Validate returns everything that is wrong, each with the flag to change.
@@ -173,7 +177,7 @@ func (o *Options) Validate() error {
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)
 	}
-	return errors.Join(append(errs, o.Recovery.validate())...)
+	return errors.Join(append(errs, o.Recovery.validate(), o.HostCertificates.validate(o.EscachedTLS.ServerName))...)
 }
 
 // rangeVar binds "FIRST-LAST".
