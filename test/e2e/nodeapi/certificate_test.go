@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/escache/escache-csi/internal/controller/signer"
@@ -32,6 +33,7 @@ const names = "{node}.escached.example"
 // ownCertificate runs both sides with the rights that the chart gives them, and csi-node with the
 // token of a pod on its node.
 func ownCertificate(t *testing.T, w *world) {
+	log.SetLogger(logr.Discard())
 	authority, err := testca.NewAuthority("hosts")
 	check(t, err)
 	runSigner(t, w, authority)
