@@ -131,6 +131,15 @@ func (r *Reloader) Client(server string) (*tls.Config, error) {
 	}, nil
 }
 
+// End returns when this side's own certificate ends; zero if none is in force.
+func (r *Reloader) End() time.Time {
+	c, err := r.inForce()
+	if err != nil || c.own.Leaf == nil {
+		return time.Time{}
+	}
+	return c.own.Leaf.NotAfter
+}
+
 func (r *Reloader) inForce() (*contents, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

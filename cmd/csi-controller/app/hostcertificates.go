@@ -48,8 +48,8 @@ func (o *HostCertificateOptions) validate(pattern string) error {
 	if o.Former.Name != "" || o.Former.CA != "" || o.until != "" {
 		var err error
 		if o.Former.Until, err = time.Parse(time.RFC3339, o.until); err != nil || o.Former.Name == "" || o.Former.CA == "" {
-			return fmt.Errorf("--escached-former-name %q, --escached-former-ca %q and --escached-former-until %q go together; the last is a time "+
-				"such as 2006-01-02T15:04:05Z", o.Former.Name, o.Former.CA, o.until)
+			return fmt.Errorf("--escached-former-name %q, --escached-former-ca %q and --escached-former-until %q go together; "+
+				"the last is a time such as 2006-01-02T15:04:05Z", o.Former.Name, o.Former.CA, o.until)
 		}
 	}
 	if !o.enabled() {
@@ -75,7 +75,7 @@ func (p parts) hostCertificates(guarded client.Client) error {
 		return nil
 	}
 	return signer.New(signer.Config{
-		Client: guarded, Account: "system:serviceaccount:" + strings.Replace(o.Account, "/", ":", 1), Pattern: p.options.EscachedTLS.ServerName,
-		Cert: o.Cert, Key: o.Key, Life: o.Life, Log: p.log.With("component", "signer"), Now: time.Now, Longest: 30 * time.Second,
+		Client: guarded, Account: "system:serviceaccount:" + strings.Replace(o.Account, "/", ":", 1),
+		Pattern: p.options.EscachedTLS.ServerName, Cert: o.Cert, Key: o.Key, Life: o.Life, Log: p.log.With("component", "signer"), Now: time.Now, Longest: 30 * time.Second,
 	}).SetupWithManager(p.manager)
 }

@@ -125,7 +125,7 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.DaemonSet, "daemonset", "",
 		"NAMESPACE/NAME of the DaemonSet that runs csi-node; after its deletion the kubelet forgets the driver (default: never)")
 	f.StringVar(&o.CertificateFile, "certificate-file", "",
-		"PEM file for key and certificate of this host's escached; csi-node asks csi-controller for it, and renews it (default: it does not)")
+		"PEM file for key and certificate of this host's escached; csi-node asks csi-controller for it and renews it (default: not)")
 	f.StringVar(&o.CertificateName, "certificate-name", "", "DNS name in it, the same as csi-controller's --escached-server-name, "+
 		"with {node} for this node's name")
 	f.StringVar(&o.CertificateAuthority, "certificate-authority", "",

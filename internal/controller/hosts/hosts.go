@@ -266,8 +266,8 @@ func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client,
 	files := h.options.TLS
 	files.ServerName = hostcert.Name(files.ServerName, node)
 	made, err := escacheclient.New(escacheclient.Options{
-		Node: node, BaseURL: url, TLS: files, Former: h.options.Former, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
-		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
+		Node: node, BaseURL: url, TLS: files, Former: h.options.Former, AllowPlaintext: true, Dial: h.options.Dial,
+		Timeout: h.options.Timeouts, UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
 	})
 	if err != nil {
 		return nil, translate(err)

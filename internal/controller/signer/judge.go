@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	certificates "k8s.io/api/certificates/v1"
-
 	"github.com/escache/escache-csi/internal/hostcert"
 )
 
@@ -30,7 +28,7 @@ type rules struct {
 // judge returns the node that a request is of, and the key that it is for. It fails unless csi-node
 // asks for the certificate of the node that it runs on. A request's signer, user and extra are the
 // API server's word; what is in spec.request is the requester's.
-func (r rules) judge(csr *certificates.CertificateSigningRequest) (node string, key *ecdsa.PublicKey, err error) {
+func (r rules) judge(csr *request) (node string, key *ecdsa.PublicKey, err error) {
 	if csr.Spec.SignerName != hostcert.Signer {
 		return "", nil, fmt.Errorf("its signer is %q, not %q", csr.Spec.SignerName, hostcert.Signer)
 	}

@@ -23,6 +23,11 @@ import (
 	"github.com/escache/escache-csi/internal/hostcert"
 )
 
+type (
+	request   = certificates.CertificateSigningRequest
+	condition = certificates.CertificateSigningRequestCondition
+)
+
 // Config holds what a Reconciler needs.
 type Config struct {
 	// Client writes only while this process leads.
@@ -51,9 +56,9 @@ func New(config Config) *Reconciler { return &Reconciler{config} }
 // process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).Named("signer").
-		For(&certificates.CertificateSigningRequest{}).
+		For(&request{}).
 		WithEventFilter(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			csr, ok := o.(*certificates.CertificateSigningRequest)
+			csr, ok := o.(*request)
 			return ok && open(csr)
 		})).
 		Complete(r)
@@ -62,17 +67,17 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 // Requests keeps requests of other signers out of a manager's cache.
 func Requests() cache.Options {
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&certificates.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", hostcert.Signer)},
+		&request{}: {Field: fields.OneTermEqualSelector("spec.signerName", hostcert.Signer)},
 	}}
 }
 
 // open reports whether a request of our signer is not decided yet.
-func open(csr *certificates.CertificateSigningRequest) bool {
+func open(csr *request) bool {
 	return csr.Spec.SignerName == hostcert.Signer && len(csr.Status.Certificate) == 0 &&
 		!has(csr, certificates.CertificateDenied) && !has(csr, certificates.CertificateFailed)
 }
 
-func has(csr *certificates.CertificateSigningRequest, kind certificates.RequestConditionType) bool {
+func has(csr *request, kind certificates.RequestConditionType) bool {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == kind {
 			return true
@@ -82,11 +87,11 @@ func has(csr *certificates.CertificateSigningRequest, kind certificates.RequestC
 }
 
 // Reconcile decides one request.
-func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, changed ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
-	csr := &certificates.CertificateSigningRequest{}
-	err := r.Client.Get(ctx, request.NamespacedName, csr)
+	csr := &request{}
+	err := r.Client.Get(ctx, changed.NamespacedName, csr)
 	if err == nil && open(csr) {
 		err = r.decide(ctx, csr)
 	}
@@ -96,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, err
 }
 
-func (r *Reconciler) decide(ctx context.Context, csr *certificates.CertificateSigningRequest) error {
+func (r *Reconciler) decide(ctx context.Context, csr *request) error {
 	node, key, refusal := rules{r.Account, r.Pattern}.judge(csr)
 	if refusal != nil {
 		r.Log.WarnContext(ctx, "certificate refused", "request", csr.Name, "requester", csr.Spec.Username, "error", refusal)
@@ -127,7 +132,7 @@ func (r *Reconciler) decide(ctx context.Context, csr *certificates.CertificateSi
 
 // refuse makes an end of a request. One that somebody has approved by hand cannot be denied any
 // more: it fails.
-func (r *Reconciler) refuse(ctx context.Context, csr *certificates.CertificateSigningRequest, why error) error {
+func (r *Reconciler) refuse(ctx context.Context, csr *request, why error) error {
 	if !has(csr, certificates.CertificateApproved) {
 		return r.add(ctx, csr, certificates.CertificateDenied, "NotAllowed", why.Error())
 	}
@@ -139,7 +144,7 @@ func (r *Reconciler) refuse(ctx context.Context, csr *certificates.CertificateSi
 }
 
 // add approves or denies.
-func (r *Reconciler) add(ctx context.Context, csr *certificates.CertificateSigningRequest, kind certificates.RequestConditionType, reason, message string) error {
+func (r *Reconciler) add(ctx context.Context, csr *request, kind certificates.RequestConditionType, reason, message string) error {
 	csr.Status.Conditions = append(csr.Status.Conditions, r.condition(kind, reason, message))
 	if err := r.Client.SubResource("approval").Update(ctx, csr); err != nil {
 		return fmt.Errorf("%s %s: %w", kind, csr.Name, err)
@@ -147,9 +152,9 @@ func (r *Reconciler) add(ctx context.Context, csr *certificates.CertificateSigni
 	return nil
 }
 
-func (r *Reconciler) condition(kind certificates.RequestConditionType, reason, message string) certificates.CertificateSigningRequestCondition {
+func (r *Reconciler) condition(kind certificates.RequestConditionType, reason, message string) condition {
 	now := metav1.NewTime(r.Now())
-	return certificates.CertificateSigningRequestCondition{
+	return condition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
 	}
 }

@@ -31,7 +31,7 @@ func (c clients) check(r *http.Request) error {
 		}
 	}
 	return problem.New(escache.CodeForbidden,
-		"the client's certificate is for %s, and only %s may call; use the certificate of csi-controller, or change tls.clients of escached",
+		"the client's certificate is for %s, and only %s may call; use csi-controller's certificate, or change tls.clients of escached",
 		quoted(names), quoted(c))
 }
 

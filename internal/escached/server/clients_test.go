@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -187,6 +188,13 @@ func TestTCPIsServedOnceTheFilesAreThere(t *testing.T) {
 	s.writeFiles(t)
 	if status, body, err := s.get(t, escache.PathNode, known); err != nil || status != http.StatusOK {
 		t.Errorf("with the files: %d %s %v", status, body, err)
+	}
+	_, metrics, err := s.get(t, "/metrics", known)
+	must(t, err)
+	var end float64
+	_, rest, _ := strings.Cut(string(metrics), "\nescached_certificate_end_seconds ")
+	if _, err := fmt.Sscan(rest, &end); err != nil || int64(end) < time.Now().Add(24*time.Hour).Unix() {
+		t.Errorf("the certificate's end is told as %v: %v", end, err)
 	}
 	for until := time.Now().Add(time.Minute); !strings.Contains(log.String(), "TCP is served"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {

@@ -251,16 +251,28 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// Handler serves the API, and the metrics at /metrics. Over TLS it serves only clients whose
-// certificate has one of these names. Requests about volumes wait for ready, and fail with its error.
-func Handler(engine Engine, names []string, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
+// TCP is what a handler has to know of the listener with TLS.
+type TCP struct {
+	// Clients are the names of those who are served.
+	Clients []string
+	// CertificateEnd returns when the host's certificate ends, zero if there is none. nil: TLS is not
+	// served.
+	CertificateEnd func() time.Time
+}
+
+// Handler serves the API, and the metrics at /metrics. Requests about volumes wait for ready, and
+// fail with its error.
+func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(engine.Collectors()...)
 	reg.MustRegister(m.seconds, m.failures,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	if tcp.CertificateEnd != nil {
+		reg.MustRegister(newCertificateEnd(tcp.CertificateEnd))
+	}
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
-	admit := clients(names)
+	admit := clients(tcp.Clients)
 	api := newAPI(engine, m, admit, ready, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && r.Method == http.MethodGet && admit.check(r) == nil {

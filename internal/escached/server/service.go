@@ -68,7 +68,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{
-		Handler:           Handler(s.engine, s.cfg.TLS.Clients, s.ready, s.log),
+		Handler:           Handler(s.engine, s.tcp(), s.ready, s.log),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -93,6 +93,16 @@ func (s *Server) Run(ctx context.Context) error {
 		err = errors.Join(err, stop)
 	}
 	return err
+}
+
+func (s *Server) tcp() TCP {
+	if s.cfg.Listen == "" {
+		return TCP{}
+	}
+	return TCP{Clients: s.cfg.TLS.Clients, CertificateEnd: func() time.Time {
+		_, _ = s.certs.Refresh() //nolint:errcheck // then what is in force, or nothing, is told
+		return s.certs.End()
+	}}
 }
 
 // awaitCertificate logs once that TCP cannot be served, and once that it can.
