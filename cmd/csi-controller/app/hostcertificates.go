@@ -76,6 +76,7 @@ func (p parts) hostCertificates(guarded client.Client) error {
 	}
 	return signer.New(signer.Config{
 		Client: guarded, Account: "system:serviceaccount:" + strings.Replace(o.Account, "/", ":", 1),
-		Pattern: p.options.EscachedTLS.ServerName, Cert: o.Cert, Key: o.Key, Life: o.Life, Log: p.log.With("component", "signer"), Now: time.Now, Longest: 30 * time.Second,
+		Pattern: p.options.EscachedTLS.ServerName, Cert: o.Cert, Key: o.Key, Life: o.Life,
+		Log: p.log.With("component", "signer"), Now: time.Now, Longest: 30 * time.Second,
 	}).SetupWithManager(p.manager)
 }

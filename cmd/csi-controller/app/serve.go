@@ -83,7 +83,8 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 		images: ceph.New(clusters, o.CephDir, time.Now),
 		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
 			Port: o.EscachedPort, TLS: o.EscachedTLS, Former: o.HostCertificates.Former, Dial: lease.Dial,
-			Timeouts: escacheclient.Timeouts{Change: 30 * time.Second}, UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
+			Timeouts: escacheclient.Timeouts{Change: 30 * time.Second}, UserAgent: "csi-controller/" + o.Version,
+			Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
 		locks: operation.NewLocks(time.Now),

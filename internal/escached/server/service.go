@@ -100,7 +100,7 @@ func (s *Server) tcp() TCP {
 		return TCP{}
 	}
 	return TCP{Clients: s.cfg.TLS.Clients, CertificateEnd: func() time.Time {
-		_, _ = s.certs.Refresh() //nolint:errcheck // then what is in force, or nothing, is told
+		_, _ = s.certs.Refresh() // if it fails, the end of what is in force is told, or none
 		return s.certs.End()
 	}}
 }

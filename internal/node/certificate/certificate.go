@@ -183,7 +183,7 @@ func (k *Keeper) signedByTheAuthority(leaf *x509.Certificate) error {
 	if k.options.Authority == "" {
 		return nil
 	}
-	content, _ := os.ReadFile(k.options.Authority) //nolint:errcheck // without it the certificate is kept as it is
+	content, _ := os.ReadFile(k.options.Authority) // without it the certificate is kept as it is
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(content) {
 		return nil
