@@ -62,6 +62,14 @@ bench: ## measure performance and print tables, each ratio from one run
 chaos: ## break every part at every moment, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh
 
+.PHONY: fuzz
+fuzz: setup ## fuzz parsers, the HTTP API and the CSI calls for FUZZ_MINUTES (10) in all; FUZZ_RUN=PATTERN selects targets
+	hack/fuzz.sh
+
+.PHONY: chaos-driver
+chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
+	hack/chaos-driver.sh
+
 .PHONY: lint
 lint: setup ## run golangci-lint and shellcheck
 	hack/lint.sh

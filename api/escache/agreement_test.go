@@ -187,7 +187,8 @@ func populated() map[string]any {
 		"ReplicaNode": node,
 		"ReplicaRequest": ReplicaRequest{
 			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, Epoch: 3, MustExist: true,
-			Nodes: []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
+			Secret: "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw",
+			Nodes:  []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
 		"ConnectOptions":  options,
 		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Fenced: []string{"10.77.0.11:0/16"}},
@@ -289,6 +290,7 @@ func TestSchemasRefuse(t *testing.T) {
 		{"no time to flush", "FlushRequest", func(v map[string]any) { v["timeoutSeconds"] = 0 }},
 		{"a size that is no multiple of 4096", "ResizeRequest", func(v map[string]any) { v["sizeBytes"] = 5000 }},
 		{"a replica on one node", "ReplicaRequest", func(v map[string]any) { v["nodes"] = v["nodes"].([]any)[:1] }},
+		{"a secret that DRBD would cut off", "ReplicaRequest", func(v map[string]any) { v["secret"] = strings.Repeat("x", 65) }},
 		{"an unknown mode", "ModeRequest", func(v map[string]any) { v["mode"] = "fast" }},
 		{"a state that is not in the list", "VolumeStatus", func(v map[string]any) { v["state"] = "gone" }},
 		{"a client address without a nonce", "ConnectResponse", func(v map[string]any) { v["clientAddress"] = "10.0.0.1" }},

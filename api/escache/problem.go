@@ -38,6 +38,7 @@ const (
 	CodeFencingRefused   Code = "fencing_refused"    // 409: the arbiter does not allow this host to go on without its peer
 	CodeHeld             Code = "held"               // 409: refused while the volume is held
 	CodeNotSuperseded    Code = "not_superseded"     // 409: nothing proves that another node has taken the volume over
+	CodeSecretMissing    Code = "secret_missing"     // 409: this host has lost the secret of the replication link
 	CodeInternal         Code = "internal"           // 500: a bug, or an unexpected error
 	CodeCephUnavailable  Code = "ceph_unavailable"   // 503: Ceph does not answer
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer is needed for this and does not answer
@@ -90,6 +91,7 @@ var statuses = map[Code]int{
 	CodeFencingRefused:   http.StatusConflict,
 	CodeHeld:             http.StatusConflict,
 	CodeNotSuperseded:    http.StatusConflict,
+	CodeSecretMissing:    http.StatusConflict,
 	CodeInternal:         http.StatusInternalServerError,
 	CodeCephUnavailable:  http.StatusServiceUnavailable,
 	CodePeerUnavailable:  http.StatusServiceUnavailable,

@@ -191,6 +191,12 @@ type ReplicaRequest struct {
 	// MustExist says that nothing may be laid: if this host has no complete replica, the answer is
 	// CodeNotFound. It is for the copy that holds the data.
 	MustExist bool `json:"mustExist,omitempty"`
+	// Secret is the shared secret of the link, the same for both hosts. Empty: the ends of the link
+	// know each other by their names only. No answer has it. A replica that has another one takes
+	// this one, unless the volume is in use over a link that is up, or MustExist is given; with
+	// another peer, or if the host has lost its own, it always takes it. Without one, MustExist on a
+	// host that has lost its own is CodeSecretMissing.
+	Secret Secret `json:"secret,omitempty"`
 }
 
 // ConnectOptions tunes a cache. The zero value means the implementation's defaults.

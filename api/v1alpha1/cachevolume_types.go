@@ -138,6 +138,12 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self[0] != self[1]",message="the replicas are on two different nodes"
 	Replicas []string `json:"replicas"`
 
+	// LinkGeneration counts how often replicas were laid anew. The secret of the replication link is
+	// derived from it. 0: the replicas were laid by a version whose links have no secret.
+	//
+	// +kubebuilder:validation:Minimum=0
+	LinkGeneration int64 `json:"linkGeneration,omitempty"`
+
 	// Port is the TCP port of the replication link, unique within the group.
 	//
 	// +required
@@ -365,6 +371,10 @@ const (
 // ReasonPeerLost is a reason of ConditionRedundant False: the other replica does not answer, and
 // the attached node goes on without it.
 const ReasonPeerLost = "PeerLost"
+
+// ReasonLocalDiskLost is a reason of ConditionRedundant False: the disk below one of the replicas has
+// failed.
+const ReasonLocalDiskLost = "LocalDiskLost"
 
 // CacheVolumeList is a list of CacheVolumes.
 //

@@ -25,8 +25,8 @@ func (e *RefusedError) Error() string { return e.Reason }
 // Unwrap returns ErrRefused.
 func (e *RefusedError) Unwrap() error { return ErrRefused }
 
-// Grant holds the status fields to write before a host may go on without its peer. The permission
-// takes effect with the write, not before.
+// Grant holds the status fields to write before a host may go on without its peer, or without its own
+// disk. The permission takes effect with the write, not before.
 type Grant struct {
 	Outdated   []string
 	Conditions []metav1.Condition
@@ -43,17 +43,22 @@ func MayGoOnAlone(v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest, now tim
 	if err := refusal(v, r); err != nil {
 		return Grant{}, err
 	}
+	return outdate(v, r.Peer, v1alpha1.ReasonPeerLost, fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s",
+		r.Node, r.Peer, now.UTC().Format(time.RFC3339Nano))), nil
+}
+
+// outdate puts a node on the list of outdated ones. A message that was not there before makes it a
+// change in any case.
+func outdate(v *v1alpha1.CacheVolume, node, reason, message string) Grant {
 	outdated := slices.Clone(v.Status.Outdated)
-	if !slices.Contains(outdated, r.Peer) {
-		outdated = append(outdated, r.Peer)
+	if !slices.Contains(outdated, node) {
+		outdated = append(outdated, node)
 	}
 	conditions := slices.Clone(v.Status.Conditions)
 	meta.SetStatusCondition(&conditions, metav1.Condition{
-		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPeerLost,
-		Message: fmt.Sprintf("%s goes on without the replica on %s, which is outdated since %s", r.Node, r.Peer,
-			now.UTC().Format(time.RFC3339Nano)),
+		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 	})
-	return Grant{Outdated: outdated, Conditions: conditions}, nil
+	return Grant{Outdated: outdated, Conditions: conditions}
 }
 
 func refusal(v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) error {

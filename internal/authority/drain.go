@@ -24,7 +24,9 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 // and that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
 	s := holder.status
+	// A lost secret keeps the peer away, and nothing else.
+	sound := s.Error == nil || s.Error.Code == escache.CodeSecretMissing
 	connected := []escache.State{escache.StateConnected, escache.StateFlushing, escache.StateDraining}
 	return len(Claims(v)) > 0 && holder.known && slices.Contains(connected, s.State) && s.Role == escache.RolePrimary &&
-		s.Epoch == v.Status.Epoch && s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0 && s.Error == nil
+		s.Epoch == v.Status.Epoch && s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0 && sound
 }

@@ -33,6 +33,9 @@ func TestDrained(t *testing.T) {
 		{"of an earlier attachment", claimed, through(func(r *answer) { r.Status.Epoch = 6 }), false},
 		{"no answer", claimed, through(func(r *answer) { r.Err = errors.New("no route") }), false},
 		{"in error", claimed, through(func(r *answer) { r.Status.State = escache.StateError }), false},
+		{"clean without the link's secret", claimed, through(func(r *answer) {
+			r.Status.Error = &escache.Fault{Code: escache.CodeSecretMissing}
+		}), true},
 		{"clean with a fault", claimed, through(func(r *answer) { r.Status.Error = &escache.Fault{Code: escache.CodeCacheError} }), false},
 		{"not connected", claimed, through(func(r *answer) { r.Status.State = escache.StateStandby }), false},
 		{"not primary", claimed, through(func(r *answer) { r.Status.Role = escache.RoleSecondary }), false},

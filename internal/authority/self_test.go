@@ -1,8 +1,10 @@
 package authority
 
 import (
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -33,13 +35,21 @@ func TestAHostWithAFailedDiskGoesOnRecordUnlessItHasTheOnlyCurrentCopy(t *testin
 			v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", ImageID: "id"}
 			r := escache.OutdateSelfRequest{ImageID: "id", Node: "n1", Peer: "n2"}
 			c.change(v, &r)
-			got, err := MayBeOutdated(v, r)
+			got, err := MayBeOutdated(v, r, time.Unix(0, 0))
 			var code escache.Code
 			if refused, ok := err.(*RefusedError); ok { //nolint:errorlint // it is the type that is tested
 				code = refused.Code
 			}
-			if !slices.Equal(got, c.want) || code != c.code {
+			if !slices.Equal(got.Outdated, c.want) || code != c.code {
 				t.Errorf("got %v, %v", got, err)
+			}
+			if err != nil {
+				return
+			}
+			v.Status.Outdated, v.Status.Conditions = got.Outdated, got.Conditions
+			again, err := MayBeOutdated(v, r, time.Unix(0, 1))
+			if err != nil || reflect.DeepEqual(again, got) {
+				t.Errorf("a second report changes nothing: %v, %v", again, err)
 			}
 		})
 	}

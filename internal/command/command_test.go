@@ -58,3 +58,17 @@ func TestLabelIsShort(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// mkfs.xfs says in its first line what is wrong, and prints its usage after that.
+func TestTheReasonIsKeptWhereverItStands(t *testing.T) {
+	const script = `echo "too small" >&2; for i in $(seq 27); do echo "usage $i" >&2; done; echo "at last" >&2; exit 1`
+	_, err := NewExec().Run(t.Context(), Command{Name: "sh", Args: []string{"-c", script}})
+	for _, part := range []string{"exit 1: too small;", "usage 27; at last"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("no %q in %v", part, err)
+		}
+	}
+	if strings.Contains(err.Error(), "usage 12") {
+		t.Errorf("all lines are told: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,16 +29,19 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit %d: %s", e.Command, e.Code, e.Output())
 }
 
-// Output returns the end of the program's standard error in one line, or of its standard output if
-// it wrote no errors.
+// Output returns the first and the last lines of the program's standard error in one line, or of its
+// standard output if it wrote no errors. Some programs give their reason first and then their usage.
 func (e *ExitError) Output() string {
-	const most = 6
+	const first, last = 2, 6
 	said := strings.TrimSpace(e.Stderr)
 	if said == "" {
 		said = strings.TrimSpace(e.Stdout)
 	}
 	lines := strings.FieldsFunc(said, func(r rune) bool { return r == '\n' || r == '\r' })
-	return strings.Join(lines[max(0, len(lines)-most):], "; ")
+	if len(lines) > first+last {
+		lines = slices.Concat(lines[:first], []string{"…"}, lines[len(lines)-last:])
+	}
+	return strings.Join(lines, "; ")
 }
 
 // ExitCode returns the exit code in err, or -1.
@@ -55,7 +59,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, e.After.Round(time.Millisecond))
+	after := e.After.Round(time.Millisecond)
+	if after >= time.Second {
+		after = after.Round(time.Second) // the same text in each try
+	}
+	return fmt.Sprintf("%s: not finished after %s, killed", e.Command, after)
 }
 
 // Unwrap makes errors.Is true for ErrTimeout and for context.DeadlineExceeded.
@@ -69,9 +77,9 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("%s (process %d) has been stuck in the kernel for %s; "+
+	return fmt.Sprintf("%s (process %d) has been stuck in the kernel since %s; "+
 		"what it waits for (Ceph, the DRBD peer, a disk) must return first",
-		e.Command, e.Pid, time.Since(e.Since).Round(time.Second))
+		e.Command, e.Pid, e.Since.UTC().Format(time.RFC3339))
 }
 
 // Unwrap makes errors.Is true for ErrStuck.

@@ -4,6 +4,7 @@ package csiserver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path"
 	"runtime/debug"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 // Observer watches over every call of a server: it bounds it, counts it, logs it, maps its error to
@@ -29,9 +32,6 @@ type Observer struct {
 	Seconds *prometheus.HistogramVec
 	// Longest bounds every call; 0 means that only the caller's deadline does.
 	Longest time.Duration
-	// NameRequest appends the request's id to an error's message. The kubelet makes an Event of
-	// each different message, so csi-node leaves it out.
-	NameRequest bool
 }
 
 // quiet lists calls that sidecars and the kubelet repeat all the time. They are logged only if they
@@ -45,7 +45,8 @@ var quiet = map[string]bool{
 // slow is the duration from which a quiet call is worth a line.
 const slow = 5 * time.Second
 
-// Intercept is a grpc.UnaryServerInterceptor.
+// Intercept is a grpc.UnaryServerInterceptor. Kubernetes makes an Event of each different message
+// of an error, so what differs from try to try, as the request's id, is only in the log.
 func (o *Observer) Intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if limit, bounded := o.limit(ctx); bounded {
 		var cancel context.CancelFunc
@@ -56,14 +57,11 @@ func (o *Observer) Intercept(ctx context.Context, request any, info *grpc.UnaryS
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("escache.request_id", c.id))
 	begun := time.Now()
 	response, err := c.survive(ctx, handle)
-	c.duration, c.status = time.Since(begun), o.statusOf(err)
+	c.duration, c.status, c.cause = time.Since(begun), o.statusOf(err), err
 	o.Seconds.WithLabelValues(c.method, c.status.Code().String()).Observe(c.duration.Seconds())
 	o.log(ctx, c)
 	if err == nil {
 		return response, nil
-	}
-	if o.NameRequest {
-		return nil, status.Errorf(c.status.Code(), "%s (request %s)", c.status.Message(), c.id)
 	}
 	return nil, c.status.Err()
 }
@@ -74,6 +72,7 @@ type call struct {
 	request    any
 	duration   time.Duration
 	status     *status.Status
+	cause      error
 	stack      string // of a panic
 }
 
@@ -131,6 +130,9 @@ func (o *Observer) log(ctx context.Context, c call) {
 	}
 	if c.status.Code() != codes.OK {
 		attributes = append(attributes, slog.String("error", c.status.Message()))
+	}
+	if busy, ok := errors.AsType[*operation.BusyError](c.cause); ok {
+		attributes = append(attributes, slog.Duration("running_for", busy.Age))
 	}
 	if c.stack != "" {
 		attributes = append(attributes, slog.String("stack", c.stack))

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/escache/escache-csi/internal/operation"
 )
 
 var errBusy = errors.New("busy")
@@ -88,14 +90,25 @@ func TestACallIsMappedAndLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestTheRequestIsNamedOnlyWhereAsked(t *testing.T) {
-	for _, named := range []bool{false, true} {
-		o := observer(&bytes.Buffer{})
-		o.NameRequest = named
+// Kubernetes counts an Event up only if its text is the same, so that what differs from try to try
+// is in the log and not in the answer.
+func TestTheAnswerSeldomChangesFromTryToTry(t *testing.T) {
+	var log bytes.Buffer
+	o := observer(&log)
+	var texts []string
+	for _, age := range []time.Duration{31 * time.Second, 59 * time.Second, 61 * time.Second} {
 		_, err := o.Intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Node/NodeStageVolume"},
-			func(context.Context, any) (any, error) { return nil, errBusy })
-		if text := status.Convert(err).Message(); strings.Contains(text, "(request ") != named || !strings.HasPrefix(text, "busy") {
-			t.Errorf("named %v: %s", named, text)
+			func(context.Context, any) (any, error) {
+				return nil, &operation.BusyError{Running: "flush", Volume: "v", Refused: "stop", Age: age}
+			})
+		texts = append(texts, status.Convert(err).Message())
+	}
+	if texts[0] != texts[1] || texts[1] == texts[2] {
+		t.Errorf("answers %q", texts)
+	}
+	for _, part := range []string{`"request_id":"`, `"running_for":59000000000`} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("no %s in %s", part, log.String())
 		}
 	}
 }

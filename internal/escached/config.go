@@ -45,13 +45,26 @@ type Config struct {
 	// fence-peer handler.
 	RunDir string `yaml:"runDir"`
 	// StateDir holds what must survive a reboot and must not be on the disks of the caches: the marks
-	// of replicas whose disk has failed.
+	// of replicas whose disk has failed, and the secrets of the replication links.
 	StateDir string `yaml:"stateDir"`
 	// DeviceDir is the directory of the links POOL/IMAGE to the devices.
 	DeviceDir string `yaml:"deviceDir"`
 	// MaxVolumes bounds the number of replicas on this host. 0 means the number of minors.
 	MaxVolumes int `yaml:"maxVolumes"`
+	// Wipe is what happens to the disk of a replica that is removed.
+	Wipe Wipe `yaml:"wipe"`
 }
+
+// Wipe says how much of a removed replica is overwritten.
+type Wipe string
+
+const (
+	// WipeNone leaves the disk as it is. A replica that is laid there later is blank all the same.
+	WipeNone Wipe = "none"
+	// WipeHeader zeroes what makes the disk a cache and a replica: header, superblock and DRBD's
+	// metadata. The data between stays.
+	WipeHeader Wipe = "header"
+)
 
 // TLSFiles names PEM files, and who may call over TCP.
 type TLSFiles struct {
@@ -117,6 +130,7 @@ func DefaultConfig() Config {
 		RunDir:    "/run/escache",
 		StateDir:  "/var/lib/escache",
 		DeviceDir: "/dev/escache",
+		Wipe:      WipeHeader,
 	}
 }
 
@@ -169,6 +183,9 @@ func (c *Config) Validate() error {
 		if !filepath.IsAbs(path) {
 			bad("%s: %q is not an absolute path", key, path)
 		}
+	}
+	if c.Wipe != WipeNone && c.Wipe != WipeHeader {
+		bad("wipe: %q is neither %s nor %s", c.Wipe, WipeNone, WipeHeader)
 	}
 	errs = append(errs, c.validateNumbers(), c.validateListen(), c.validateArbiter())
 	return errors.Join(errs...)

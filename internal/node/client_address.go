@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -16,6 +19,9 @@ import (
 // first. Either this function finds that the attachment is over, or the controller's write fails
 // and it reads the record again. It returns the CacheVolume as written; with an error, as last
 // read.
+//
+// The same write keeps the record's authority as it was returned, until the new device is seen: who
+// has read the record before, and has asked about an earlier device, cannot write it any more.
 func (s *Service) recordClientAddress(ctx context.Context, v *v1alpha1.CacheVolume, address string) (*v1alpha1.CacheVolume, error) {
 	if slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address }) {
 		return v, fmt.Errorf("%w: escached has connected volume %s with Ceph client %s, which is fenced; reboot this node",
@@ -41,4 +47,21 @@ func (s *Service) recordClientAddress(ctx context.Context, v *v1alpha1.CacheVolu
 		v = now
 	}
 	return v, err
+}
+
+// mayWrite returns an error if the device writes back although the record says that the truth is in
+// Ceph. The device was connected by a record that said otherwise, and that has changed since.
+func (s *Service) mayWrite(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if !authority.InCeph(v) {
+		return nil
+	}
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("mode of volume %s: %w", v.Name, err)
+	}
+	if status.Mode != escache.ModeWritethrough {
+		return fmt.Errorf("%w: volume %s is connected to write back, and the record says by now that the truth is in Ceph; "+
+			"the repeated call connects it to write through", ErrRefused, v.Name)
+	}
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/csicode"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/fstype"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -59,7 +60,7 @@ func Code(err error) codes.Code {
 		{codes.DeadlineExceeded, []error{ErrNotClean, command.ErrTimeout, escacheclient.ErrTimeout, context.DeadlineExceeded}},
 		{codes.Canceled, []error{context.Canceled}},
 		{codes.Aborted, []error{ErrBusy, kube.ErrConflict, filesystem.ErrInUse}},
-		{codes.InvalidArgument, []error{ErrInvalid, filesystem.ErrOptions, filesystem.ErrUnknownType}},
+		{codes.InvalidArgument, []error{ErrInvalid, filesystem.ErrOptions, fstype.ErrUnknown}},
 		{codes.NotFound, []error{ErrNotHere, kube.ErrNotFound}},
 		{codes.AlreadyExists, []error{ErrIncompatible}},
 		{codes.OutOfRange, []error{ErrTooLarge}},

@@ -124,7 +124,7 @@ func TestVolumeLifeOnARealDevice(t *testing.T) {
 			file := realVolume(t, h, "v", 400<<20)
 			staging, pods := t.TempDir(), t.TempDir()
 			t.Cleanup(func() { _ = exec.Command("umount", "-R", pods+"/a", pods+"/b", staging).Run() })
-			capability := mountCapability(fsType, "noatime")
+			capability := mountCapability(fsType, "noatime,nodiratime", "discard")
 			_, err := realService(h).NodeStageVolume(t.Context(), stageOf("v", staging, capability))
 			check(t, err)
 			publish := publishOf(staging, pods+"/a", capability)
@@ -137,7 +137,7 @@ func TestVolumeLifeOnARealDevice(t *testing.T) {
 			check(t, err)
 			_, err = realService(h).NodePublishVolume(t.Context(), publish)
 			check(t, err)
-			other := stageOf("v", staging, mountCapability(fsType))
+			other := stageOf("v", staging, mountCapability(fsType, "noexec"))
 			if _, err = realService(h).NodeStageVolume(t.Context(), other); Code(err) != codes.AlreadyExists {
 				t.Errorf("staged with other options: %v", err)
 			}

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/fstype"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 )
 
@@ -57,14 +57,14 @@ func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 		return use{}, fmt.Errorf("%w: volume mount group: ext4 and xfs have no mount option for a group; "+
 			"the kubelet sets it (fsGroupPolicy File)", ErrRefused)
 	}
-	u.fsType, u.options = m.GetFsType(), m.GetMountFlags()
+	u.fsType, u.options = m.GetFsType(), splitOptions(m.GetMountFlags())
 	if u.fsType == "" {
 		u.fsType = fs.Ext4
 	}
-	if err := fs.Known(u.fsType); err != nil {
+	if err := fstype.Known(u.fsType); err != nil {
 		return use{}, err
 	}
-	u.readOnly = u.readOnly || slices.Contains(u.options, "ro")
+	u.readOnly = u.readOnly || isOn(u.options, "ro", "rw")
 	return u, nil
 }
 

@@ -40,6 +40,9 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if v, err = s.recordClientAddress(ctx, v, connected.ClientAddress); err != nil {
 		return s.undo(ctx, v, err)
 	}
+	if err := s.mayWrite(ctx, v); err != nil {
+		return s.undo(ctx, v, err)
+	}
 	if err := s.stageDevice(ctx, r, v, connected); err != nil {
 		return s.undo(ctx, v, err)
 	}

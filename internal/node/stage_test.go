@@ -134,6 +134,29 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 	}
 }
 
+// The controller asks whether the volume is drained, and the device writes through. The pod then goes
+// and comes back: the volume is staged anew by a record that still says Cache, so the new device
+// writes back. Now the controller records that the truth is in Ceph. The device must not be used.
+func TestStageDoesNotUseADeviceThatWritesBackOnceTheTruthIsInCeph(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	h.before["record client"] = func() {
+		v := h.volumes["v"]
+		v.ResourceVersion, v.Status.Authority = "another", v1alpha1.AuthorityCeph
+	}
+	path := t.TempDir()
+	stage := func() error {
+		_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", path, mountCapability("ext4")))
+		return err
+	}
+	if err := stage(); Code(err) != codes.FailedPrecondition || h.status("v").Device != "" {
+		t.Fatalf("%v, device %q in mode %q", err, h.status("v").Device, h.status("v").Mode)
+	}
+	if err := stage(); err != nil || h.status("v").Mode != escache.ModeWritethrough {
+		t.Errorf("the repeated call: %v, mode %q", err, h.status("v").Mode)
+	}
+}
+
 // Refused: the right code, a sentence, and nothing half done: not connected, not mounted, not
 // formatted.
 func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
@@ -298,9 +321,6 @@ func TestStageRepairsWhatIsMounted(t *testing.T) {
 		mounts int
 	}{
 		{"as asked", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4"), codes.OK, "record client", 2},
-		{"with noatime", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"noatime"}}, true, mountCapability("ext4"),
-			codes.AlreadyExists, "status", 2},
-		{"without noatime", mounts.Entry{Device: v, FSType: "ext4"}, true, mountCapability("ext4", "noatime"), codes.AlreadyExists, "status", 2},
 		{"with another SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{"context=system_u:object_r:a:s0"}}, true,
 			mountCapability("ext4", `context="system_u:object_r:b:s0:c1,c2"`), codes.AlreadyExists, "status", 2},
 		{"with the same SELinux context", mounts.Entry{Device: v, FSType: "ext4", Options: []string{`context="u:r:t:s0:c1,c2"`}}, true,
@@ -364,7 +384,7 @@ func TestStageGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-func TestTheSecondCallLearnsWhatRunsAndForHowLong(t *testing.T) {
+func TestTheSecondCallLearnsWhatRuns(t *testing.T) {
 	h, dir := newHost(), t.TempDir()
 	h.attached("v")
 	h.attached("w")

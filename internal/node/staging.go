@@ -75,13 +75,10 @@ func otherPaths(entries []mounts.Entry, path string) []string {
 	return paths
 }
 
-// visible are the options that the mount table shows if and only if they are on.
-func visible() []string {
-	return []string{"noatime", "nodiratime", "nodev", "nosuid", "noexec", "sync", "dirsync", "lazytime", "discard"}
-}
-
-// optionsDiffer compares the wanted options with a mount, as far as the mount table shows them. It
-// returns the difference, or "".
+// optionsDiffer compares the wanted options with a mount, and returns the difference, or "". The
+// kubelet repeats the call for volumes that pods use, and the mount table does not show options as
+// they were asked for: the kernel drops some, and one brings or undoes others. So only what the
+// table always shows is compared, and only where pods could do what they must not.
 func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 	if readOnly != at.ReadOnly {
 		if at.ReadOnly {
@@ -89,19 +86,18 @@ func optionsDiffer(wanted []string, readOnly bool, at mounts.Entry) string {
 		}
 		return "writable, and read-only is wanted"
 	}
-	for _, name := range visible() {
-		if want, is := slices.Contains(wanted, name), slices.Contains(at.Options, name); want != is {
-			if is {
-				return "with " + name + ", and the opposite is wanted"
-			}
-			return "without " + name + ", and the opposite is wanted"
+	for _, pair := range [][2]string{{"nodev", "dev"}, {"nosuid", "suid"}, {"noexec", "exec"}} {
+		if isOn(wanted, pair[0], pair[1]) && !slices.Contains(at.Options, pair[0]) {
+			return "without " + pair[0] + ", which is wanted"
 		}
 	}
-	for _, key := range []string{"errors=", "context="} {
-		want := value(wanted, key)
-		if is := value(at.Options, key); want != "" && is != want {
-			return fmt.Sprintf("with %s%s, and %s%s is wanted", key, is, key, want)
-		}
+	const key = "context="
+	want, is := value(wanted, key), value(at.Options, key)
+	// mount(8) leaves the context out where SELinux is off. Where it is on, the table shows
+	// seclabel for a mount without a context of its own.
+	enforced := is != "" || slices.Contains(at.Options, "seclabel")
+	if want != "" && enforced && !sameContext(want, is) {
+		return fmt.Sprintf("with %s%s, and %s%s is wanted", key, is, key, want)
 	}
 	return ""
 }

@@ -22,6 +22,9 @@ import (
 type Images interface {
 	// List returns the names of a pool's images that begin with prefix.
 	List(ctx context.Context, clusterID, pool, prefix string) ([]string, error)
+	// KubernetesCluster returns the identity of the Kubernetes cluster with which an image is
+	// marked; "" if it has no mark.
+	KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error)
 }
 
 // Pool names a pool of a cluster.
@@ -39,14 +42,22 @@ func (i Image) String() string { return i.ClusterID + "/" + i.Pool.Pool + "/" + 
 
 // Volume is a CacheVolume that no PersistentVolume names.
 type Volume struct {
-	Name  string
+	Name string
+	// Claim is the claim that the volume was created for. It is of the past: no PersistentVolume
+	// names the volume now.
 	Claim string
 	Since time.Time
 }
 
 // Found is the result of a search, sorted by name.
 type Found struct {
-	Images  []Image
+	// Images are marked as this Kubernetes cluster's.
+	Images []Image
+	// Unmarked are images without a mark. An older version made them, perhaps for another
+	// Kubernetes cluster with the same prefix.
+	Unmarked []Image
+	// Foreign are marked as another Kubernetes cluster's. They are no orphans.
+	Foreign []Image
 	Volumes []Volume
 }
 
@@ -56,6 +67,8 @@ type Search struct {
 	// not from a cache.
 	Reader client.Reader
 	Images Images
+	// Kubernetes is the identity of this Kubernetes cluster.
+	Kubernetes string
 	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
 	Prefix string
 	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its
@@ -64,8 +77,11 @@ type Search struct {
 	Now   func() time.Time
 }
 
-// Find searches all pools. If a Ceph cluster does not answer, Find searches the others, and the
-// error names it.
+// ErrIncomplete means that some pools could not be searched. What was found in the others is true.
+var ErrIncomplete = errors.New("the search for orphans is incomplete")
+
+// Find searches all pools. If a Ceph cluster does not answer or is not configured, Find searches
+// the others, and the error is ErrIncomplete and names it.
 func (s Search) Find(ctx context.Context) (Found, error) {
 	// Images first. A record is written before its image is made: so an image in this list has its
 	// record already, and an image that is made later is not in it.
@@ -102,9 +118,15 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 			})
 		}
 	}
-	found.Images = slices.SortedFunc(maps.Keys(images), func(a, b Image) int { return strings.Compare(a.String(), b.String()) })
+	alone := slices.SortedFunc(maps.Keys(images), func(a, b Image) int { return strings.Compare(a.String(), b.String()) })
+	if err := s.divide(ctx, alone, &found); err != nil {
+		failures = append(failures, err)
+	}
 	slices.SortFunc(found.Volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
-	return found, errors.Join(failures...)
+	if len(failures) > 0 {
+		return found, fmt.Errorf("%w: %w", ErrIncomplete, errors.Join(failures...))
+	}
+	return found, nil
 }
 
 // pools returns all pools that hold volumes, or that a StorageClass names.

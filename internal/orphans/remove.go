@@ -17,17 +17,32 @@ type Removal struct {
 	Found Found
 	// Kube reads from the API server itself, and writes.
 	Kube client.Client
+	// AllowUnmarked lets images without a mark be removed.
+	AllowUnmarked bool
 	// DeleteImage moves an image to its pool's trash.
 	DeleteImage func(ctx context.Context, image Image) error
 }
 
-// Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE.
+// Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE. It refuses images of other
+// Kubernetes clusters, and without AllowUnmarked those that may be.
 func (r Removal) Image(ctx context.Context, name string) error {
-	at := slices.IndexFunc(r.Found.Images, func(i Image) bool { return i.String() == name })
+	for _, i := range r.Found.Foreign {
+		if i.String() == name {
+			return fmt.Errorf("image %s belongs to another Kubernetes cluster; it is removed there, or with rbd", name)
+		}
+	}
+	for _, i := range r.Found.Unmarked {
+		if i.String() == name && !r.AllowUnmarked {
+			return fmt.Errorf("image %s has no mark, so it may belong to another Kubernetes cluster whose images have the same prefix; "+
+				"make sure that it does not, and add --allow-unmarked", name)
+		}
+	}
+	orphans := slices.Concat(r.Found.Images, r.Found.Unmarked)
+	at := slices.IndexFunc(orphans, func(i Image) bool { return i.String() == name })
 	if at < 0 {
 		return fmt.Errorf("image %s is not an orphan; run without flags to list the orphans", name)
 	}
-	if err := r.DeleteImage(ctx, r.Found.Images[at]); err != nil {
+	if err := r.DeleteImage(ctx, orphans[at]); err != nil {
 		return fmt.Errorf("remove image %s: %w", name, err)
 	}
 	return nil

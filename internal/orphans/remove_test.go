@@ -60,6 +60,18 @@ func TestRemoveImage(t *testing.T) {
 	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); err != nil || len(deleted) != 1 || deleted[0] != orphan {
 		t.Errorf("the orphan: deleted %v, %v", deleted, err)
 	}
+	unmarked, foreign := Image{orphan.Pool, "escache-u"}, Image{orphan.Pool, "escache-f"}
+	r.Found.Unmarked, r.Found.Foreign = []Image{unmarked}, []Image{foreign}
+	if err := r.Image(t.Context(), unmarked.String()); err == nil || !strings.Contains(err.Error(), "--allow-unmarked") || len(deleted) != 1 {
+		t.Errorf("an image without a mark: deleted %v, %v", deleted, err)
+	}
+	r.AllowUnmarked = true
+	if err := r.Image(t.Context(), foreign.String()); err == nil || !strings.Contains(err.Error(), "another Kubernetes cluster") || len(deleted) != 1 {
+		t.Errorf("an image of another Kubernetes cluster: deleted %v, %v", deleted, err)
+	}
+	if err := r.Image(t.Context(), unmarked.String()); err != nil || len(deleted) != 2 || deleted[1] != unmarked {
+		t.Errorf("an image without a mark, allowed: deleted %v, %v", deleted, err)
+	}
 	inUse := errors.New("in use")
 	r.DeleteImage = func(context.Context, Image) error { return inUse }
 	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); !errors.Is(err, inUse) {

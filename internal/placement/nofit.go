@@ -107,7 +107,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 	out := Shortfall{Group: name, room: noRoom}
 	var parts []string
 	for _, n := range g.members {
-		state, room := n.state(), n.room()
+		state, room := n.state(r.CacheBytes), n.room()
 		if room > noRoom {
 			out.ready++
 			out.room += room
@@ -121,14 +121,17 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 	return out
 }
 
-func (n *node) state() string {
+// state has no figures that change by themselves: Kubernetes makes an Event of each different text.
+func (n *node) state(cacheBytes int64) string {
 	switch {
 	case !n.Ready:
 		return "not ready"
 	case n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes:
 		return fmt.Sprintf("at its limit of %d replicas", n.MaxVolumes)
+	case n.room() < cacheBytes:
+		return "too full"
 	default:
-		return formatBytes(max(0, n.room())) + " free"
+		return "has room"
 	}
 }
 

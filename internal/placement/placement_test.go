@@ -23,11 +23,11 @@ func TestNoFitSaysWhatIsShortWhere(t *testing.T) {
 		want    string
 	}{
 		{"all groups", Request{CacheBytes: 10 * gib}, "no group has two ready nodes with 10 GiB of cache free: " +
-			"b: b1 20 GiB free, b2 1.99 GiB free, b3 not ready; a: cordoned; c: c1 at its limit of 1 replicas"},
+			"b: b1 has room, b2 too full, b3 not ready; a: cordoned; c: c1 at its limit of 1 replicas"},
 		{"only an unknown one", Request{CacheBytes: gib, Groups: []string{"x"}}, "no group has two ready nodes with 1 GiB of cache free: " +
 			"x: there is no such NodeGroup"},
 		{"scheduler's node not ready", Request{CacheBytes: gib, Primary: "b3"}, "no group has two ready nodes with 1 GiB of cache free, " +
-			"one of them b3, which the scheduler chose: b: b1 20 GiB free, b2 1.99 GiB free, b3 not ready"},
+			"one of them b3, which the scheduler chose: b: b1 has room, b2 has room, b3 not ready"},
 		{"scheduler's node without group", Request{CacheBytes: gib, Primary: "z"}, "no group has two ready nodes with 1 GiB of cache free, " +
 			"one of them z, which the scheduler chose: z: the node is in no NodeGroup"},
 		{"scheduler's node not allowed", Request{CacheBytes: gib, Primary: "b1", Groups: []string{"c"}}, "no group has two ready nodes " +

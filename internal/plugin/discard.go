@@ -88,7 +88,7 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 // printLoss shows how much may be lost, and what is known of the copies.
 func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
 	c.printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
-		v.Name, claimOf(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
+		v.Name, createdFor(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
 		return err

@@ -52,12 +52,20 @@ func (c *cli) find(ctx context.Context, api client.Reader, name string, volume b
 }
 
 func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
-	c.printFacts(v)
+	all, err := readUses(ctx, api)
+	if err != nil {
+		c.printf("the PersistentVolumes cannot be read: %v\n", err)
+	}
+	c.printFacts(v, all)
 	c.printHistory(v)
 	c.printSnapshots(ctx, api, v)
 	c.printConditions(v)
-	c.printEvents(ctx, api, v)
-	c.printNextStep(v)
+	c.printEvents(ctx, api, v, all)
+	waiting, err := uses{v.Name: all[v.Name]}.waiting(ctx, api, all[v.Name].namespace, c.now())
+	if err != nil {
+		c.printf("  cannot read why pods wait: %v\n", err)
+	}
+	c.printNextStep(v, waiting[v.Name])
 }
 
 func (c *cli) printLinef(what, format string, args ...any) {
@@ -65,9 +73,9 @@ func (c *cli) printLinef(what, format string, args ...any) {
 }
 
 // printFacts shows what the volume is, where its data is and who has it.
-func (c *cli) printFacts(v *v1alpha1.CacheVolume) {
+func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 	s, line := &v.Status, c.printLinef
-	line("Volume", "%s, created for claim %s, %s", v.Name, claimOf(v), ago(&v.CreationTimestamp, c.now()))
+	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.claimOf(v), createdFor(v), ago(&v.CreationTimestamp, c.now()))
 	line("Image", "%s/%s of Ceph cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID,
 		v1alpha1.HumanBytes(v.Spec.SizeBytes), cmp.Or(s.ImageID, "not read yet"))
 	if v.Spec.FromSnapshot != "" {
@@ -120,10 +128,14 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	}
 }
 
-func (c *cli) printNextStep(v *v1alpha1.CacheVolume) {
+func (c *cli) printNextStep(v *v1alpha1.CacheVolume, waiting []problem) {
 	screen, _ := c.terminal()
-	c.printf("\n%s", wrap("Next step: "+nextStep(v), "  ", screen.width))
-	for _, t := range volumeProblems(v) {
+	next := nextStep(v)
+	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
+		next = "find out why its pods wait:"
+	}
+	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
+	for _, t := range append(volumeProblems(v), waiting...) {
 		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
 	}
 }
@@ -160,13 +172,16 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 // maxEvents is how many Events are shown, the newest.
 const maxEvents = 10
 
-// printEvents shows the Events of the volume and of its claim.
-func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+// printEvents shows the Events of the volume, of its claim, and of pods that cannot have it.
+func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, all uses) {
 	c.printf("\nEvents:\n")
+	u := all[v.Name]
+	if u.claim == "" {
+		u.namespace, u.claim, _ = strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
+	}
 	namespaces := []string{metav1.NamespaceDefault}
-	namespace, claim, claimed := strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
-	if claimed && namespace != metav1.NamespaceDefault {
-		namespaces = append(namespaces, namespace)
+	if u.claim != "" && u.namespace != metav1.NamespaceDefault {
+		namespaces = append(namespaces, u.namespace)
 	}
 	var about []eventsv1.Event
 	for _, n := range namespaces {
@@ -177,8 +192,8 @@ func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 		}
 		for _, e := range list.Items {
 			r := e.Regarding
-			ofClaim := claimed && r.Kind == "PersistentVolumeClaim" && r.Name == claim && r.Namespace == namespace
-			if ofClaim || (r.Kind == "CacheVolume" && r.Name == v.Name) {
+			ofClaim := u.claim != "" && r.Kind == "PersistentVolumeClaim" && r.Name == u.claim && r.Namespace == u.namespace
+			if ofClaim || u.about(&e) || (r.Kind == "CacheVolume" && r.Name == v.Name) {
 				about = append(about, e)
 			}
 		}

@@ -37,7 +37,7 @@ func (c *cli) orphans() *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(w, "VOLUME\tCLAIM\tSINCE")
+			_, _ = fmt.Fprintln(w, "VOLUME\tCREATED FOR\tSINCE")
 			for _, v := range found.Volumes {
 				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
 			}
@@ -50,3 +50,7 @@ func (c *cli) orphans() *cobra.Command {
 type noImages struct{}
 
 func (noImages) List(context.Context, string, string, string) ([]string, error) { return nil, nil }
+
+func (noImages) KubernetesCluster(context.Context, string, string, string) (string, error) {
+	return "", nil
+}

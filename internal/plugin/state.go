@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,16 +22,26 @@ type state struct {
 	groups  []v1alpha1.NodeGroup
 	volumes []v1alpha1.CacheVolume
 	flushes []v1alpha1.CacheFlush
+	uses    uses
+	waiting map[string][]problem // pods that wait, by volume
 }
 
-func readState(ctx context.Context, api client.Reader) (*state, error) {
+func readState(ctx context.Context, api client.Reader, now time.Time) (*state, error) {
 	groups, volumes, flushes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheFlushList{}
 	for _, list := range []client.ObjectList{groups, volumes, flushes} {
 		if err := api.List(ctx, list); err != nil {
 			return nil, err
 		}
 	}
-	s := &state{groups.Items, volumes.Items, flushes.Items}
+	all, err := readUses(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := all.waiting(ctx, api, "", now)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{groups.Items, volumes.Items, flushes.Items, all, waiting}
 	byName := func(a, b client.Object) int { return cmp.Compare(a.GetName(), b.GetName()) }
 	slices.SortFunc(s.groups, func(a, b v1alpha1.NodeGroup) int { return byName(&a, &b) })
 	slices.SortFunc(s.volumes, func(a, b v1alpha1.CacheVolume) int { return byName(&a, &b) })
@@ -57,7 +68,7 @@ func (s *state) problems() []problem {
 		}
 	}
 	for i := range s.volumes {
-		all = append(all, volumeProblems(&s.volumes[i])...)
+		all = append(append(all, volumeProblems(&s.volumes[i])...), s.waiting[s.volumes[i].Name]...)
 	}
 	for i := range s.flushes {
 		all = append(all, flushProblems(&s.flushes[i])...)
@@ -124,7 +135,7 @@ func remedy(reason string) string {
 		return "bring the other host back; before you take this host down, flush the volume"
 	case "PeerOutdated", "Resyncing":
 		return "nothing: it is catching up"
-	case "LocalDiskLost":
+	case v1alpha1.ReasonLocalDiskLost:
 		return "check the host's NVMe device; flush the volume and move its pod"
 	case "IOFrozen":
 		return "bring back the other host or the Kubernetes API; I/O then goes on by itself"
@@ -159,12 +170,6 @@ func nextStep(v *v1alpha1.CacheVolume) string {
 	default:
 		return "nothing; before you take its host down: kubectl escache evacuate " + v.Status.AttachedNode
 	}
-}
-
-// claimOf returns NAMESPACE/NAME of the PersistentVolumeClaim that a volume was created for; "-" if
-// not known.
-func claimOf(v *v1alpha1.CacheVolume) string {
-	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
 }
 
 // volumeOfClaim returns the CacheVolume of a claim.

@@ -54,7 +54,7 @@ func (c *cli) showStatus(ctx context.Context, output string, watch bool) error {
 	}
 	last := ""
 	for {
-		s, err := readState(ctx, api)
+		s, err := readState(ctx, api, c.now())
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // interrupted: that is how --watch ends
@@ -152,7 +152,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 		}
 		row(head...)
 		for i := range s.volumes {
-			row(volumeRow(&s.volumes[i], wide)...)
+			row(volumeRow(&s.volumes[i], s.uses.claimOf(&s.volumes[i]), wide)...)
 		}
 	}
 	if len(s.flushes) > 0 {
@@ -236,10 +236,10 @@ func ago(t *metav1.Time, now time.Time) string {
 	return now.Sub(t.Time).Truncate(time.Second).String() + " ago"
 }
 
-func volumeRow(v *v1alpha1.CacheVolume, wide bool) []string {
+func volumeRow(v *v1alpha1.CacheVolume, claim string, wide bool) []string {
 	s := &v.Status
 	cells := []string{
-		v.Name, claimOf(v), cmp.Or(s.AttachedNode, "-"), cmp.Or(string(s.Authority), string(v1alpha1.AuthorityCeph)),
+		v.Name, claim, cmp.Or(s.AttachedNode, "-"), cmp.Or(string(s.Authority), string(v1alpha1.AuthorityCeph)),
 		v1alpha1.HumanBytes(s.DirtyBytes), conditionOf(v, v1alpha1.ConditionRedundant), conditionOf(v, v1alpha1.ConditionHealthy),
 	}
 	if wide {

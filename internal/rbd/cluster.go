@@ -44,8 +44,12 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// Recheck is how often the files in Dir are checked for changes. 0 means 5 s.
 	Recheck time.Duration
+	// Kubernetes is the identity of the Kubernetes cluster whose images these are. New images are
+	// marked with it, and no image of another one is changed: that is ErrForeign. With "" images
+	// are neither marked nor refused.
+	Kubernetes string
 	// OwnsTrash says which images in a pool's trash may be purged. Images that this process moved
-	// there may always be. nil means only those.
+	// there may always be, those of another Kubernetes cluster never. nil means only the former.
 	OwnsTrash func(image string) bool
 	// Admit is called for each new connection before the first call uses it. After an error the
 	// connection is not used. nil admits all.
@@ -88,13 +92,13 @@ type Clusters struct {
 
 	mu       sync.Mutex
 	clusters map[string]*Cluster
-	kicked   chan struct{}
+	added    chan struct{} // a cluster was added
 }
 
 // NewClusters returns the clusters under options.Dir. It reads no file and connects to nothing
 // until that is needed.
 func NewClusters(options Options) *Clusters {
-	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, kicked: make(chan struct{}, 1)}
+	return &Clusters{options: options.withDefaults(), clusters: map[string]*Cluster{}, added: make(chan struct{}, 1)}
 }
 
 // Get returns a cluster. Errors are ErrClusterNotFound and ErrConfig.
@@ -109,7 +113,7 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
-		id: clusterID, options: cs.options, kick: cs.kick,
+		id: clusterID, options: cs.options,
 		gate:     newGate(clusterID, cs.options.Calls, cs.options.MaxStuck, cs.options.CallTimeout),
 		links:    make([]*link, cs.options.Connections),
 		trash:    newTrash(clusterID),
@@ -119,6 +123,7 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 		c.links[i] = &link{}
 	}
 	cs.clusters[clusterID] = c
+	wake(cs.added)
 	return c, nil
 }
 
@@ -141,7 +146,6 @@ type Cluster struct {
 	links   []*link
 	next    atomic.Uint32
 	trash   *trash
-	kick    func()
 
 	mu       sync.Mutex
 	settings settings

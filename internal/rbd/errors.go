@@ -22,6 +22,7 @@ var (
 	ErrPermission      = errors.New("refused by Ceph for this user and key")
 	ErrFull            = errors.New("no space in Ceph")
 	ErrUnavailable     = errors.New("no Ceph available")
+	ErrForeign         = errors.New("the image belongs to another Kubernetes cluster")
 	ErrCeph            = errors.New("failure of Ceph")
 )
 
@@ -126,6 +127,7 @@ func result(err error) string {
 		{ErrUnavailable, "unavailable"}, {ErrNotFound, "not_found"}, {ErrExists, "exists"}, {ErrBusy, "busy"},
 		{ErrPoolNotFound, "pool_not_found"}, {ErrPoolNotReady, "pool_not_ready"}, {ErrHasSnapshots, "has_snapshots"},
 		{ErrInvalid, "invalid"}, {ErrPermission, "permission"}, {ErrFull, "full"}, {ErrConfig, "config"},
+		{ErrForeign, "foreign"},
 	} {
 		if errors.Is(err, r.sentinel) {
 			return r.label

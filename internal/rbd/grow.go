@@ -23,6 +23,9 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 	return call(ctx, c, "image_resize", ref.String(), func(conn *rados.Conn) (int64, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (int64, error) {
 			at, err := withImage(io, ref.Name, readOnly, readUse)
+			if err == nil {
+				err = c.refuseForeign(io, at.id)
+			}
 			switch {
 			case err != nil || at.size >= sizeBytes:
 				return at.size, err
@@ -40,14 +43,11 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 	})
 }
 
-// growTries is how often somebody else may change the header between a look at it and the write.
-const growTries = 8
-
 // growHeader sets the size in an image's header object as librbd does under the lock: by the
 // object's own class. The write counts only if the object is still what was read, so it never
 // shrinks an image that somebody else has made larger.
 func growHeader(io *rados.IOContext, header string, sizeBytes int64) (int64, error) {
-	for range growTries {
+	for range headerTries {
 		has, version, err := headerSize(io, header)
 		if err != nil {
 			return 0, err

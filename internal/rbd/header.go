@@ -26,7 +26,12 @@ type use struct {
 	client   uint64 // its number
 }
 
-func (u use) header() string { return "rbd_header." + u.id }
+func (u use) header() string { return headerOf(u.id) }
+
+func headerOf(id string) string { return "rbd_header." + id }
+
+// headerTries is how often somebody else may change a header between a look at it and the write.
+const headerTries = 8
 
 func readUse(image *librbd.Image) (use, error) {
 	var out use
@@ -90,9 +95,12 @@ func setHeaderSize(io *rados.IOContext, header string, version uint64, sizeBytes
 // addHeaderSnapshot writes a snapshot of the image as it is now; an error with EEXIST if there is
 // one of that name, ESTALE if another snapshot has a higher number.
 func addHeaderSnapshot(io *rados.IOContext, header, name string, id uint64) error {
-	in := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
-	in = append(in, name...)
-	return execHeader(io, header, "snapshot_add", binary.LittleEndian.AppendUint64(in, id))
+	return execHeader(io, header, "snapshot_add", binary.LittleEndian.AppendUint64(appendText(nil, name), id))
+}
+
+// appendText encodes a text: its length and its bytes.
+func appendText(in []byte, text string) []byte {
+	return append(binary.LittleEndian.AppendUint32(in, uint32(len(text))), text...)
 }
 
 // removeHeaderSnapshot takes a snapshot out of the header; an error with EBUSY if it has clones.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ceph/go-ceph/rados"
 	librbd "github.com/ceph/go-ceph/rbd"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
 // ImageRef identifies an image.
@@ -35,6 +37,8 @@ type ImageSpec struct {
 	// StripeUnitBytes and StripeCount must be set together. 0 means no striping over objects.
 	StripeUnitBytes int64
 	StripeCount     int64
+	// Volume is the volume's ID, for the image's mark.
+	Volume string
 }
 
 // ImageInfo describes an image that exists in Ceph.
@@ -51,6 +55,7 @@ type ImageInfo struct {
 	Created         time.Time
 	// Parent is the snapshot that the image is a clone of, or nil.
 	Parent *SnapshotRef
+	Mark   Mark
 }
 
 // Limits of an image's layout, from librbd.
@@ -88,8 +93,9 @@ func (s ImageSpec) Validate() error {
 }
 
 // CreateImage creates an image. If the name exists, the error is an *ExistsError that describes the
-// image; the caller decides whether it is its own from an earlier call. Other errors: ErrInvalid,
-// ErrPoolNotFound, ErrFull.
+// image; the caller decides whether it is its own from an earlier call, and if so, calls MarkImage:
+// that call may have ended before it marked the image. Other errors: ErrForeign if the name is that
+// of another Kubernetes cluster's image, ErrInvalid, ErrPoolNotFound, ErrFull.
 func (c *Cluster) CreateImage(ctx context.Context, s ImageSpec) error {
 	if err := s.Validate(); err != nil {
 		return fmt.Errorf("create %s: %w", s.ImageRef, err)
@@ -99,13 +105,13 @@ func (c *Cluster) CreateImage(ctx context.Context, s ImageSpec) error {
 			if err := c.trash.prepare(io, s.Pool); err != nil {
 				return struct{}{}, err
 			}
-			return struct{}{}, createImage(conn, io, s)
+			return struct{}{}, c.createImage(conn, io, s)
 		})
 	})
 	return err
 }
 
-func createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
+func (c *Cluster) createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
 	if s.DataPool != "" {
 		if _, err := conn.GetPoolByName(s.DataPool); errors.Is(err, rados.ErrNotFound) {
 			return fmt.Errorf("data pool %s: %w", s.DataPool, ErrPoolNotFound)
@@ -116,29 +122,39 @@ func createImage(conn *rados.Conn, io *rados.IOContext, s ImageSpec) error {
 		return err
 	}
 	defer options.Destroy()
-	return makeNew(conn, io, s.ImageRef, func() error { return librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options) })
+	return c.makeNew(conn, io, s, func() error { return librbd.CreateImage(io, s.Name, uint64(s.SizeBytes), options) })
 }
 
-// makeNew runs a create, and turns "exists already" into what exists. A process that dies within a
-// create leaves an image's name without an image, which Ceph then neither makes nor opens: that is
-// removed, and the create repeated. Nobody else can be just making it: callAlone keeps others of
-// this process away, and only one process leads.
-func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() error) error {
+// makeNew runs a create and marks the image, and turns "exists already" into what exists. A process
+// that dies within a create leaves an image's name without an image, which Ceph then neither makes
+// nor opens: that is removed, and the create repeated. Nobody else of this Kubernetes cluster can
+// be just making it: callAlone keeps others of this process away, and only one process leads.
+func (c *Cluster) makeNew(conn *rados.Conn, io *rados.IOContext, s ImageSpec, create func() error) error {
 	err := create()
+	if err == nil {
+		crashpoint.Reach("create_volume/image_unmarked")
+		return c.markNew(io, s.Name, s.Volume)
+	}
 	if !errors.Is(translate(err), ErrExists) {
 		return err
 	}
-	info, err := imageInfo(conn, io, ref)
+	info, err := imageInfo(conn, io, s.ImageRef)
 	if err == nil {
+		if err := c.foreign(info.Mark); err != nil {
+			return err
+		}
 		return &ExistsError{Image: info}
 	}
-	if half, failed := halfMade(io, ref.Name); failed != nil || !half {
+	if half, failed := halfMade(io, s.Name); failed != nil || !half {
 		return fmt.Errorf("%w: it exists, but cannot be looked at: %s", ErrCeph, errors.Join(err, failed).Error())
 	}
-	if err := removeHalfMade(io, ref.Name); err != nil {
+	if err := removeHalfMade(io, s.Name); err != nil {
 		return err
 	}
-	return create()
+	if err := create(); err != nil {
+		return err
+	}
+	return c.markNew(io, s.Name, s.Volume)
 }
 
 // halfMade says whether there is less than an image under a name: a name without an ID, or an ID
@@ -147,7 +163,7 @@ func makeNew(conn *rados.Conn, io *rados.IOContext, ref ImageRef, create func() 
 func halfMade(io *rados.IOContext, name string) (bool, error) {
 	id, err := imageID(io, name)
 	if err == nil {
-		_, err = io.Stat("rbd_header." + id)
+		_, err = io.Stat(headerOf(id))
 	}
 	if errors.Is(err, rados.ErrNotFound) {
 		return true, nil
@@ -222,7 +238,7 @@ func (c *Cluster) ImageInfo(ctx context.Context, ref ImageRef) (ImageInfo, error
 func imageInfo(conn *rados.Conn, io *rados.IOContext, ref ImageRef) (ImageInfo, error) {
 	return withImage(io, ref.Name, readOnly, func(image *librbd.Image) (ImageInfo, error) {
 		info := ImageInfo{ImageRef: ref}
-		var errs [7]error
+		var errs [8]error
 		var stat *librbd.ImageInfo
 		var features, stripeUnit, stripeCount uint64
 		var created librbd.Timespec
@@ -234,6 +250,7 @@ func imageInfo(conn *rados.Conn, io *rados.IOContext, ref ImageRef) (ImageInfo, 
 		stripeCount, errs[4] = image.GetStripeCount()
 		created, errs[5] = image.GetCreateTimestamp()
 		dataPool, errs[6] = image.GetDataPoolID()
+		info.Mark, _, errs[7] = readMark(io, info.ID)
 		if err := errors.Join(errs[:]...); err != nil {
 			return ImageInfo{}, err
 		}

@@ -28,7 +28,7 @@ func TestEveryCallIsObserved(t *testing.T) {
 	must(t, err)
 	_ = c.CheckPool(ctx, "none")
 	want := []string{
-		"image_create ok", "image_create exists", "image_delete ok", "image_delete not_found", "trash_list ok", "image_purge ok",
+		"image_create ok", "image_create exists", "image_delete ok", "image_delete not_found", "trash_list ok", "trash_measure ok", "image_purge ok",
 		"pool_check pool_not_found",
 	}
 	if !slices.Equal(seen, want) {

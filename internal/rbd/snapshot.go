@@ -37,7 +37,7 @@ type Snapshot struct {
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
 	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
-			created := changeSnapshots(io, ref, func(image *librbd.Image) error {
+			created := c.changeSnapshots(io, ref, func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
 				return err
 			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
@@ -60,7 +60,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
-			return struct{}{}, changeSnapshots(io, ref, func(image *librbd.Image) error {
+			return struct{}{}, c.changeSnapshots(io, ref, func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()
 			}, func(at use) error { return removeSnapshot(io, at, ref) })
 		})
@@ -70,8 +70,11 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 
 // changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
 // a node has.
-func changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Image) error, held func(use) error) error {
+func (c *Cluster) changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Image) error, held func(use) error) error {
 	at, err := withImage(io, ref.Name, readOnly, readUse)
+	if err == nil {
+		err = c.refuseForeign(io, at.id)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -172,7 +175,8 @@ func (c *Cluster) Clones(ctx context.Context, ref ImageRef) ([]ImageRef, error) 
 
 // CloneImage creates an image from a snapshot. The snapshot needs no protection (clone format 2)
 // and may be removed while the clone exists. spec.SizeBytes is at least the size of the snapshot; 0
-// means that size. If the name exists, the error is an *ExistsError.
+// means that size. If the name exists, the error is an *ExistsError, or ErrForeign as for
+// CreateImage.
 func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSpec) error {
 	sized := spec
 	sized.SizeBytes = max(spec.SizeBytes, sectorSize)
@@ -185,14 +189,14 @@ func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSp
 				if err := c.trash.prepare(child, spec.Pool); err != nil {
 					return struct{}{}, err
 				}
-				return struct{}{}, cloneImage(conn, parent, child, from, spec)
+				return struct{}{}, c.cloneImage(conn, parent, child, from, spec)
 			})
 		})
 	})
 	return err
 }
 
-func cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotRef, spec ImageSpec) error {
+func (c *Cluster) cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotRef, spec ImageSpec) error {
 	options, err := spec.options()
 	if err != nil {
 		return err
@@ -202,7 +206,7 @@ func cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotR
 	if err := options.SetUint64(librbd.ImageOptionCloneFormat, format2); err != nil {
 		return err
 	}
-	err = makeNew(conn, child, spec.ImageRef, func() error {
+	err = c.makeNew(conn, child, spec, func() error {
 		return librbd.CloneImage(parent, from.Name, from.Snapshot, child, spec.Name, options)
 	})
 	if err != nil || spec.SizeBytes == 0 {

@@ -12,30 +12,34 @@ import (
 
 	"github.com/ceph/go-ceph/rados"
 	librbd "github.com/ceph/go-ceph/rbd"
+
+	"github.com/escache/escache-csi/internal/rbd/emptier"
 )
 
-// purges is how many images of a cluster's trash are removed at once: each keeps OSDs busy for as
-// long as the image is large.
-const purges = 4
-
-// purgeTimeout is when a purge that still runs counts as stuck. A large image takes its time.
-const purgeTimeout = time.Hour
+// purgeTimeout is when a purge that still runs counts as stuck. The largest image, of 1 PiB, takes
+// about 19 hours at 4000 objects a second. If Ceph hangs, librados ends the purge long before.
+const purgeTimeout = 48 * time.Hour
 
 // trash is what a cluster's emptier knows.
 type trash struct {
-	gate *gate
+	gate   *gate
+	kicked chan struct{} // there may be something to purge
 
 	mu    sync.Mutex
+	seen  func() []emptier.PoolState
 	pools map[string]bool
 	mine  map[string]bool // POOL/ID of what this process moved there
+	// foreign has POOL/ID of what is marked as another Kubernetes cluster's.
+	foreign map[string]bool
 
 	prepared map[string]bool // pools that have the object for it
 }
 
 func newTrash(clusterID string) *trash {
 	return &trash{
-		gate:  newGate(clusterID, purges, purges, purgeTimeout),
-		pools: map[string]bool{}, mine: map[string]bool{}, prepared: map[string]bool{},
+		gate:   newGate(clusterID, emptier.Workers, emptier.Workers, purgeTimeout),
+		kicked: make(chan struct{}, 1),
+		pools:  map[string]bool{}, mine: map[string]bool{}, foreign: map[string]bool{}, prepared: map[string]bool{},
 	}
 }
 
@@ -58,16 +62,11 @@ func (t *trash) prepare(io *rados.IOContext, pool string) error {
 }
 
 // TrashedImage is an image in a pool's trash.
-type TrashedImage struct {
-	Pool    string
-	ID      string
-	Name    string
-	Deleted time.Time
-}
+type TrashedImage = emptier.Image
 
 // DeleteImage moves an image to the pool's trash and returns. Its name is free at once, its space
-// when Run has emptied the trash. Errors: ErrNotFound; ErrBusy while a client has the image open or
-// mapped; ErrHasSnapshots; ErrPoolNotFound.
+// when Run has emptied the trash. Errors: ErrNotFound; ErrForeign; ErrBusy while a client has the
+// image open or mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
@@ -83,7 +82,11 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	if err != nil {
 		return err
 	}
-	switch err := unused(io, ref.Name, id); {
+	err = c.refuseForeign(io, id)
+	if err == nil {
+		err = unused(io, ref.Name, id)
+	}
+	switch {
 	case errors.Is(translate(err), ErrNotFound):
 		return removeHalfMade(io, ref.Name)
 	case err != nil:
@@ -96,7 +99,7 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 		return err
 	}
 	c.trash.add(ref.Pool, id)
-	c.kick()
+	wake(c.trash.kicked)
 	return nil
 }
 
@@ -156,63 +159,7 @@ func (c *Cluster) TrashedImages(ctx context.Context, pool string) ([]TrashedImag
 // that were given to DeleteImage are included anyway.
 func (c *Cluster) WatchTrash(pool string) {
 	c.trash.add(pool, "")
-	c.kick()
-}
-
-// EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows. left counts those
-// that could not be removed, because they have snapshots or clones, are in use, or are protected by
-// a delay. The error is ErrHasSnapshots only if that is the reason for all of them.
-func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
-	entries, err := c.TrashedImages(ctx, pool)
-	if err != nil {
-		return 0, err
-	}
-	entries = slices.DeleteFunc(entries, func(e TrashedImage) bool { return !c.trash.has(pool, e.ID) && !c.options.OwnsTrash(e.Name) })
-	var others []error
-	for {
-		parents, failed := c.purgeAll(ctx, entries)
-		others = append(others, failed...)
-		left = len(parents) + len(others)
-		switch {
-		case left == 0:
-			return 0, nil
-		case len(parents) > 0 && len(parents)+len(failed) < len(entries):
-			entries = parents // what was removed may have been their clones
-		case len(others) > 0:
-			return left, fmt.Errorf("trash of pool %s: %d images left: %w", pool, left, others[0])
-		default:
-			return left, fmt.Errorf("trash of pool %s: %d images left, %s the first: %w", pool, left, parents[0].Name, ErrHasSnapshots)
-		}
-	}
-}
-
-// purgeAll removes images, a few at a time, and returns those that have snapshots or clones, and
-// what else has failed.
-func (c *Cluster) purgeAll(ctx context.Context, entries []TrashedImage) (parents []TrashedImage, failed []error) {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	work := make(chan TrashedImage)
-	for range min(purges, len(entries)) {
-		wg.Go(func() {
-			for e := range work {
-				err := c.purge(ctx, e)
-				mu.Lock()
-				switch {
-				case errors.Is(err, ErrHasSnapshots):
-					parents = append(parents, e)
-				case err != nil:
-					failed = append(failed, err)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for _, e := range entries {
-		work <- e
-	}
-	close(work)
-	wg.Wait()
-	return parents, failed
+	wake(c.trash.kicked)
 }
 
 func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
@@ -231,6 +178,10 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			err = c.purgeOnce(ctx, e)
 		}
 	}
+	if errors.Is(err, ErrForeign) {
+		c.trash.disown(e.Pool, e.ID)
+		return nil
+	}
 	if err == nil || errors.Is(err, ErrNotFound) {
 		c.trash.forget(e.Pool, e.ID)
 		return nil
@@ -245,6 +196,12 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
 	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
 	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
+			if !c.trash.has(e.Pool, e.ID) {
+				// A purge that was interrupted has left no header.
+				if err := c.refuseForeign(io, e.ID); err != nil && !errors.Is(err, rados.ErrNotFound) {
+					return struct{}{}, err
+				}
+			}
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})
 	})
@@ -270,6 +227,36 @@ func (t *trash) forget(pool, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mine, pool+"/"+id)
+}
+
+// disown remembers that an image is another Kubernetes cluster's, so that it is not looked at again.
+func (t *trash) disown(pool, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.foreign[pool+"/"+id] = true
+}
+
+// mayPurge reports whether an image in the trash may be this process's to purge.
+func (c *Cluster) mayPurge(e TrashedImage) bool {
+	c.trash.mu.Lock()
+	defer c.trash.mu.Unlock()
+	key := e.Pool + "/" + e.ID
+	return c.trash.mine[key] || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
+}
+
+func (t *trash) setStates(states func() []emptier.PoolState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.seen = states
+}
+
+func (t *trash) states() []emptier.PoolState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seen == nil {
+		return nil
+	}
+	return t.seen()
 }
 
 func (t *trash) watched() []string {

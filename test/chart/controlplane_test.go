@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -135,6 +136,11 @@ func life(t *testing.T, c *controlPlane, version string) {
 		t.Error("an escached's own certificate would open the others")
 	}
 
+	links := secret("replication", "secret")
+	if text, err := base64.StdEncoding.DecodeString(links); err != nil || len(text) < 32 {
+		t.Errorf("csi-controller refuses a secret of %d bytes: %v", len(text), err)
+	}
+
 	upgrade("--set", "tls.shared=true,tls.serverName=escached.escache.io,controller.logLevel=debug")
 	if secret("escached-tls", "tls.crt") != server || secret("controller-tls", "tls.crt") != client {
 		t.Error("an upgrade in the first days changed the certificates")
@@ -157,6 +163,9 @@ func life(t *testing.T, c *controlPlane, version string) {
 	}
 	client = secret("controller-tls", "tls.crt")
 	upgrade()
+	if secret("replication", "secret") != links {
+		t.Error("an upgrade changed what the secrets of the links are derived from")
+	}
 	if secret("controller-tls", "tls.crt") != client {
 		t.Error("the renewed certificate was renewed again")
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/rbd/emptier"
 )
 
 // metric is a row of docs/metrics.md.
@@ -74,7 +75,8 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 	if err := book.SetGroup(placement.Group{Name: "g", Members: []placement.Member{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector())
+	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
+		emptier.NewCollector(nil, time.Now))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {

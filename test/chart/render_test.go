@@ -18,8 +18,9 @@ func TestLint(t *testing.T) {
 	})
 }
 
-// unsteady is what differs from one rendering to the next: certificates that Helm has made.
-var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: ).+$`)
+// unsteady is what differs from one rendering to the next: certificates and the secret that Helm has
+// made.
+var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: |  secret: ).+$`)
 
 // TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it
 // anew.
@@ -100,6 +101,7 @@ func wrongValues(t *testing.T, version string) {
 		"controller.ports.health=9808":             "controller.ports.metrics and controller.ports.health are both 9808",
 		"sidecars.attacher.metricsPort=9811":       "sidecars.attacher.metricsPort and sidecars.provisioner.metricsPort are both 9811",
 		"page.enabled=true,page.port=9812":         "page.port and sidecars.attacher.metricsPort are both 9812",
+		"escached.wipe=full":                       "value must be one of 'none', 'header'",
 		"tls.mode=none":                            "value must be one of 'generated', 'certManager', 'existing'",
 		"tls.mode=existing":                        "tls.controllerSecret",
 		"tls.serverName=":                          "tls.serverName needs {node} in it",

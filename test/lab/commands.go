@@ -190,15 +190,18 @@ func nodeCommands(connect connector) []*cobra.Command {
 		}),
 	}
 	fail.Flags().BoolVar(&restore, "restore", false, "make the disk work again")
+	node := func(use, short string, act func(*labclient.Client, context.Context, string) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Args: cobra.ExactArgs(1),
+			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return act(c, ctx, args[0]) }),
+		}
+	}
 	return []*cobra.Command{
-		{
-			Use: "power-off NODE", Short: "Cut a node's power at once", Args: cobra.ExactArgs(1),
-			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOff(ctx, args[0]) }),
-		},
-		{
-			Use: "power-on NODE", Short: "Boot a node from its disks and wait until it is ready", Args: cobra.ExactArgs(1),
-			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error { return c.PowerOn(ctx, args[0]) }),
-		},
+		node("power-off NODE", "Cut a node's power at once", (*labclient.Client).PowerOff),
+		node("power-on NODE", "Boot a node from its disks and wait until it is ready", (*labclient.Client).PowerOn),
+		node("freeze NODE", "Stop a node's processor, as a hypervisor does that pauses it", (*labclient.Client).Freeze),
+		node("thaw NODE", "Let a frozen node go on", (*labclient.Client).Thaw),
+		node("new-disk NODE", "Put an empty disk in the place of the NVMe of a node that is off", (*labclient.Client).NewDisk),
 		fill, fail,
 	}
 }
@@ -228,6 +231,8 @@ func lifeCommands(connect connector) []*cobra.Command {
 		simple("resume-ceph", "Unfreeze Ceph's OSD", (*labclient.Client).ResumeCeph),
 		simple("stop-api-server", "Kill the Kubernetes API server", (*labclient.Client).StopAPIServer),
 		simple("start-api-server", "Start the Kubernetes API server again and wait until it is ready", (*labclient.Client).StartAPIServer),
+		simple("save-etcd", "Keep a copy of what Kubernetes has on record", (*labclient.Client).SaveEtcd),
+		simple("restore-etcd", "Set Kubernetes' record back to that copy", (*labclient.Client).RestoreEtcd),
 		{
 			Use: "controller-flags [-- FLAG…]", Short: "Restart csi-controller with these flags added to the lab's own",
 			RunE: bounded(connect, func(ctx context.Context, c *labclient.Client, args []string) error {

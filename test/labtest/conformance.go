@@ -101,7 +101,7 @@ func (s Storage) Remove(ctx context.Context, ref escache.VolumeRef) error {
 
 // Occupy maps the image on the stranger, which holds its lock until the result is closed.
 func (s Storage) Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, error) {
-	_, id, err := s.Stranger.mapRaw(ctx, ref, "noshare,exclusive")
+	_, id, err := s.Stranger.mapRaw(ctx, ref, "-", "noshare,exclusive")
 	if err != nil {
 		return nil, err
 	}

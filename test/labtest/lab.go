@@ -106,6 +106,33 @@ func (l *Lab) PowerOn(t T, h *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.PowerOn(ctx, h.Name) })
 }
 
+// Freeze stops a host's processor; its memory and its disks stay.
+func (l *Lab) Freeze(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.Freeze(ctx, h.Name) })
+}
+
+// Thaw lets a frozen host go on.
+func (l *Lab) Thaw(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.Thaw(ctx, h.Name) })
+}
+
+// NewDisk puts an empty disk in the place of the one below the caches of a host that is off.
+func (l *Lab) NewDisk(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.NewDisk(ctx, h.Name) })
+}
+
+// Host returns the host of that name.
+func (l *Lab) Host(t T, name string) *Host {
+	t.Helper()
+	for _, h := range l.Hosts {
+		if h.Name == name {
+			return h
+		}
+	}
+	t.Fatalf("the lab has no host %q", name)
+	return nil
+}
+
 // Cut disconnects a host from everything but the tests.
 func (l *Lab) Cut(t T, h *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.Cut(ctx, h.Name, labclient.Cut{}) })
@@ -163,8 +190,12 @@ func (l *Lab) mend(t T) {
 		if node.DiskFailed {
 			failed = append(failed, l.client.FailDisk(ctx, node.Name, true))
 		}
-		if node.State == labclient.NodeOff {
+		switch node.State {
+		case labclient.NodeOff:
 			failed = append(failed, l.client.PowerOn(ctx, node.Name))
+		case labclient.NodeFrozen:
+			failed = append(failed, l.client.Thaw(ctx, node.Name))
+		case labclient.NodeBooting, labclient.NodeUp:
 		}
 	}
 	if err := errors.Join(failed...); err != nil {

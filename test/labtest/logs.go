@@ -40,7 +40,7 @@ func SaveLogs(t T, client *labclient.Client) {
 		}
 	}
 	for _, node := range status.Nodes {
-		if node.State == labclient.NodeOff {
+		if node.State == labclient.NodeOff || node.State == labclient.NodeFrozen {
 			continue
 		}
 		out, err := client.Shell(ctx, node.Name, said)

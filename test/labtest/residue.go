@@ -19,6 +19,7 @@ for d in /sys/bus/rbd/devices/*; do [ -e "$d" ] && echo "rbd map $(cat "$d"/pool
 find /dev/escache -type l 2>/dev/null | sed 's/^/link /'
 find /etc/drbd.d -type f ! -name global_common.conf | sed "s/^/resource file /"
 ss -Htln '( sport >= :7800 and sport <= :8799 )' | sed 's/^/port /'
+ls /var/lib/escache/link-secrets 2>/dev/null | sed "s/^/secret of a link /"
 ls /run/escache/holds 2>/dev/null | sed "s/^/hold /"
 exit 0`
 

@@ -2,7 +2,9 @@ package labtest
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -40,6 +42,8 @@ type Volume struct {
 	SizeBytes, CacheBytes int64
 	Hosts                 []*Host
 	Port, Minor           int
+	// Secret is that of the link. Replace makes another one, as the controller does.
+	Secret escache.Secret
 
 	lab   *Lab
 	mu    sync.Mutex
@@ -57,7 +61,7 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 		VolumeRef: escache.VolumeRef{Pool: l.Pools[0], Image: fmt.Sprintf("e2e-%d-%d", l.started%100_000, n)},
 		SizeBytes: spec.SizeBytes, CacheBytes: spec.CacheBytes, Hosts: spec.Hosts,
 		// Numbers are used again only after a round, so that one that was not given back is found.
-		Port: 7800 + n%numbers, Minor: 100 + n%numbers, lab: l,
+		Port: 7800 + n%numbers, Minor: 100 + n%numbers, Secret: NewSecret(), lab: l,
 	}
 	if v.SizeBytes == 0 {
 		v.SizeBytes = 64 << 20
@@ -76,10 +80,21 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	return v
 }
 
+// NewSecret returns a random secret of a link.
+func NewSecret() escache.Secret {
+	bits := make([]byte, 32)
+	_, _ = rand.Read(bits) // it never fails
+	return escache.Secret(base64.RawURLEncoding.EncodeToString(bits))
+}
+
+// VolumeOf returns a volume that somebody else has made, to look at its image.
+func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef: ref, lab: l} }
+
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
+		Secret: v.Secret,
 	}
 	for _, h := range v.Hosts {
 		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
@@ -107,7 +122,7 @@ func (v *Volume) Replace(t T, old, replacement *Host) {
 		t.Fatalf("%s has no replica of %s", old.Name, v)
 	}
 	hosts[i] = replacement
-	v.Hosts = hosts
+	v.Hosts, v.Secret = hosts, NewSecret()
 }
 
 // Join lays a replica that is to be filled by the other one.

@@ -125,6 +125,31 @@ func (w *Writer) Count() int {
 	return len(w.acks)
 }
 
+// Rests fails the test if a frozen device acknowledges a write during quiet. The write that was on
+// its way when the device froze may still end, and what was acknowledged before may still be on its
+// way here: both are waited for first.
+func (w *Writer) Rests(t T, quiet time.Duration) {
+	t.Helper()
+	before, since := w.Count(), time.Now()
+	WaitFor(t, "no more writes arrive from "+w.host.Name, quiet, func(context.Context) error {
+		if now := w.Count(); now != before {
+			before, since = now, time.Now()
+		}
+		if time.Since(since) < settled {
+			return fmt.Errorf("%d writes arrived, the last of them %s ago", before, time.Since(since))
+		}
+		return nil
+	})
+	time.Sleep(quiet)
+	if now := w.Count(); now != before {
+		t.Errorf("%s acknowledged %d writes while its device was frozen", w.host.Name, now-before)
+	}
+}
+
+// settled is how long nothing arrives once a writer's device is frozen. A write to a device that is not
+// frozen takes some milliseconds.
+const settled = 2 * time.Second
+
 // WaitForMore waits until n more writes are acknowledged, and returns how long that took.
 func (w *Writer) WaitForMore(t T, n int, limit time.Duration) time.Duration {
 	t.Helper()
@@ -174,6 +199,13 @@ func (w *Writer) Lost(t T) Acks {
 	t.Helper()
 	w.wait(t)
 	return w.Acks()
+}
+
+// End ends the writer, whatever its device does by now.
+func (w *Writer) End(t T) {
+	t.Helper()
+	w.stdin.Close()
+	w.wait(t)
 }
 
 // Broken waits for the end of a writer whose device fails its I/O.

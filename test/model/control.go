@@ -18,6 +18,16 @@ const (
 	flushConnect
 	flushStop
 	flushEnd
+	publishAbandon
+	flushAbandon
+	unpublishReplace
+	drainClaim
+	drainTurn
+	drainRecord
+	restoreCache
+	restoreMode
+	restoreClaim
+	discardRecord
 )
 
 var stepTexts = map[uint8]string{
@@ -34,6 +44,16 @@ var stepTexts = map[uint8]string{
 	flushAttach:      "the record says who has it to write back",
 	flushConnect:     "dev_connect where it is to be written back",
 	flushStop:        "what was written back is stopped",
+	publishAbandon:   "earlier holders that were fenced give their devices up",
+	flushAbandon:     "earlier holders that were fenced give their devices up",
+	unpublishReplace: "entries that ended too early are added anew",
+	drainClaim:       "the record says that the volume is to write through",
+	drainTurn:        "the device writes through",
+	drainRecord:      "the record says that the truth is in Ceph, and stays there",
+	restoreCache:     "the record says that the truth is in the cache again",
+	restoreMode:      "the device writes back again",
+	restoreClaim:     "the record says that the volume writes back",
+	discardRecord:    "the record says that the cache is discarded",
 	flushEnd:         "how the write-back went is looked at",
 }
 
@@ -44,6 +64,8 @@ func (c controller) fenced() uint8 {
 		return publishAttach
 	case opFlush:
 		return flushAttach
+	case opDiscard:
+		return discardRecord
 	default:
 		return unpublishDetach
 	}
@@ -59,24 +81,15 @@ func (m *Model) control(s *state, out emit) {
 			out(move{k, who}, &n)
 		}
 	}
-	for c := uint8(1); c <= clients; c++ {
-		if s.ceph.blocked.has(c) && s.rec.isFenced(c) && m.mayUnfence(s, c) {
-			try(unfence, c, func(n *state) bool {
-				n.unblock(c)
-				for h := range n.rec.fenced {
-					n.rec.fenced[h] = n.rec.fenced[h].without(c)
-				}
-				n.rec.fencedNow = n.rec.fencedNow.without(c)
-				n.wrote()
-				return true
-			})
-		}
-	}
+	m.unfences(s, try)
 	if s.ctl.op != opNone {
 		m.step(s, try)
 		return
 	}
 	for h := range uint8(hosts) {
+		if h == hosts-1 && !m.has(Third) {
+			break
+		}
 		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
 		m.flushFirst(s, h, try)
 	}
@@ -85,31 +98,12 @@ func (m *Model) control(s *state, out emit) {
 		try(giveUpBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, true) })
 	}
 	try(settleBegins, 0, m.beginSettle)
-}
-
-// mayUnfence: an entry stays until its map is known to be gone.
-func (m *Model) mayUnfence(s *state, c uint8) bool {
-	if !m.on(FenceKeptWhileMapped) {
-		return true
-	}
-	for h := range s.rec.fenced {
-		if !s.rec.fenced[h].has(c) {
-			continue
-		}
-		of := report{silent: true}
-		if h < hosts {
-			if at := &s.host[h]; at.stage >= stageMapped && at.client == c {
-				return false // this dev_connect ends within the time that an entry stays in any case
-			}
-			of = m.report(s, uint8(h))
-		}
-		return m.real.gone(s.rec, h, c, of)
-	}
-	return false
+	m.orders(s, try)
+	m.cleanUps(s, try)
 }
 
 func (m *Model) beginPublish(n *state, h uint8) bool {
-	if n.rec.attached == h && n.host[h].given == n.rec.epoch {
+	if n.rec.attached == h && n.host[h].given == n.rec.epoch && !n.rec.claim {
 		return false // published already
 	}
 	seen := n.rec
@@ -119,7 +113,15 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !m.on(AuthorityReadByAttach) {
 		seen.inCache = false
 	}
+	if !m.on(DrainedLeftAlone) {
+		seen.claim = false
+	}
 	plan, ok := m.planned(n, seen, h)
+	if ok && plan.Drained {
+		n.host[h].given = n.rec.epoch
+		return true
+	}
+	n.contradicted(ok && !plan.Held, h)
 	if !ok || len(plan.FlushFirst) > 0 || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
 		return false
 	}
@@ -144,10 +146,20 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 // planned is the attachment that the record allows, and the hosts have not objected to.
 func (m *Model) planned(s *state, rec record, h uint8) (authority.Attachment, bool) {
 	plan, ok := m.real.attach(rec, h)
-	if !ok || plan.Held || len(plan.FlushFirst) > 0 || !m.on(OwnCopyConfirmed) {
+	if !ok || plan.Held || len(plan.FlushFirst) > 0 {
 		return plan, ok
 	}
-	return m.real.confirm(rec, h, plan, m.reports(s))
+	reports := m.reports(s)
+	if !m.on(EpochsReported) {
+		for i := range reports {
+			reports[i].epoch = min(reports[i].epoch, rec.epoch)
+		}
+	}
+	confirmed, ok := m.real.confirm(rec, h, plan, reports)
+	if !m.on(OwnCopyConfirmed) && !reports[h].silent {
+		return plan, true
+	}
+	return confirmed, ok
 }
 
 func (m *Model) reports(s *state) [hosts]report {
@@ -197,14 +209,14 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 			if h != c.node {
 				try(controllerMoves, pair(c.node, h), func(n *state) bool {
 					n.ctl.move = set(0).with(c.node).with(h)
-					n.dropOld(m.on(OldReplicasDropped))
+					m.dropOld(n)
 					return true
 				})
 			}
 		}
 		return
 	}
-	if c.pc >= flushAttach {
+	if c.op == opFlush && c.pc >= flushAttach {
 		m.stepFlush(s, try)
 		return
 	}
@@ -222,24 +234,6 @@ func (m *Model) partnerSilent(s *state) bool {
 	silent := false
 	s.rec.replicas.each(func(h uint8) { silent = silent || (h != s.ctl.node && !s.reaches(h)) })
 	return silent
-}
-
-// dropOld drops every replica where one was or will be. Those on hosts that do not answer are
-// dropped when they do.
-func (s *state) dropOld(drop bool) {
-	ok := true
-	(s.rec.replicas | s.ctl.move).each(func(h uint8) {
-		switch {
-		case s.reaches(h):
-			ok = (!drop || s.drop(h)) && ok
-		case s.ctl.move.has(h):
-			ok = false
-		}
-	})
-	s.ctl.pc = publishMove
-	if !ok {
-		s.ctl = controller{}
-	}
 }
 
 // swap is a write of the record: it fails if somebody else has written it since the operation read
@@ -262,20 +256,26 @@ func (m *Model) advance(s *state) bool {
 		c.pc = publishDrop
 		if c.over {
 			c.pc = publishLay
+			if m.has(Living) {
+				c.pc = publishAbandon
+			}
 		}
 		if c.held {
 			return true
 		}
 		node := c.node
 		return m.swap(s, func(r *record) {
-			r.attached, r.client, r.fencedNow, r.flush = node, 0, 0, false
+			r.attached, r.client, r.fencedNow, r.flush, r.claim = node, 0, 0, false, false
 			r.epoch++
 		})
 	case publishDrop:
 		c.pc = publishLay
 		ok := true
-		c.renew.each(func(h uint8) { ok = ok && s.reaches(h) && (!m.on(OldReplicasDropped) || s.drop(h)) })
+		c.renew.each(func(h uint8) { ok = ok && s.reaches(h) && (!m.on(OldReplicasDropped) || m.drop(s, h, s.rec.given())) })
 		return ok
+	case publishAbandon:
+		c.pc = publishLay
+		return m.othersGiveUp(s, c.node)
 	case publishMove:
 		c.pc = publishLay
 		return m.swap(s, func(r *record) { r.replicas = s.ctl.move })
@@ -296,7 +296,7 @@ func (m *Model) layAll(s *state) bool {
 		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
 		switch {
 		case s.reaches(h) && m.mayLay(s, h):
-			ok = s.lay(h, peer) && ok
+			ok = s.lay(h, peer, s.rec.epoch) && ok
 		case !s.ctl.over || h == s.ctl.node:
 			ok = false
 		}
@@ -352,25 +352,30 @@ func (m *Model) advanceUnpublish(s *state) bool {
 			return true
 		}
 		whose := s.ownersOf(found, c.lost)
+		blocked := s.ceph.blocked
 		return m.swap(s, func(r *record) {
 			for h := range whose {
 				r.fenced[h] |= whose[h]
 			}
 			r.fencedNow |= found
+			r.earlier |= found & blocked
 		})
 	case unpublishFence:
-		s.ceph.blocked |= s.rec.fencedNow
-		if m.on(FenceForYears) {
-			s.ceph.brief &^= s.rec.fencedNow
-		} else {
-			s.ceph.brief |= s.rec.fencedNow
-		}
 		c.clients, c.pc = 0, c.fenced()
+		m.fence(s)
 		return true
+	case unpublishReplace:
+		c.pc = c.fenced()
+		m.fence(s)
+		return true
+	case drainClaim, drainTurn, drainRecord, restoreCache, restoreMode, restoreClaim:
+		return m.drain(s)
+	case discardRecord:
+		return m.discard(s)
 	case unpublishDetach:
 		clean := c.clean
 		done := m.swap(s, func(r *record) {
-			r.attached, r.client, r.flush = nobody, 0, false
+			r.attached, r.client, r.flush, r.claim = nobody, 0, false, false
 			r.inCache = r.inCache && !clean
 		})
 		s.truthful()
@@ -389,18 +394,4 @@ func (s *state) truthful() {
 	if !s.rec.inCache && s.ceph.value < s.acked {
 		s.breaks(4, whyCleanWhileDirty)
 	}
-}
-
-// ownersOf sorts clients that are to be fenced by host: that of the node they are fenced for, or
-// nobody's.
-func (s *state) ownersOf(found set, node uint8) [hosts + 1]set {
-	var whose [hosts + 1]set
-	found.each(func(c uint8) {
-		if node != nobody && (s.mappedAt(c) == node || s.rec.client == c) {
-			whose[node] = whose[node].with(c)
-		} else {
-			whose[hosts] = whose[hosts].with(c)
-		}
-	})
-	return whose
 }

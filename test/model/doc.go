@@ -5,6 +5,10 @@
 // live. The explorer tries every order of all these steps up to a depth, and checks the design's
 // promises after each step.
 //
+// Each kind of trouble multiplies the states. So there are several explorations, each with some
+// families of troubles (see Family) and bounds of its own. What takes two families that no exploration
+// has together is not tried.
+//
 // # What is real
 //
 // The rules are not modelled: the model calls internal/authority, and nothing else of the product.
@@ -26,14 +30,33 @@
 // and the record, is fenced by what Ceph knows of it: the watch while its host lives, and the lock
 // in any case.
 //
+// What escached and csi-node decide by themselves is modelled by hand, with a guard where a promise
+// hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
+// which mode a device is connected.
+//
+// # What is assumed
+//
+//   - A disk does not fail while the other copy's disk has failed too and is not on record: then no
+//     copy is left. A host whose disk has failed waits for its arbiter without end; the kernel waits
+//     nine minutes.
+//   - A Primary without a disk whose peer comes back acknowledges nothing before csi-node's next look
+//     has counted that peer in place of its own copy. If the link was down when the disk failed, the
+//     kernel does not wait for that look.
+//   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
+//   - With a record that was set back nothing is promised but that no data is removed, and that
+//     nothing begins that an answering host contradicts.
+//   - Somebody else's entry of the blocklist is there when the controller reads the list, or not at
+//     all.
+//
 // # What is left out
 //
-//   - A disk that fails under a running host. A host that comes back with an empty disk is modelled, as
-//     are an escached that has not recovered yet, and another host at a host's address.
-//   - A record that is set back, and replicas on machines of the same name.
-//   - Entries of the blocklist that were there before a fence.
-//   - Orders by operators (discarding).
-//   - Draining an attached volume.
+//   - Another machine of the same name that has a replica laid on it. One that answers and has none is
+//     modelled.
+//   - DRBD's own note that a copy is outdated, but for a device that was given up. escached makes it
+//     at a start by the record; without it there is more to try, not less.
+//   - A copy that was given up over the link while its peer's disk is lost before the two are
+//     connected again: the record counts it, and DRBD does not promote it without force.
+//   - Substituting a lost replica while the volume is attached (authority.Substitutable).
 //   - What dm-writecache writes back between its assembly and the record of its client.
 //   - Fencing a map that a former holder makes after the next attachment (authority.Late). It keeps out
 //     one more host that may not write, so that the next holder does not wait for ever.

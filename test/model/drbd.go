@@ -73,6 +73,17 @@ func (s *state) join(a, b uint8) {
 	x, y := &s.host[a], &s.host[b]
 	p := pair(a, b)
 	d := handshake(x, y)
+	if x.diskless || y.diskless {
+		if x.diskless && y.diskless || x.primary && y.primary || !accepts(x, y) || !accepts(y, x) {
+			return // they try again
+		}
+		s.conn = s.conn.with(p)
+		x.upToDate, y.upToDate = !x.diskless, !y.diskless
+		x.frozen, y.frozen = false, false
+		s.newWithout(a, b)
+		s.newWithout(b, a)
+		return
+	}
 	if d == never {
 		if !x.primary || !y.primary {
 			s.split = s.split.with(p)
@@ -87,17 +98,20 @@ func (s *state) join(a, b uint8) {
 		s.sync(y, x)
 	default:
 		x.upToDate, y.upToDate = x.current != 0, y.current != 0
+		x.spoilt, y.spoilt = false, false
+		x.outdated, y.outdated = x.outdated && y.outdated, x.outdated && y.outdated
+		x.upToDate, y.upToDate = x.upToDate && !x.outdated, y.upToDate && !y.outdated
 	}
 	// A Primary that was frozen goes on: what it could not send before, it sends now.
 	x.frozen, y.frozen = false, false
 }
 
 func (s *state) sync(source, target *host) {
-	source.upToDate = true
+	source.upToDate, source.outdated, target.outdated = true, false, false
 	if source.current == target.current {
 		// Only what was under way differs: too short to be seen.
 		target.dirty, target.upToDate, target.inconsistent, target.wasPrimary = source.dirty, true, false, false
-		source.wasPrimary = false
+		source.wasPrimary, source.spoilt, target.spoilt = false, false, false
 		return
 	}
 	target.syncing, target.inconsistent, target.upToDate = true, true, false
@@ -111,6 +125,7 @@ func (s *state) synced(h uint8) {
 	target.bitmap, source.bitmap = 0, 0
 	target.syncing, target.inconsistent, target.wasPrimary, target.upToDate = false, false, false, true
 	source.wasPrimary, source.alone = false, false
+	source.spoilt, target.spoilt = false, false
 }
 
 // goAlone begins a new generation.
@@ -143,13 +158,13 @@ func (m *Model) granted(s *state, h uint8) bool {
 	if !m.on(OutdatedRefused) {
 		seen.outdated = seen.outdated.without(h)
 	}
+	if n.marked && !n.primary && !m.onlyCurrent(s, h) {
+		return false
+	}
 	if !m.real.mayGoOnAlone(seen, h, n.peer, n.tag) {
 		return false
 	}
-	if m.on(GrantAlwaysWrites) || !s.rec.outdated.has(n.peer) {
-		s.wrote()
-	}
-	s.rec.outdated = s.rec.outdated.with(n.peer)
+	m.writeOutdated(s, n.peer)
 	return true
 }
 
@@ -160,6 +175,9 @@ func (s *state) promotable(h uint8) bool {
 	if n.primary {
 		return true
 	}
+	if n.diskless {
+		return false
+	}
 	if s.connected(h) {
 		other := &s.host[n.peer]
 		if other.primary {
@@ -169,7 +187,7 @@ func (s *state) promotable(h uint8) bool {
 			return true // both are new: the first resync is skipped
 		}
 	}
-	return n.current != 0 && !n.inconsistent && !n.syncing
+	return n.current != 0 && !n.inconsistent && !n.syncing && !n.outdated
 }
 
 // promote makes a copy Primary. It returns false if that is refused.
@@ -186,6 +204,7 @@ func (m *Model) promote(s *state, h uint8) bool {
 			n.inconsistent, other.inconsistent, n.upToDate, other.upToDate = false, false, true, true
 		}
 		n.primary = true
+		s.newWithout(h, n.peer)
 	} else {
 		if m.on(NoForce) && !m.granted(s, h) {
 			return false

@@ -27,31 +27,69 @@ type found struct {
 	move move
 }
 
+// hashes is a set of hashes, with open addressing: Go's map takes three times as long.
+type hashes struct {
+	slots []uint64
+	used  int
+}
+
+// add returns false if the hash was there already.
+func (s *hashes) add(h uint64) bool {
+	h |= 1 // 0 is a free slot
+	if 2*s.used >= len(s.slots) {
+		old := s.slots
+		s.slots, s.used = make([]uint64, max(1<<16, 2*len(old))), 0
+		for _, kept := range old {
+			if kept != 0 {
+				s.add(kept)
+			}
+		}
+	}
+	mask := uint64(len(s.slots) - 1)
+	for i := (h >> 1) & mask; ; i = (i + 1) & mask {
+		switch s.slots[i] {
+		case h:
+			return false
+		case 0:
+			s.slots[i] = h
+			s.used++
+			return true
+		}
+	}
+}
+
 // explorer goes breadth-first, so the way to a broken promise is a shortest one.
 type explorer struct {
 	model *Model
 	seed  maphash.Seed
-	known map[uint64]struct{}
+	known hashes
 	ways  []found
 	next  []state
 	ids   []int32
 	taken [kinds]bool
 	// broken is the first state found in which a promise is broken.
 	broken *state
+	// last is set when no further step is tried, so that what is found need not be kept.
+	last bool
+	// more is set when the running step has found something new.
+	more bool
 }
 
 // Explore tries every order of steps up to a depth, from a volume in use, one that was never
 // attached, and one left dirty.
 func (m *Model) Explore(depth, limit int) Result {
-	e := &explorer{model: m, seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
+	e := &explorer{model: m, seed: maphash.MakeSeed()}
 	roots := []state{begun(), fresh(), left()}
+	if m.has(SetBack) {
+		roots = append(roots, storedBefore(), storedDrained())
+	}
 	for i := range roots {
 		e.reach(-1, move{host: uint8(i)}, &roots[i])
 	}
 	level := 0
-	for ; level < depth && len(e.next) > 0 && e.broken == nil && len(e.ways) < limit; level++ {
+	for ; level < depth && e.more && e.broken == nil && len(e.ways) < limit; level++ {
 		states, ids := e.next, e.ids
-		e.next, e.ids = nil, nil
+		e.next, e.ids, e.more, e.last = nil, nil, false, level == depth-1
 		for i := range states {
 			m.moves(&states[i], func(by move, to *state) {
 				e.taken[by.kind] = true
@@ -62,7 +100,7 @@ func (m *Model) Explore(depth, limit int) Result {
 			}
 		}
 	}
-	r := Result{States: len(e.ways), Depth: level, Whole: len(e.next) == 0 && e.broken == nil, Taken: e.taken}
+	r := Result{States: len(e.ways), Depth: level, Whole: !e.more && e.broken == nil, Taken: e.taken}
 	if e.broken != nil {
 		r.Promise, r.Reason, r.Trace = e.broken.broken, reasons[e.broken.why], e.trace(roots)
 	}
@@ -74,17 +112,18 @@ func (e *explorer) reach(from int32, by move, to *state) {
 		return
 	}
 	e.model.check(to)
-	key := maphash.Comparable(e.seed, *to)
-	if _, seen := e.known[key]; seen {
+	if !e.known.add(maphash.Comparable(e.seed, *to)) {
 		return
 	}
-	e.known[key] = struct{}{}
 	e.ways = append(e.ways, found{from, by})
 	if to.broken != 0 {
 		e.broken = new(*to)
 		return
 	}
-	e.next, e.ids = append(e.next, *to), append(e.ids, int32(len(e.ways)-1))
+	if !e.last {
+		e.next, e.ids = append(e.next, *to), append(e.ids, int32(len(e.ways)-1))
+	}
+	e.more = true
 }
 
 // check looks at what must hold in every state.
@@ -115,6 +154,8 @@ func (e *explorer) trace(roots []state) []string {
 	start := []string{
 		"a volume in use on n1, with its copy on n2", "a volume that was never attached",
 		"a volume that nobody has, dirty on n1, with an outdated copy on n2",
+		"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before it was attached",
+		"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained",
 	}
 	lines := []string{start[at]}
 	now := roots[at]
@@ -130,4 +171,46 @@ func (e *explorer) trace(roots []state) []string {
 		now = *then
 	}
 	return lines
+}
+
+// begun is a volume in use on n1, with its copy on n2.
+func begun() state {
+	s := fresh()
+	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
+	s.ceph.lock = 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current, n.upToDate, n.tag = true, 1-i, 1, true, 1
+	}
+	n1 := &s.host[0]
+	n1.primary, n1.device, n1.client, n1.given = true, true, 1, 1
+	s.conn = s.conn.with(pair(0, 1))
+	return s
+}
+
+// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
+// then n1 lost its power and returned.
+func left() state {
+	s := fresh()
+	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
+	s.acked, s.last, s.faults = 1, 1, 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current, n.tag = true, 1-i, 1, 1
+	}
+	n1 := &s.host[0]
+	n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 2, 1, true, 1
+	s.cut = s.cut.with(pair(0, 1))
+	return s
+}
+
+// fresh is a volume that was never attached.
+func fresh() state {
+	s := state{}
+	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
+	for i := range s.host {
+		n := &s.host[i]
+		n.up, n.control, n.storage, n.peer = true, true, true, nobody
+	}
+	return s
 }

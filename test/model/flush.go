@@ -13,7 +13,7 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 	if s.rec.flush {
 		// It was begun before, and is gone on with.
 		try(controllerFlushes, s.rec.attached, func(n *state) bool {
-			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: flushConnect}
+			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: m.flushFrom()}
 			return true
 		})
 		return
@@ -57,11 +57,14 @@ func (m *Model) advanceFlush(s *state) bool {
 	n := &s.host[c.node]
 	switch c.pc {
 	case flushAttach:
-		c.pc = flushConnect
+		c.pc = m.flushFrom()
 		return m.swap(s, func(r *record) {
-			r.attached, r.client, r.fencedNow, r.flush = s.ctl.node, 0, 0, true
+			r.attached, r.client, r.fencedNow, r.flush, r.claim = s.ctl.node, 0, 0, true, false
 			r.epoch++
 		})
+	case flushAbandon:
+		c.pc = flushConnect
+		return m.othersGiveUp(s, c.node)
 	case flushConnect:
 		if n.stage != stageIdle {
 			return false // busy
@@ -81,6 +84,14 @@ func (m *Model) advanceFlush(s *state) bool {
 	}
 }
 
+// flushFrom is where a write-back begins once it is on record.
+func (m *Model) flushFrom() uint8 {
+	if m.has(Living) {
+		return flushAbandon
+	}
+	return flushConnect
+}
+
 // connectToFlush is dev_connect, asked for by the controller itself. Nobody opens the device.
 func (m *Model) connectToFlush(s *state, h uint8) bool {
 	n := &s.host[h]
@@ -88,7 +99,7 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 		return false
 	}
 	n.tag = s.rec.epoch
-	if n.device {
+	if n.device && !m.dropFenced(s, h) {
 		return n.unused
 	}
 	if !s.promotable(h) || !m.mapImage(s, h) {

@@ -1,7 +1,7 @@
 package model
 
 // Guard is one precaution of the protocol. The explorer can go without any of them.
-type Guard uint32
+type Guard uint64
 
 // The guards.
 const (
@@ -27,6 +27,27 @@ const (
 	SilentBeforeRecovery
 	OnlyTheHostItself
 	OwnCopyConfirmed
+	FailedDiskMarked
+	FailedDiskReported
+	LastCopyStays
+	WaitsForCsiNode
+	PrimaryPeerSeen
+	PeerHasWhatIsGivenUp
+	FencedMapNotUsed
+	DrainedInOneAnswer
+	CacheBeforeRestore
+	DrainedLeftAlone
+	DiscardOfThatEpoch
+	DiscardOutOfReach
+	DiscardFences
+	DiscardOutdatesAll
+	EpochsReported
+	DirtyKept
+	DiscardedUpTo
+	EntryReplaced
+	OutsidersLeft
+	SameMachineUnfences
+	ModeOfTheRecord
 	guardsEnd
 )
 
@@ -57,6 +78,27 @@ var Precautions = map[Guard]string{
 	SilentBeforeRecovery:          "what escached says before it has recovered is not believed",
 	OnlyTheHostItself:             "what another machine says in a host's place is not believed",
 	OwnCopyConfirmed:              "a take-over lays no replica in place of the copy that it is to read from",
+	FailedDiskMarked:              "a copy whose disk has failed is marked on the root disk, and then not promoted alone unless it is the only one",
+	FailedDiskReported:            "a host whose disk has failed is on record, or has left its peer, before writes go on with one copy",
+	LastCopyStays:                 "a host whose disk has failed is not put on record as outdated if it has the only current copy",
+	WaitsForCsiNode:               "a host whose disk fails acknowledges nothing before the record counts its current peer",
+	PrimaryPeerSeen:               "nothing is settled, and nobody is clean, while a standby's linked peer is Primary",
+	PeerHasWhatIsGivenUp:          "a fenced holder whose link is up gives its device up only if the peer is current, and counted",
+	FencedMapNotUsed:              "a device on a fenced map is not given out again",
+	DrainedInOneAnswer:            "an attached volume is drained when one answer says both: it writes through, and nothing is dirty",
+	CacheBeforeRestore:            "authority Cache is on record before write-back returns",
+	DrainedLeftAlone:              "a drained volume that is published again is left as it is",
+	DiscardOfThatEpoch:            "a discard is carried out only in the epoch by whose record it was ordered",
+	DiscardOutOfReach:             "nothing is discarded while a current copy is within reach",
+	DiscardFences:                 "who has the image open is fenced before a discard is on record",
+	DiscardOutdatesAll:            "after a discard all replicas are on record as outdated",
+	EpochsReported:                "no attachment begins while a host has seen a later one than the record",
+	DirtyKept:                     "a dirty copy is dropped only if the record does not count it",
+	DiscardedUpTo:                 "a dirty copy is dropped only if its host has seen no attachment that the record does not know",
+	EntryReplaced:                 "an entry that the blocklist had before the fence, and that ends too early, is replaced",
+	OutsidersLeft:                 "an entry that was on the blocklist before the fence stays until its own end",
+	SameMachineUnfences:           "only the machine that was fenced can say that its map is gone",
+	ModeOfTheRecord:               "a device that was connected to write back is used only if authority is still Cache when its client goes on record",
 }
 
 // Reasons why a promise is broken, by number.
@@ -74,6 +116,11 @@ const (
 	whyStoppedDirty
 	whyStaleRead
 	whyDropped
+	whyFencedUsed
+	whyLaterDiscarded
+	whyReachableDiscarded
+	whyRisen
+	whyOutsider
 )
 
 var reasons = [...]string{
@@ -90,4 +137,9 @@ var reasons = [...]string{
 	whyStoppedDirty:       "a stop succeeds with dirty data",
 	whyStaleRead:          "the device shows older data than was acknowledged",
 	whyDropped:            "a replica is removed that held the only copy of acknowledged data",
+	whyFencedUsed:         "the volume is used on a map that is fenced: nothing can be written back",
+	whyLaterDiscarded:     "what was acknowledged in a later attachment is discarded by an earlier order",
+	whyReachableDiscarded: "what a host that answers still has is discarded",
+	whyRisen:              "the device shows what was discarded",
+	whyOutsider:           "a client is let in again that somebody else has shut out",
 }

@@ -6,7 +6,7 @@ func (s *state) powerOff(h uint8) {
 	if n.laid && n.peer != nobody {
 		s.disconnect(pair(h, n.peer))
 	}
-	n.up = false
+	n.up, n.diskless, n.telling, n.exposed = false, false, false, 0
 	n.wasPrimary = n.wasPrimary || n.primary
 	n.upToDate, n.primary, n.frozen, n.alone = false, false, false, false
 	n.stopDevice()
@@ -19,6 +19,7 @@ func (s *state) powerOff(h uint8) {
 // replaceDisk puts an empty disk into a host that has no power.
 func (s *state) replaceDisk(h uint8) {
 	s.host[h].forgetReplica()
+	s.stale[h] = 0
 	s.lost = s.lost || !s.survives()
 }
 
@@ -92,8 +93,12 @@ func (m *Model) stageConnect(s *state, h uint8) bool {
 // stageUse assembles the cache and mounts it.
 func (m *Model) stageUse(s *state, h uint8) bool {
 	n := &s.host[h]
+	if s.cacheOf(h) == nil {
+		return false
+	}
 	if m.on(ClientOnRecordBeforeUse) {
-		if !n.control || !m.mayStage(s, h, n.epoch) {
+		if !n.control || !m.mayStage(s, h, n.epoch) || m.on(FencedMapNotUsed) && s.rec.isFenced(n.client) ||
+			n.writes && !s.rec.inCache && m.on(ModeOfTheRecord) {
 			return false
 		}
 		s.rec.client = n.client
@@ -106,19 +111,29 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 	if s.visible(h) < s.acked {
 		s.breaks(3, whyStaleRead)
 	}
+	if s.gone.has(s.visible(h)) {
+		s.breaks(4, whyRisen)
+	}
+	if s.ceph.blocked.has(n.client) && s.rec.isFenced(n.client) {
+		s.breaks(3, whyFencedUsed)
+	}
 	return true
 }
 
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen && !n.unused
+	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !(n.telling && n.primary)
 }
 
-// acknowledge is when the writer is told.
-func (s *state) acknowledge(h, value uint8, alone bool) {
+// acknowledge is when the writer is told. The copy that lacks the write is given, or nobody.
+func (s *state) acknowledge(h, value, lacks uint8) {
+	if s.gone != 0 && s.ceph.blocked.has(s.host[h].client) {
+		s.gone = s.gone.with(value) // its cache was discarded, whether it knows or not
+		return
+	}
 	s.acked = max(s.acked, value)
-	if peer := s.host[h].peer; alone && s.rec.inCache && s.rec.replicas.has(peer) && !s.rec.outdated.has(peer) {
+	if lacks != nobody && s.rec.inCache && s.rec.replicas.has(lacks) && !s.rec.outdated.has(lacks) && !s.knowsFailed(lacks) {
 		s.breaks(2, whyCounted)
 	}
 	if !s.rec.inCache && s.ceph.value < value {
@@ -130,14 +145,23 @@ func (s *state) acknowledge(h, value uint8, alone bool) {
 // acknowledged.
 func (s *state) writeBoth(h, value uint8) {
 	n := &s.host[h]
-	n.dirty = value
+	lacks := n.peer
 	if s.connected(h) {
-		if peer := &s.host[n.peer]; !peer.syncing {
+		peer := &s.host[n.peer]
+		if !peer.syncing && !peer.diskless {
 			peer.dirty = value
 		}
+		if !peer.diskless {
+			lacks = nobody
+		}
+	}
+	if n.diskless {
+		lacks = h
+	} else {
+		n.dirty = value
 	}
 	n.pending, n.onlyPeer = 0, false
-	s.acknowledge(h, value, !s.connected(h))
+	s.acknowledge(h, value, lacks)
 }
 
 // land brings what is written back to Ceph, if Ceph takes it.
@@ -156,10 +180,12 @@ func (s *state) land(h uint8) bool {
 // commit notes in the cache that Ceph has it.
 func (s *state) commit(h uint8) {
 	n := &s.host[h]
-	if n.dirty == n.back {
-		n.dirty = 0
+	if at := s.cacheOf(h); at != nil && at.dirty == n.back {
+		if !n.diskless {
+			n.dirty = 0
+		}
 		if s.connected(h) {
-			if peer := &s.host[n.peer]; !peer.syncing && peer.dirty == n.back {
+			if peer := &s.host[n.peer]; !peer.syncing && !peer.diskless && peer.dirty == n.back {
 				peer.dirty = 0
 			}
 		}
@@ -167,39 +193,10 @@ func (s *state) commit(h uint8) {
 	n.back, n.landed = 0, false
 }
 
-// drop removes a replica and whatever it holds.
-func (s *state) drop(h uint8) bool {
-	n := &s.host[h]
-	if n.device || n.primary || n.stage >= stageMapped {
-		return false // escached is busy, or refuses
-	}
-	if !n.laid {
-		return true
-	}
-	if n.peer != nobody {
-		s.disconnect(pair(h, n.peer))
-	}
-	n.forgetReplica()
-	if !s.survives() {
-		s.breaks(4, whyDropped)
-	}
-	return true
-}
-
 func (n *host) forgetReplica() {
 	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
-	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing = false, false, false, false
-}
-
-// lay makes a replica where none is.
-func (s *state) lay(h, peer uint8) bool {
-	n := &s.host[h]
-	if n.laid {
-		return n.peer == peer
-	}
-	n.laid, n.peer, n.inconsistent = true, peer, true
-	s.split = s.split.without(pair(h, peer))
-	return true
+	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked, n.outdated = false, false, false, false, false, false
+	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
 }
 
 // survives reports whether what was acknowledged can still be had, unless a disk is gone with it.
@@ -209,7 +206,14 @@ func (s *state) survives() bool {
 	}
 	for i := range s.host {
 		n := &s.host[i]
-		if n.laid && !n.inconsistent && n.dirty >= s.acked && s.rec.replicas.has(uint8(i)) && !s.rec.outdated.has(uint8(i)) {
+		if !n.laid || !s.rec.replicas.has(uint8(i)) || s.rec.outdated.has(uint8(i)) {
+			continue
+		}
+		if n.spoilt && n.inconsistent {
+			// Its disk had failed, and its peer fills it. If the peer is lost too, both were.
+			n = &s.host[n.peer]
+		}
+		if n.laid && !n.inconsistent && !n.outdated && n.dirty >= s.acked {
 			return true
 		}
 	}

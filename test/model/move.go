@@ -18,6 +18,12 @@ const (
 	restartEscached
 	recoverEscached
 	replaceDisk
+	failDisk
+	failBoth
+	tellArbiter
+	leavePeer
+	dropMark
+	swapCounted
 	healStorage
 	expire
 	controllerDies
@@ -50,6 +56,19 @@ const (
 	unfence
 	controllerGivesUp
 	controllerFlushes
+	giveUpDevice
+	drainBegins
+	drainSettles
+	drainEnds
+	discardOrdered
+	discardBegins
+	backUp
+	setBack
+	cleanUp
+	outsiderBlocks
+	outsideEnds
+	doubleAnswers
+	doubleGone
 	kinds
 )
 
@@ -76,6 +95,12 @@ var texts = map[kind]string{
 	restartEscached:   "escached on %s is started again, and does not know yet what is here",
 	recoverEscached:   "escached on %s has recovered",
 	replaceDisk:       "%s gets an empty disk",
+	failDisk:          "the disk of %s fails",
+	failBoth:          "the disk of %s fails, and its root disk takes no mark",
+	tellArbiter:       "%s tells the arbiter that its disk has failed",
+	leavePeer:         "%s leaves its peer, because nobody has put its failed disk on record",
+	dropMark:          "escached on %s removes the mark of a disk that is current again",
+	swapCounted:       "csi-node on %s counts the peer in place of its own failed disk",
 	expire:            "the blocklist entry of client %d ends by itself",
 	controllerDies:    "the controller dies",
 	connect:           "the replicas on %s connect",
@@ -106,17 +131,30 @@ var texts = map[kind]string{
 	controllerMoves:   "the controller lays the volume anew with %s",
 	unfence:           "the blocklist entry of client %d is removed",
 	controllerGivesUp: "the controller goes on: Kubernetes has given up %s, which was to write back",
+	giveUpDevice:      "%s gives up the device that was taken from it",
+	drainBegins:       "somebody wants the volume to write through on %s",
+	drainSettles:      "the controller asks %s whether it is drained",
+	drainEnds:         "nobody wants the volume to write through on %s any more",
+	discardOrdered:    "an operator orders that the cache is discarded",
+	discardBegins:     "the controller begins to discard the cache",
+	backUp:            "etcd is backed up",
+	setBack:           "etcd is restored",
+	cleanUp:           "the controller removes the replica on %s, which is not the volume's any more",
+	outsiderBlocks:    "somebody else puts client %d on the blocklist for an hour",
+	outsideEnds:       "the hour for which somebody else has shut out client %d is over",
+	doubleAnswers:     "another machine with the name of %s answers",
+	doubleGone:        "%s itself answers again",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
 func (m move) text(before *state) string {
 	form := texts[m.kind]
 	switch m.kind { //nolint:exhaustive // all others name a host
-	case controllerDies, settleBegins:
+	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack:
 		return form
 	case cutLink, healLink, connect, controllerMoves:
 		return fmt.Sprintf(form, pairs[m.host])
-	case expire, unfence:
+	case expire, unfence, outsiderBlocks, outsideEnds:
 		return fmt.Sprintf(form, m.host)
 	case controllerStep:
 		return fmt.Sprintf(form, before.ctl.text())
@@ -129,6 +167,8 @@ func (m move) text(before *state) string {
 type Bounds struct {
 	// Writes, Epochs and Faults are how many of each there may be in all.
 	Writes, Epochs, Faults uint8
+	// With is what may happen at all.
+	With Family
 }
 
 // Model is the protocol with some of its guards.
@@ -145,48 +185,6 @@ func New(guards Guard, bounds Bounds) *Model {
 }
 
 func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
-
-// begun is a volume in use on n1, with its copy on n2.
-func begun() state {
-	s := fresh()
-	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
-	s.ceph.lock = 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current, n.upToDate = true, 1-i, 1, true
-	}
-	n1 := &s.host[0]
-	n1.tag, n1.primary, n1.device, n1.client, n1.given = 1, true, true, 1, 1
-	s.conn = s.conn.with(pair(0, 1))
-	return s
-}
-
-// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
-// then n1 lost its power and returned.
-func left() state {
-	s := fresh()
-	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
-	s.acked, s.last, s.faults = 1, 1, 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current = true, 1-i, 1
-	}
-	n1 := &s.host[0]
-	n1.tag, n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 1, 2, 1, true, 1
-	s.cut = s.cut.with(pair(0, 1))
-	return s
-}
-
-// fresh is a volume that was never attached.
-func fresh() state {
-	s := state{}
-	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
-	for i := range s.host {
-		n := &s.host[i]
-		n.up, n.control, n.storage, n.peer = true, true, true, nobody
-	}
-	return s
-}
 
 // emit takes a state that a move leads to.
 type emit func(move, *state)
@@ -208,7 +206,7 @@ func (m *Model) moves(s *state, out emit) {
 func (m *Model) environment(s *state, out emit) {
 	fault := s.faults < m.Bounds.Faults
 	try := func(k kind, who uint8, costs bool, act func(n *state)) {
-		if costs && !fault {
+		if costs && !fault || !m.allows(k) {
 			return
 		}
 		n := *s
@@ -220,6 +218,7 @@ func (m *Model) environment(s *state, out emit) {
 	}
 	for i := range s.host {
 		hostTrouble(uint8(i), &s.host[i], try)
+		m.failing(s, uint8(i), try)
 	}
 	for p := range uint8(len(pairs)) {
 		if s.conn.has(p) {
@@ -233,6 +232,8 @@ func (m *Model) environment(s *state, out emit) {
 			try(expire, c, false, func(n *state) { n.unblock(c) })
 		}
 	})
+	m.outsiders(s, try)
+	m.backups(s, try)
 	if s.ctl.op != opNone {
 		try(controllerDies, 0, true, func(n *state) { n.ctl = controller{} })
 	}
@@ -275,10 +276,15 @@ func answerTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state)))
 	} else if at.elsewhere {
 		try(returnAddress, h, false, func(n *state) { n.host[h].elsewhere = false })
 	}
+	if at.laid && !at.double {
+		try(doubleAnswers, h, true, func(n *state) { n.host[h].double = true })
+	} else if at.double {
+		try(doubleGone, h, false, func(n *state) { n.host[h].double = false })
+	}
 }
 
 func (s *state) unblock(c uint8) {
-	s.ceph.blocked, s.ceph.brief = s.ceph.blocked.without(c), s.ceph.brief.without(c)
+	s.ceph.blocked, s.ceph.brief, s.ceph.outside = s.ceph.blocked.without(c), s.ceph.brief.without(c), s.ceph.outside.without(c)
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
@@ -299,10 +305,13 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 			try(connect, p, func(n *state) bool { n.join(h, peer); return n.conn != s.conn || n.split != s.split })
 		}
 	}
+	if at.telling || at.marked {
+		m.failedDisk(s, h, try)
+	}
 	if at.syncing {
 		try(resyncEnds, h, func(n *state) bool { n.synced(h); return true })
 	}
-	if at.primary && at.frozen {
+	if at.primary && at.frozen && !at.diskless {
 		try(askArbiter, h, func(n *state) bool {
 			if !m.granted(n, h) {
 				return false
@@ -321,19 +330,21 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 // data is what a device does.
 func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
 	at := &s.host[h]
-	usable := s.usable(h)
+	usable := s.usable(h) && !m.uncounted(s, h)
 	if usable && at.pending != 0 {
 		try(writeEnds, h, func(n *state) bool { n.writeBoth(h, at.pending); return true })
 	}
 	if usable && at.pending == 0 && s.last < m.Bounds.Writes {
 		try(write, h, func(n *state) bool { n.last++; return m.write(n, h, n.last) })
 		if s.connected(h) && !at.through {
-			try(writeHere, h, func(n *state) bool {
-				n.last++
-				n.host[h].pending, n.host[h].dirty = n.last, n.last
-				return true
-			})
-			if !s.host[at.peer].syncing {
+			if !at.diskless {
+				try(writeHere, h, func(n *state) bool {
+					n.last++
+					n.host[h].pending, n.host[h].dirty = n.last, n.last
+					return true
+				})
+			}
+			if !s.host[at.peer].syncing && !s.host[at.peer].diskless {
 				try(writeThere, h, func(n *state) bool {
 					n.last++
 					n.host[h].pending, n.host[h].onlyPeer, n.host[at.peer].dirty = n.last, true, n.last
@@ -342,13 +353,14 @@ func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)
 			}
 		}
 	}
-	if at.primary && !at.frozen && at.back == 0 && at.dirty != 0 && at.pending == 0 {
-		try(readBack, h, func(n *state) bool { n.host[h].back = at.dirty; return true })
+	cache := s.cacheOf(h)
+	if cache != nil && at.primary && !at.frozen && at.back == 0 && cache.dirty != 0 && at.pending == 0 {
+		try(readBack, h, func(n *state) bool { n.host[h].back = cache.dirty; return true })
 	}
 	if at.back != 0 && !at.landed {
 		try(backLands, h, func(n *state) bool { return n.land(h) })
 	}
-	if at.landed && !at.frozen && at.primary {
+	if at.landed && !at.frozen && at.primary && cache != nil {
 		try(backCommits, h, func(n *state) bool { n.commit(h); return true })
 	}
 }
@@ -359,10 +371,13 @@ func (m *Model) write(s *state, h, value uint8) bool {
 		s.writeBoth(h, value)
 		return true
 	}
-	if !n.storage || s.ceph.blocked.has(n.client) || n.dirty != 0 {
+	if !n.storage || s.ceph.blocked.has(n.client) || s.cacheOf(h).dirty != 0 {
 		return false
 	}
 	s.ceph.value = value
-	s.acknowledge(h, value, false)
+	if s.rec.attached != h {
+		s.breaks(1, whyOldWriteBack)
+	}
+	s.acknowledge(h, value, nobody)
 	return true
 }

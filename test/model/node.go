@@ -15,7 +15,10 @@ func (m *Model) node(s *state, h uint8, out emit) {
 	m.stage(s, h, try)
 	if at.device && !at.unused && at.primary && !at.frozen && at.pending == 0 && at.back == 0 {
 		try(unstage, func(n *state) bool {
-			if n.host[h].dirty != 0 {
+			if cache := n.cacheOf(h); cache == nil || cache.dirty != 0 {
+				if cache == nil {
+					return false
+				}
 				if m.on(StopOnlyClean) {
 					return false
 				}
@@ -33,7 +36,9 @@ func (m *Model) node(s *state, h uint8, out emit) {
 			return true
 		})
 	}
+	m.gives(s, h, try)
 	m.count(s, h, try)
+	m.countInstead(s, h, try)
 }
 
 // stage is NodeStage. What fails is undone at once, and may begin anew.
@@ -41,7 +46,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	at := &s.host[h]
 	switch at.stage {
 	case stageIdle:
-		if at.given != 0 && at.control && (at.unused || (!at.device && !at.primary)) {
+		if at.given != 0 && at.control && (at.unused || m.has(Living) && at.device && at.tag < at.given || (!at.device && !at.primary)) {
 			try(stageBegins, func(n *state) bool {
 				if !m.mayStage(n, h, at.given) {
 					return false
@@ -53,6 +58,8 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
 	case stageRead:
 		try(stageConnects, func(n *state) bool {
 			switch {
+			case n.host[h].device && n.host[h].epoch >= n.host[h].tag && m.dropFenced(n, h):
+				n.endStage(h) // and begins anew
 			case n.host[h].device && n.host[h].epoch >= n.host[h].tag:
 				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
 			case !n.host[h].device && m.stageConnect(n, h):
@@ -90,7 +97,7 @@ func (s *state) endStage(h uint8) {
 
 // count takes a peer that is current again off the outdated. The record is read first and the
 // peer's state after it.
-func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) {
+func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	if !at.primary || at.peer == nobody || !at.control {
 		return
@@ -100,7 +107,7 @@ func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) {
 		return r.attached == h && r.epoch == n.host[h].tag && !r.outdated.has(h) && r.outdated.has(at.peer)
 	}
 	looks := func(n *state) bool {
-		return (n.connected(h) && n.host[at.peer].upToDate && !n.host[at.peer].syncing) || !m.on(ResyncBeforeCounted)
+		return (n.connected(h) && n.host[at.peer].upToDate && !n.host[at.peer].syncing && !at.diskless) || !m.on(ResyncBeforeCounted)
 	}
 	first, second := may, looks
 	if !m.on(RecordReadBeforePeer) {

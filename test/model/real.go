@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -21,6 +22,7 @@ type rules struct {
 	settled  map[settledQuestion]bool
 	staged   map[stageQuestion]bool
 	granted  map[aloneQuestion]bool
+	failed   map[selfQuestion]selfAnswer
 	lifted   map[goneQuestion]bool
 }
 
@@ -29,7 +31,7 @@ func newRules() rules {
 		attaches: map[attachQuestion]attachAnswer{}, confirms: map[confirmQuestion]attachAnswer{},
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
-		lifted: map[goneQuestion]bool{},
+		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{},
 	}
 }
 
@@ -73,83 +75,16 @@ type (
 		rec         record
 		node, epoch uint8
 	}
+	selfQuestion struct {
+		rec        record
+		node, peer uint8
+	}
+	selfAnswer    struct{ ok, last bool }
 	aloneQuestion struct {
 		rec               record
 		node, peer, epoch uint8
 	}
 )
-
-// report is what a host's escached would answer.
-type report struct {
-	silent, absent, device, primary, current, dirty bool
-	client, epoch                                   uint8
-	// other: it is the peer that answers, and says so.
-	other bool
-}
-
-// report is what the controller gets when it asks for a host.
-func (m *Model) report(s *state, h uint8) report {
-	n := &s.host[h]
-	switch {
-	case n.elsewhere:
-		of := report{silent: true}
-		if n.peer != nobody && !s.host[n.peer].elsewhere {
-			of = m.report(s, n.peer)
-		}
-		of.other = m.on(OnlyTheHostItself)
-		return of
-	case n.early && n.up && n.control && !m.on(SilentBeforeRecovery):
-		return report{} // taken for a standby
-	case !s.reaches(h):
-		return report{silent: true}
-	}
-	return report{
-		absent: !n.laid, device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
-		current: n.upToDate && !n.inconsistent, dirty: n.dirty != 0,
-	}
-}
-
-var errSilent = errors.New("no answer")
-
-// real is what the host answers.
-func (r report) real() (escache.VolumeStatus, error) {
-	if r.silent {
-		return escache.VolumeStatus{}, errSilent
-	}
-	s := escache.VolumeStatus{State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: escache.DiskConsistent}
-	switch {
-	case r.device:
-		s.State, s.Device = escache.StateConnected, "/dev/escache/p/i"
-	case r.absent:
-		s.State = escache.StateAbsent
-	}
-	if r.other {
-		s.Node = "the peer"
-	}
-	if r.primary {
-		s.Role = escache.RolePrimary
-	}
-	s.Epoch = int64(r.epoch)
-	if r.device {
-		s.ClientAddress = address(r.client)
-	}
-	if r.current {
-		bytes := int64(0)
-		if r.dirty {
-			bytes = 4096
-		}
-		s.DiskState, s.DirtyBytes = escache.DiskUpToDate, &bytes
-	}
-	return s, nil
-}
-
-// heard is what is known of the host with this name from its answer.
-func (r report) heard(v *v1alpha1.CacheVolume, node string) authority.Report {
-	status, err := r.real()
-	return authority.Heard(v, node, status, err)
-}
-
-func address(client uint8) string { return fmt.Sprintf("10.0.0.1:0/%d", client) }
 
 func (r *record) volume() *v1alpha1.CacheVolume {
 	v := &v1alpha1.CacheVolume{}
@@ -165,6 +100,12 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 		v.Status.AttachedNode = names[r.attached]
 	}
 	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
+	if r.claim {
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: v.Status.Epoch}}
+	}
+	for _, name := range names {
+		v.Status.SetHostID(name, machine)
+	}
 	r.outdated.each(func(h uint8) { v.Status.Outdated = append(v.Status.Outdated, names[h]) })
 	if r.client != 0 {
 		v.Status.ClientAddress = address(r.client)
@@ -182,7 +123,7 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 func (r *record) entry(h int, c uint8) v1alpha1.FencedClient {
 	client := v1alpha1.FencedClient{Address: address(c), Epoch: int64(r.epoch)}
 	if h < hosts {
-		client.Node = names[h]
+		client.Node, client.HostID = names[h], machine
 	}
 	if !r.fencedNow.has(c) {
 		client.Epoch--
@@ -334,19 +275,78 @@ func (r *rules) mayGoOnAlone(rec record, node, peer, epoch uint8) bool {
 	return answer
 }
 
-// grant panics where the model's idea of a grant is not the real one: it puts the peer on record,
-// and each grant changes the record, also one that is repeated.
 func grant(v *v1alpha1.CacheVolume, request escache.OutdatePeerRequest) bool {
 	for i := range time.Duration(2) {
 		g, err := authority.MayGoOnAlone(v, request, time.Unix(0, 0).Add(i))
 		if err != nil {
 			return false
 		}
-		before := v.Status.DeepCopy()
-		v.Status.Outdated, v.Status.Conditions = g.Outdated, g.Conditions
-		if !v.Status.IsOutdated(request.Peer) || equality.Semantic.DeepEqual(before, &v.Status) {
-			panic(fmt.Sprintf("a grant for %+v makes %+v of %+v", request, v.Status, *before))
-		}
+		apply(v, g, request.Peer)
 	}
 	return true
+}
+
+// apply panics where the model's idea of a grant is not the real one: it puts the node on record, and
+// each grant changes the record, also one that is repeated.
+func apply(v *v1alpha1.CacheVolume, g authority.Grant, node string) {
+	before := v.Status.DeepCopy()
+	v.Status.Outdated, v.Status.Conditions = g.Outdated, g.Conditions
+	if !v.Status.IsOutdated(node) || equality.Semantic.DeepEqual(before, &v.Status) {
+		panic(fmt.Sprintf("a grant for %s makes %+v of %+v", node, v.Status, *before))
+	}
+}
+
+// mayBeOutdated asks what the arbiter answers a host whose disk has failed: whether it is on record as
+// outdated now, or whether it has the last current copy.
+func (r *rules) mayBeOutdated(rec record, node, peer uint8) selfAnswer {
+	q := selfQuestion{rec, node, peer}
+	answer, known := r.failed[q]
+	if !known {
+		v := rec.volume()
+		for i := range time.Duration(2) {
+			grant, err := authority.MayBeOutdated(v, escache.OutdateSelfRequest{
+				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer],
+			}, time.Unix(0, 0).Add(i))
+			refused, _ := errors.AsType[*authority.RefusedError](err)
+			answer = selfAnswer{ok: err == nil, last: refused != nil && refused.Code == escache.CodeOutdated}
+			if err == nil {
+				apply(v, grant, names[node])
+			}
+		}
+		r.failed[q] = answer
+	}
+	return answer
+}
+
+// drained asks whether the truth of an attached volume is in Ceph and stays there.
+func (r *rules) drained(rec record, holder report) bool {
+	v := rec.volume()
+	return authority.Drained(v, holder.heard(v, names[rec.attached]))
+}
+
+// discard asks whether the cache may be discarded, and whose clients are fenced then. Kubernetes has
+// given up the node that has the volume.
+func (r *rules) discard(rec record, epoch uint8, seen [hosts]report) (lost uint8, ok bool) {
+	v := rec.volume()
+	reports := map[string]authority.Report{}
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+	loss, err := authority.Discard(v, int64(epoch), reports, authority.Death{Reason: "given up by Kubernetes"})
+	lost = rec.attached
+	if lost == nobody && len(loss.Nodes) > 0 {
+		lost = uint8(slices.Index(names[:], loss.Nodes[0]))
+	}
+	return lost, err == nil
+}
+
+// foreign asks whether a fenced client's entry is somebody else's, whose time is over or not.
+func (r *rules) foreign(earlier, running bool) bool {
+	client, now := v1alpha1.FencedClient{}, time.Unix(0, 0)
+	if earlier {
+		until := metav1.NewTime(now.Add(-time.Hour))
+		if running {
+			until = metav1.NewTime(now.Add(time.Hour))
+		}
+		client.EarlierUntil = &until
+	}
+	return authority.Foreign(client, now)
 }

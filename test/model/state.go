@@ -34,6 +34,8 @@ type record struct {
 	client    uint8
 	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
 	fencedNow set            // those of the running epoch
+	earlier   set            // those that were on the blocklist before they were fenced
+	claim     bool           // it is to write through in this attachment
 }
 
 // ceph is the image. What is written is a number: a later write has a higher one.
@@ -42,6 +44,7 @@ type ceph struct {
 	lock    uint8 // client that holds the exclusive lock; 0: none
 	blocked set   // clients on the blocklist
 	brief   set   // those of them whose entry ends by itself
+	outside set   // those that somebody else shut out, for a time that is not over
 }
 
 // host is one machine.
@@ -49,6 +52,7 @@ type host struct {
 	up, control, storage bool // has power, reaches the control plane, reaches Ceph
 	early                bool // escached was started again and does not know yet what is here
 	elsewhere            bool // at its address the controller gets the peer's escached
+	double               bool // another machine, an empty one, answers under its name
 
 	// On its disk.
 	laid         bool
@@ -57,8 +61,13 @@ type host struct {
 	dirty        uint8 // what its cache holds that may not be in Ceph; 0: the cache is clean
 	current      uint8 // DRBD's identifier of the data generation; 0: never used
 	bitmap       uint8 // the generation that the peer was left behind with; 0: none
+	outdated     bool  // DRBD's metadata says so, because it gave its device up
 	wasPrimary   bool
 	inconsistent bool
+	spoilt       bool // its disk has failed, and has had no resync since; nobody looks at this
+
+	// On its root disk.
+	marked bool // its disk has failed
 
 	// In its kernel.
 	upToDate bool // DRBD's UpToDate; without it the copy is only Consistent
@@ -84,6 +93,11 @@ type host struct {
 	// The cache watch's restoring of the peer.
 	restore uint8
 	unread  bool // the record was written since it read it
+
+	// A disk that has failed since the host was started.
+	diskless bool
+	telling  bool  // DRBD's handler is about to put this copy on record as outdated
+	exposed  uint8 // the generation that a Primary without a disk writes at its peer
 }
 
 // Steps of NodeStage.
@@ -125,6 +139,8 @@ const (
 	opUnpublish
 	opSettle
 	opFlush
+	opDrain
+	opDiscard
 )
 
 // state is everything. It is compared and hashed as a whole, so it holds no pointer.
@@ -141,6 +157,15 @@ type state struct {
 	lost   bool  // a disk was replaced that had the only copy of it
 	last   uint8 // newest write that was begun
 	faults uint8 // so many have happened
+
+	order   uint8        // an operator has ordered a discard by the record of this epoch, plus 1; 0: nobody
+	ordered uint8        // the newest write that was acknowledged then
+	gone    set          // writes that were given up
+	saved   record       // a backup of the record
+	stale   [hosts]uint8 // replicas to be cleaned up: the newest epoch that may be discarded, plus 1
+	back    bool         // the record was set back
+	warned  bool         // and an attachment began although a host that answers had seen a later one
+
 	broken uint8 // the promise that is broken; 0: none
 	why    uint8
 }
@@ -179,7 +204,7 @@ func (s *state) newGeneration() uint8 {
 	for g := uint8(1); ; g++ {
 		used := false
 		for i := range s.host {
-			used = used || s.host[i].current == g || s.host[i].bitmap == g
+			used = used || s.host[i].current == g || s.host[i].bitmap == g || s.host[i].exposed == g
 		}
 		if !used {
 			return g
@@ -197,8 +222,8 @@ func (s *state) wrote() {
 
 // visible is what a device on this host's cache would show.
 func (s *state) visible(h uint8) uint8 {
-	if d := s.host[h].dirty; d != 0 {
-		return d
+	if at := s.cacheOf(h); at != nil && at.dirty != 0 {
+		return at.dirty
 	}
 	return s.ceph.value
 }
@@ -211,10 +236,15 @@ func (s *state) connected(h uint8) bool {
 // reaches reports whether a host's escached carries out what the controller asks of it.
 func (s *state) reaches(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.control && !n.early && !n.elsewhere
+	return n.up && n.control && !n.early && !n.elsewhere && !n.double
 }
 
+// breaks notes a broken promise. With a record that was set back, and that no host that answers has
+// contradicted, nothing is promised but that no data is removed.
 func (s *state) breaks(promise, why uint8) {
+	if s.back && why != whyDropped && (!s.warned || why != whyStaleRead && why != whyStalePromoted && why != whyTwoPrimaries) {
+		return
+	}
 	if s.broken == 0 {
 		s.broken, s.why = promise, why
 	}

@@ -113,7 +113,7 @@ func spoiled(t T, right []byte) map[string][]byte {
 	}
 	change("an unknown field", "force", true)
 	for field := range fields {
-		if field == "imageID" || field == "options" { // optional
+		if field == "imageID" || field == "options" || field == "secret" { // optional
 			continue
 		}
 		without := maps.Clone(fields)
@@ -144,6 +144,7 @@ func spoilNumbers(fields map[string]any, change func(what, field string, value a
 		"port":           {0, -1, 65536},
 		"minor":          {-1, 1 << 20},
 		"mode":           {"", "fast", "Writeback"},
+		"secret":         {strings.Repeat("x", 42), strings.Repeat("x", 44), strings.Repeat("\"", 43), strings.Repeat("x", 42) + "\n", 1},
 	} {
 		if _, ok := fields[field]; !ok {
 			continue

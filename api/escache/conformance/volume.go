@@ -28,6 +28,7 @@ type volume struct {
 	minor  int
 	epoch  int64
 	device string
+	secret escache.Secret
 }
 
 // newVolume makes an image and no replicas. Whatever the check leaves of it on the hosts is removed
@@ -50,7 +51,7 @@ func (s *suite) nameVolume() *volume {
 	within := int(n % portsAndMinors)
 	return &volume{
 		VolumeRef: escache.VolumeRef{Pool: s.target.Pool, Image: fmt.Sprintf("conformance-%d-%d", time.Now().Unix()%1e6, n)}, s: s,
-		port: s.target.FirstPort + within, minor: s.target.FirstMinor + within,
+		port: s.target.FirstPort + within, minor: s.target.FirstMinor + within, secret: newSecret(),
 	}
 }
 
@@ -62,7 +63,7 @@ func (v *volume) query() url.Values { return url.Values{"pool": {v.Pool}, "image
 func (v *volume) request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.id, SizeBytes: v.s.target.ImageBytes, CacheBytes: v.s.target.CacheBytes,
-		Port: v.port, Minor: v.minor,
+		Port: v.port, Minor: v.minor, Secret: v.secret,
 	}
 	for _, h := range v.s.target.Hosts {
 		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})

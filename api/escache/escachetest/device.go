@@ -191,7 +191,8 @@ func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, erro
 	switch {
 	case r.connected && h.w.breaks("the caller's word is proof") && req.Epoch > r.epoch:
 		h.disconnect(req.VolumeRef, r)
-	case r.connected && req.Epoch >= r.epoch && req.Epoch <= r.superseded && !h.w.breaks("a device is not abandoned while its peer is connected"):
+	case r.connected && req.Epoch >= r.epoch && req.Epoch <= r.superseded &&
+		!h.w.breaks("a device is not abandoned while its peer is connected"):
 		r.suspended = false
 		if r.open > 0 {
 			return nil, fail(escache.CodeDeviceOpen, "close it first")

@@ -157,7 +157,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if err := s.contract.CheckRequest(r); err != nil && !s.forgives(err) {
-		return nil, fail(escache.CodeInvalidRequest, "%v", err)
+		return nil, fail(escache.CodeInvalidRequest, "the request is against openapi.yaml")
 	}
 	return call(r.Context(), body, r)
 }

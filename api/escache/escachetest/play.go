@@ -67,3 +67,12 @@ func (h *Host) Replace() {
 	defer h.lock()()
 	h.id = "another-" + h.id
 }
+
+// Secret returns the secret that a replica has for its link, "" if it has none.
+func (h *Host) Secret(ref escache.VolumeRef) escache.Secret {
+	defer h.lock()()
+	if r := h.replicas[ref]; r != nil {
+		return r.req.Secret
+	}
+	return ""
+}

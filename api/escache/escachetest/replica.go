@@ -147,27 +147,6 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	return v
 }
 
-// seen is the other host of a replica as DRBD would show it. The hosts of a world are always linked.
-func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
-	for _, node := range r.req.Nodes {
-		for _, other := range h.w.Hosts {
-			p := other.replicas[ref]
-			if other == h || other.Name != node.Name || p == nil {
-				continue
-			}
-			peer := escache.Peer{
-				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate,
-				Role: escache.RoleSecondary,
-			}
-			if p.primary && !h.w.breaks("a peer's role is not told") {
-				peer.Role = escache.RolePrimary
-			}
-			return []escache.Peer{peer}
-		}
-	}
-	return nil
-}
-
 // empty reports a copy that waits for one with data; beside that it is filled at once.
 func (h *Host) empty(ref escache.VolumeRef, r *replica) bool {
 	if h.w.alone {
@@ -233,7 +212,8 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 	if err := h.differs(have, req); err != nil {
 		return err
 	}
-	if !slices.Equal(have.req.Nodes, req.Nodes) {
+	repeered := !slices.Equal(have.req.Nodes, req.Nodes)
+	if repeered {
 		if cmp.Or(have.disk, escache.DiskUpToDate) != escache.DiskUpToDate {
 			return fail(escache.CodeReplicaMismatch, "only a current replica takes another partner")
 		}
@@ -243,6 +223,9 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 		have.req.ImageID = req.ImageID
 	}
 	have.req.SizeBytes = max(have.req.SizeBytes, req.SizeBytes)
+	if repeered || h.takesSecret(have, req) {
+		have.req.Secret = req.Secret
+	}
 	if !have.connected && !h.w.breaks("the epoch of a confirmation is forgotten") {
 		have.epoch = max(have.epoch, req.Epoch)
 	}
@@ -259,24 +242,15 @@ func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
 	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
 		req.SizeBytes < have.req.SizeBytes && h.w.breaks("an older size is refused"):
+		if h.w.breaks("a refusal repeats the request") {
+			return fail(escache.CodeReplicaMismatch, "other parameters: %s", string(req.Secret))
+		}
 		return fail(escache.CodeReplicaMismatch, "other parameters; delete it first")
 	}
 	if req.Epoch != 0 && req.Epoch < have.epoch && !h.w.breaks("an old request is carried out") {
 		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", have.epoch)
 	}
 	return nil
-}
-
-// repeer gives a replica another partner, which does not answer yet.
-func (h *Host) repeer(r *replica, nodes []escache.ReplicaNode) {
-	r.req.Nodes, r.peers = nodes, nil
-	for _, node := range nodes {
-		if node.Name != h.Name {
-			r.peers = append(r.peers, escache.Peer{
-				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown,
-			})
-		}
-	}
 }
 
 func (h *Host) delete(ref escache.VolumeRef, discard bool, epoch int64) error {

@@ -91,6 +91,10 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- define "escache.replicationSecret" -}}
+{{ .Values.replication.existingSecret | default (printf "%s-replication" (include "escache.fullname" .)) }}
+{{- end }}
+
 {{- define "escache.cephVolume" -}}
 projected:
   defaultMode: 0440

@@ -60,6 +60,9 @@ type Options struct {
 	HostCertificates HostCertificateOptions
 	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
 	Plaintext bool
+	// LinkKey is the path of the file with the key that the secrets of replication links are derived
+	// from.
+	LinkKey string
 	// Slots are the ports and minors of DRBD that volumes may get.
 	Slots reservation.Slots
 
@@ -98,7 +101,7 @@ func (o *Options) bindCommon(f *pflag.FlagSet) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "path of a kubeconfig; empty: use the pod's service account")
 	f.StringVar(&o.CephDir, "ceph-dir", o.CephDir, "directory that holds, for each clusterID, a directory with ceph.conf and keyring")
 	f.StringVar(&o.ImagePrefix, "image-prefix", o.ImagePrefix,
-		"prefix of every image's name; Kubernetes clusters that share a pool need different prefixes")
+		"prefix of every image's name; give Kubernetes clusters that share a pool different ones")
 	f.StringVar(&o.LogLevel, "log-level", o.LogLevel, "debug, info, warn or error")
 }
 
@@ -125,6 +128,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 		"DNS name in an escached's certificate; {node} stands for its node's name, and without it all hosts have the same name; "+
 			"empty: the node's InternalIP")
 	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; only for tests")
+	f.StringVar(&o.LinkKey, "replication-secret-file", o.LinkKey,
+		"file with at least 32 random bytes, from which the secrets of replication links are derived; read at the start")
 	rangeVar(f, &o.Slots.Ports, "drbd-ports", "ports for replication links; the same range as escached's drbd.ports")
 	rangeVar(f, &o.Slots.Minors, "drbd-minors", "minors for DRBD devices; the same range as escached's drbd.minors")
 
@@ -173,6 +178,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Plaintext == (files > 0) || (files > 0 && files < 3) {
 		bad("give --escached-ca, --escached-cert and --escached-key, or, for tests, --escached-plaintext")
+	}
+	if o.LinkKey == "" {
+		bad("--replication-secret-file is not given; name a file with at least 32 random bytes, and keep it: every replica needs the same")
 	}
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)

@@ -20,28 +20,32 @@ import (
 // newOrphans lists orphans, and removes those that a flag names.
 func newOrphans(o *Options) *cobra.Command {
 	var images, volumes []string
+	var unmarked bool
 	c := &cobra.Command{
 		Use:   "orphans",
 		Short: "List images without a CacheVolume and CacheVolumes without a PersistentVolume",
 		Long: "Lists images without a CacheVolume and CacheVolumes without a PersistentVolume.\n" +
-			"Only images whose names begin with --image-prefix are considered.\n" +
+			"Only images whose names begin with --image-prefix are considered. Images of other Kubernetes clusters are counted.\n" +
 			"Nothing is removed unless a flag names it. Repeat the flag to remove several.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			search, removal, closing, err := newSearch(o)
+			ctx, cancel := context.WithTimeout(c.Context(), 5*time.Minute)
+			defer cancel()
+			search, removal, closing, err := newSearch(ctx, o)
 			if err != nil {
 				return err
 			}
 			defer closing()
-			ctx, cancel := context.WithTimeout(c.Context(), 5*time.Minute)
-			defer cancel()
-			if removal.Found, err = search.Find(ctx); err != nil {
+			removal.AllowUnmarked = unmarked
+			removal.Found, err = search.Find(ctx)
+			if err != nil && !errors.Is(err, orphans.ErrIncomplete) {
 				return err
 			}
 			if len(images)+len(volumes) == 0 {
-				return list(c.OutOrStdout(), removal.Found)
+				return errors.Join(list(c.OutOrStdout(), removal.Found), err)
 			}
 			return errors.Join(
+				err,
 				remove(ctx, c.OutOrStdout(), images, removal.Image,
 					"image %s is in the pool's trash, which the running csi-controller empties\n"),
 				remove(ctx, c.OutOrStdout(), volumes, removal.Volume, "volume %s is removed\n"),
@@ -49,23 +53,31 @@ func newOrphans(o *Options) *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&images, "remove-image", nil, "remove this orphan image: CLUSTERID/POOL/IMAGE")
+	c.Flags().BoolVar(&unmarked, "allow-unmarked", false,
+		"remove images without a mark, too: an older version made them, perhaps for another Kubernetes cluster with the same prefix")
 	c.Flags().StringArrayVar(&volumes, "remove-volume", nil,
 		"remove this orphan CacheVolume; its image stays, and is listed as an orphan image from then on")
 	return c
 }
 
 // newSearch returns the search for orphans and what removes them, without the search's result yet.
-func newSearch(o *Options) (orphans.Search, orphans.Removal, func(), error) {
+func newSearch(ctx context.Context, o *Options) (orphans.Search, orphans.Removal, func(), error) {
 	kube, err := newKubeClient(o)
 	if err != nil {
 		return orphans.Search{}, orphans.Removal{}, nil, err
 	}
-	clusters := rbd.NewClusters(rbd.Options{Dir: o.CephDir})
+	own, err := kubernetesCluster(ctx, kube)
+	if err != nil {
+		return orphans.Search{}, orphans.Removal{}, nil, err
+	}
+	clusters := rbd.NewClusters(rbd.Options{Dir: o.CephDir, Kubernetes: own})
 	images := ceph.New(clusters, o.CephDir, time.Now)
 	removal := orphans.Removal{Kube: kube, DeleteImage: func(ctx context.Context, i orphans.Image) error {
 		return images.Delete(ctx, volumes.ImageRef{ClusterID: i.ClusterID, Pool: i.Pool.Pool, Image: i.Image})
 	}}
-	search := orphans.Search{Reader: kube, Images: images, Prefix: o.ImagePrefix, Young: youngVolume, Now: time.Now}
+	search := orphans.Search{
+		Reader: kube, Images: images, Kubernetes: own, Prefix: o.ImagePrefix, Young: youngVolume, Now: time.Now,
+	}
 	return search, removal, clusters.Close, nil
 }
 
@@ -94,17 +106,32 @@ func remove(ctx context.Context, out io.Writer, names []string, one func(context
 }
 
 func list(out io.Writer, found orphans.Found) error {
-	if len(found.Images)+len(found.Volumes) == 0 {
-		_, err := fmt.Fprintln(out, "no orphans")
-		return err
-	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "KIND\tNAME\tCLAIM\tSINCE")
+	if len(found.Images)+len(found.Unmarked)+len(found.Volumes) == 0 {
+		_, _ = fmt.Fprintln(w, "no orphans")
+	} else {
+		_, _ = fmt.Fprintln(w, "KIND\tNAME\tCREATED FOR\tSINCE")
+	}
 	for _, i := range found.Images {
 		_, _ = fmt.Fprintf(w, "image\t%s\t\t\n", i)
 	}
+	for _, i := range found.Unmarked {
+		_, _ = fmt.Fprintf(w, "unmarked image\t%s\t\t\n", i)
+	}
 	for _, v := range found.Volumes {
 		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
+	}
+	if len(found.Unmarked) > 0 {
+		_, _ = fmt.Fprintln(w, "\nIt is not known whose the unmarked images are: an older version made them, "+
+			"perhaps for another Kubernetes cluster.\n"+
+			"Make sure that they are this one's before you remove them with --allow-unmarked.")
+	}
+	switch n := len(found.Foreign); n {
+	case 0:
+	case 1:
+		_, _ = fmt.Fprintln(w, "\n1 image belongs to another Kubernetes cluster.")
+	default:
+		_, _ = fmt.Fprintf(w, "\n%d images belong to other Kubernetes clusters.\n", n)
 	}
 	return w.Flush()
 }

@@ -26,6 +26,8 @@ import (
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
+	"github.com/escache/escache-csi/internal/controller/linkkey"
+	"github.com/escache/escache-csi/internal/controller/marking"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
@@ -35,6 +37,7 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
+	"github.com/escache/escache-csi/internal/rbd/emptier"
 )
 
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
@@ -59,6 +62,10 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	links, err := linkkey.Read(o.LinkKey)
+	if err != nil {
+		return fmt.Errorf("--replication-secret-file: %w", err)
+	}
 	lease, clients, err := newLease(kubernetes, o)
 	if err != nil {
 		return err
@@ -71,15 +78,19 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	own, err := knownCluster(ctx, m.GetAPIReader(), log, time.Second)
+	if err != nil {
+		return err
+	}
 	seen := server.NewMetrics(metrics.Registry)
 	clusters := rbd.NewClusters(rbd.Options{
-		Dir: o.CephDir, Observe: seen.ObserveCeph,
+		Dir: o.CephDir, Observe: seen.ObserveCeph, Kubernetes: own,
 		OwnsTrash: func(image string) bool { return strings.HasPrefix(image, o.ImagePrefix) },
 		Admit:     admit(ctx, clients, log),
 	})
 	defer clusters.Close()
 	p := parts{
-		options: o, log: log, manager: m, writer: writer, lease: lease, metrics: seen, traces: traces, clusters: clusters,
+		options: o, own: own, log: log, manager: m, writer: writer, lease: lease, metrics: seen, traces: traces, clusters: clusters,
 		images: ceph.New(clusters, o.CephDir, time.Now),
 		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
 			Port: o.EscachedPort, TLS: o.EscachedTLS, Former: o.HostCertificates.Former, Dial: lease.Dial,
@@ -87,6 +98,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 			Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
+		links: links,
 		locks: operation.NewLocks(time.Now),
 	}
 	if err := p.assemble(ctx); err != nil {
@@ -177,6 +189,7 @@ func newWriter(kubernetes *rest.Config, m ctrl.Manager, lease *leadership.Lease)
 // parts are the process's components.
 type parts struct {
 	options  Options
+	own      string // the identity of this Kubernetes cluster
 	log      *slog.Logger
 	manager  ctrl.Manager
 	writer   client.Client
@@ -187,6 +200,7 @@ type parts struct {
 	images   *ceph.Images
 	hosts    *hosts.Hosts
 	book     *reservation.Book
+	links    *linkkey.Key
 	locks    *operation.Locks
 }
 
@@ -194,14 +208,20 @@ type parts struct {
 func (p parts) assemble(ctx context.Context) error {
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
+		Links:  p.links,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "service"), Now: time.Now,
 	})
 	service := csi.NewService(csi.Config{
 		Steps: steps, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
 	})
 	search := orphans.Search{
-		Reader: p.manager.GetClient(), Images: p.images, Prefix: p.options.ImagePrefix, Young: youngVolume, Now: time.Now,
+		Reader: p.manager.GetClient(), Images: p.images, Kubernetes: p.own, Prefix: p.options.ImagePrefix,
+		Young: youngVolume, Now: time.Now,
 	}
+	marks := marking.New(marking.Config{
+		Reader: p.manager.GetClient(), Images: p.lease.Images(p.images), Log: p.log.With("component", "marking"),
+		Again: p.options.OrphanEvery, Parallel: 4,
+	})
 	groups := nodegroup.New(nodegroup.Config{
 		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
 		Book: p.book, Locks: p.locks,
@@ -222,7 +242,7 @@ func (p parts) assemble(ctx context.Context) error {
 		Longest: p.options.LongestCall, Traces: p.traces,
 		Prepare: p.prepare,
 	})
-	metrics.Registry.MustRegister(reservation.NewCollector(p.book))
+	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now))
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
@@ -230,6 +250,7 @@ func (p parts) assemble(ctx context.Context) error {
 		flushes.SetupWithManager(p.manager),
 		p.hostCertificates(p.writer),
 		p.page(),
+		p.manager.Add(marks),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
 		p.manager.Add(server.Standby{Server: calls}),

@@ -77,7 +77,7 @@ func (d *diskFailure) run(ctx context.Context, f *flags) error {
 		log.Error("disk-failed: the arbiter is not told", "error", err)
 		return err
 	}
-	report := faileddisk.Reporter{Marks: marks, Records: arbiter, Log: log}
+	report := faileddisk.Reporter{Marks: marks, Records: arbiter, LivesOnPeer: func() bool { return livesOnPeer(d.minor) }, Log: log}
 	replica := faileddisk.Replica{Name: name, Request: d.request(cfg)}
 	if d.detached {
 		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
@@ -115,6 +115,13 @@ func (d *diskFailure) detach(f *flags) error {
 func isPrimary(minor int) bool {
 	table, err := drbd.Proc{Path: "/proc/drbd"}.Read()
 	return err != nil || table.Devices[minor].Role == drbd.Primary
+}
+
+// livesOnPeer reports whether a device has lost its own disk and its peer's copy is current.
+func livesOnPeer(minor int) bool {
+	table, err := drbd.Proc{Path: "/proc/drbd"}.Read()
+	st := table.Devices[minor]
+	return err == nil && st.Disk.Lost() && st.Connection == drbd.Connected && st.PeerDisk == drbd.UpToDate
 }
 
 func isUpToDate(minor int) bool {

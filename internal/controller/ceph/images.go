@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
-// checkedFor is how long the result of a good pool check is reused.
+// checkedFor is how long the result of a good pool check, and a pool's size, is reused.
 const checkedFor = time.Minute
 
 // Images are the RBD images of all configured clusters.
@@ -28,13 +28,14 @@ type Images struct {
 
 	mu      sync.Mutex
 	checked map[[2]string]time.Time // by cluster and pool
+	sizes   map[[2]string]poolSize
 }
 
 var _ volumes.Images = (*Images)(nil)
 
 // New returns the images of the clusters whose directories are under dir.
 func New(clusters *rbd.Clusters, dir string, now func() time.Time) *Images {
-	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}}
+	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}, sizes: map[[2]string]poolSize{}}
 }
 
 // EnsurePool checks a pool, and with create makes it.
@@ -94,7 +95,7 @@ func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool,
 }
 
 func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
-	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool}
+	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool, Volume: spec.Volume}
 	layout := spec.Layout
 	if layout == nil {
 		layout = &v1alpha1.ImageLayout{}
@@ -105,13 +106,13 @@ func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
 	return out, err
 }
 
-// ID reads Ceph's id of the image, in one message.
-func (i *Images) ID(ctx context.Context, image volumes.ImageRef) (string, error) {
+// Mark marks an image that has no mark, and returns Ceph's id of it.
+func (i *Images) Mark(ctx context.Context, image volumes.ImageRef, volume string) (id string, err error) {
 	cluster, err := i.cluster(image.ClusterID)
 	if err != nil {
 		return "", err
 	}
-	id, err := cluster.ImageID(ctx, refOf(image))
+	id, err = cluster.MarkImage(ctx, refOf(image), volume)
 	return id, translate(ctx, err)
 }
 
@@ -233,65 +234,6 @@ func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
 	return translate(ctx, cluster.BlocklistRemove(ctx, address))
 }
 
-// AvailableBytes returns how many bytes can still be written to a pool.
-func (i *Images) AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error) {
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return 0, err
-	}
-	capacity, err := cluster.PoolCapacity(ctx, pool)
-	return capacity.AvailableBytes, translate(ctx, err)
-}
-
-// List returns the names of a pool's images that begin with prefix; none if the pool is gone.
-func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]string, error) {
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return nil, err
-	}
-	names, err := cluster.ListImages(ctx, pool)
-	if errors.Is(err, rbd.ErrPoolNotFound) {
-		return nil, nil
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
-}
-
-// WatchTrash starts emptying the trash of every pool in which an earlier process left images that
-// begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
-// may name it any more. It skips pools that it may not read: they are not ours.
-func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
-	ids, err := i.ids()
-	if err != nil {
-		return err
-	}
-	var failures []error
-	for _, id := range ids {
-		failures = append(failures, i.watchTrashOf(ctx, id, prefix))
-	}
-	return errors.Join(failures...)
-}
-
-func (i *Images) watchTrashOf(ctx context.Context, clusterID, prefix string) error {
-	cluster, err := i.cluster(clusterID)
-	if err != nil {
-		return err
-	}
-	pools, err := cluster.Pools(ctx)
-	if err != nil {
-		return translate(ctx, err)
-	}
-	for _, pool := range pools {
-		trashed, err := cluster.TrashedImages(ctx, pool)
-		if errors.Is(err, rbd.ErrUnavailable) {
-			return translate(ctx, err)
-		}
-		if slices.ContainsFunc(trashed, func(t rbd.TrashedImage) bool { return strings.HasPrefix(t.Name, prefix) }) {
-			cluster.WatchTrash(pool)
-		}
-	}
-	return nil
-}
-
 // Problems asks every configured cluster. If one answers, there is no problem.
 func (i *Images) Problems(ctx context.Context) (problems []string, curable bool) {
 	ids, err := i.ids()
@@ -380,6 +322,7 @@ var meanings = []struct{ from, to error }{
 	{rbd.ErrPermission, volumes.ErrRefused},
 	{rbd.ErrPoolNotReady, volumes.ErrRefused},
 	{rbd.ErrBusy, volumes.ErrRefused},
+	{rbd.ErrForeign, volumes.ErrRefused},
 	{rbd.ErrHasSnapshots, volumes.ErrRefused},
 	{rbd.ErrInvalid, volumes.ErrInvalid},
 	{rbd.ErrFull, volumes.ErrNoRoom},

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,10 +11,35 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// GetCapacity returns the largest size that a volume of the StorageClass can have: what the pool
-// has room for, or what the cache of the group, or of the best group, has room for, whichever is
+// overcommit is how many times as large as its pool a volume may be. Images take space only for what
+// is written, so a volume may be larger than its pool; one that is much larger is a slip of the pen.
+const overcommit = 10
+
+// largestInPool returns the largest size of a volume whose data is in a pool of that size, in bytes.
+func largestInPool(poolBytes int64) int64 {
+	if poolBytes >= storageclass.MaxVolumeBytes/overcommit {
+		return storageclass.MaxVolumeBytes
+	}
+	return poolBytes * overcommit / storageclass.VolumeGrain * storageclass.VolumeGrain
+}
+
+// checkFitsPool refuses a volume that is larger than GetCapacity allows in its pool. While the
+// pool's size is not known, as soon after its creation, nothing is refused.
+func (s *service) checkFitsPool(ctx context.Context, clusterID, pool, dataPool string, sizeBytes int64) error {
+	pool = cmp.Or(dataPool, pool)
+	poolBytes, err := s.Images.PoolBytes(ctx, clusterID, pool)
+	if largest := largestInPool(poolBytes); err == nil && sizeBytes > largest {
+		return fmt.Errorf("%d bytes are more than %d times the size of pool %s, and volumes have at most that: %w",
+			sizeBytes, overcommit, pool, volumes.ErrOutOfRange)
+	}
+	return nil
+}
+
+// GetCapacity returns the largest size that a volume of the StorageClass can have: what the size of
+// the pool allows, or what the cache of the group, or of the best group, has room for, whichever is
 // smaller.
 func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	if all := r.GetVolumeCapabilities(); len(all) > 0 && !supported(all) {
@@ -37,15 +63,12 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 	}
 	largest := s.service.largestVolume(parameters.Cache, groups)
 	if parameters.Pool != "" && largest > 0 {
-		pool := parameters.Pool
-		if parameters.DataPool != "" {
-			pool = parameters.DataPool
-		}
-		available, err := s.service.Images.AvailableBytes(ctx, parameters.ClusterID, pool)
+		pool := cmp.Or(parameters.DataPool, parameters.Pool)
+		poolBytes, err := s.service.Images.PoolBytes(ctx, parameters.ClusterID, pool)
 		if err != nil {
-			return nil, fmt.Errorf("ask pool %s of cluster %s for its room: %w", pool, parameters.ClusterID, err)
+			return nil, fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, parameters.ClusterID, err)
 		}
-		largest = min(largest, available/storageclass.VolumeGrain*storageclass.VolumeGrain)
+		largest = min(largest, largestInPool(poolBytes))
 	}
 	return &csi.GetCapacityResponse{AvailableCapacity: largest, MaximumVolumeSize: wrapperspb.Int64(largest)}, nil
 }

@@ -62,6 +62,13 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 			return v, false, err
 		}
 	}
+	if tooLarge := s.checkFitsPool(ctx, r.ClusterID, r.Pool, r.DataPool, r.Size.Want); tooLarge != nil {
+		// What exists stays, also if its pool has shrunk since.
+		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) {
+			return v, false, err
+		}
+		return nil, false, fmt.Errorf("volume %s: %w", r.ID, tooLarge)
+	}
 	v, err = s.writeRecord(ctx, r)
 	if apierrors.IsAlreadyExists(err) {
 		if v, err = s.existing(ctx, r); errors.Is(err, volumes.ErrNotFound) {
@@ -93,8 +100,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
 			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
-			FromSnapshot: r.Snapshot,
-			Group:        place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
+			FromSnapshot: r.Snapshot, LinkGeneration: 1,
+			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
 	}
 	if r.Claim != "" {
@@ -180,12 +187,16 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 	}
 	crashpoint.Reach("create_volume/pool_checked")
 	spec := volumes.ImageSpec{
-		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout, From: from,
+		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
+		Volume: v.Name, From: from,
 	}
 	made, err := s.Images.Create(ctx, spec)
 	if err == nil && !made && isNew {
 		return fmt.Errorf("an image of this name exists already, perhaps with somebody's data, "+
 			"and no record says that it is this driver's; rename or remove it: %w", volumes.ErrRefused)
+	}
+	if err == nil && !made && from == nil {
+		_, err = s.Images.Mark(ctx, volumes.ImageOf(v), v.Name) // the earlier call may not have come so far
 	}
 	if err == nil && !made && from != nil {
 		// No node has had it yet.

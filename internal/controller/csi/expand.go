@@ -32,6 +32,9 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 	want := v.Spec.SizeBytes
 	if want < size.Minimum {
 		want = size.Want
+		if err := s.checkFitsPool(ctx, v.Spec.ClusterID, v.Spec.Pool, v.Spec.DataPool, want); err != nil {
+			return nil, fmt.Errorf("volume %s: %w", id, err)
+		}
 	}
 	has, err := s.Images.Resize(ctx, volumes.ImageOf(v), want)
 	if err != nil {

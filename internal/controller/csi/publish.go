@@ -77,8 +77,8 @@ func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string
 // claim records that the node has the volume, unless it has it already.
 func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) (err error) {
 	if v.Status.ImageID == "" {
-		if v.Status.ImageID, err = s.Images.ID(ctx, volumes.ImageOf(v)); err != nil {
-			return fmt.Errorf("read the id of image %s: %w", volumes.ImageOf(v), err)
+		if v.Status.ImageID, err = s.Images.Mark(ctx, volumes.ImageOf(v), v.Name); err != nil {
+			return fmt.Errorf("read id and mark of image %s: %w", volumes.ImageOf(v), err)
 		}
 	}
 	if plan.Held {

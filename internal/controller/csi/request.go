@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/fstype"
 )
 
 // createRequest is a CreateVolumeRequest after it was parsed and checked.
@@ -51,6 +52,12 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	size, err := parseSize(r.GetCapacityRange())
 	if err != nil {
 		return createRequest{}, err
+	}
+	// An image that is made from a snapshot has its filesystem already.
+	if r.GetVolumeContentSource() == nil {
+		if err := checkRoomForFilesystem(r.GetVolumeCapabilities(), size.Want); err != nil {
+			return createRequest{}, err
+		}
 	}
 	parameters, err := parseParameters(r.GetParameters())
 	if err != nil {
@@ -119,6 +126,11 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 		if c.GetBlock() == nil && c.GetMount() == nil {
 			return fmt.Errorf("a volume capability has neither block nor mount: %w", volumes.ErrInvalid)
 		}
+		if fsType := c.GetMount().GetFsType(); fsType != "" {
+			if err := fstype.Known(fsType); err != nil {
+				return fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
+			}
+		}
 		switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // every other mode, also one of a later CSI, is refused
 		case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
@@ -126,6 +138,16 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 		default:
 			return fmt.Errorf("access mode %s is %w: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
 				"ReadWriteOncePod", mode, volumes.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// checkRoomForFilesystem refuses a volume that is too small for the filesystem that is wanted on it.
+func checkRoomForFilesystem(all []*csi.VolumeCapability, sizeBytes int64) error {
+	for _, c := range all {
+		if c.GetMount().GetFsType() == fstype.XFS && sizeBytes < fstype.MinXFSBytes {
+			return fmt.Errorf("xfs needs a volume of 300 MiB or more: make the claim larger, or use ext4: %w", volumes.ErrOutOfRange)
 		}
 	}
 	return nil

@@ -160,6 +160,9 @@ func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 
 // snapshot reads a CacheSnapshot from the API server itself.
 func (s *service) snapshot(ctx context.Context, id string) (*v1alpha1.CacheSnapshot, error) {
+	if !volumes.IsName(id) {
+		return nil, fmt.Errorf("snapshot %q: %w", id, volumes.ErrNotFound)
+	}
 	snapshot := &v1alpha1.CacheSnapshot{}
 	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, snapshot)
 	switch {

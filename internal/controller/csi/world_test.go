@@ -27,6 +27,7 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 	service "github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -44,6 +45,7 @@ type world struct {
 	fleet   *hosttest.Fleet
 	images  *fakeImages
 	book    *reservation.Book
+	links   *linkkey.Key
 	service *service.Service
 	locked  *volumes.Locked
 	groups  *nodegroup.Reconciler
@@ -54,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
-	w := &world{t: t, images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
+	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
@@ -80,11 +82,18 @@ func (w *world) restart() {
 	})
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
-		Events: events.NewFakeRecorder(1000),
+		Events: events.NewFakeRecorder(1000), Links: w.links,
 	})
 	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
 	w.locked = volumes.NewLocked(steps, locks)
 	w.poll()
+}
+
+func key(t *testing.T, text string) *linkkey.Key {
+	t.Helper()
+	k, err := linkkey.New("test", []byte(text))
+	must(t, err)
+	return k
 }
 
 func (w *world) poll() {
@@ -180,17 +189,22 @@ type fakeImages struct {
 	open   map[volumes.ImageRef][]string
 	fenced []string
 	// blocked are entries of the blocklist that others have made, with their ends.
-	blocked map[string]time.Time
-	fail    error // what every call answers
-	made    int
-	taken   map[volumes.SnapshotRef]int // how often
-	clones  map[volumes.ImageRef]string // of which snapshot
-	taking  func(volumes.SnapshotRef)   // while a snapshot is taken
+	blocked   map[string]time.Time
+	fail      error // what every call answers
+	pool      int64 // size of every pool, unless poolFails
+	poolFails error
+	made      int
+	marks     map[volumes.ImageRef]string // the volume of each image that has a mark
+	foreign   map[volumes.ImageRef]bool   // marked as another Kubernetes cluster's
+	taken     map[volumes.SnapshotRef]int // how often
+	clones    map[volumes.ImageRef]string // of which snapshot
+	taking    func(volumes.SnapshotRef)   // while a snapshot is taken
 }
 
 func newFakeImages() *fakeImages {
 	return &fakeImages{
-		images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		pool: 50 * gib, images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		marks: map[volumes.ImageRef]string{}, foreign: map[volumes.ImageRef]bool{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
 }
@@ -230,9 +244,13 @@ func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, er
 	if f.fail != nil {
 		return false, f.fail
 	}
+	if f.foreign[spec.ImageRef] {
+		return false, fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
+	}
 	_, there := f.images[spec.ImageRef]
 	if !there {
 		f.images[spec.ImageRef] = spec.SizeBytes
+		f.marks[spec.ImageRef] = spec.Volume
 		f.made++
 		if spec.From != nil {
 			f.clones[spec.ImageRef] = spec.From.Snapshot
@@ -241,11 +259,17 @@ func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, er
 	return !there, nil
 }
 
-func (f *fakeImages) ID(_ context.Context, image volumes.ImageRef) (string, error) {
+func (f *fakeImages) Mark(_ context.Context, image volumes.ImageRef, volume string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.foreign[image] {
+		return "", fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
+	}
 	if _, there := f.images[image]; !there {
 		return "", volumes.ErrNotFound
+	}
+	if f.fail == nil {
+		f.marks[image] = volume
 	}
 	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail // the API takes letters and digits
 }
@@ -267,6 +291,9 @@ func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
 	}
 	if len(f.open[image]) > 0 {
 		return fmt.Errorf("in use by %v: %w", f.open[image], volumes.ErrRefused)
+	}
+	if f.foreign[image] {
+		return fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
 	}
 	delete(f.images, image)
 	return nil
@@ -302,8 +329,11 @@ func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
 	return f.fail
 }
 
-func (f *fakeImages) AvailableBytes(context.Context, string, string) (int64, error) {
-	return 50 * gib, f.fail
+func (f *fakeImages) PoolBytes(context.Context, string, string) (int64, error) {
+	if f.poolFails != nil {
+		return 0, f.poolFails
+	}
+	return f.pool, f.fail
 }
 
 func (f *fakeImages) Problems(context.Context) ([]string, bool) {

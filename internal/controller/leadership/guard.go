@@ -35,6 +35,13 @@ func (g guardedImages) Create(ctx context.Context, spec volumes.ImageSpec) (bool
 	return g.Images.Create(ctx, spec)
 }
 
+func (g guardedImages) Mark(ctx context.Context, image volumes.ImageRef, volume string) (string, error) {
+	if err := g.lease.Check(); err != nil {
+		return "", err
+	}
+	return g.Images.Mark(ctx, image, volume)
+}
+
 func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	if err := g.lease.Check(); err != nil {
 		return 0, err

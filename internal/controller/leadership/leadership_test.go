@@ -105,6 +105,7 @@ func TestNothingIsChangedWithoutTheLease(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"EnsurePool":    func() error { return images.EnsurePool(ctx, "", "", true) },
 		"Create image":  func() error { _, err := images.Create(ctx, volumes.ImageSpec{}); return err },
+		"Mark":          func() error { _, err := images.Mark(ctx, image, ""); return err },
 		"Resize":        func() error { _, err := images.Resize(ctx, image, 1); return err },
 		"Delete image":  func() error { return images.Delete(ctx, image) },
 		"Fence":         func() error { return images.Fence(ctx, "", "", 1) },

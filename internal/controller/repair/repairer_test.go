@@ -20,6 +20,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/reservation"
@@ -98,7 +99,11 @@ func (w *world) restart() {
 		Client: w.api, Live: w.api, Hosts: h, Book: book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	})
-	steps := volumes.NewSteps(volumes.Config{Cached: w.api, Live: w.api, Hosts: h, Book: book, Events: events.NewFakeRecorder(1000), Log: log, Now: clock})
+	links, err := linkkey.New("test", []byte("the key of the Kubernetes cluster"))
+	check(w.t, err)
+	steps := volumes.NewSteps(volumes.Config{
+		Cached: w.api, Live: w.api, Hosts: h, Book: book, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
+	})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
 	w.repair = repair.New(repair.Config{
 		Policy: repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4},

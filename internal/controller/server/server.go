@@ -57,7 +57,7 @@ type Server struct {
 func New(config Config) *Server {
 	s := &Server{Config: config, leads: make(chan struct{})}
 	calls := csiserver.Observer{
-		Log: config.Log, Code: config.Code, Seconds: config.Metrics.csi, Longest: config.Longest, NameRequest: true,
+		Log: config.Log, Code: config.Code, Seconds: config.Metrics.csi, Longest: config.Longest,
 	}
 	s.grpc = grpc.NewServer(
 		grpc.ChainUnaryInterceptor(s.wait, calls.Intercept),

@@ -24,6 +24,8 @@ type ImageSpec struct {
 	DataPool  string
 	SizeBytes int64
 	Layout    *v1alpha1.ImageLayout
+	// Volume is the volume's id, with which the image is marked.
+	Volume string
 	// From is the snapshot that the image is a clone of. It is nil for an empty image.
 	From *SnapshotRef
 }
@@ -46,17 +48,20 @@ type Snapshot struct {
 
 // Images reaches Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key,
 // image in use, another size), ErrNoRoom, ErrUnavailable or context.DeadlineExceeded. Every call
-// returns soon after its context ends.
+// returns soon after its context ends. No call changes an image that is marked as another
+// Kubernetes cluster's: that is ErrRefused, too.
 type Images interface {
 	// EnsurePool checks that the pool exists and is initialised. With create it creates and
 	// initialises the pool.
 	EnsurePool(ctx context.Context, clusterID, pool string, create bool) error
-	// Create makes the image. An image that exists is success too, with made false. An existing
+	// Create makes the image and marks it. An image that exists is success too, with made false. An existing
 	// empty image must have the same size. Of a clone nobody knows how far an interrupted call has
 	// got.
 	Create(ctx context.Context, spec ImageSpec) (made bool, err error)
-	// ID returns Ceph's own id of the image.
-	ID(ctx context.Context, image ImageRef) (string, error)
+	// Mark marks the image as this Kubernetes cluster's and the volume's if it has no mark: an
+	// older version has made it, or a call that was interrupted. It returns Ceph's own id of the
+	// image.
+	Mark(ctx context.Context, image ImageRef, volume string) (id string, err error)
 	// Resize makes the image at least so large, and returns the size that it has then.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) (int64, error)
 	// Delete moves the image to the trash, which is emptied in the background. An image that is
@@ -79,8 +84,9 @@ type Images interface {
 	// Unfence takes a client off the blocklist. A client that is not on it is success. If its map
 	// still exists, the client can write again.
 	Unfence(ctx context.Context, clusterID, address string) error
-	// AvailableBytes returns how many bytes the pool can still hold.
-	AvailableBytes(ctx context.Context, clusterID, pool string) (int64, error)
+	// PoolBytes returns the size of a pool: what it holds and what it can still hold. It is up to
+	// a minute old.
+	PoolBytes(ctx context.Context, clusterID, pool string) (int64, error)
 	// Problems returns a sentence for each reason why no Ceph cluster can be used. It reports with
 	// curable whether waiting may help.
 	Problems(ctx context.Context) (problems []string, curable bool)

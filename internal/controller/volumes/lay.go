@@ -91,6 +91,9 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		if err := s.DropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
 			return err
 		}
+		if err := s.moveReplicas(ctx, v, v.Spec.Replicas); err != nil {
+			return err
+		}
 	}
 	failures, err := s.layReplicas(ctx, v)
 	if err != nil {
@@ -141,12 +144,9 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 		return err
 	}
 	crashpoint.Reach("publish/old_replicas_dropped")
-	moved := v.DeepCopy()
-	moved.Spec.Replicas = replicas
-	if err := s.Cached.Update(ctx, moved); err != nil {
-		return fmt.Errorf("record the new replicas of volume %s: %w", v.Name, err)
+	if err := s.moveReplicas(ctx, v, replicas); err != nil {
+		return err
 	}
-	*v = *moved
 	crashpoint.Reach("publish/replicas_moved")
 	failures, err := s.layReplicas(ctx, v)
 	if err != nil {
@@ -155,5 +155,18 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 	for _, failure := range failures {
 		return failure
 	}
+	return nil
+}
+
+// moveReplicas records on which nodes replicas are about to be laid. The link between them gets
+// another secret, which who had an earlier replica does not know.
+func (s *Steps) moveReplicas(ctx context.Context, v *v1alpha1.CacheVolume, replicas []string) error {
+	moved := v.DeepCopy()
+	moved.Spec.Replicas = replicas
+	moved.Spec.LinkGeneration++
+	if err := s.Cached.Update(ctx, moved); err != nil {
+		return fmt.Errorf("record the new replicas of volume %s: %w", v.Name, err)
+	}
+	*v = *moved
 	return nil
 }

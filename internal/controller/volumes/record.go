@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -14,6 +15,9 @@ import (
 // Volume reads a CacheVolume from the API server itself, because decisions must not be made by an
 // old copy.
 func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, error) {
+	if !IsName(id) {
+		return nil, fmt.Errorf("volume %q: %w", id, ErrNotFound)
+	}
 	v := &v1alpha1.CacheVolume{}
 	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, v)
 	switch {
@@ -24,6 +28,10 @@ func (s *Steps) Volume(ctx context.Context, id string) (*v1alpha1.CacheVolume, e
 	}
 	return v, nil
 }
+
+// IsName reports whether an object of Kubernetes may have this name. For others client-go asks no
+// server, and returns an error that says nothing of the object.
+func IsName(name string) bool { return name != "" && len(content.IsPathSegmentName(name)) == 0 }
 
 // Group reads a NodeGroup from the cache.
 func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {

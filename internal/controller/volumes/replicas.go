@@ -52,6 +52,11 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
 		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Epoch: v.Status.Epoch,
 	}
+	// Replicas of a version without secrets keep the link that they have until one of them is laid
+	// anew. Otherwise one host would change and the other one, which is away, would not.
+	if v.Spec.LinkGeneration > 0 {
+		request.Secret = s.Links.Secret(v.Name, v.Spec.LinkGeneration)
+	}
 	// DRBD's configuration must be the same on both hosts, so the nodes are sorted by name and not
 	// by preference.
 	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {

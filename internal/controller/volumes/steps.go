@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/operation"
 )
@@ -31,12 +32,19 @@ type Config struct {
 	Images Images
 	Hosts  Hosts
 	Book   *reservation.Book
+	Links  Links
 
 	// Events go to the volumes.
 	Events events.EventRecorder
 	// Log gets the decisions that an operator may have to account for: fencing and discarding.
 	Log *slog.Logger
 	Now func() time.Time
+}
+
+// Links knows the secrets of replication links.
+type Links interface {
+	// Secret returns the secret of a volume's link in one generation of its replicas.
+	Secret(volume string, generation int64) escache.Secret
 }
 
 // Steps holds the steps of the CSI calls and of repairs on one volume. It does not lock: its caller

@@ -64,12 +64,11 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 			return "", err
 		}
 	}
-	moved := v.DeepCopy()
-	moved.Spec.Replicas[slices.Index(moved.Spec.Replicas, lost)] = substitute
-	if err := s.Cached.Update(ctx, moved); err != nil {
-		return "", fmt.Errorf("record the new replica of volume %s: %w", id, err)
+	replicas := slices.Clone(v.Spec.Replicas)
+	replicas[slices.Index(replicas, lost)] = substitute
+	if err := s.moveReplicas(ctx, v, replicas); err != nil {
+		return "", err
 	}
-	*v = *moved
 	crashpoint.Reach("repair/replica_moved")
 	return substitute, nil
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -174,6 +175,7 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 		_, err = c.run.Run(ctx, command.Command{
 			Volume: key, Name: "drbdadm", Args: append([]string{"--config-file", config}, args...), Timeout: time.Minute,
 		})
+		err = withoutSecret(err)
 		switch {
 		case err == nil:
 			return nil
@@ -190,6 +192,21 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 			return err
 		}
 	}
+}
+
+// sharedSecret is the option with which drbdadm hands the link's secret to drbdsetup.
+var sharedSecret = regexp.MustCompile(`(shared-secret)\S*`)
+
+// withoutSecret hides the secret of the link in an error. drbdadm prints the command that has failed
+// with all its arguments, and errors go into logs and answers.
+func withoutSecret(err error) error {
+	exit, ok := errors.AsType[*command.ExitError](err)
+	if !ok {
+		return err
+	}
+	clean := *exit
+	clean.Stdout, clean.Stderr = sharedSecret.ReplaceAllString(exit.Stdout, "$1"), sharedSecret.ReplaceAllString(exit.Stderr, "$1")
+	return &clean
 }
 
 // refusal wraps err with the kernel's reason, such as ErrOpen. drbdsetup's exit codes (10, 11, 17)

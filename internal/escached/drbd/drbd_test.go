@@ -280,3 +280,64 @@ func TestALinkIsNamedByItsTwoEndsAlikeOnBoth(t *testing.T) {
 		t.Error("another partner, or another volume, has the same word")
 	}
 }
+
+const secret = "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw"
+
+func TestOnlyRootReadsTheSecret(t *testing.T) {
+	f := Files{Dir: t.TempDir()}
+	r := Resource{Name: "escache-1", LocalAddress: "10.0.0.1", PeerAddress: "10.0.0.2", Port: 7800}
+	path := filepath.Join(f.Dir, "escache-1.res")
+	if err := os.WriteFile(path, r.Text(), 0o644); err != nil { // an earlier version's
+		t.Fatal(err)
+	}
+	for _, r.Secret = range []escache.Secret{"", secret} {
+		if _, err := f.Write(r); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", st.Mode(), err)
+		}
+	}
+}
+
+func TestBothEndsOfALinkHaveOneSecretAndNobodyElseHasIt(t *testing.T) {
+	line := func(r Resource) string {
+		_, after, _ := strings.Cut(string(r.Text()), "shared-secret ")
+		text, _, _ := strings.Cut(after, ";")
+		return text
+	}
+	one := Resource{Name: "escache-1", LocalAddress: "10.0.0.1", PeerAddress: "10.0.0.2", Port: 7800, Secret: secret}
+	two, former, guessing, without := one, one, one, one
+	two.LocalAddress, two.PeerAddress = one.PeerAddress, one.LocalAddress
+	former.PeerAddress = "10.0.0.3"
+	guessing.Secret = escache.Secret("a" + secret[1:])
+	without.Secret = ""
+	if line(one) != line(two) || len(line(one)) != len(secret)+2 {
+		t.Errorf("%s, and on the peer %s", line(one), line(two))
+	}
+	if strings.Contains(line(one), secret) {
+		t.Error("DRBD shows its arguments, and needs to know no more than this link's secret")
+	}
+	for what, r := range map[string]Resource{"former partner": former, "another secret": guessing, "no secret": without} {
+		if line(r) == line(one) {
+			t.Errorf("%s is let in", what)
+		}
+	}
+	// Links of earlier versions go on.
+	if got := line(without); got != `"13eab34bcd5de91851efb246eb81d41c"` {
+		t.Error(got)
+	}
+}
+
+// drbdadm prints the command that has failed, and hands the secret on as an argument.
+func TestAnErrorDoesNotHaveTheSecret(t *testing.T) {
+	run := command.RunnerFunc(func(context.Context, command.Command) (command.Result, error) {
+		return command.Result{}, &command.ExitError{Command: "drbdadm up r", Code: 10, Stderr: "r: Failure: (102) Local address(port) already in use.\n" +
+			"Command 'drbdsetup-84 connect r ipv4:10.0.0.1:7800 ipv4:10.0.0.2:7800 --protocol=C --shared-secret=" + secret +
+			" --cram-hmac-alg=sha256' terminated with exit code 10"}
+	})
+	err := NewControl(run, Files{Dir: t.TempDir()}).Up(t.Context(), "r")
+	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "already in use") || command.ExitCode(err) != 10 {
+		t.Error(err)
+	}
+}

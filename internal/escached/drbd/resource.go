@@ -2,7 +2,9 @@ package drbd
 
 import (
 	"bytes"
+	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/escache/escache-csi/api/escache"
 )
 
 // Resource is one replicated device with its two ends. The caller has checked all strings: names
@@ -28,6 +32,8 @@ type Resource struct {
 	LocalAddress string
 	PeerHost     string
 	PeerAddress  string
+	// Secret is what both hosts know and nobody else does. Empty: only names tell the peer.
+	Secret escache.Secret
 	// ResyncRate is the fixed rate in DRBD's notation. The default controller is eight times
 	// slower.
 	ResyncRate string
@@ -42,7 +48,7 @@ func (r Resource) Text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
 	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
-	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.pair())
+	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.secret())
 	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing resource-and-stonith;\n")
 	fmt.Fprintf(&b, "    c-plan-ahead 0; resync-rate %s; }\n", r.ResyncRate)
 	fmt.Fprintf(&b, "  handlers { fence-peer %q; local-io-error %q; }\n", r.FencePeer, r.DiskFailed)
@@ -52,22 +58,46 @@ func (r Resource) Text() []byte {
 	return b.Bytes()
 }
 
-// pair returns a name of the two ends of the link, the same on both hosts. It is the shared secret
-// of the handshake. DRBD 8.4 accepts any host that connects to the port as the peer: without this,
-// a former partner that returns would be filled, and reported, in place of the present one. The
-// name is not secret: it keeps out hosts that are mistaken, not hosts that lie.
-func (r Resource) pair() string {
-	ends := []string{endpoint(r.LocalAddress, r.Port), endpoint(r.PeerAddress, r.Port)}
+// secret returns the shared secret of the handshake, at most 64 characters. It is made of the names of
+// the two ends of the link, the same on both hosts: DRBD 8.4 accepts any host that connects to the
+// port as the peer, and a former partner that returns would be filled, and reported, in place of the
+// present one, also if it knows Secret. Without Secret everybody can compute it, so it keeps out
+// hosts that are mistaken, not hosts that lie.
+func (r Resource) secret() string {
+	ends := []string{end(r.LocalAddress, r.Port), end(r.PeerAddress, r.Port)}
 	slices.Sort(ends)
-	sum := sha256.Sum256([]byte(r.Name + " " + strings.Join(ends, " ")))
-	return hex.EncodeToString(sum[:16])
+	names := []byte(r.Name + " " + strings.Join(ends, " "))
+	if r.Secret == "" {
+		sum := sha256.Sum256(names)
+		return hex.EncodeToString(sum[:16])
+	}
+	mac := hmac.New(sha256.New, []byte(r.Secret))
+	_, _ = mac.Write(names) // a hash takes everything
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-func endpoint(address string, port int) string {
+// end is an end of the link in the names that the secret is made of: with the address as it was given, as earlier versions
+// have it. Another text would cut the link between hosts of different versions.
+func end(address string, port int) string {
 	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
 		return fmt.Sprintf("ipv6 [%s]:%d", address, port)
 	}
 	return fmt.Sprintf("%s:%d", address, port)
+}
+
+const fileMode = 0o600
+
+// endpoint writes an address in its usual form. drbdadm's scanner does not know every form: not
+// ::ffff:10.0.0.1, 64:ff9b::10.0.0.1 or 1:2:3:4:5:6:7::.
+func endpoint(address string, port int) string {
+	ip := net.ParseIP(address)
+	switch {
+	case ip == nil:
+		return fmt.Sprintf("%s:%d", address, port)
+	case ip.To4() == nil:
+		return fmt.Sprintf("ipv6 [%s]:%d", ip, port)
+	}
+	return fmt.Sprintf("%s:%d", ip, port)
 }
 
 // Files writes two files per resource into one directory: NAME.res, which the host's drbd.conf
@@ -87,13 +117,14 @@ func (f Files) config(name string) (string, error) {
 	return f.configPath(name), err
 }
 
-// Write writes a resource's file atomically, and reports whether the file has changed.
+// Write writes a resource's file atomically, and reports whether the file has changed. Only root may
+// read it: it has the secret of the link.
 func (f Files) Write(r Resource) (changed bool, err error) { return f.put(f.path(r.Name), r.Text()) }
 
 // put writes text to a file atomically, and reports whether the file has changed.
 func (f Files) put(path string, text []byte) (changed bool, err error) {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
-		return false, nil
+		return false, os.Chmod(path, fileMode) // an earlier version let everybody read it
 	}
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return false, fmt.Errorf("directory of DRBD resources: %w", err)
@@ -105,7 +136,7 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	}
 	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
 	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
+	err = errors.Join(err, tmp.Chmod(fileMode), tmp.Sync(), tmp.Close())
 	if err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}

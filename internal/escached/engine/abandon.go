@@ -155,17 +155,25 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 		return not("the record is of image id %s, the replica of %s", record.ImageID, v.ImageID)
 	case record.AttachedNode == e.Config.Node:
 		return not("on record it is attached to %s itself in epoch %d", e.Config.Node, record.Epoch)
-	case linked && record.Epoch == v.Epoch && record.AttachedNode != "":
-		return not("on record it is attached to %s in the epoch of the device here, %d", record.AttachedNode, record.Epoch)
-	case linked && isCopy(record, v.Peer.Name):
-		return nil
 	case linked:
-		return not("its peer %s is no current copy on record (replicas %v, outdated %v)", v.Peer.Name, record.Replicas, record.Outdated)
+		return takenWithLink(v, record, not)
 	case slices.Contains(record.Outdated, e.Config.Node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, e.Config.Node):
 		return nil
 	}
 	return not("the record (epoch %d, attached to %q) does not list the replica on %s as outdated, so it may be the only current one",
 		record.Epoch, record.AttachedNode, e.Config.Node)
+}
+
+// takenWithLink is the part of superseded that the record proves for a device whose link is up.
+func takenWithLink(v volume.Volume, record escache.VolumeRecord, not func(format string, args ...any) error) error {
+	switch {
+	case record.Epoch == v.Epoch && record.AttachedNode != "":
+		return not("on record it is attached to %s in the epoch of the device here, %d", record.AttachedNode, record.Epoch)
+	case !isCopy(record, v.Peer.Name):
+		return not("its peer %s is no current copy on record (replicas %v, outdated %v)", v.Peer.Name, record.Replicas, record.Outdated)
+	default:
+		return nil
+	}
 }
 
 // isCopy reports whether the node has a current replica by the record, which may leave out where the
@@ -247,7 +255,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
-	if _, err := e.Resources.Write(e.Resource(v)); err != nil {
+	if _, err := e.WriteResource(v); err != nil {
 		return err
 	}
 	if _, up, err := e.Replica(v.Minor); err != nil {

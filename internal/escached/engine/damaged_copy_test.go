@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // damaged is a host with a replica that was used. Its superblock was damaged while the peer is away.
@@ -69,5 +71,71 @@ func TestADamagedCopyIsNotClean(t *testing.T) {
 	}
 	if err := e.DeleteReplica(t.Context(), ref, nil); code(err) != escache.CodeDirtyUnknown {
 		t.Errorf("deleted as clean: %v", err)
+	}
+}
+
+// crashed is a host that had the volume when it lost its power, before escached starts there. Its
+// copy is damaged.
+func crashed(t *testing.T) *world {
+	t.Helper()
+	w := booted(t)
+	clear(w.blocks("/dev/drbd100")[cache.HeaderBytes:])
+	w.record.Outdated = nil
+	return w
+}
+
+// TestADamagedCopyIsFilledByItsPeer: DRBD would take it for the newest one, and copy it.
+func TestADamagedCopyIsFilledByItsPeer(t *testing.T) {
+	w := crashed(t)
+	before := len(w.steps)
+	e := w.restarted()
+	made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "up")
+	if made < 0 || up < made {
+		t.Errorf("it came up with its old metadata: %q", w.steps[before:])
+	}
+	want := escache.OutdateSelfRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2"}
+	if !slices.Equal(w.told, []escache.OutdateSelfRequest{want}) {
+		t.Errorf("told %+v", w.told)
+	}
+	if v, _ := e.Volumes.Get(volume.NameOf(ref)); v.Formatted || !v.Joined {
+		t.Errorf("it counts as a copy: %+v", v)
+	}
+}
+
+func TestADamagedCopyStaysDownUntilTheArbiterIsTold(t *testing.T) {
+	w := crashed(t)
+	w.tellErr = errors.New("connection refused")
+	e := w.restarted()
+	down := func() bool { _, up := w.minors[100]; return !up }
+	s, err := e.Status(t.Context(), &ref)
+	if err != nil || !down() || s.Volumes[0].State != escache.StateError || s.Volumes[0].Error.Code != escache.CodeCacheCorrupt {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := connectWith(e, 3); code(err) != escache.CodeCacheCorrupt || !down() {
+		t.Errorf("connected: %v", err)
+	}
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	e.watcher.Reconnect(t.Context(), v)
+	if !down() {
+		t.Error("it came up, and nobody knows that it is damaged")
+	}
+	w.tellErr = nil
+	e.watcher.Reconnect(t.Context(), v)
+	if down() || w.steps[len(w.steps)-1] != "up" || !slices.Contains(w.steps, "create-md") {
+		t.Errorf("it stays down: %q", w.steps)
+	}
+}
+
+// TestADamagedCopyThatIsTheOnlyCurrentOneStays: what is there is all there is.
+func TestADamagedCopyThatIsTheOnlyCurrentOneStays(t *testing.T) {
+	w := crashed(t)
+	w.tellErr = &escache.Problem{Code: escache.CodeOutdated, Detail: "the only current one"}
+	before := len(w.steps)
+	e := w.restarted()
+	if slices.Contains(w.steps[before:], "create-md") || !slices.Contains(w.steps[before:], "up") {
+		t.Errorf("steps %q", w.steps[before:])
+	}
+	if v, _ := e.Volumes.Get(volume.NameOf(ref)); !v.Formatted || v.Joined {
+		t.Errorf("it does not count any more: %+v", v)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -82,7 +83,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		return err
 	} else if up {
 		// drbdadm needs the resource file to take the resource down.
-		if _, err := e.Resources.Write(e.Resource(v)); err != nil {
+		if _, err := e.WriteResource(v); err != nil {
 			return err
 		}
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
@@ -90,9 +91,14 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
-	e.wipe(ctx, v)
+	if e.Config.Wipe != escached.WipeNone {
+		e.wipe(ctx, v)
+	}
 	crashpoint.Reach("delete_replica/wiped")
 	if err := e.Resources.Forget(v.Name()); err != nil {
+		return err
+	}
+	if err := e.Secrets.Set(v.Name(), ""); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/resource_removed")
@@ -108,6 +114,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	e.damaged.Delete(v.Name())
+	e.lost.Delete(v.Name())
 	return nil
 }
 
@@ -115,7 +122,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 // place on the disk finds neither a cache nor a replica there. The data between stays. A disk that
 // takes no writes is no reason to keep the replica, so an error is only logged.
 func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
-	_, err := e.Resources.Write(e.Resource(v))
+	_, err := e.WriteResource(v)
 	if err == nil {
 		err = e.Store.Activate(ctx, v.Name())
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -68,5 +69,36 @@ func TestAReplicaOnABrokenDiskCanBeRemoved(t *testing.T) {
 				t.Errorf("%s failed, and the removal succeeded", step)
 			}
 		}
+	}
+}
+
+// The operator wants no write to a disk for what is removed. What is laid there later is blank all the
+// same.
+func TestARemovedReplicaStaysOnTheDiskIfNothingIsToBeWiped(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	e.Config.Wipe = escached.WipeNone
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectWith(e, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil {
+		t.Fatal(err)
+	}
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	disk := w.caches.Raw(e.LocalDisk(v).Path)
+	if err := e.DeleteReplica(t.Context(), ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	if cache.Blank(disk[:cache.BlockBytes]) || !w.md[v.Name()] || len(w.lvs) > 0 {
+		t.Errorf("something was wiped, or is left: %q", w.left())
+	}
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if !cache.Blank(w.caches.Raw(e.LocalDisk(v).Path)[:cache.BlockBytes]) {
+		t.Error("the new replica begins with an old cache's header")
 	}
 }

@@ -39,6 +39,7 @@ type Engine struct {
 	space    *space.Space
 	hostID   atomic.Pointer[string]
 	faults   sync.Map // by name of the LV: the error of its recovery
+	lost     sync.Map // by name of the LV: this host has lost the secret of its link
 	damaged  sync.Map // by name of the LV: what was wrong with the copy at the last connect
 }
 

@@ -55,7 +55,7 @@ type lifeVerb struct {
 func verbsOfALife() []lifeVerb {
 	ctx := context.Background()
 	return []lifeVerb{
-		{"put_replica", func(e *Engine) error { return e.PutReplica(ctx, putReq) }},
+		{"put_replica", func(e *Engine) error { return e.PutReplica(ctx, withSecret(oldSecret)) }},
 		{"dev_connect", func(e *Engine) error { _, err := connectWith(e, 1); return err }},
 		{"mode", func(e *Engine) error {
 			return e.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
@@ -94,9 +94,12 @@ func lifeWithALoss(w *world) []lifeVerb {
 			return err
 		}},
 		{"repeer", func(e *Engine) error {
-			err := e.PutReplica(context.Background(), withPartner("n3", "10.0.0.3"))
-			if got := w.files[volume.NameOf(ref)].PeerHost; err == nil && (got != "n3" || w.minors[100].Connection == drbd.StandAlone) {
-				return fmt.Errorf("the partner is %s, %+v", got, w.minors[100])
+			req := withPartner("n3", "10.0.0.3")
+			req.Secret = newSecret
+			err := e.PutReplica(context.Background(), req)
+			got := w.files[volume.NameOf(ref)]
+			if err == nil && (got.PeerHost != "n3" || got.Secret != newSecret || w.minors[100].Connection == drbd.StandAlone) {
+				return fmt.Errorf("the partner is %s, %+v", got.PeerHost, w.minors[100])
 			}
 			return err
 		}},

@@ -32,14 +32,14 @@ func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) err
 		return problem.On(req.VolumeRef, escache.CodeNotFound,
 			"%s has no replica of it, and the request does not allow laying one", e.Config.Node)
 	}
-	if err := e.putReplica(ctx, want); err != nil {
+	if err := e.putReplica(ctx, want, req); err != nil {
 		return err
 	}
 	e.faults.Delete(want.Name())
 	return nil
 }
 
-func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
+func (e *Engine) putReplica(ctx context.Context, want volume.Volume, req escache.ReplicaRequest) error {
 	have, ok := e.Volumes.Get(want.Name())
 	if ok && have.Phase == volume.Deleting {
 		if err := e.finishDelete(ctx, have); err != nil {
@@ -48,7 +48,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
 		ok = false
 	}
 	if !ok {
-		return e.newReplica(ctx, want)
+		return e.newReplica(ctx, want, req.Secret)
 	}
 	if have.Phase == volume.Abandoning {
 		if err := e.finishAbandon(ctx, have); err != nil {
@@ -71,16 +71,16 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume) error {
 		if err := e.Retag(ctx, have, want); err != nil {
 			return err
 		}
-		return e.layReplica(ctx, want)
+		return e.layReplica(ctx, want, req.Secret)
 	}
-	return e.confirmReplica(ctx, have, want)
+	return e.confirmReplica(ctx, have, want, req)
 }
 
 // fromRequest returns the volume that a request asks for. It checks what only this host can check.
 func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) {
 	v := volume.Volume{
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, Epoch: req.Epoch, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
-		Port: req.Port, Minor: req.Minor, Joined: req.Join, Phase: volume.Creating,
+		Port: req.Port, Minor: req.Minor, Joined: req.Join, Keyed: req.Secret != "", Phase: volume.Creating,
 	}
 	switch e.Config.Node {
 	case req.Nodes[0].Name:
@@ -132,7 +132,7 @@ func sameReplica(have, want volume.Volume) error {
 	return nil
 }
 
-func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
+func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	limit := e.Config.DRBD.Minors.Size()
 	if e.Config.MaxVolumes > 0 {
 		limit = min(limit, e.Config.MaxVolumes)
@@ -151,7 +151,7 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume) error {
 	}
 	crashpoint.Reach("put_replica/lv_created")
 	e.space.Changed(ctx, v.CacheBytes)
-	err := e.layReplica(ctx, v)
+	err := e.layReplica(ctx, v, secret)
 	if err == nil {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 
 // layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
-func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
+func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	name := v.Name()
 	if err := e.FailedDisks.Drop(name); err != nil {
 		return err
@@ -197,7 +197,10 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("put_replica/wiped")
-	if _, err := e.Resources.Write(e.Resource(v)); err != nil {
+	if err := e.setSecret(ctx, v, secret); err != nil {
+		return err
+	}
+	if _, err := e.WriteResource(v); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/resource_written")
@@ -218,9 +221,9 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume) error {
 	return nil
 }
 
-// confirmReplica changes a ready replica to what the request asks: it is up, has this peer, and
-// knows size and id of the image.
-func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) error {
+// confirmReplica changes a ready replica to what the request asks: it is up, has this peer and this
+// secret, and knows size and id of the image.
+func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume, req escache.ReplicaRequest) error {
 	next := have
 	next.SizeBytes = max(have.SizeBytes, want.SizeBytes) // the caller may not know yet that the image has grown
 	next.ImageID = cmp.Or(have.ImageID, want.ImageID)
@@ -241,7 +244,10 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume) e
 		next.Joined = unused
 	}
 	if have.Peer != want.Peer || have.Self != want.Self {
-		return e.repeer(ctx, have, next, want)
+		return e.repeer(ctx, have, next, want, req.Secret)
+	}
+	if next.Keyed, err = e.takeSecret(ctx, have, req); err != nil {
+		return err
 	}
 	if err := e.Retag(ctx, have, next); err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 )
 
 // repeer gives a replica another partner, if its own data is current. The new partner's metadata is
-// fresh, so DRBD fills it from here. I/O goes on meanwhile.
-func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume) error {
+// fresh, so DRBD fills it from here. I/O goes on meanwhile. The old partner never gets the new link's
+// secret.
+func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume, secret escache.Secret) error {
 	if err := e.EnsureUp(ctx, have); err != nil {
 		return err
 	}
@@ -35,12 +36,15 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume) err
 		// it. So it may still be the one that goes on.
 		return errors.Join(err, e.Replicator.Connect(ctx, have.Name()))
 	}
-	next.Self, next.Peer = want.Self, want.Peer
+	next.Self, next.Peer, next.Keyed = want.Self, want.Peer, want.Keyed
 	if err := e.Retag(ctx, have, next); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeered")
-	if _, err := e.Resources.Write(e.Resource(next)); err != nil {
+	if err := e.setSecret(ctx, next, secret); err != nil {
+		return err
+	}
+	if _, err := e.WriteResource(next); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/repeer_written")

@@ -86,6 +86,11 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	ctx, cancel := context.WithTimeout(ctx, host.ChangeTimeout)
 	defer cancel()
 	crashpoint.Reach("start/begin")
+	if v.Laid() {
+		if err := e.noteLostSecret(v); err != nil {
+			return err
+		}
+	}
 	switch {
 	case connected && v.Phase == volume.Abandoning:
 		return nil // Watch finishes it: something may still have the device open
@@ -115,23 +120,38 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.EnsureUp(ctx, v); err != nil {
+		if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
+			// It stays down, and Watch tries again until the arbiter can be told.
+			e.damaged.Store(v.Name(), err)
+			e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", err)
+			return nil
+		}
 		return err
 	}
 	crashpoint.Reach("start/up")
 	return e.UnmapAndDemote(ctx, v)
 }
 
-// dropOrphans removes resource files whose volume is gone. If two files had the same port, drbdadm
-// would refuse all files.
+// dropOrphans removes resource files and secrets whose volume is gone. If two files had the same port,
+// drbdadm would refuse all files.
 func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
 	names, err := e.Resources.List(volume.NamePrefix)
 	if err != nil {
 		return err
 	}
-	var errs []error
+	secrets, err := e.Secrets.List()
+	errs := []error{err}
+	gone := func(name string) bool {
+		return !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == name })
+	}
 	for _, name := range names {
-		if !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == name }) {
+		if gone(name) {
 			errs = append(errs, e.Resources.Forget(name))
+		}
+	}
+	for _, name := range secrets {
+		if gone(name) {
+			errs = append(errs, e.Secrets.Set(name, ""))
 		}
 	}
 	return errors.Join(errs...)

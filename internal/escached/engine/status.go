@@ -185,6 +185,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 // describeFault sets the most serious error of the volume.
 func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 	stuck := e.Stuck()[r.Name()]
+	damage, damaged := e.damaged.Load(r.Name())
 	switch {
 	case stuck != nil:
 		s.Error = fault(escache.CodeStuck, stuck.Error())
@@ -197,7 +198,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 	case r.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")
-	case !r.Up:
+	case !r.Up && !damaged:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
 	case r.Replica.Disk.Lost():
@@ -209,8 +210,13 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 		s.Error = fault(escache.CodePeerUnavailable, fmt.Sprintf(
 			"I/O is frozen: %s does not answer, and the arbiter has not allowed going on without it", r.Peer.Name))
 	}
-	if why, ok := e.damaged.Load(r.Name()); ok && !r.Connected && s.Error == nil {
-		p := problem.Of(why.(error)) //nolint:forcetypeassert // only errors are stored
+	if _, lost := e.lost.Load(r.Name()); lost && s.Error == nil {
+		s.Error = fault(escache.CodeSecretMissing, fmt.Sprintf(
+			"this host has lost the secret of the link to %s, so the copy has no peer; csi-controller gives it again when the volume is "+
+				"attached the next time, or repeat PUT %s", r.Peer.Name, escache.PathReplica))
+	}
+	if damaged && !r.Connected && s.Error == nil {
+		p := problem.Of(damage.(error)) //nolint:forcetypeassert // only errors are stored
 		s.State, s.Error, s.DirtyBytes = escache.StateError, fault(p.Code, p.Detail), nil
 	}
 	if failed, ok := e.faults.Load(r.Name()); ok && s.Error == nil {

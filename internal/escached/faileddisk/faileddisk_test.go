@@ -45,7 +45,10 @@ var (
 func reporter(t *testing.T, answers ...error) (Reporter, *arbiter) {
 	t.Helper()
 	a := &arbiter{answers: answers}
-	r := Reporter{Marks: Marks{Dir: filepath.Join(t.TempDir(), "a", "b")}, Records: a, Log: slog.New(slog.DiscardHandler)}
+	r := Reporter{
+		Marks: Marks{Dir: filepath.Join(t.TempDir(), "a", "b")}, Records: a, LivesOnPeer: func() bool { return false },
+		Log: slog.New(slog.DiscardHandler),
+	}
 	if err := r.Marks.Set(replica.Name, Failed); err != nil {
 		t.Fatal(err)
 	}
@@ -127,4 +130,27 @@ func TestAPrimaryWaitsUntilTheArbiterHasAnswered(t *testing.T) {
 			t.Errorf("asked %d times in a minute: %v", a.asked, err)
 		}
 	})
+}
+
+// The peer was outdated, is in sync again, and csi-node has not counted it yet. From now on all that
+// is written is on the peer's disk only. So nothing may be acknowledged while the record counts the
+// copy here and not the peer's.
+func TestAPrimaryWaitsUntilItsCurrentPeerIsCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []error
+		asked   int
+		state   State
+	}{
+		"counted later": {[]error{errOnly, errOnly, nil}, 3, Recorded},
+		"link lost":     {[]error{errOnly, errOnly, errOnly, nil}, 3, Failed},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, a := reporter(t, c.answers...)
+			r.LivesOnPeer = func() bool { return a.asked < 3 }
+			err := r.ReportUntilHeard(t.Context(), replica)
+			if a.asked != c.asked || r.Marks.Get(replica.Name) != c.state || (err == nil) != (c.state == Recorded) {
+				t.Errorf("%s: asked %d times, %q, %v", name, a.asked, r.Marks.Get(replica.Name), err)
+			}
+		})
+	}
 }

@@ -30,7 +30,10 @@ type Records interface {
 type Reporter struct {
 	Marks   Marks
 	Records Records
-	Log     *slog.Logger
+	// LivesOnPeer reports whether the link is up and the peer has all that was written, by what DRBD
+	// says after this host's disk has failed.
+	LivesOnPeer func() bool
+	Log         *slog.Logger
 }
 
 // ErrRefused means that the arbiter has answered, and does not put this copy on record as outdated:
@@ -58,10 +61,18 @@ const again = time.Second
 // ReportUntilHeard reports until the arbiter answers or ctx ends. It is for a Primary: DRBD sends
 // nothing to the peer before its handler ends, and the local disk takes no writes any more, so no
 // write is acknowledged meanwhile.
+//
+// The arbiter may say that the copy here is the only current one although the peer has everything: the
+// peer was outdated, and csi-node has not counted it again yet. csi-node soon does, in one step with
+// this copy's loss, and until then ReportUntilHeard goes on.
 func (r Reporter) ReportUntilHeard(ctx context.Context, replica Replica) error {
 	for {
 		err := r.Report(ctx, replica)
-		if err == nil || errors.Is(err, ErrRefused) {
+		if err == nil {
+			return nil
+		}
+		uncounted := problem.Of(err).Code == escache.CodeOutdated && r.LivesOnPeer()
+		if errors.Is(err, ErrRefused) && !uncounted {
 			return err
 		}
 		if stop := pause.For(ctx, again); stop != nil {

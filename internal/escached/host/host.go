@@ -5,6 +5,7 @@ package host
 
 import (
 	"context"
+	"crypto/rand"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -13,9 +14,11 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/holds"
+	"github.com/escache/escache-csi/internal/escached/linksecret"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
 )
@@ -39,6 +42,10 @@ type Host struct {
 	links sync.Mutex
 	// FailedDisks has a mark for each replica whose disk has failed.
 	FailedDisks faileddisk.Marks
+	// Secrets are the shared secrets of the replication links.
+	Secrets linksecret.Files
+	// stranger is a secret that no other host has. It stands in for one that is lost.
+	stranger escache.Secret
 
 	// uname is this host's name as drbdadm sees it.
 	uname    string
@@ -58,8 +65,8 @@ func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *H
 	return &Host{
 		Layers: layers, Config: cfg, uname: uname, handlers: handlers, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
-		FailedDisks: faileddisk.In(cfg.StateDir),
-		locks:       operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		FailedDisks: faileddisk.In(cfg.StateDir), Secrets: linksecret.In(cfg.StateDir), stranger: escache.Secret(rand.Text()),
+		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 

@@ -24,12 +24,31 @@ func (h *Host) Replica(minor int) (drbd.Status, bool, error) {
 	return st, ok, nil
 }
 
+// LostSecret reports whether this host has lost the secret of a replica's link. The copy can be used
+// all the same, but not be connected with its peer.
+func (h *Host) LostSecret(v volume.Volume) (bool, error) {
+	secret, err := h.Secrets.Get(v.Name())
+	return v.Keyed && secret == "", err
+}
+
+// WriteResource writes a volume's resource file, and reports whether the file has changed.
+func (h *Host) WriteResource(v volume.Volume) (changed bool, err error) {
+	secret, err := h.Secrets.Get(v.Name())
+	if err != nil {
+		return false, err
+	}
+	if v.Keyed && secret == "" {
+		secret = h.stranger
+	}
+	return h.Resources.Write(h.Resource(v, secret))
+}
+
 // Resource returns what a volume's resource file must say.
-func (h *Host) Resource(v volume.Volume) drbd.Resource {
+func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
 	return drbd.Resource{
 		Name: v.Name(), Minor: v.Minor, Port: v.Port, Disk: h.Store.Path(v.Name()),
 		LocalHost: h.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
-		ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.handlers.FencePeer,
+		Secret: secret, ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.handlers.FencePeer,
 		DiskFailed: fmt.Sprintf("%s --pool %s --image %s --peer %s --minor %d",
 			h.handlers.DiskFailed, v.Pool, v.Image, v.Peer.Name, v.Minor),
 	}
@@ -38,7 +57,7 @@ func (h *Host) Resource(v volume.Volume) drbd.Resource {
 // EnsureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
 // touch a link that works, even if the resource file has changed: it may carry I/O.
 func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
-	changed, err := h.Resources.Write(h.Resource(v))
+	changed, err := h.WriteResource(v)
 	if err != nil {
 		return err
 	}
@@ -47,6 +66,9 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 	case err != nil:
 		return err
 	case !up:
+		if err := h.setDamagedAside(ctx, v); err != nil {
+			return err
+		}
 		return h.Replicator.Up(ctx, v.Name())
 	case st.Connection == drbd.StandAlone && st.Disk.Lost() && h.FailedDisks.Get(v.Name()) == faileddisk.Failed:
 		// It has left its peer. A frozen Primary would go on if it came back.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -84,6 +85,9 @@ func parseMonHost(value string, lookup func(string) ([]string, error)) ([]string
 		}
 		if port == "" {
 			port = "6789"
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, fmt.Errorf("%w: %q is not a port", ErrConfig, port)
 		}
 		ips := []string{host}
 		if net.ParseIP(host) == nil {

@@ -93,7 +93,13 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	s.Capacity, errs[0] = strconv.ParseInt(vg.Size, 10, 64)
 	s.Free, errs[1] = strconv.ParseInt(vg.Free, 10, 64)
 	s.Extent, errs[2] = strconv.ParseInt(vg.Extent, 10, 64)
-	return s, errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return Space{}, fmt.Errorf("vgs: %w", err)
+	}
+	if s.GroupID == "" || s.Extent <= 0 || s.Free < 0 || s.Free > s.Capacity {
+		return Space{}, fmt.Errorf("vgs reports a volume group that cannot be: %+v", s)
+	}
+	return s, nil
 }
 
 // Volumes lists the group's volumes that have tags of escached. With readOnly it takes no lock, for
@@ -142,6 +148,9 @@ func parseVolumes(data []byte) ([]Volume, error) {
 			var err error
 			if v.Bytes, err = strconv.ParseInt(lv.Size, 10, 64); err != nil {
 				return nil, fmt.Errorf("lvs: size of %s: %w", lv.Name, err)
+			}
+			if v.Bytes < 0 {
+				return nil, fmt.Errorf("lvs: size of %s: %d", lv.Name, v.Bytes)
 			}
 			out = append(out, v)
 		}

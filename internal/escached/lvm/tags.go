@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 )
@@ -40,14 +41,14 @@ func decodeTag(tag string) (key, value string, ok bool) {
 			b.WriteByte(enc[i])
 			continue
 		}
-		var c byte
 		if i+2 >= len(enc) {
 			return "", "", false
 		}
-		if _, err := fmt.Sscanf(enc[i+1:i+3], "%02X", &c); err != nil {
+		c, err := hex.DecodeString(enc[i+1 : i+3])
+		if err != nil {
 			return "", "", false
 		}
-		b.WriteByte(c)
+		b.Write(c)
 		i += 2
 	}
 	return key, b.String(), true

@@ -134,6 +134,9 @@ func checkReplica(r escache.ReplicaRequest) error {
 	if r.Minor < 0 || r.Minor >= 1<<20 {
 		errs = append(errs, invalid("minor: %d is not a minor number", r.Minor))
 	}
+	if r.Secret != "" && !r.Secret.Valid() {
+		errs = append(errs, invalid("secret: it is not 32 bytes in unpadded base64url"))
+	}
 	return cmp.Or(errs...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -51,7 +52,10 @@ type Volume struct {
 	Joined bool
 	// Formatted is set before this host makes the device available for the first time.
 	Formatted bool
-	Phase     Phase
+	// Keyed means that the link of the replica has a shared secret, which is kept elsewhere. Without
+	// it the two ends know each other by their names.
+	Keyed bool
+	Phase Phase
 }
 
 // NameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
@@ -69,20 +73,33 @@ func (v Volume) Laid() bool { return v.Phase == Ready || v.Phase == Abandoning }
 
 // Tags returns the tags that describe the volume. Parse reads them back.
 func (v Volume) Tags() map[string]string {
-	return map[string]string{
+	tags := map[string]string{
 		"v": "1", "pool": v.Pool, "image": v.Image, "image-id": v.ImageID, "phase": string(v.Phase),
 		"size": strconv.FormatInt(v.SizeBytes, 10), "cache": strconv.FormatInt(v.CacheBytes, 10),
 		"self": v.Self.Name + "/" + v.Self.Address, "peer": v.Peer.Name + "/" + v.Peer.Address,
 		"port": strconv.Itoa(v.Port), "minor": strconv.Itoa(v.Minor),
 		"epoch": strconv.FormatInt(v.Epoch, 10), "formatted": strconv.FormatBool(v.Formatted), "joined": strconv.FormatBool(v.Joined),
 	}
+	if v.Keyed { // replicas of earlier versions do not have the tag
+		tags["keyed"] = "true"
+	}
+	return tags
 }
+
+// The largest numbers of a port and of a device's minor.
+const (
+	maxPort  = 1<<16 - 1
+	maxMinor = 1<<20 - 1
+)
 
 // Parse reads a volume from the tags of its LV. Missing or inconsistent tags are errors.
 func Parse(lv lvm.Volume) (Volume, error) {
 	var errs []error
-	number := func(key string) int64 {
+	number := func(key string, most int64) int64 {
 		n, err := strconv.ParseInt(lv.Tags[key], 10, 64)
+		if err == nil && (n < 0 || n > most) {
+			err = fmt.Errorf("%d is not from 0 to %d", n, most)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tag %s: %w", key, err))
 		}
@@ -97,9 +114,10 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	}
 	v := Volume{
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
-		ImageID:   lv.Tags["image-id"], SizeBytes: number("size"), CacheBytes: number("cache"),
-		Self: node("self"), Peer: node("peer"), Port: int(number("port")), Minor: int(number("minor")),
-		Epoch: number("epoch"), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
+		ImageID:   lv.Tags["image-id"], SizeBytes: number("size", math.MaxInt64), CacheBytes: number("cache", math.MaxInt64),
+		Self: node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
+		Epoch: number("epoch", math.MaxInt64), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
+		Keyed: lv.Tags["keyed"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}
 	switch {

@@ -35,11 +35,11 @@ func (a *Arbiter) OutdateSelf(ctx context.Context, r escache.OutdateSelfRequest)
 		if err != nil {
 			return err
 		}
-		outdated, err := authority.MayBeOutdated(v, r)
-		if err != nil || v.Status.IsOutdated(r.Node) {
+		grant, err := authority.MayBeOutdated(v, r, a.now())
+		if err != nil {
 			return err
 		}
-		changed, err := a.kube.PatchStatus(ctx, v, map[string]any{"outdated": outdated})
+		changed, err := a.kube.PatchStatus(ctx, v, map[string]any{"outdated": grant.Outdated, "conditions": grant.Conditions})
 		if errors.Is(err, kube.ErrConflict) {
 			continue
 		}

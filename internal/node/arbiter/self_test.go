@@ -1,6 +1,7 @@
 package arbiter
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -43,5 +44,30 @@ func TestAFailedDiskGoesOnRecord(t *testing.T) {
 				t.Errorf("%d %s, outdated %v", w.Code, w.Body, r.v.Status.Outdated)
 			}
 		})
+	}
+}
+
+// The peer's csi-node has read the record, sees this copy current, and is about to take it off the
+// list. If the disk fails in between, taking it off has to fail, although the record lists this copy
+// already: or the peer would go on alone while this copy counts.
+func TestAFailedDiskDefeatsARemovalThatIsUnderWay(t *testing.T) {
+	r := newRecord()
+	r.v.Status.Outdated = []string{"n1"}
+	for range 2 { // also a second report, in the same second
+		read, err := r.VolumeOf(t.Context(), escache.VolumeRef{Pool: "p", Image: "i"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+			httptest.NewRequest(http.MethodPost, escache.PathOutdateSelf,
+				strings.NewReader(`{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2"}`)))
+		if w.Code != http.StatusNoContent {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		removal := map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}
+		if _, err := r.PatchStatus(t.Context(), read, removal); !errors.Is(err, kube.ErrConflict) {
+			t.Fatalf("the removal went through: %v, outdated %v", err, r.v.Status.Outdated)
+		}
 	}
 }

@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/escache/escache-csi/internal/fstype"
 )
 
 // Filesystem types that can be made and mounted.
 const (
-	Ext4 = "ext4"
-	XFS  = "xfs"
+	Ext4 = fstype.Ext4
+	XFS  = fstype.XFS
 )
 
 // Errors of this package. Each is wrapped in a sentence that says what was found and what to do.
@@ -29,17 +31,7 @@ var (
 	ErrInUse = errors.New("the device is in use")
 	// ErrOptions: the mkfs options cannot be used.
 	ErrOptions = errors.New("mkfsOptions")
-	// ErrUnknownType: the driver does not support this filesystem type.
-	ErrUnknownType = errors.New("unknown filesystem type")
 )
-
-// Known returns ErrUnknownType unless a filesystem of this type can be made and mounted.
-func Known(fsType string) error {
-	if fsType == Ext4 || fsType == XFS {
-		return nil
-	}
-	return fmt.Errorf("%w %q: this driver makes %s and %s", ErrUnknownType, fsType, Ext4, XFS)
-}
 
 // ParseOptions splits additional mkfs options at blanks. It refuses those that conflict with the
 // driver's own, and those that name another device or file.

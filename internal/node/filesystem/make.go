@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/fstype"
 )
 
 const (
@@ -32,7 +33,7 @@ func (t *Tools) Make(ctx context.Context, volume, device string, action Action, 
 			args = append(args, "-f")
 		}
 	default:
-		return Known(record.Type)
+		return fstype.Known(record.Type)
 	}
 	_, err := t.run.Run(ctx, command.Command{
 		Volume: volume, Name: name, Args: append(append(args, options...), device), Timeout: makeTimeout,
@@ -50,7 +51,7 @@ func (t *Tools) Grow(ctx context.Context, volume, device, mountPoint, fsType str
 	case XFS:
 		c.Name, c.Args = "xfs_growfs", []string{"-d", mountPoint}
 	default:
-		return Known(fsType)
+		return fstype.Known(fsType)
 	}
 	_, err := t.run.Run(ctx, c)
 	return err

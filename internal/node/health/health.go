@@ -29,7 +29,7 @@ type Reason string
 const (
 	PeerLost           Reason = v1alpha1.ReasonPeerLost
 	PeerOutdated       Reason = "PeerOutdated"
-	LocalDiskLost      Reason = "LocalDiskLost"
+	LocalDiskLost      Reason = v1alpha1.ReasonLocalDiskLost
 	Resyncing          Reason = "Resyncing"
 	IOFrozen           Reason = "IOFrozen"
 	CephUnavailable    Reason = "CephUnavailable"
@@ -39,6 +39,7 @@ const (
 	CacheCorrupt       Reason = "CacheCorrupt"
 	FilesystemReadOnly Reason = "FilesystemReadOnly"
 	EscachedSilent     Reason = "EscachedSilent"
+	SecretMissing      Reason = "SecretMissing"
 )
 
 // Finding is one thing that is wrong.
@@ -91,6 +92,8 @@ func classify(code escache.Code) (Reason, Severity) {
 		return CephUnavailable, Degraded
 	case escache.CodeCacheCorrupt, escache.CodeIdentityMismatch:
 		return CacheCorrupt, DataLoss
+	case escache.CodeSecretMissing:
+		return SecretMissing, Degraded
 	default:
 		return CacheError, Inaccessible
 	}

@@ -49,6 +49,7 @@ func TestFindings(t *testing.T) {
 		{"Ceph silent, said once", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCephUnavailable} },
 			true, []Reason{CephUnavailable}},
 		{"cache error", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCacheError} }, false, []Reason{CacheError}},
+		{"no secret of the link", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeSecretMissing} }, false, []Reason{SecretMissing}},
 		{"corrupt", func(s *escache.VolumeStatus) { s.Error = &escache.Fault{Code: escache.CodeCacheCorrupt} }, false, []Reason{CacheCorrupt}},
 	}
 	for _, row := range rows {

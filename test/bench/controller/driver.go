@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,6 +39,10 @@ func (s *stage) drive(ctx context.Context) (*driver, error) {
 	}
 	socket := filepath.Join(dir, "s")
 	d := &driver{stage: s, log: filepath.Join(dir, "log")}
+	linkKey := filepath.Join(dir, "link-key")
+	if err := os.WriteFile(linkKey, []byte(strings.Repeat("bench", 8)), 0o600); err != nil {
+		return nil, err
+	}
 	log, err := os.Create(d.log)
 	if err != nil {
 		return nil, err
@@ -46,6 +51,7 @@ func (s *stage) drive(ctx context.Context) (*driver, error) {
 	d.command = exec.Command(s.binary, "--kubeconfig", s.kube.Kubeconfig(), "--ceph-dir", filepath.Join(s.dir, "clusters"),
 		"--csi-socket", socket, "--identity", filepath.Base(dir), "--lease-namespace", "default", "--image-prefix", prefix,
 		"--escached-plaintext", "--escached-port", fmt.Sprint(s.fleet.Port), "--metrics-address", "0", "--health-address", "0",
+		"--replication-secret-file", linkKey,
 		"--drbd-ports", fmt.Sprintf("%d-65535", firstPort), "--drbd-minors", fmt.Sprintf("%d-65535", firstMinor))
 	d.command.Stdout, d.command.Stderr = log, log
 	d.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -4,7 +4,6 @@ package chaos
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ const (
 // driver's engine and by hand, and prints what each step took and the ratio of the two. Kubernetes'
 // own waiting is not in it. The times of the kernel's steps are those of its log.
 func TestTakeOverTimes(t *testing.T) {
-	if os.Getenv(coreVariable) != "" {
+	if labtest.CoreOnly() {
 		t.Skip("not in the core")
 	}
 	lab := labtest.Open(t)

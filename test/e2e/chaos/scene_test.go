@@ -47,7 +47,7 @@ func (s *scene) open() {
 	s.Helper()
 	s.v = s.lab.NewVolume(s, labtest.VolumeSpec{})
 	s.v.Lay(s)
-	s.check = s.v.NewChecker()
+	s.check = labtest.NewChecker()
 	s.connect(s.n1)
 }
 

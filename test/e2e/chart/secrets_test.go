@@ -90,5 +90,12 @@ func (w *world) planted(t *testing.T) map[string]string {
 			planted[key+" of "+name] = value
 		}
 	}
+	links := w.kubectl(t, "-n", namespace, "get", "secret", "escache-replication", "-o", "jsonpath={.data.secret}")
+	value, err := base64.StdEncoding.DecodeString(strings.TrimSpace(links))
+	check(t, err)
+	if len(value) < 32 {
+		t.Fatalf("the replication links' secrets are derived from %d bytes", len(value))
+	}
+	planted["secret of escache-replication"] = string(value)
 	return planted
 }

@@ -24,6 +24,7 @@ func TestController(t *testing.T) {
 		{"volumes spread evenly over groups and hosts", spread},
 		{"group status tells of hosts", groupStatus},
 		{"orphans are listed, and removed only by name", orphanCommand},
+		{"two Kubernetes clusters with one pool leave each other's images alone", twoClusters},
 		{"failures of others have the right code, in time, and pass", trouble},
 		{"secrets are in no log, argv, Event, record, answer or support bundle", secrets},
 		{"killed at every side effect of every call, the repeated call converges", crashes},

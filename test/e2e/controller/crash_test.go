@@ -140,6 +140,9 @@ func scenes() []scene {
 				if v := w.one(t); v.Status.Phase != v1alpha1.VolumeReady || !slices.Equal(w.images(t), []string{v.Spec.Image}) {
 					t.Errorf("record %+v, images %v", v.Status, w.images(t))
 				}
+				if marked := w.rbd(t, "image-meta", "get", "rbd/escache-"+crashed, "escache.io/volume"); strings.TrimSpace(marked) != crashed {
+					t.Errorf("the image is marked as of volume %q", marked)
+				}
 			},
 		},
 		{

@@ -26,6 +26,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/plugin"
 )
 
@@ -59,6 +60,13 @@ func secrets(t *testing.T, w *world) {
 		VolumeId: made.GetVolume().GetVolumeId(), NodeId: node, VolumeCapability: capability(), Secrets: request.GetSecrets(),
 	})
 	must(t, err)
+	links, err := os.ReadFile(w.linkKey)
+	must(t, err)
+	secret := w.fleet.Hosts[node].Secret(cachevolume.Ref(w.one(t)))
+	if !secret.Valid() {
+		t.Fatal("the link has no secret, so nothing would be found")
+	}
+	s.planted["what the secrets of links are derived from"], s.planted["a link's secret"] = string(links), string(secret)
 	s.checkNoSecret(t, "the answers to calls", made.String()+attached.String(), "pvc-secret")
 
 	w.addCluster(t, "refused", w.ceph.Conf(), w.foreignKeyring(t))

@@ -160,17 +160,27 @@ func orphanCommand(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
 	must(t, d.create(t.Context(), "pvc-kept"))
 	w.rbd(t, "create", "--size", "16M", "rbd/escache-lost")
+	w.rbd(t, "create", "--size", "16M", "rbd/escache-unmarked")
+	system := w.kubectl(t, "", "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
+	w.rbd(t, "image-meta", "set", "rbd/escache-lost", "escache.io/kubernetes-cluster", system)
 	w.rbd(t, "create", "--size", "16M", "rbd/of-somebody-else")
 	out, err := w.orphans()
-	if err != nil || !strings.Contains(out, "lab/rbd/escache-lost") || strings.Contains(out, "pvc-kept") || strings.Contains(out, "somebody") {
+	if err != nil || !strings.Contains(out, "lab/rbd/escache-lost") || !strings.Contains(out, "unmarked image  lab/rbd/escache-unmarked") ||
+		strings.Contains(out, "pvc-kept") || strings.Contains(out, "somebody") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, name := range []string{"lab/rbd/of-somebody-else", "lab/rbd/escache-pvc-kept"} {
+	if mark := w.rbd(t, "image-meta", "get", "rbd/escache-pvc-kept", "escache.io/kubernetes-cluster"); strings.TrimSpace(mark) != system {
+		t.Errorf("the driver's own image is marked %q, not %q", mark, system)
+	}
+	for _, name := range []string{"lab/rbd/of-somebody-else", "lab/rbd/escache-pvc-kept", "lab/rbd/escache-unmarked"} {
 		if out, err := w.orphans("--remove-image", name); err == nil {
 			t.Errorf("%s was removed: %s", name, out)
 		}
 	}
 	if out, err := w.orphans("--remove-image", "lab/rbd/escache-lost"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := w.orphans("--allow-unmarked", "--remove-image", "lab/rbd/escache-unmarked"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 	must(t, d.delete(context.Background(), "pvc-kept"))

@@ -90,7 +90,6 @@ func trouble(t *testing.T, w *world) {
 		{"no room for the cache", func(t *testing.T) {
 			r := creation("pvc-t")
 			r.Parameters["cacheSize"] = "1Ti"
-			r.CapacityRange.RequiredBytes = 2 << 40
 			_, err := d.CreateVolume(t.Context(), r)
 			wants(t, err, []codes.Code{codes.ResourceExhausted}, "g1", "free")
 		}},

@@ -8,6 +8,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
@@ -53,6 +54,7 @@ type world struct {
 	account kubetest.Account // that the chart gives csi-controller and the sidecars
 	binary  string           // csi-controller with crash points
 	cephDir string
+	linkKey string // file of what the secrets of replication links are derived from
 }
 
 // controllerCaps are those that docs/security.md tells to give csi-controller, and no more.
@@ -67,20 +69,28 @@ func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
 	w := &world{ceph: cephtest.Start(t), kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 100*gib, nodes...), cephDir: t.TempDir()}
+	w.linkKey = filepath.Join(t.TempDir(), "link-key")
+	must(t, os.WriteFile(w.linkKey, []byte(rand.Text()+rand.Text()), 0o600))
 	w.admin = w.connectCeph(t)
 	t.Cleanup(w.admin.Shutdown)
 	w.binary = build(t)
 	w.addCluster(t, clusterID, w.ceph.Conf(), w.ceph.User(t, "client.escache-controller", controllerCaps))
+	w.admit(t)
+	for i, group := range []string{"g1", "g2"} {
+		w.addGroup(t, group, nodes[3*i:3*i+3])
+	}
+	return w
+}
+
+// admit has the API server know the driver's objects and the account that the chart gives it.
+func (w *world) admit(t *testing.T) {
+	t.Helper()
 	w.kube.Snapshots(t)
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io",
 		"crd/cachesnapshots.escache.io")
 	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true", "snapshots.enabled=true")
 	w.api = w.connect(t)
-	for i, group := range []string{"g1", "g2"} {
-		w.addGroup(t, group, nodes[3*i:3*i+3])
-	}
-	return w
 }
 
 // build makes the binary. Its tags are those of the installed librbd.

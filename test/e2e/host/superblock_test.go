@@ -90,6 +90,42 @@ func damagedCopyCondemnsNobody(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n2)
 }
 
+// damagedCopyIsNotCopied: both hosts lose their power under a writer, and the holder comes back first,
+// with a damaged copy. By DRBD's metadata it was the last that wrote, so DRBD would copy what was hot
+// there over the good copy as soon as the two are linked.
+func damagedCopyIsNotCopied(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	connected := v.Connect(t, n1)
+	writer := n1.StartWriter(t, connected.Device, labtest.Writes{Span: 4 * mib})
+	writer.WaitForMore(t, 50, time.Minute)
+	lab.PowerOff(t, n1)
+	lab.PowerOff(t, n2)
+	acks := writer.Lost(t)
+	lab.Blocklist(t, connected.ClientAddress)
+
+	lab.PowerOn(t, n1)
+	n1.WaitForService(t, 2*time.Minute)
+	n1.Damage(t, fmt.Sprintf(zeroSuperblock, v.LogicalVolume()))
+	if _, err := n1.API.DevConnect(t.Context(), v.ConnectRequest(v.NextEpoch(t, n1))); labtest.CodeOf(err) == "" {
+		t.Errorf("the damaged copy was connected, or not refused: %v", err)
+	}
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, 2*time.Minute)
+	v.WaitForStatus(t, n2, "it knows whether it has missed anything", 3*time.Minute, func(s escache.VolumeStatus) bool {
+		return s.DiskState == escache.DiskUpToDate || s.DiskState == escache.DiskConsistent
+	})
+	if bytes := n2.Shell(t, fmt.Sprintf(superblockIsZero, v.LogicalVolume())); bytes == "0" {
+		t.Errorf("the damage was copied to %s", n2.Name)
+	}
+	device := v.Connect(t, n2).Device
+	n2.Verify(t, device, acks)
+	n2.Fill(t, device, 8*mib, mib)
+	v.WaitForPeer(t, n2)
+	v.Remove(t, n2)
+}
+
 func mustNotBeAssembled(t *testing.T, v *labtest.Volume, h *labtest.Host) {
 	t.Helper()
 	status := v.Status(t, h)

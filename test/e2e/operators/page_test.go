@@ -4,6 +4,7 @@ package operators
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -87,10 +88,13 @@ func (w *world) standby(t *testing.T, account kubetest.Account) (page, metrics s
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	selfSigned(t, cert, key)
+	linkKey := filepath.Join(dir, "link-key")
+	must(t, os.WriteFile(linkKey, []byte(rand.Text()+rand.Text()), 0o600))
 	address, figures := freePort(t), freePort(t)
 	var log bytes.Buffer
 	command := exec.Command(controllerBinary(t), "--kubeconfig", account.Kubeconfig, "--lease-namespace", account.Namespace,
 		"--csi-socket", filepath.Join(dir, "csi.sock"), "--ceph-dir", dir, "--metrics-address", figures, "--health-address=0", "--escached-plaintext",
+		"--replication-secret-file", linkKey,
 		"--page-address", address, "--page-cert", cert, "--page-key", key)
 	command.Stdout, command.Stderr = &log, &log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

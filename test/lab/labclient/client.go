@@ -82,6 +82,21 @@ func (c *Client) PowerOn(ctx context.Context, node string) error {
 	return c.node(ctx, node, VerbPowerOn, nil)
 }
 
+// Freeze stops a node's processor, as a hypervisor does that pauses a machine.
+func (c *Client) Freeze(ctx context.Context, node string) error {
+	return c.node(ctx, node, VerbFreeze, nil)
+}
+
+// Thaw lets a frozen node go on.
+func (c *Client) Thaw(ctx context.Context, node string) error {
+	return c.node(ctx, node, VerbThaw, nil)
+}
+
+// NewDisk puts an empty disk in the place of a node's NVMe. The node has to be off.
+func (c *Client) NewDisk(ctx context.Context, node string) error {
+	return c.node(ctx, node, VerbNewDisk, nil)
+}
+
 // Cut disconnects a node from others; cuts add up until Heal.
 func (c *Client) Cut(ctx context.Context, node string, cut Cut) error {
 	return c.node(ctx, node, VerbCut, cut)
@@ -110,6 +125,18 @@ func (c *Client) StopAPIServer(ctx context.Context) error {
 // StartAPIServer starts it again and returns when it is ready. What was stored is there.
 func (c *Client) StartAPIServer(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathStartAPIServer, nil, nil)
+}
+
+// SaveEtcd keeps a copy of everything that Kubernetes has on record. An earlier copy is replaced.
+// The API server is away meanwhile.
+func (c *Client) SaveEtcd(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, PathSaveEtcd, nil, nil)
+}
+
+// RestoreEtcd sets Kubernetes' record back to what SaveEtcd has kept, and starts all of the control
+// plane anew. It returns when that is ready.
+func (c *Client) RestoreEtcd(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, PathRestoreEtcd, nil, nil)
 }
 
 // SetControllerFlags starts all replicas of csi-controller again with these flags after the lab's

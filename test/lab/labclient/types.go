@@ -15,6 +15,8 @@ const (
 
 	PathStopAPIServer  = "/v1/stop-api-server"
 	PathStartAPIServer = "/v1/start-api-server"
+	PathSaveEtcd       = "/v1/save-etcd"
+	PathRestoreEtcd    = "/v1/restore-etcd"
 
 	PathControllerFlags = "/v1/controller-flags"
 
@@ -31,6 +33,9 @@ const (
 	VerbCut      = "cut"
 	VerbFill     = "fill"
 	VerbFailDisk = "fail-disk"
+	VerbFreeze   = "freeze"
+	VerbThaw     = "thaw"
+	VerbNewDisk  = "new-disk"
 )
 
 // ExecProtocol is the protocol of a connection for one command; package remote speaks it.
@@ -66,6 +71,7 @@ const (
 	NodeOff     NodeState = "off"
 	NodeBooting NodeState = "booting"
 	NodeUp      NodeState = "up"
+	NodeFrozen  NodeState = "frozen"
 )
 
 // Node is one machine.

@@ -2,7 +2,11 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
+
+	"github.com/escache/escache-csi/test/internal/vm"
 )
 
 // diskTime bounds what is done to a node's disk.
@@ -45,6 +49,20 @@ func (n *node) fill(ctx context.Context, undo bool) error {
 		return n.script(ctx, emptyScript)
 	}
 	return n.script(ctx, fillScript)
+}
+
+// newDisk is what somebody does who replaces a dead NVMe: the next boot finds an empty one.
+func (n *node) newDisk() error {
+	n.power.Lock()
+	defer n.power.Unlock()
+	if n.machine.Running() {
+		return fmt.Errorf("%s is on: take its power away first", n.name)
+	}
+	path := n.path("nvme.img")
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return vm.MakeDisk(path, n.lab.plan.DiskMiB)
 }
 
 // failDisk makes the stand-in for NVMe fail, or work again.

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,8 @@ const (
 	// Where the replicas' metrics and health are served: port + number of the replica, on loopback.
 	controllerMetricsPort = 9820
 	controllerHealthPort  = 9830
+	// linkKeyFile has what the secrets of the replication links are derived from.
+	linkKeyFile = "link-key"
 )
 
 // replica is one csi-controller with CSI's sidecars: what a pod of the Deployment would hold. What
@@ -101,7 +104,8 @@ func (l *lab) writeCephDir() (string, error) {
 	cluster := filepath.Join(dir, l.ceph.FSID())
 	err := errors.Join(os.MkdirAll(cluster, 0o755),
 		os.Symlink(l.ceph.Conf(), filepath.Join(cluster, "ceph.conf")),
-		os.Symlink(l.ceph.AdminKeyring(), filepath.Join(cluster, "keyring")))
+		os.Symlink(l.ceph.AdminKeyring(), filepath.Join(cluster, "keyring")),
+		os.WriteFile(l.path("driver", linkKeyFile), []byte(rand.Text()+rand.Text()), 0o600))
 	if err != nil {
 		return "", fmt.Errorf("the way to Ceph for csi-controller: %w", err)
 	}
@@ -124,6 +128,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 				fmt.Sprintf("--escached-port=%d", EscachedPort),
 				"--escached-ca=" + l.path("tls", caFile), "--escached-server-name={node}",
 				"--escached-cert=" + l.path("tls", clientCertFile), "--escached-key=" + l.path("tls", clientKeyFile),
+				"--replication-secret-file=" + l.path("driver", linkKeyFile),
 				fmt.Sprintf("--drbd-ports=%d-%d", drbdFirstPort, drbdLastPort),
 				fmt.Sprintf("--drbd-minors=%d-%d", drbdFirstMinor, drbdLastMinor),
 			},

@@ -175,6 +175,14 @@ func (l *lab) apiServer(ctx context.Context, start bool) error {
 	return l.kube.StopAPIServer(ctx)
 }
 
+// etcd saves or restores what Kubernetes has on record.
+func (l *lab) etcd(ctx context.Context, act func(*kubernetes.ControlPlane, context.Context) error) error {
+	if l.kube == nil {
+		return errors.New("this lab has no Kubernetes; start one with --kubernetes")
+	}
+	return act(l.kube, ctx)
+}
+
 func (l *lab) kubernetesParts() []labclient.Part {
 	if l.kube == nil {
 		return nil

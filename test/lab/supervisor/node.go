@@ -186,6 +186,27 @@ func (n *node) powerOff() error {
 	return nil
 }
 
+// freeze returns when the node stands still. Connections to it stay.
+func (n *node) freeze(ctx context.Context) error {
+	n.power.Lock()
+	defer n.power.Unlock()
+	if err := n.machine.Freeze(ctx); err != nil {
+		return err
+	}
+	n.setState(labclient.NodeFrozen)
+	return nil
+}
+
+func (n *node) thaw() error {
+	n.power.Lock()
+	defer n.power.Unlock()
+	if err := n.machine.Thaw(); err != nil {
+		return err
+	}
+	n.setState(labclient.NodeUp)
+	return nil
+}
+
 // dial connects to the node's agent. The connection is closed when the node loses its power.
 func (n *node) dial(ctx context.Context) (net.Conn, error) {
 	if !n.machine.Running() {

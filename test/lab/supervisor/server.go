@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/test/internal/kubernetes"
 	"github.com/escache/escache-csi/test/lab/internal/arbiter"
 	"github.com/escache/escache-csi/test/lab/labclient"
 )
@@ -36,6 +37,8 @@ func (l *lab) handler() http.Handler {
 	do(labclient.PathResumeCeph, func(ctx context.Context) error { return l.stallCeph(ctx, false) })
 	do(labclient.PathStopAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, false) })
 	do(labclient.PathStartAPIServer, func(ctx context.Context) error { return l.apiServer(ctx, true) })
+	do(labclient.PathSaveEtcd, func(ctx context.Context) error { return l.etcd(ctx, (*kubernetes.ControlPlane).SaveEtcd) })
+	do(labclient.PathRestoreEtcd, func(ctx context.Context) error { return l.etcd(ctx, (*kubernetes.ControlPlane).RestoreEtcd) })
 	mux.HandleFunc("POST "+labclient.PathControllerFlags, verb(func(r *http.Request) error {
 		var request labclient.ControllerFlags
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
@@ -65,6 +68,9 @@ func (l *lab) handleNodes(mux *http.ServeMux) {
 	}
 	do(labclient.VerbPowerOff, func(_ context.Context, n *node, _ io.Reader) error { return n.powerOff() })
 	do(labclient.VerbPowerOn, func(ctx context.Context, n *node, _ io.Reader) error { return n.powerOn(ctx) })
+	do(labclient.VerbFreeze, func(ctx context.Context, n *node, _ io.Reader) error { return n.freeze(ctx) })
+	do(labclient.VerbThaw, func(_ context.Context, n *node, _ io.Reader) error { return n.thaw() })
+	do(labclient.VerbNewDisk, func(_ context.Context, n *node, _ io.Reader) error { return n.newDisk() })
 	do(labclient.VerbCut, func(ctx context.Context, n *node, body io.Reader) error {
 		var request labclient.Cut
 		if err := json.NewDecoder(body).Decode(&request); err != nil {

@@ -140,7 +140,7 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 	}
 	if !up {
 		// drbdadm needs the resource file.
-		if _, err := m.Resources.Write(m.Resource(v)); err != nil {
+		if _, err := m.WriteResource(v); err != nil {
 			return err
 		}
 	}

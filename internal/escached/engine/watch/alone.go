@@ -18,7 +18,8 @@ const (
 )
 
 // Alone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
-// partner called the wrong port or a handshake failed for a transient reason. It leaves frozen I/O
+// partner called the wrong port or a handshake failed for a transient reason, and brings up those
+// that could not come up at the start. It leaves frozen I/O
 // and outdated copies alone: those wait for the arbiter. It returns when ctx ends.
 func (w *Watcher) Alone(ctx context.Context) {
 	type try struct {
@@ -35,10 +36,11 @@ func (w *Watcher) Alone(ctx context.Context) {
 			continue
 		}
 		for _, v := range w.Volumes.List() {
-			st, now := table.Devices[v.Minor], w.Now()
+			st, up := table.Devices[v.Minor]
+			now := w.Now()
 			last, again := tries[v.Name()]
 			switch {
-			case st.Connection != drbd.StandAlone:
+			case up && st.Connection != drbd.StandAlone, v.Phase != volume.Ready:
 				if now.After(last.next) {
 					delete(tries, v.Name())
 				}
@@ -52,7 +54,9 @@ func (w *Watcher) Alone(ctx context.Context) {
 	}
 }
 
-// Reconnect connects one replica again, if its link is given up and its I/O is not frozen.
+// Reconnect connects one replica again, if its link is given up and its I/O is not frozen, or if DRBD
+// does not run it: it could not come up at the start. Without the secret of the link the peer would
+// only refuse it.
 func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
 	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbReconnect, host.ChangeTimeout)
 	if err != nil {
@@ -64,7 +68,10 @@ func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
 		return
 	}
 	st, up, err := w.Replica(v.Minor)
-	if err != nil || !up || st.Connection != drbd.StandAlone || st.Suspended {
+	if err != nil || up && (st.Connection != drbd.StandAlone || st.Suspended) {
+		return
+	}
+	if lost, err := w.LostSecret(v); lost || err != nil {
 		return
 	}
 	if err := w.EnsureUp(ctx, v); err != nil {

@@ -106,9 +106,9 @@ func (s *Store) OutdateSelf(request escache.OutdateSelfRequest) error {
 		if !known {
 			return ErrNotFound
 		}
-		outdated, err := authority.MayBeOutdated(r.volume(request.Node, request.Peer), request)
+		grant, err := authority.MayBeOutdated(r.volume(request.Node, request.Peer), request, time.Now())
 		if err == nil {
-			r.Outdated = outdated
+			r.Outdated = grant.Outdated
 		}
 		return err
 	})

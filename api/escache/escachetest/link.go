@@ -1,0 +1,60 @@
+package escachetest
+
+import "github.com/escache/escache-csi/api/escache"
+
+// seen is the other host of a replica as DRBD would show it. The hosts of a world are always linked.
+func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
+	for _, node := range r.req.Nodes {
+		for _, other := range h.w.Hosts {
+			p := other.replicas[ref]
+			if other == h || other.Name != node.Name || p == nil {
+				continue
+			}
+			if p.req.Secret != r.req.Secret && !h.w.breaks("anybody is taken for the peer") {
+				return []escache.Peer{{
+					Name: node.Name, Address: node.Address, ConnectionState: escache.LinkStandAlone, DiskState: escache.DiskUnknown,
+				}}
+			}
+			peer := escache.Peer{
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate,
+				Role: escache.RoleSecondary,
+			}
+			if p.primary && !h.w.breaks("a peer's role is not told") {
+				peer.Role = escache.RolePrimary
+			}
+			return []escache.Peer{peer}
+		}
+	}
+	return nil
+}
+
+// inUse reports whether a replica's volume is in use over a link that is up.
+func (h *Host) inUse(ref escache.VolumeRef, r *replica) bool {
+	for _, other := range h.w.Hosts {
+		p := other.replicas[ref]
+		if other != h && p != nil && p.req.Secret == r.req.Secret && (p.connected || r.connected) {
+			return true
+		}
+	}
+	return false
+}
+
+// takesSecret reports whether a replica that keeps its peer takes the secret of a request.
+func (h *Host) takesSecret(have *replica, req escache.ReplicaRequest) bool {
+	if h.w.breaks("a secret is kept for ever") {
+		return false
+	}
+	return !req.MustExist && (!h.inUse(req.VolumeRef, have) || h.w.breaks("another secret is taken at once"))
+}
+
+// repeer gives a replica another partner, which does not answer yet.
+func (h *Host) repeer(r *replica, nodes []escache.ReplicaNode) {
+	r.req.Nodes, r.peers = nodes, nil
+	for _, node := range nodes {
+		if node.Name != h.Name {
+			r.peers = append(r.peers, escache.Peer{
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown,
+			})
+		}
+	}
+}

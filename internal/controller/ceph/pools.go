@@ -1,0 +1,73 @@
+package ceph
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/internal/rbd"
+)
+
+// List returns the names of a pool's images that begin with prefix; none if the pool is gone.
+func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]string, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return nil, err
+	}
+	names, err := cluster.ListImages(ctx, pool)
+	if errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
+}
+
+// KubernetesCluster returns the identity of the Kubernetes cluster whose image it is; "" if the
+// image has no mark, or is not there any more.
+func (i *Images) KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return "", err
+	}
+	mark, err := cluster.MarkOf(ctx, rbd.ImageRef{Pool: pool, Name: image})
+	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
+		return "", nil
+	}
+	return mark.Kubernetes, translate(ctx, err)
+}
+
+// WatchTrash starts emptying the trash of every pool in which an earlier process left images that
+// begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
+// may name it any more. It skips pools that it may not read: they are not ours.
+func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
+	ids, err := i.ids()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, id := range ids {
+		failures = append(failures, i.watchTrashOf(ctx, id, prefix))
+	}
+	return errors.Join(failures...)
+}
+
+func (i *Images) watchTrashOf(ctx context.Context, clusterID, prefix string) error {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return err
+	}
+	pools, err := cluster.Pools(ctx)
+	if err != nil {
+		return translate(ctx, err)
+	}
+	for _, pool := range pools {
+		trashed, err := cluster.TrashedImages(ctx, pool)
+		if errors.Is(err, rbd.ErrUnavailable) {
+			return translate(ctx, err)
+		}
+		if slices.ContainsFunc(trashed, func(t rbd.TrashedImage) bool { return strings.HasPrefix(t.Name, prefix) }) {
+			cluster.WatchTrash(pool)
+		}
+	}
+	return nil
+}

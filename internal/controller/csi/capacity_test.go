@@ -1,0 +1,42 @@
+package csi_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// What the scheduler is told fits is made, and what is larger is not bound: the pool of 50 GiB takes
+// volumes of up to 500 GiB.
+func TestCapacityIsWhatCreateVolumeTakes(t *testing.T) {
+	w := newWorld(t)
+	r := createRequest("pvc-1")
+	out, err := w.service.GetCapacity(context.Background(), &csi.GetCapacityRequest{Parameters: r.GetParameters()})
+	must(t, err)
+	if out.GetAvailableCapacity() != 500*gib || out.GetMaximumVolumeSize().GetValue() != 500*gib {
+		t.Fatalf("capacity %d", out.GetAvailableCapacity())
+	}
+	r.CapacityRange.RequiredBytes = out.GetAvailableCapacity() + 1
+	_, err = w.service.CreateVolume(context.Background(), r)
+	wants(t, err, codes.OutOfRange, "pool rbd")
+	w.empty()
+	r.CapacityRange.RequiredBytes = out.GetAvailableCapacity()
+	_, err = w.service.CreateVolume(context.Background(), r)
+	must(t, err)
+	_, err = w.service.ControllerExpandVolume(context.Background(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 100 << 40},
+	})
+	wants(t, err, codes.OutOfRange, "pool rbd")
+
+	// A pool that has shrunk, or whose size nobody can tell now, is no reason to refuse what exists.
+	w.images.pool = gib
+	_, err = w.service.CreateVolume(context.Background(), r)
+	must(t, err)
+	w.images.poolFails = volumes.ErrUnavailable
+	_, err = w.service.CreateVolume(context.Background(), createRequest("pvc-2"))
+	must(t, err)
+}

@@ -1,0 +1,143 @@
+package csi_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// secrets returns the secret of a volume's link, which both hosts must have.
+func (w *world) secret(id string) escache.Secret {
+	w.t.Helper()
+	v := w.volume(id)
+	one, two := w.host(v.Spec.Replicas[0]).Secret(ref(v)), w.host(v.Spec.Replicas[1]).Secret(ref(v))
+	if one != two {
+		w.t.Fatalf("volume %s, generation %d: its hosts have different secrets", id, v.Spec.LinkGeneration)
+	}
+	return one
+}
+
+func TestBothHostsGetASecretThatIsOnNoRecord(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"pvc-1", "pvc-2"} {
+		v := w.create(id)
+		_, err := w.publish(id, v.Spec.Replicas[0])
+		must(t, err)
+	}
+	one, two := w.secret("pvc-1"), w.secret("pvc-2")
+	if !one.Valid() || !two.Valid() || one == two {
+		t.Error("each link needs a secret of its own")
+	}
+	record, err := json.Marshal(w.volume("pvc-1"))
+	must(t, err)
+	if strings.Contains(string(record), string(one)) {
+		t.Error("the record has the secret")
+	}
+}
+
+func TestTheSecretChangesWhenReplicasAreLaidAnew(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	seen := map[escache.Secret]string{}
+	attach := func(what, node string) {
+		t.Helper()
+		_, err := w.publish("pvc-1", node)
+		must(t, err)
+		secret := w.secret("pvc-1")
+		if other, was := seen[secret]; was {
+			t.Errorf("%s: the secret is that of %q", what, other)
+		}
+		seen[secret] = what
+		before := secret
+		_, err = w.publish("pvc-1", node)
+		must(t, err)
+		if w.secret("pvc-1") != before {
+			t.Errorf("%s: a repeated call changed the secret", what)
+		}
+		must(t, w.unpublish("pvc-1", node))
+		must(t, w.unpublish("pvc-1", node))
+	}
+	attach("laid", v.Spec.Replicas[0])
+	attach("moved to the third host", other(v))
+	v = w.volume("pvc-1")
+	v.Status.Outdated = []string{v.Spec.Replicas[1]}
+	must(t, w.api.Status().Update(context.Background(), v))
+	attach("one replica laid anew", v.Spec.Replicas[0])
+}
+
+func TestASubstituteAndTheHolderGetANewSecret(t *testing.T) {
+	w := newWorld(t)
+	v, holder, lost, _ := w.widow("pvc-1")
+	w.epoch(holder, "pvc-1")
+	old := w.host(holder).Secret(ref(v))
+	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost)
+	must(t, err)
+	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, err)
+	if now := w.secret("pvc-1"); now == old || !now.Valid() {
+		t.Error("who had the lost replica knows the secret of the new link")
+	}
+}
+
+// The key of the Kubernetes cluster was lost and made anew. Volumes in use go on with what their hosts
+// have, also when the partner is away; the next clean attachment gives both hosts the new one.
+func TestAnotherKeyDoesNotBreakVolumesInUse(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	node, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish("pvc-1", node)
+	must(t, err)
+	w.host(node).Stage(ref(v), "10.0.0.1:0/1", 1, escache.ModeWriteback)
+	w.host(node).Write(ref(v), 1<<20)
+	before := w.secret("pvc-1")
+
+	w.links = key(t, "another key of the Kubernetes cluster")
+	w.restart()
+	_, err = w.publish("pvc-1", node)
+	must(t, err)
+	if w.secret("pvc-1") != before {
+		t.Error("attached again, the hosts have another secret")
+	}
+	w.host(partner).Stop()
+	w.poll()
+	_, err = w.publish("pvc-1", node)
+	must(t, err)
+	w.host(partner).Restart(t)
+	if w.secret("pvc-1") != before {
+		t.Error("the partner that comes back would be kept out")
+	}
+
+	w.poll()
+	w.host(node).Write(ref(v), 0)
+	w.host(node).Release(ref(v))
+	must(t, w.unpublish("pvc-1", node))
+	_, err = w.publish("pvc-1", node)
+	must(t, err)
+	if got := w.secret("pvc-1"); got != w.links.Secret("pvc-1", 1) {
+		t.Error("at a clean attachment both hosts take the new secret")
+	}
+}
+
+// Replicas of an earlier version have no secret. If only one of two hosts got one, the link would be
+// lost.
+func TestReplicasOfAnEarlierVersionGetASecretWhenTheyAreLaidAnew(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	v.Spec.LinkGeneration = 0
+	must(t, w.api.Update(context.Background(), v))
+	_, err := w.publish("pvc-1", v.Spec.Replicas[0])
+	must(t, err)
+	if w.secret("pvc-1") != "" {
+		t.Error("a link in use got a secret")
+	}
+	must(t, w.unpublish("pvc-1", v.Spec.Replicas[0]))
+	_, err = w.publish("pvc-1", other(v))
+	must(t, err)
+	if got := w.volume("pvc-1"); !w.secret("pvc-1").Valid() || got.Spec.LinkGeneration != 1 || got.Status.Authority != v1alpha1.AuthorityCache {
+		t.Errorf("laid anew: generation %d", got.Spec.LinkGeneration)
+	}
+}

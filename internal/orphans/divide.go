@@ -1,0 +1,46 @@
+package orphans
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// reads is how many marks are read at once.
+const reads = 8
+
+// divide tells the images that no CacheVolume names apart by their marks. Images whose marks cannot
+// be read are in no list, and the error names the first.
+func (s Search) divide(ctx context.Context, images []Image, found *Found) error {
+	marks, failures := make([]string, len(images)), make([]error, len(images))
+	var group errgroup.Group
+	group.SetLimit(reads)
+	for n, i := range images {
+		group.Go(func() error {
+			marks[n], failures[n] = s.Images.KubernetesCluster(ctx, i.ClusterID, i.Pool.Pool, i.Image)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	var first error
+	unread := 0
+	for n, i := range images {
+		switch {
+		case failures[n] != nil:
+			if unread++; first == nil {
+				first = fmt.Errorf("image %s: %w", i, failures[n])
+			}
+		case marks[n] == "":
+			found.Unmarked = append(found.Unmarked, i)
+		case marks[n] == s.Kubernetes:
+			found.Images = append(found.Images, i)
+		default:
+			found.Foreign = append(found.Foreign, i)
+		}
+	}
+	if first != nil {
+		return fmt.Errorf("read the marks of %d images: %w", unread, first)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+var errSlow = errors.New("no answer")
+
+// pool is a pool of images and their marks. The image "broken" answers nothing.
+type pool map[string]string
+
+func (p pool) List(_ context.Context, _, _, prefix string) (names []string, _ error) {
+	for name := range p {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func (p pool) KubernetesCluster(_ context.Context, _, _, image string) (string, error) {
+	switch p[image] {
+	case "broken":
+		return "", errSlow
+	case "unasked":
+		panic("nobody may ask for the mark of an image that has a record")
+	}
+	return p[image], nil
+}
+
+func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, storagev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", CreationTimestamp: metav1.Now()}}
+	v.Spec.ClusterID, v.Spec.Pool, v.Spec.Image = "ceph", "rbd", "e-recorded"
+	images := pool{
+		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "other": "us", "e-broken": "broken",
+	}
+	search := Search{
+		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(v).Build(), Images: images,
+		Kubernetes: "us", Prefix: "e-", Young: time.Hour, Now: time.Now,
+	}
+	found, err := search.Find(t.Context())
+	if !errors.Is(err, errSlow) || !strings.Contains(err.Error(), "ceph/rbd/e-broken") {
+		t.Errorf("an image whose mark cannot be read: %v", err)
+	}
+	for name, is := range map[string][2][]string{
+		"own":      {names(found.Images), {"e-own-1", "e-own-2"}},
+		"unmarked": {names(found.Unmarked), {"e-old"}},
+		"foreign":  {names(found.Foreign), {"e-theirs"}},
+	} {
+		if !slices.Equal(is[0], is[1]) {
+			t.Errorf("%s: %v, not %v", name, is[0], is[1])
+		}
+	}
+	delete(images, "e-broken")
+	if _, err := search.Find(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func names(images []Image) (out []string) {
+	for _, i := range images {
+		out = append(out, i.Image)
+	}
+	return out
+}

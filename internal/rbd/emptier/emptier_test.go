@@ -1,0 +1,222 @@
+package emptier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var errParent = errors.New("has clones")
+
+// trash is a trash whose large images are purged when the test says so.
+type trash struct {
+	mu      sync.Mutex
+	images  map[string]Image
+	objects map[string]int64
+	clones  map[string]string // of an image, the image that must go first
+	broken  map[string]bool
+	running int
+	most    int
+	refused int
+	release chan struct{}
+	purged  chan string
+}
+
+func newTrash() *trash {
+	return &trash{
+		images: map[string]Image{}, objects: map[string]int64{}, clones: map[string]string{}, broken: map[string]bool{},
+		release: make(chan struct{}), purged: make(chan string, 1000),
+	}
+}
+
+var noon = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func (t *trash) add(id string, objects int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.images[id] = Image{Pool: "rbd", ID: id, Name: id, Deleted: noon.Add(time.Duration(len(t.images)) * time.Second)}
+	t.objects[id] = objects
+}
+
+func (t *trash) List(context.Context) ([]Image, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []Image
+	for _, i := range t.images {
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+func (t *trash) Objects(_ context.Context, i Image) (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.objects[i.ID], nil
+}
+
+func (t *trash) Purge(ctx context.Context, i Image) error {
+	t.mu.Lock()
+	t.running++
+	t.most = max(t.most, t.running)
+	large := t.objects[i.ID] > largeObjects
+	t.mu.Unlock()
+	if large {
+		select {
+		case <-t.release:
+		case <-ctx.Done():
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running--
+	switch _, waits := t.images[t.clones[i.ID]]; {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case waits:
+		return errParent
+	case t.broken[i.ID]:
+		t.refused++
+		return errors.New("in use")
+	}
+	delete(t.images, i.ID)
+	t.purged <- i.ID
+	return nil
+}
+
+func (*trash) Waits(err error) bool { return errors.Is(err, errParent) }
+
+// run runs an emptier, and returns it and what kicks it.
+func run(t *testing.T, of *trash) (*Emptier, chan struct{}) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	e, kicked, ended := New(of, slog.New(slog.DiscardHandler)), make(chan struct{}, 1), make(chan struct{})
+	go func() { defer close(ended); e.Run(ctx, kicked) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return e, kicked
+}
+
+func (t *trash) waitFor(tt *testing.T, n int) map[string]bool {
+	tt.Helper()
+	got := map[string]bool{}
+	for range n {
+		select {
+		case id := <-t.purged:
+			got[id] = true
+		case <-time.After(time.Minute):
+			tt.Fatalf("only %v of %d are purged", got, n)
+		}
+	}
+	return got
+}
+
+// However many large images are in the trash, and whatever was deleted before them or after.
+func TestSmallImagesDoNotWaitForLargeOnes(t *testing.T) {
+	of := newTrash()
+	for n := range 6 {
+		of.add(fmt.Sprint("large", n), largeObjects+1)
+	}
+	for n := range 20 {
+		of.add(fmt.Sprint("small", n), 10)
+	}
+	e, kicked := run(t, of)
+	kicked <- struct{}{}
+	of.waitFor(t, 20)
+	// Deleted while the large ones are being purged.
+	of.add("late", 10)
+	kicked <- struct{}{}
+	if got := of.waitFor(t, 1); !got["late"] {
+		t.Errorf("purged %v", got)
+	}
+	var s []PoolState
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if s = e.States(); s[0].Images == 6 { // purged is told a moment before it is counted
+			break
+		}
+	}
+	if len(s) != 1 || s[0].Images != 6 || !s[0].Oldest.Equal(noon) {
+		t.Errorf("states %+v", s)
+	}
+	close(of.release)
+	of.waitFor(t, 6)
+	if of.most > Workers {
+		t.Errorf("%d purges at once", of.most)
+	}
+}
+
+func TestLargeImagesDoNotTakeAllWorkers(t *testing.T) {
+	of := newTrash()
+	for n := range 2 * Workers {
+		of.add(fmt.Sprint("large", n), largeObjects+1)
+	}
+	_, kicked := run(t, of)
+	kicked <- struct{}{}
+	for range 2 * Workers {
+		of.release <- struct{}{}
+		of.waitFor(t, 1)
+	}
+	if of.most != largeAtOnce {
+		t.Errorf("%d large ones at once", of.most)
+	}
+}
+
+func TestParentsArePurgedAfterTheirClones(t *testing.T) {
+	of := newTrash()
+	of.add("parent", 1)
+	of.add("child", 1)
+	of.add("grandchild", 1)
+	of.add("broken", 1)
+	of.clones = map[string]string{"parent": "child", "child": "grandchild"}
+	of.broken["broken"] = true
+	left, err := New(of, slog.New(slog.DiscardHandler)).Drain(t.Context())
+	if err != nil || len(left) != 1 || left[0].Image.ID != "broken" || len(of.images) != 1 {
+		t.Errorf("left %v, %v; in the trash %v", left, err, of.images)
+	}
+}
+
+func TestAFailureIsNotRepeatedAtOnce(t *testing.T) {
+	of := newTrash()
+	of.add("broken", 1)
+	of.broken["broken"] = true
+	begun := time.Now()
+	_, kicked := run(t, of)
+	for n := range 10 {
+		of.add(fmt.Sprint(n), 1)
+		kicked <- struct{}{}
+		of.waitFor(t, 1)
+	}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if most := 1 + int(time.Since(begun)/every); of.refused > most {
+		t.Errorf("tried %d times", of.refused)
+	}
+}
+
+func TestMetricsTellOfTheOldestImage(t *testing.T) {
+	states := []PoolState{{Cluster: "c", Pool: "full", Images: 2, Oldest: noon}, {Cluster: "c", Pool: "empty"}}
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(NewCollector(func() []PoolState { return states }, func() time.Time { return noon.Add(90 * time.Second) }))
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			got[f.GetName()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"escache_trash_images full": 2, "escache_trash_images empty": 0,
+		"escache_trash_oldest_seconds full": 90, "escache_trash_oldest_seconds empty": 0,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,185 @@
+package rbd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/ceph/go-ceph/rados"
+)
+
+// Mark says whose an image is. It is in the image's metadata, where `rbd image-meta list` shows it.
+type Mark struct {
+	// Kubernetes is the identity of a Kubernetes cluster. "" means that the image has no mark.
+	Kubernetes string
+	Volume     string
+}
+
+// Keys of an image's metadata.
+const (
+	markPrefix     = "escache.io/"
+	markKubernetes = markPrefix + "kubernetes-cluster"
+	markVolume     = markPrefix + "volume"
+)
+
+// MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
+// Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. An image that has its mark costs two messages.
+func (c *Cluster) MarkImage(ctx context.Context, ref ImageRef, volume string) (id string, err error) {
+	return call(ctx, c, "image_mark", ref.String(), func(conn *rados.Conn) (string, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil {
+				return "", err
+			}
+			return id, c.markOnce(io, id, volume)
+		})
+	})
+}
+
+// MarkOf reads an image's mark, in two messages. An image without one, or that is half made, has
+// the zero Mark. Errors: ErrNotFound, ErrPoolNotFound.
+func (c *Cluster) MarkOf(ctx context.Context, ref ImageRef) (Mark, error) {
+	return call(ctx, c, "image_mark_read", ref.String(), func(conn *rados.Conn) (Mark, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Mark, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil {
+				return Mark{}, err
+			}
+			mark, _, err := readMark(io, id)
+			if errors.Is(err, rados.ErrNotFound) {
+				return Mark{}, nil
+			}
+			return mark, err
+		})
+	})
+}
+
+// markOnce marks an image that has no mark. The write counts only if the image's header is still
+// what was read, so it never replaces the mark of another Kubernetes cluster.
+func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
+	wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume}
+	if wanted.Kubernetes == "" {
+		return nil
+	}
+	for range headerTries {
+		has, version, err := readMark(io, id)
+		if err == nil {
+			err = c.foreign(has)
+		}
+		if err != nil || has == wanted {
+			return err
+		}
+		err = writeMark(io, id, wanted, func(op *rados.WriteOp) { op.AssertVersion(version) })
+		if n := errno(err); n != syscall.ERANGE && n != syscall.EOVERFLOW { // older, newer than asserted
+			return err
+		}
+	}
+	return fmt.Errorf("%w: its header changes all the time", ErrBusy)
+}
+
+// markNew marks an image that this call has just made. A clone has its parent's metadata so far.
+func (c *Cluster) markNew(io *rados.IOContext, name, volume string) error {
+	if c.options.Kubernetes == "" {
+		return nil
+	}
+	id, err := imageID(io, name)
+	if err != nil {
+		return err
+	}
+	return writeMark(io, id, Mark{Kubernetes: c.options.Kubernetes, Volume: volume}, (*rados.WriteOp).AssertExists)
+}
+
+// refuseForeign returns ErrForeign for an image of another Kubernetes cluster. It costs a message.
+func (c *Cluster) refuseForeign(io *rados.IOContext, id string) error {
+	if c.options.Kubernetes == "" {
+		return nil
+	}
+	has, _, err := readMark(io, id)
+	if err != nil {
+		return err
+	}
+	return c.foreign(has)
+}
+
+func (c *Cluster) foreign(has Mark) error {
+	own := c.options.Kubernetes
+	if own == "" || has.Kubernetes == "" || has.Kubernetes == own {
+		return nil
+	}
+	return fmt.Errorf("%w: its metadata has %s=%s, and this one is %s; if the other one is gone and the image is this one's now, "+
+		"change that with `rbd image-meta set`", ErrForeign, markKubernetes, has.Kubernetes, own)
+}
+
+// readMark reads a mark, and the version of the header that says so. Without a header it is an
+// error with ENOENT.
+func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
+	const keys = 8 // more than begin with the prefix
+	op := rados.CreateReadOp()
+	defer op.Release()
+	in := binary.LittleEndian.AppendUint64(appendText(nil, markPrefix), keys)
+	step := op.Exec("rbd", "metadata_list", in) // those that follow the prefix in the order of the alphabet
+	if err := op.Operate(io, headerOf(id), rados.OperationNoFlag); err != nil {
+		return Mark{}, 0, err
+	}
+	answer, err := step.Bytes()
+	if err != nil {
+		return Mark{}, 0, err
+	}
+	all, err := parseMetadata(answer)
+	if err != nil {
+		return Mark{}, 0, fmt.Errorf("%w: %s answers metadata_list: %w", ErrCeph, headerOf(id), err)
+	}
+	version, err := io.GetLastVersion()
+	return Mark{Kubernetes: all[markKubernetes], Volume: all[markVolume]}, version, err
+}
+
+// writeMark sets the metadata as librbd does, which needs no lock for that.
+func writeMark(io *rados.IOContext, id string, m Mark, assert func(*rados.WriteOp)) error {
+	in := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, text := range []string{markKubernetes, m.Kubernetes, markVolume, m.Volume} {
+		in = appendText(in, text)
+	}
+	op := rados.CreateWriteOp()
+	defer op.Release()
+	assert(op)
+	op.Exec("rbd", "metadata_set", in)
+	return op.Operate(io, headerOf(id), rados.OperationNoFlag)
+}
+
+// parseMetadata decodes a map: the number of its entries, then keys and values.
+func parseMetadata(text []byte) (map[string]string, error) {
+	const lengthBytes = 4
+	left := text
+	number := func() (int, bool) {
+		if len(left) < lengthBytes {
+			return 0, false
+		}
+		n := binary.LittleEndian.Uint32(left)
+		left = left[lengthBytes:]
+		return int(n), true
+	}
+	next := func() (string, bool) {
+		n, ok := number()
+		if !ok || n > len(left) {
+			return "", false
+		}
+		out := string(left[:n])
+		left = left[n:]
+		return out, true
+	}
+	entries, whole := number()
+	out := map[string]string{}
+	for i := 0; i < entries && whole; i++ {
+		var key, value string
+		if key, whole = next(); whole {
+			value, whole = next()
+		}
+		out[key] = value
+	}
+	if !whole {
+		return nil, fmt.Errorf("%d bytes are too few", len(text))
+	}
+	return out, nil
+}

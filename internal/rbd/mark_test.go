@@ -1,0 +1,190 @@
+package rbd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
+)
+
+// openAs opens the cluster as the driver of a Kubernetes cluster. "" is one that marks nothing.
+func openAs(t testing.TB, kubernetes string) *Cluster {
+	t.Helper()
+	return open(t, ceph, Options{Kubernetes: kubernetes, OwnsTrash: func(string) bool { return true }})
+}
+
+// metadata is what librbd, and with it the command rbd, says.
+func metadata(t *testing.T, c *Cluster, ref ImageRef) map[string]string {
+	t.Helper()
+	all, err := onImage(t.Context(), c, "metadata", ref.String(), ref, readOnly, (*librbd.Image).ListMetadata)
+	must(t, err)
+	return all
+}
+
+func TestImagesCarryTheMarkOfTheirKubernetesCluster(t *testing.T) {
+	c, pool, ctx := openAs(t, "a"), newPool(t), t.Context()
+	parent, clone := spec(pool, "parent"), spec(pool, "clone")
+	parent.Volume, clone.Volume, clone.SizeBytes = "v", "w", 128<<20
+	snapshot := SnapshotRef{ImageRef: parent.ImageRef, Snapshot: "s"}
+	must(t, c.CreateImage(ctx, parent))
+	_, err := onImage(ctx, c, "metadata", "", parent.ImageRef, readWrite, func(image *librbd.Image) (struct{}, error) {
+		return struct{}{}, errors.Join(image.SetMetadata("conf_rbd_cache", "false"), image.SetMetadata("zone", "1"))
+	})
+	must(t, err)
+	must(t, second(c.CreateSnapshot(ctx, snapshot)))
+	must(t, c.CloneImage(ctx, snapshot, clone))
+	for ref, volume := range map[ImageRef]string{parent.ImageRef: "v", clone.ImageRef: "w"} {
+		want := map[string]string{
+			"escache.io/kubernetes-cluster": "a", "escache.io/volume": volume, "conf_rbd_cache": "false", "zone": "1",
+		}
+		if got := metadata(t, c, ref); !maps.Equal(got, want) {
+			t.Errorf("%s has %v, not %v", ref, got, want)
+		}
+		if mark, err := c.MarkOf(ctx, ref); err != nil || mark != (Mark{"a", volume}) {
+			t.Errorf("%s: %+v, %v", ref, mark, err)
+		}
+	}
+}
+
+func TestAnImageOfAnotherKubernetesClusterIsNotTouched(t *testing.T) {
+	a, b, pool, ctx := openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	s, source := spec(pool, "one"), spec(pool, "source")
+	s.Volume = "v"
+	snapshot, own := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}, SnapshotRef{ImageRef: source.ImageRef, Snapshot: "s"}
+	must(t, a.CreateImage(ctx, s))
+	must(t, second(a.CreateSnapshot(ctx, snapshot)))
+	must(t, b.CreateImage(ctx, source))
+	must(t, second(b.CreateSnapshot(ctx, own)))
+	before, err := a.ImageInfo(ctx, s.ImageRef)
+	must(t, err)
+	for name, err := range map[string]error{
+		"create":          b.CreateImage(ctx, s),
+		"clone":           b.CloneImage(ctx, own, s),
+		"mark":            second(b.MarkImage(ctx, s.ImageRef, "v")),
+		"grow":            second(b.GrowImage(ctx, s.ImageRef, 128<<20)),
+		"snapshot":        second(b.CreateSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "t"})),
+		"remove snapshot": b.RemoveSnapshot(ctx, snapshot),
+		"delete":          b.DeleteImage(ctx, s.ImageRef),
+	} {
+		if !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after, err := a.ImageInfo(ctx, s.ImageRef); err != nil || after != before {
+		t.Errorf("it was %+v, and is %+v, %v", before, after, err)
+	}
+	if all, err := a.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 1 {
+		t.Errorf("snapshots %+v, %v", all, err)
+	}
+}
+
+func TestAnImageWithoutAMarkGetsOneOnce(t *testing.T) {
+	earlier, a, b, pool, ctx := openAs(t, ""), openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	s := spec(pool, "one")
+	must(t, earlier.CreateImage(ctx, s))
+	if mark, err := a.MarkOf(ctx, s.ImageRef); err != nil || mark != (Mark{}) {
+		t.Fatalf("mark %+v, %v", mark, err)
+	}
+	var exists *ExistsError
+	if err := a.CreateImage(ctx, s); !errors.As(err, &exists) || exists.Image.Mark != (Mark{}) {
+		t.Fatalf("a create finds %v", err)
+	}
+	id, err := a.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	// Both try at the same time, again and again: one of them has it.
+	errs := inParallel(8, func(i int) error {
+		got, err := []*Cluster{a, b}[i%2].MarkImage(ctx, s.ImageRef, "v")
+		if err == nil && got != id {
+			err = fmt.Errorf("ID %s, not %s", got, id)
+		}
+		return err
+	})
+	mark, err := a.MarkOf(ctx, s.ImageRef)
+	must(t, err)
+	for i, err := range errs {
+		mine := mark == Mark{[]string{"a", "b"}[i%2], "v"}
+		if (mine && err != nil) || (!mine && !errors.Is(err, ErrForeign)) {
+			t.Errorf("call %d: %v, and the mark is %+v", i, err, mark)
+		}
+	}
+	if _, err := a.MarkImage(ctx, ImageRef{pool, "none"}, "v"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	if _, err := a.MarkOf(ctx, ImageRef{pool, "none"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the mark of an image that is not there: %v", err)
+	}
+}
+
+func TestTrashOfAnotherKubernetesClusterIsLeftToIt(t *testing.T) {
+	earlier, a, b, pool, ctx := openAs(t, ""), openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	for name, c := range map[string]*Cluster{"of-a": a, "of-b": b, "unmarked": earlier} {
+		must(t, c.CreateImage(ctx, spec(pool, name)))
+		// Not by DeleteImage: each purges what it has moved there itself.
+		_, err := call(ctx, c, "trash", name, func(conn *rados.Conn) (struct{}, error) {
+			return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
+				return struct{}{}, librbd.GetImage(io, name).Trash(0)
+			})
+		})
+		must(t, err)
+	}
+	if left, err := b.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
+	}
+	if trash, err := b.TrashedImages(ctx, pool); err != nil || len(trash) != 1 || trash[0].Name != "of-a" {
+		t.Fatalf("trash %+v, %v", trash, err)
+	}
+	if left, err := a.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
+	}
+	waitForEmptyPool(t, a, pool)
+}
+
+// TestAMarkCostsTwoMessages counts what the OSD does for a creation with and without a mark.
+func TestAMarkCostsTwoMessages(t *testing.T) {
+	const images, noise = 40, 0.5
+	pool, ctx := newPool(t), t.Context()
+	cost := func(c *Cluster, kind string) float64 {
+		must(t, c.CreateImage(ctx, spec(pool, kind)))
+		before := operations(t)
+		for i := range images {
+			must(t, c.CreateImage(ctx, spec(pool, fmt.Sprint(kind, i))))
+		}
+		return float64(operations(t)-before) / images
+	}
+	bare, marked := cost(openAs(t, ""), "bare"), cost(openAs(t, "a"), "marked")
+	t.Logf("a creation costs %.2f messages without a mark, %.2f with one", bare, marked)
+	if more := marked - bare; more < 2-noise || more > 2+noise {
+		t.Errorf("the mark costs %.2f messages", more)
+	}
+}
+
+// operations is how many the OSD has done for clients.
+func operations(t *testing.T) int {
+	t.Helper()
+	var counters struct {
+		OSD struct {
+			Op int `json:"op"`
+		} `json:"osd"`
+	}
+	must(t, json.Unmarshal([]byte(ceph.Ceph(t, "tell", "osd.0", "perf", "dump", "osd")), &counters))
+	if counters.OSD.Op == 0 {
+		t.Fatal("the OSD counts nothing")
+	}
+	return counters.OSD.Op
+}
+
+func TestAnAnswerThatIsCutOffIsNoMetadata(t *testing.T) {
+	whole := appendText(appendText([]byte{1, 0, 0, 0}, "key"), "value")
+	if got, err := parseMetadata(whole); err != nil || got["key"] != "value" || len(got) != 1 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	for n := range whole {
+		if got, err := parseMetadata(whole[:n]); err == nil {
+			t.Errorf("%d bytes of %d: got %v", n, len(whole), got)
+		}
+	}
+}

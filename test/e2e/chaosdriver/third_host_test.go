@@ -1,0 +1,103 @@
+//go:build e2e
+
+package chaosdriver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// The host that has no copy gets one, or has to do without.
+func thirdHostRows() []row {
+	return []row{
+		{when: "third host", what: "gets the volume while a host with a copy is off", run: relaidBesideDead},
+		{when: "third host", what: "loses its power while the lost copy is being replaced there", run: repairBroken},
+		{when: "third host", what: "the holder loses its power while the lost copy is being replaced", run: repairThenHolder},
+		{when: "third host", what: "the volume is deleted while a host with a copy is off", run: deletedBesideDead},
+	}
+}
+
+func relaidBesideDead(s *scene) {
+	s.write()
+	off := s.alone()
+	s.writer.Stop(s)
+	s.writer = nil
+	s.leaves()
+	s.fault()
+	s.use(s.third())
+	s.recovered = append(s.recovered, time.Since(s.begun))
+	s.check.Verify(s, s.holder, s.device)
+	s.write()
+	s.boot(off)
+	s.whole()
+	s.takenOver = false
+	s.finish()
+}
+
+// repairing has csi-controller replace the lost copy, and returns as soon as it has chosen where.
+func (s *scene) repairing() {
+	s.Helper()
+	check(s, s.client.SetControllerFlags(s.Context(), "--repair-after=10s"))
+	s.Cleanup(func() { check(s, s.client.SetControllerFlags(context.WithoutCancel(s.Context()))) })
+	s.alone()
+	third := s.third()
+	s.recordIs("has its copy replaced", func(v *cacheVolume) error {
+		if v.Spec.HasReplica(third.Name) || v.Status.Repair != nil && v.Status.Repair.Substitute != "" {
+			return nil
+		}
+		return fmt.Errorf("repair %+v", v.Status.Repair)
+	})
+}
+
+func repairBroken(s *scene) {
+	s.write()
+	third := s.third()
+	s.repairing()
+	s.powerOff(third)
+	s.goesOn()
+	s.boot(third)
+	s.recordIs("has its second copy on "+third.Name, func(v *cacheVolume) error {
+		if !v.Spec.HasReplica(third.Name) || v.Status.IsOutdated(third.Name) {
+			return fmt.Errorf("replicas %q, outdated %q, repair %+v", v.Spec.Replicas, v.Status.Outdated, v.Status.Repair)
+		}
+		return nil
+	})
+	s.whole()
+	s.finish()
+}
+
+// repairThenHolder: whatever the new copy has by then, it is used only if that is everything.
+func repairThenHolder(s *scene) {
+	s.write()
+	holder, third := s.holder, s.third()
+	s.repairing()
+	s.powerOff(holder)
+	s.loses()
+	v := s.record()
+	s.fault()
+	if v.Status.Authority == v1alpha1.AuthorityCeph || v.Spec.HasReplica(third.Name) && !v.Status.IsOutdated(third.Name) {
+		s.takes(third)
+	} else {
+		s.refuses(third, "node "+holder.Name+" .*at stake")
+		s.boot(holder)
+		s.takes(holder)
+	}
+	s.whole()
+	s.takenOver = false
+	s.finish()
+}
+
+func deletedBesideDead(s *scene) {
+	s.write()
+	partner := s.partner()
+	s.rest()
+	s.leaves()
+	s.inCeph()
+	s.powerOff(partner)
+	s.watch.pause()
+	s.kubectl(s, "delete", "pvc", s.name, "--timeout=240s")
+	s.boot(partner) // cleanUp finds what is left
+}

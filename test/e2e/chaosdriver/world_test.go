@@ -1,0 +1,287 @@
+//go:build e2e
+
+package chaosdriver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/kube"
+	"github.com/escache/escache-csi/test/lab/labclient"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+const (
+	namespace = "e2e-chaos"
+	group     = "e2e-chaos"
+	class     = "e2e-chaos"
+
+	outOfService = "node.kubernetes.io/out-of-service"
+	serviceDir   = "/run/lab/services/"
+
+	// podTime bounds getting a pod to run, or to go, on emulated hosts that share two processors
+	// with everything else.
+	podTime     = 5 * time.Minute
+	commandTime = 2 * time.Minute
+	goOnTime    = 2 * time.Minute
+	bootTime    = 6 * time.Minute
+)
+
+type cacheVolume = v1alpha1.CacheVolume
+
+// world is the lab and what is in its Kubernetes.
+type world struct {
+	lab    *labtest.Lab
+	client *labclient.Client
+	api    *kube.Client
+	rows   int // how many were begun; it makes names unique
+}
+
+func open(t *testing.T) *world {
+	t.Helper()
+	client, err := labclient.Inside()
+	check(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	check(t, err)
+	api, err := kube.New(config)
+	check(t, err)
+	w := &world{lab: labtest.Open(t), client: client, api: api}
+	var nodes []string
+	for _, h := range w.lab.Hosts {
+		nodes = append(nodes, h.Name)
+	}
+	// A node is in one group only, and another suite may have left its own.
+	_, err = w.try(t.Context(), "", "delete", "nodegroups", "--field-selector=metadata.name!="+group, "--timeout=120s")
+	check(t, err)
+	w.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %s}
+---
+apiVersion: escache.io/v1alpha1
+kind: NodeGroup
+metadata: {name: %s}
+spec: {nodes: [%s]}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: %s}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+volumeBindingMode: Immediate
+parameters: {clusterID: %q, pool: rbd, cacheSize: 32Mi}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: %s}
+driver: csi.escache.io
+deletionPolicy: Delete
+`, namespace, group, strings.Join(nodes, ", "), class, os.Getenv("LAB_CEPH_FSID"), class))
+	for _, n := range nodes {
+		labtest.WaitForCommand(t, "the kubelet of "+n+" knows its group", commandTime, func(ctx context.Context) error {
+			got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`)
+			if err == nil && got != group {
+				err = fmt.Errorf("it has group %q", got)
+			}
+			return err
+		})
+	}
+	w.ready(t)
+	return w
+}
+
+// ready waits until volumes can be placed on all hosts.
+func (w *world) ready(t labtest.T) {
+	t.Helper()
+	labtest.WaitForCommand(t, "all hosts are ready", podTime, func(ctx context.Context) error {
+		got, err := w.try(ctx, "", "get", "nodegroup", group, "-o", "jsonpath={.status.summary.ready}")
+		if want := fmt.Sprintf("%d/%[1]d", len(w.lab.Hosts)); err == nil && got != want {
+			err = fmt.Errorf("%q are", got)
+		}
+		return err
+	})
+}
+
+func check(t labtest.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// try runs kubectl as the administrator, for podTime where the context has no end of its own.
+func (w *world) try(ctx context.Context, in string, args ...string) (string, error) {
+	if _, ends := ctx.Deadline(); !ends {
+		bounded, cancel := context.WithTimeout(ctx, podTime)
+		defer cancel()
+		ctx = bounded
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), args...)
+	cmd.Stdin = strings.NewReader(in)
+	return labtest.Output(cmd)
+}
+
+func (w *world) kubectl(t labtest.T, args ...string) string {
+	t.Helper()
+	out, err := w.try(t.Context(), "", append([]string{"-n", namespace}, args...)...)
+	check(t, err)
+	return out
+}
+
+func (w *world) apply(t labtest.T, objects string) {
+	t.Helper()
+	_, err := w.try(t.Context(), objects, "apply", "-f", "-")
+	check(t, err)
+}
+
+// get reads objects.
+func (w *world) get(ctx context.Context, into any, args ...string) error {
+	text, err := w.try(ctx, "", append([]string{"get", "-o", "json"}, args...)...)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(text), into)
+}
+
+// said is what Events tell of an object: messages by reason.
+func (w *world) said(ctx context.Context, kind, name string) (map[string]string, error) {
+	var list struct {
+		Items []struct{ Reason, Message string } `json:"items"`
+	}
+	err := w.get(ctx, &list, "events", "--all-namespaces", "--field-selector", "involvedObject.kind="+kind+",involvedObject.name="+name)
+	told := map[string]string{}
+	for _, e := range list.Items {
+		told[e.Reason] += e.Message + "\n"
+	}
+	return told, err
+}
+
+// taint says to Kubernetes what an operator says of a host that is lost.
+func (w *world) taint(t labtest.T, node string) {
+	t.Helper()
+	w.kubectl(t, "taint", "node", node, outOfService+"=nodeshutdown:NoExecute", "--overwrite")
+}
+
+// mend gives back what rows take away, and returns when all hosts are in use again.
+func (w *world) mend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	failed := []error{w.client.ResumeCeph(ctx), w.client.Heal(ctx), w.client.StartAPIServer(ctx)}
+	status, err := w.client.Status(ctx)
+	failed = append(failed, err)
+	for _, node := range status.Nodes {
+		switch node.State {
+		case labclient.NodeOff:
+			failed = append(failed, w.client.PowerOn(ctx, node.Name))
+		case labclient.NodeFrozen:
+			failed = append(failed, w.client.Thaw(ctx, node.Name))
+		case labclient.NodeBooting, labclient.NodeUp:
+		}
+		if node.DiskFailed && node.State == labclient.NodeUp {
+			failed = append(failed, w.client.FailDisk(ctx, node.Name, true))
+		}
+		// One of them may just be starting again.
+		_, err := w.client.Shell(ctx, node.Name, "cd "+serviceDir+"; rm -f *.stop; kill -CONT $(cat *.pid) || true")
+		failed = append(failed, err)
+		_, _ = w.try(ctx, "", "taint", "node", node.Name, outOfService+"-") // a host that had none stays as it is
+	}
+	_, err = w.try(ctx, "", "wait", "--for=condition=Ready", "node", "--all", "--timeout=240s")
+	return errors.Join(append(failed, err)...)
+}
+
+// cleanUp removes what a row has made. After a failure it keeps the logs, and takes away by force
+// what does not go: the next row shall say something, too.
+func (w *world) cleanUp(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	if t.Failed() {
+		labtest.SaveLogs(t, w.client)
+	}
+	if err := w.mend(ctx); err != nil {
+		t.Errorf("mend the lab: %v", err)
+	}
+	_, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumesnapshot", "--all", "--timeout=180s")
+	if err == nil {
+		err = w.waitForNothing(ctx)
+	}
+	if err != nil {
+		t.Errorf("what is left of the row: %v", err)
+		w.wipe(ctx, t)
+	}
+}
+
+// waitForNothing waits until neither Kubernetes nor Ceph nor a host has anything of a volume.
+func (w *world) waitForNothing(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, podTime)
+	defer cancel()
+	for {
+		err := w.anything(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second)
+	}
+}
+
+func (w *world) anything(ctx context.Context) error {
+	objects, err := w.try(ctx, "", "get", "cachevolumes,cachesnapshots,volumeattachments,pv", "-o", "name")
+	if err != nil || objects != "" {
+		return fmt.Errorf("Kubernetes has %q: %w", objects, err)
+	}
+	for _, args := range [][]string{{"ls", "rbd"}, {"trash", "ls", "rbd"}} {
+		if out, err := labtest.Output(exec.CommandContext(ctx, "rbd", args...)); err != nil || out != "" {
+			return fmt.Errorf("rbd %s: %q: %w", strings.Join(args, " "), out, err)
+		}
+	}
+	for _, h := range w.lab.Hosts {
+		if left, err := h.Residue(ctx); err != nil || len(left) > 0 {
+			return fmt.Errorf("%s has %q: %w", h.Name, left, err)
+		}
+	}
+	return nil
+}
+
+// wipe is for what a failed row has left, whatever the driver says: records without their
+// finalizers, hosts booted with empty disks, images removed.
+func (w *world) wipe(ctx context.Context, t *testing.T) {
+	t.Helper()
+	try := func(what string, err error) {
+		if err != nil {
+			t.Logf("wipe: %s: %v", what, err)
+		}
+	}
+	_, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumesnapshot", "--all", "--force", "--grace-period=0", "--wait=false")
+	try("delete", err)
+	for _, kind := range []string{"volumeattachments", "cachevolumes", "cachesnapshots", "pv"} {
+		names, err := w.try(ctx, "", "get", kind, "-o", "name")
+		try("list "+kind, err)
+		for name := range strings.FieldsSeq(names) {
+			_, err := w.try(ctx, "", "patch", name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+			try(name, err)
+			_, err = w.try(ctx, "", "delete", name, "--wait=false", "--ignore-not-found")
+			try(name, err)
+		}
+	}
+	for _, h := range w.lab.Hosts {
+		try(h.Name, errors.Join(w.client.PowerOff(ctx, h.Name), w.client.NewDisk(ctx, h.Name), w.client.PowerOn(ctx, h.Name)))
+	}
+	out, err := labtest.Output(exec.CommandContext(ctx, "rbd", "ls", "rbd"))
+	try("images", err)
+	for image := range strings.FieldsSeq(out) {
+		_, err := labtest.Output(exec.CommandContext(ctx, "rbd", "--no-progress", "snap", "purge", "rbd/"+image))
+		try(image, err)
+		_, err = labtest.Output(exec.CommandContext(ctx, "rbd", "--no-progress", "rm", "rbd/"+image))
+		try(image, err)
+	}
+	try("hosts", w.mend(ctx))
+}

@@ -1,0 +1,40 @@
+package model
+
+// Family is a family of troubles, or of deeds, that an exploration tries. Each exploration has the
+// families that it is about, because all of them at once are too many states.
+type Family uint32
+
+// The families.
+const (
+	Power     Family = 1 << iota // hosts lose their power
+	Links                        // links between hosts are cut
+	Control                      // hosts are cut off from the control plane
+	Storage                      // hosts are cut off from Ceph
+	Answers                      // escached is started again; the controller gets another host's answers
+	Disks                        // hosts return with an empty disk
+	Crashes                      // the controller dies
+	Third                        // the third host is given the volume too
+	Failing                      // a disk fails under a host that runs
+	Living                       // a fenced holder that lives is asked to give its device up
+	Draining                     // volumes write through while they are attached, and are turned back
+	Discards                     // operators discard caches
+	SetBack                      // etcd is restored
+	Outsiders                    // others put clients on the blocklist
+	Doubles                      // another machine has a host's name
+)
+
+// Basic is what the protocol was made for.
+const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Third
+
+func (m *Model) has(f Family) bool { return m.Bounds.With&f != 0 }
+
+// familyOf says in which family a trouble is.
+var familyOf = [kinds]Family{
+	powerOff: Power, cutLink: Links, cutControl: Control, cutStorage: Storage,
+	takeAddress: Answers, restartEscached: Answers, replaceDisk: Disks, controllerDies: Crashes, failDisk: Failing, failBoth: Failing,
+	backUp: SetBack, setBack: SetBack, outsiderBlocks: Outsiders, doubleAnswers: Doubles,
+}
+
+// allows reports whether the exploration has this kind of move. What is in no family is always
+// there.
+func (m *Model) allows(k kind) bool { return familyOf[k] == 0 || m.has(familyOf[k]) }
