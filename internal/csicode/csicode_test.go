@@ -33,6 +33,7 @@ func TestEveryCodeOfTheAPIHasTheCodeThatCSIWants(t *testing.T) {
 		escache.CodeFencingRefused:   codes.FailedPrecondition,
 		escache.CodeHeld:             codes.FailedPrecondition,
 		escache.CodeNotSuperseded:    codes.FailedPrecondition,
+		escache.CodeSecretMissing:    codes.FailedPrecondition, // a repair or the next attachment gives it again
 		escache.CodeInternal:         codes.Internal,
 		escache.CodeCephUnavailable:  codes.Unavailable,
 		escache.CodePeerUnavailable:  codes.Unavailable,
