@@ -138,6 +138,9 @@ type VolumeStatus struct {
 	SyncedPercent float64 `json:"syncedPercent"`
 	// IOSuspended is true while DRBD freezes I/O until the arbiter has answered.
 	IOSuspended bool `json:"ioSuspended,omitempty"`
+	// MayGoOnAlone is true if I/O may go on without being frozen when the peer is lost: the peer has
+	// no disk and is on record as outdated. It must stay on record until this is false.
+	MayGoOnAlone bool `json:"mayGoOnAlone,omitempty"`
 	// ClientAddress is the Ceph client that maps this volume's image, "IP:0/NONCE", in the form
 	// that `ceph osd blocklist` takes.
 	ClientAddress string     `json:"clientAddress,omitempty"`

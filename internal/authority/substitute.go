@@ -41,13 +41,14 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 }
 
 // Resynced reports whether the holder's answer proves that the peer's copy is current: connected,
-// idle and up to date at both ends, in this very attachment. Read the record before asking the
+// idle and up to date at both ends, in this very attachment, and the holder does not go on without it
+// unasked. Read the record before asking the
 // holder, and write it by compare-and-swap: if the peer is lost in between, the arbiter records
 // that first, and the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	s := holder.status
 	holds := holder.known && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
-	if !holds || s.DiskState != escache.DiskUpToDate || s.IOSuspended || s.SyncedPercent < 100 {
+	if !holds || s.DiskState != escache.DiskUpToDate || s.IOSuspended || s.MayGoOnAlone || s.SyncedPercent < 100 {
 		return false
 	}
 	for _, p := range s.Peers {

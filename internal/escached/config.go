@@ -41,8 +41,8 @@ type Config struct {
 	Ceph CephConfig `yaml:"ceph"`
 	// DRBD says how replicas are connected.
 	DRBD DRBDConfig `yaml:"drbd"`
-	// RunDir holds the records of holds, which must not survive a reboot, and the log of the
-	// fence-peer handler.
+	// RunDir holds the records of holds, which must not survive a reboot, those of permits, and the log
+	// of the fence-peer handler.
 	RunDir string `yaml:"runDir"`
 	// StateDir holds what must survive a reboot and must not be on the disks of the caches: the marks
 	// of replicas whose disk has failed, and the secrets of the replication links.

@@ -68,14 +68,15 @@ func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1
 // clearOutdated removes this node from the list of outdated nodes if its copy has become current
 // since: its disk failed while the volume was attached here, and was back after a reboot. The
 // record was read before the copies are checked, so a change of the record in between makes the
-// patch fail.
+// patch fail. While the other node is Primary, it may have a permit to go on without this one.
 func (s *Service) clearOutdated(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {
 		return nil, err
 	}
 	current := slices.ContainsFunc(status.Peers, func(p escache.Peer) bool {
-		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && health.IsCurrent(*status, p.Name)
+		return !v.Status.IsOutdated(p.Name) && v.Spec.HasReplica(p.Name) && p.Role != escache.RolePrimary &&
+			health.IsCurrent(*status, p.Name)
 	})
 	if !current {
 		return nil, fmt.Errorf("%w: the replica of volume %s on this node is on record as outdated, and the copies on %s are not in sync",

@@ -408,14 +408,16 @@ func TestTheSecondCallLearnsWhatRuns(t *testing.T) {
 func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		disk, peer escache.DiskState
+		role       escache.Role
 		outdated   []string
 		code       codes.Code
 	}{
-		"equal to the peer's":             {"UpToDate", "UpToDate", []string{"n1"}, codes.OK},
-		"not yet":                         {"Inconsistent", "UpToDate", []string{"n1"}, codes.FailedPrecondition},
-		"equal to one that is outdated":   {"UpToDate", "UpToDate", []string{"n1", "n2"}, codes.FailedPrecondition},
-		"and the peer has lost its disk":  {"UpToDate", "Diskless", []string{"n1"}, codes.FailedPrecondition},
-		"and this disk has not come back": {"Diskless", "UpToDate", []string{"n1"}, codes.FailedPrecondition},
+		"equal to the peer's":             {"UpToDate", "UpToDate", escache.RoleSecondary, []string{"n1"}, codes.OK},
+		"but the peer still writes":       {"UpToDate", "UpToDate", escache.RolePrimary, []string{"n1"}, codes.FailedPrecondition},
+		"not yet":                         {"Inconsistent", "UpToDate", escache.RoleSecondary, []string{"n1"}, codes.FailedPrecondition},
+		"equal to one that is outdated":   {"UpToDate", "UpToDate", escache.RoleSecondary, []string{"n1", "n2"}, codes.FailedPrecondition},
+		"and the peer has lost its disk":  {"UpToDate", "Diskless", escache.RoleSecondary, []string{"n1"}, codes.FailedPrecondition},
+		"and this disk has not come back": {"Diskless", "UpToDate", escache.RoleSecondary, []string{"n1"}, codes.FailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost()
@@ -423,7 +425,7 @@ func TestACopyThatHasCaughtUpIsStaged(t *testing.T) {
 			h.volumes["v"].Spec.Replicas, h.volumes["v"].Status.Outdated = []string{"n1", "n2"}, c.outdated
 			h.change("v", func(s *escache.VolumeStatus) {
 				s.DiskState, s.DirtyBytes = c.disk, nil
-				s.Peers = []escache.Peer{{Name: "n2", ConnectionState: escache.LinkConnected, DiskState: c.peer}}
+				s.Peers = []escache.Peer{{Name: "n2", ConnectionState: escache.LinkConnected, DiskState: c.peer, Role: c.role}}
 			})
 			r := stageOf("v", filepath.Join(t.TempDir(), "staging"), mountCapability("ext4"))
 			if err := os.Mkdir(r.GetStagingTargetPath(), 0o700); err != nil {

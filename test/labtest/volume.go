@@ -309,10 +309,10 @@ func (v *Volume) WaitForPeer(t T, h *Host) time.Duration {
 	return took
 }
 
-// Redundant says whether both replicas are current.
+// Redundant says whether both replicas are current, and count as such.
 func Redundant(s escache.VolumeStatus) bool {
 	return s.DiskState == escache.DiskUpToDate && len(s.Peers) == 1 && s.Peers[0].DiskState == escache.DiskUpToDate &&
-		s.Peers[0].ConnectionState == escache.LinkConnected
+		s.Peers[0].ConnectionState == escache.LinkConnected && !s.MayGoOnAlone
 }
 
 func describe(s escache.VolumeStatus) string {
@@ -320,8 +320,8 @@ func describe(s escache.VolumeStatus) string {
 	if s.DirtyBytes != nil {
 		dirty = fmt.Sprint(*s.DirtyBytes)
 	}
-	text := fmt.Sprintf("state %s, role %s, epoch %d, disk %s, peers %+v, dirty %s, I/O suspended %t",
-		s.State, s.Role, s.Epoch, s.DiskState, s.Peers, dirty, s.IOSuspended)
+	text := fmt.Sprintf("state %s, role %s, epoch %d, disk %s, peers %+v, dirty %s, I/O suspended %t, may go on alone %t",
+		s.State, s.Role, s.Epoch, s.DiskState, s.Peers, dirty, s.IOSuspended, s.MayGoOnAlone)
 	if s.Error != nil {
 		text += fmt.Sprintf(", error %+v", *s.Error)
 	}

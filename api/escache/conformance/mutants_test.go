@@ -39,6 +39,7 @@ var mutants = map[string][]string{
 		"a repeated connect is refused",
 		"a repeated connect maps again",
 		"a newer epoch is not recorded",
+		"it goes on without a current peer",
 	},
 	"an older epoch is refused":                        {"older epochs are taken", "stop forgets the epoch", "a refused epoch is recorded"},
 	"another image is refused":                         {"image ids are not compared", "a refused connect stays Primary"},

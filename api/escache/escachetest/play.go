@@ -25,7 +25,7 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 	if after.DiskState != before.DiskState {
 		r.disk = after.DiskState
 	}
-	r.peers, r.synced, r.suspended = after.Peers, after.SyncedPercent, after.IOSuspended
+	r.peers, r.synced, r.suspended, r.mayGoOnAlone = after.Peers, after.SyncedPercent, after.IOSuspended, after.MayGoOnAlone
 	if r.held != nil && after.HeldUntil == nil {
 		r.held = nil
 		close(r.released)

@@ -83,13 +83,15 @@ type replica struct {
 	since     time.Time
 
 	// Tests play these; see Host.Change.
-	device     string            // "": at the usual path
-	disk       escache.DiskState // "": as the replicas of the world are
-	peers      []escache.Peer
-	synced     float64
-	suspended  bool
-	superseded int64 // the epoch of the attachment that proves that this replica is superseded
-	traffic    Traffic
+	device    string            // "": at the usual path
+	disk      escache.DiskState // "": as the replicas of the world are
+	peers     []escache.Peer
+	synced    float64
+	suspended bool
+	// mayGoOnAlone is what status says; a host that is played takes no permit by itself.
+	mayGoOnAlone bool
+	superseded   int64 // the epoch of the attachment that proves that this replica is superseded
+	traffic      Traffic
 }
 
 const (

@@ -65,6 +65,13 @@ func (c *Control) Adjust(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "adjust", name)
 }
 
+// Freeze makes the kernel freeze I/O when the peer is lost, or makes it go on. It changes nothing that
+// runs: it waits until the I/O that is under way has ended, and holds new I/O back meanwhile. It fails
+// without a disk.
+func (c *Control) Freeze(ctx context.Context, name string, freeze bool) error {
+	return c.adm(ctx, name, "--", "--fencing="+fencing(freeze), "disk-options", name)
+}
+
 // Down takes the device away from the kernel. It fails while the device is Primary.
 func (c *Control) Down(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "down", name)

@@ -341,3 +341,24 @@ func TestAnErrorDoesNotHaveTheSecret(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTidyRemovesWhatAKilledWriteLeft(t *testing.T) {
+	f := Files{Dir: t.TempDir()}
+	if _, err := f.Write(Resource{Name: "escache-1", LocalAddress: "10.0.0.1", PeerAddress: "10.0.0.2", Port: 7800}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{".escache-123.new", "global_common.conf"} {
+		if err := os.WriteFile(filepath.Join(f.Dir, name), []byte("resource"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Tidy(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(f.Dir, "*"))
+	hidden, _ := filepath.Glob(filepath.Join(f.Dir, ".*"))
+	if err != nil || len(hidden) != 0 || !slices.Contains(left, filepath.Join(f.Dir, "escache-1.res")) ||
+		!slices.Contains(left, filepath.Join(f.Dir, "global_common.conf")) {
+		t.Errorf("%q, hidden %q, %v", left, hidden, err)
+	}
+}

@@ -39,6 +39,8 @@ type Resource struct {
 	ResyncRate string
 	// FencePeer is the command line that the kernel runs before it goes on without the peer.
 	FencePeer string
+	// NoFreeze keeps the kernel from freezing I/O when the peer is lost. It runs FencePeer all the same.
+	NoFreeze bool
 	// DiskFailed is the command line that the kernel runs when the local disk has failed.
 	DiskFailed string
 }
@@ -49,13 +51,36 @@ func (r Resource) Text() []byte {
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
 	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
 	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.secret())
-	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing resource-and-stonith;\n")
+	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing %s;\n", fencing(!r.NoFreeze))
 	fmt.Fprintf(&b, "    c-plan-ahead 0; resync-rate %s; }\n", r.ResyncRate)
 	fmt.Fprintf(&b, "  handlers { fence-peer %q; local-io-error %q; }\n", r.FencePeer, r.DiskFailed)
 	fmt.Fprintf(&b, "  device /dev/drbd%d minor %d;\n  disk %q;\n  meta-disk internal;\n", r.Minor, r.Minor, r.Disk)
 	fmt.Fprintf(&b, "  on %q { address %s; }\n", r.LocalHost, endpoint(r.LocalAddress, r.Port))
 	fmt.Fprintf(&b, "  on %q { address %s; }\n}\n", r.PeerHost, endpoint(r.PeerAddress, r.Port))
 	return b.Bytes()
+}
+
+// longestWord is how many characters drbdadm's scanner takes for one word or quoted text.
+const longestWord = 255
+
+// Check fails if drbdadm would refuse the resource's file because a command line is too long. Such a
+// file must not be written: drbdadm reads the files of all resources when the kernel runs a handler,
+// and refuses them all.
+func (r Resource) Check() error {
+	for _, line := range []string{r.FencePeer, r.DiskFailed} {
+		if over := len(line) - longestWord; over > 0 {
+			return fmt.Errorf("%d characters too long: drbdadm reads at most %d, and these are the handler's %q", over, longestWord, line)
+		}
+	}
+	return nil
+}
+
+// fencing is DRBD's word for whether it freezes I/O while the fence-peer handler runs.
+func fencing(freeze bool) string {
+	if freeze {
+		return "resource-and-stonith"
+	}
+	return "resource-only"
 }
 
 // secret returns the shared secret of the handshake, at most 64 characters. It is made of the names of
@@ -76,8 +101,9 @@ func (r Resource) secret() string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// end is an end of the link in the names that the secret is made of: with the address as it was given, as earlier versions
-// have it. Another text would cut the link between hosts of different versions.
+// end is an end of the link in the names that the secret is made of: with the address as it was
+// given, as earlier versions have it. Another text would cut the link between hosts of different
+// versions.
 func end(address string, port int) string {
 	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
 		return fmt.Sprintf("ipv6 [%s]:%d", address, port)
@@ -129,8 +155,7 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return false, fmt.Errorf("directory of DRBD resources: %w", err)
 	}
-	// A name that drbd.conf's *.res does not match, so a half-written file is never parsed.
-	tmp, err := os.CreateTemp(f.Dir, ".escache-*.new")
+	tmp, err := os.CreateTemp(f.Dir, halfWritten)
 	if err != nil {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
@@ -144,6 +169,20 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
 	return true, nil
+}
+
+// halfWritten names the files that put writes first. drbd.conf's *.res does not match them, so they
+// are never parsed.
+const halfWritten = ".escache-*.new"
+
+// Tidy removes what a killed escached has left half-written. Nobody may call Write meanwhile.
+func (f Files) Tidy() error {
+	paths, err := filepath.Glob(filepath.Join(f.Dir, halfWritten))
+	errs := []error{err}
+	for _, path := range paths {
+		errs = append(errs, os.Remove(path))
+	}
+	return errors.Join(errs...)
 }
 
 // Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds

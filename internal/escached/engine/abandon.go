@@ -66,7 +66,7 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume.Volume, error) {
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
 	longer, done, busy := e.beginWaiting(ctx, req.VolumeRef, func(running string) bool {
 		// The background work on frozen I/O ends by itself, and must not be disturbed.
-		return running == watch.VerbAskArbiter || running == watch.VerbReconnect || running == outdated.Verb
+		return slices.Contains([]string{watch.VerbAskArbiter, watch.VerbReconnect, watch.VerbSettlePermit, outdated.Verb}, running)
 	})
 	if busy == nil {
 		return longer, done, nil
@@ -184,7 +184,8 @@ func isCopy(record escache.VolumeRecord, node string) bool {
 
 // failIO makes the I/O of a Primary fail. Its order makes that safe: without the link nothing reaches
 // the peer, and the kernel freezes what is not frozen already; without the disk nothing can be
-// acknowledged when the kernel lets the I/O go on.
+// acknowledged when the kernel lets the I/O go on. With a permit the kernel freezes nothing: until the
+// disk is gone, I/O goes on as it did before the device was to be given up.
 func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	st, up, err := e.Replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {

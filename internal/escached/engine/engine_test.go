@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -44,78 +43,6 @@ func linked(connection escache.LinkState, disk escache.DiskState) drbd.Status {
 
 func connectWith(e *Engine, epoch int64) (escache.ConnectResponse, error) {
 	return e.DevConnect(context.Background(), escache.ConnectRequest{VolumeRef: ref, ImageID: "10ab", Epoch: epoch})
-}
-
-type lifeVerb struct {
-	name string
-	do   func(e *Engine) error
-}
-
-// verbsOfALife is every verb once, in the order of a volume's life.
-func verbsOfALife() []lifeVerb {
-	ctx := context.Background()
-	return []lifeVerb{
-		{"put_replica", func(e *Engine) error { return e.PutReplica(ctx, withSecret(oldSecret)) }},
-		{"dev_connect", func(e *Engine) error { _, err := connectWith(e, 1); return err }},
-		{"mode", func(e *Engine) error {
-			return e.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
-		}},
-		{"hold", func(e *Engine) error {
-			_, err := e.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
-			return err
-		}},
-		{"release", func(e *Engine) error { return e.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }},
-		{"resize", func(e *Engine) error {
-			return e.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 64 << 20})
-		}},
-		{"flush", func(e *Engine) error {
-			res, err := e.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 5})
-			if err == nil && !res.Clean {
-				return errors.New("not clean")
-			}
-			return err
-		}},
-		{"stop", func(e *Engine) error { return e.Stop(ctx, escache.StopRequest{VolumeRef: ref}) }},
-		{"delete_replica", func(e *Engine) error { return e.DeleteReplica(ctx, ref, nil) }},
-	}
-}
-
-// lifeWithALoss is the same life, but before it ends the host is cut off with the device in use and
-// another one takes the volume over.
-func lifeWithALoss(w *world) []lifeVerb {
-	life := verbsOfALife()
-	last := len(life) - 1
-	return slices.Concat(life[:last], []lifeVerb{
-		{"dev_connect", func(e *Engine) error {
-			if w.lost {
-				return nil // frozen: the test's own doing, after a connect that succeeded
-			}
-			_, err := connectWith(e, 2)
-			return err
-		}},
-		{"repeer", func(e *Engine) error {
-			req := withPartner("n3", "10.0.0.3")
-			req.Secret = newSecret
-			err := e.PutReplica(context.Background(), req)
-			got := w.files[volume.NameOf(ref)]
-			if err == nil && (got.PeerHost != "n3" || got.Secret != newSecret || w.minors[100].Connection == drbd.StandAlone) {
-				return fmt.Errorf("the partner is %s, %+v", got.PeerHost, w.minors[100])
-			}
-			return err
-		}},
-		{"abandon", func(e *Engine) error {
-			if !w.lost {
-				w.lost = true
-				w.freeze(volume.NameOf(ref))
-				w.takenOver(3)
-			}
-			err := e.Abandon(context.Background(), escache.AbandonRequest{VolumeRef: ref, Epoch: 3})
-			if err == nil && (!w.outdated[volume.NameOf(ref)] || len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated) {
-				return fmt.Errorf("abandoned, and there is %q", w.left())
-			}
-			return err
-		}},
-	}, life[last:])
 }
 
 // dieAt runs a verb that is killed on its way and reports whether it was.

@@ -103,6 +103,9 @@ func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) 
 		return v, problem.New(escache.CodeInvalidRequest, "minor: %d is outside %d-%d, which this host is configured for",
 			req.Minor, e.Config.DRBD.Minors.First, e.Config.DRBD.Minors.Last)
 	}
+	if err := e.Resource(v, "").Check(); err != nil {
+		return v, problem.New(escache.CodeInvalidRequest, "the names of pool, image and peer are together %v; use a shorter one", err)
+	}
 	return v, nil
 }
 
@@ -185,7 +188,7 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 // every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	name := v.Name()
-	if err := e.FailedDisks.Drop(name); err != nil {
+	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {
 		return err
 	}
 	if err := e.Store.Activate(ctx, name); err != nil {

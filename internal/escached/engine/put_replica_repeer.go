@@ -7,6 +7,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -36,6 +37,9 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume, sec
 		// it. So it may still be the one that goes on.
 		return errors.Join(err, e.Replicator.Connect(ctx, have.Name()))
 	}
+	if err := e.leaveForGood(ctx, have); err != nil {
+		return errors.Join(err, e.Replicator.Connect(ctx, have.Name()))
+	}
 	next.Self, next.Peer, next.Keyed = want.Self, want.Peer, want.Keyed
 	if err := e.Retag(ctx, have, next); err != nil {
 		return err
@@ -51,6 +55,19 @@ func (e *Engine) repeer(ctx context.Context, have, next, want volume.Volume, sec
 	err = e.Replicator.Adjust(ctx, next.Name())
 	crashpoint.Reach("put_replica/repeer_connecting")
 	return err
+}
+
+// leaveForGood gives up the permit to go on without the old partner: it does not hold for the new one.
+// With a permit nothing was frozen when the partner was left, so that proves nothing, and the arbiter
+// is asked once more.
+func (e *Engine) leaveForGood(ctx context.Context, have volume.Volume) error {
+	if e.Permits.Get(have.Name()) == permit.None {
+		return nil
+	}
+	if err := e.OutdatePeer(ctx, have); err != nil {
+		return err
+	}
+	return e.DropPermit(ctx, have)
 }
 
 // mayRepeer fails if this replica may not have every acknowledged write: the new partner would be

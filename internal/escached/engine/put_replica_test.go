@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,10 @@ func TestReplicasThatDifferAreRefused(t *testing.T) {
 		}, escache.CodeInvalidRequest},
 		"other address": {func(r *escache.ReplicaRequest) {
 			r.Nodes = []escache.ReplicaNode{{Name: "n1", Address: "10.0.0.9"}, r.Nodes[1]}
+		}, escache.CodeInvalidRequest},
+		"names that drbdadm does not read": {func(r *escache.ReplicaRequest) {
+			r.Image, r.Port, r.Minor = strings.Repeat("i", 128), 7801, 101
+			r.Nodes = []escache.ReplicaNode{r.Nodes[0], {Name: "n2." + strings.Repeat("d", 60) + "." + strings.Repeat("e", 60), Address: "10.0.0.2"}}
 		}, escache.CodeInvalidRequest},
 		"port not configured":  {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 22, 101 }, escache.CodeInvalidRequest},
 		"minor not configured": {func(r *escache.ReplicaRequest) { r.Image, r.Port, r.Minor = "v2", 7801, 7 }, escache.CodeInvalidRequest},

@@ -132,15 +132,15 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	return e.UnmapAndDemote(ctx, v)
 }
 
-// dropOrphans removes resource files and secrets whose volume is gone. If two files had the same port,
-// drbdadm would refuse all files.
+// dropOrphans removes resource files and secrets whose volume is gone, or that are half-written. If
+// two files had the same port, drbdadm would refuse all files.
 func (e *Engine) dropOrphans(lvs []lvm.Volume) error {
 	names, err := e.Resources.List(volume.NamePrefix)
 	if err != nil {
 		return err
 	}
 	secrets, err := e.Secrets.List()
-	errs := []error{err}
+	errs := []error{err, e.Resources.Tidy(), e.Secrets.Tidy()}
 	gone := func(name string) bool {
 		return !slices.ContainsFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == name })
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -153,6 +154,7 @@ func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 	if r.Up {
 		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
 		s.SyncedPercent, s.IOSuspended = r.Replica.SyncedPercent, r.Replica.Suspended
+		s.MayGoOnAlone = e.Permits.Get(r.Name()) != permit.None
 		s.Peers[0].ConnectionState, s.Peers[0].DiskState = r.Replica.Connection, r.Replica.PeerDisk
 		s.Peers[0].Role = cmp.Or(escache.Role(r.Replica.PeerRole), escache.RoleUnknown)
 	}

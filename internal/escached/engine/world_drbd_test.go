@@ -67,6 +67,21 @@ func (d *worldDRBD) Adjust(_ context.Context, name string) error {
 	return nil
 }
 
+func (d *worldDRBD) Freeze(_ context.Context, name string, freeze bool) error {
+	if err := (*world)(d).step("freeze %v", freeze); err != nil {
+		return err
+	}
+	minor := (*world)(d).minorOf(name)
+	if d.minors[minor].Disk.Lost() {
+		d.t.Errorf("disk options without a disk")
+	}
+	if d.files[name].NoFreeze == freeze {
+		d.t.Errorf("the kernel is told %v, and the resource's file says the opposite", freeze)
+	}
+	d.unfrozen[minor] = !freeze
+	return nil
+}
+
 func (d *worldDRBD) Down(_ context.Context, name string) error {
 	if err := (*world)(d).step("down"); err != nil {
 		return err
@@ -92,7 +107,7 @@ func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
 	}
 	d.set(name, func(st *drbd.Status) {
 		st.Connection = drbd.StandAlone
-		if d.lostOnLeaving && st.Role == drbd.Primary {
+		if d.lostOnLeaving && st.Role == drbd.Primary && !d.unfrozen[(*world)(d).minorOf(name)] {
 			st.Suspended, st.PeerDisk = true, "DUnknown"
 		}
 	})

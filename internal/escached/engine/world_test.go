@@ -23,17 +23,19 @@ import (
 // world is one host as the engine sees it through its layers, with a peer that is there and
 // answers. Every change goes through step, which a test can make fail or kill the engine.
 type world struct {
-	t      *testing.T
-	dir    string
-	free   int64
-	lvs    map[string]lvm.Volume
-	md     map[string]bool // DRBD metadata was created
-	files  map[string]drbd.Resource
-	minors map[int]drbd.Status
-	maps   []krbd.Device
-	image  krbd.Device
-	mapErr error
-	caches *cachetest.Fake
+	t     *testing.T
+	dir   string
+	free  int64
+	lvs   map[string]lvm.Volume
+	md    map[string]bool // DRBD metadata was created
+	files map[string]drbd.Resource
+	// halfWritten means that a killed escached has left a resource file under another name.
+	halfWritten bool
+	minors      map[int]drbd.Status
+	maps        []krbd.Device
+	image       krbd.Device
+	mapErr      error
+	caches      *cachetest.Fake
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
@@ -55,6 +57,12 @@ type world struct {
 	// tellErr is what the arbiter answers to a failed disk, told what it was told.
 	tellErr error
 	told    []escache.OutdateSelfRequest
+	// unfrozen are the minors whose I/O DRBD does not freeze when the peer is lost.
+	unfrozen map[int]bool
+	// outdatePeerErr is what the arbiter answers to a host that wants to go on alone; outdatePeer is
+	// called before.
+	outdatePeerErr error
+	outdatePeer    func(escache.OutdatePeerRequest)
 	// promote is what a promotion answers beside what the state says.
 	promote error
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
@@ -76,6 +84,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
+		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
@@ -214,6 +223,11 @@ func (f *worldFiles) Forget(name string) error {
 	return nil
 }
 
+func (f *worldFiles) Tidy() error {
+	f.halfWritten = false
+	return nil
+}
+
 func (f *worldFiles) List(prefix string) ([]string, error) {
 	var out []string
 	for name := range f.files {
@@ -238,4 +252,12 @@ func (r *worldRecords) Record(_ context.Context, ref escache.VolumeRef) (escache
 func (r *worldRecords) OutdateSelf(_ context.Context, req escache.OutdateSelfRequest) error {
 	r.told = append(r.told, req)
 	return r.tellErr
+}
+
+func (r *worldRecords) OutdatePeer(_ context.Context, req escache.OutdatePeerRequest) error {
+	if err := (*world)(r).step("outdate-peer"); err != nil {
+		return err
+	}
+	r.outdatePeer(req)
+	return r.outdatePeerErr
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/holds"
 	"github.com/escache/escache-csi/internal/escached/linksecret"
+	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
 )
@@ -46,6 +47,8 @@ type Host struct {
 	Secrets linksecret.Files
 	// stranger is a secret that no other host has. It stands in for one that is lost.
 	stranger escache.Secret
+	// Permits has the volumes whose I/O DRBD does not freeze when the peer is lost.
+	Permits permit.Records
 
 	// uname is this host's name as drbdadm sees it.
 	uname    string
@@ -66,7 +69,8 @@ func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *H
 		Layers: layers, Config: cfg, uname: uname, handlers: handlers, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
 		FailedDisks: faileddisk.In(cfg.StateDir), Secrets: linksecret.In(cfg.StateDir), stranger: escache.Secret(rand.Text()),
-		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		Permits: permit.In(cfg.RunDir),
+		locks:   operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 

@@ -29,6 +29,7 @@ type (
 		WipeMetadata(ctx context.Context, name string) error
 		Up(ctx context.Context, name string) error
 		Adjust(ctx context.Context, name string) error
+		Freeze(ctx context.Context, name string, freeze bool) error
 		Down(ctx context.Context, name string) error
 		Disconnect(ctx context.Context, name string) error
 		Connect(ctx context.Context, name string) error
@@ -41,8 +42,10 @@ type (
 		Outdate(ctx context.Context, name string) error
 	}
 	// Records is the arbiter. Record reads a volume's record; an error means that there is no answer.
-	// OutdateSelf returns nil only if the replica here is on record as outdated.
+	// OutdateSelf and OutdatePeer return nil only if the replica here, or the peer's, is on record as
+	// outdated.
 	Records interface {
+		OutdatePeer(ctx context.Context, req escache.OutdatePeerRequest) error
 		OutdateSelf(ctx context.Context, req escache.OutdateSelfRequest) error
 		Record(ctx context.Context, ref escache.VolumeRef) (escache.VolumeRecord, error)
 	}
@@ -51,6 +54,7 @@ type (
 		Write(r drbd.Resource) (changed bool, err error)
 		Forget(name string) error
 		List(prefix string) ([]string, error)
+		Tidy() error
 	}
 	// ReplicaStates reads the state of all DRBD devices.
 	ReplicaStates interface{ Read() (drbd.Table, error) }

@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
+	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -49,6 +50,7 @@ func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
 		Name: v.Name(), Minor: v.Minor, Port: v.Port, Disk: h.Store.Path(v.Name()),
 		LocalHost: h.uname, LocalAddress: v.Self.Address, PeerHost: v.Peer.Name, PeerAddress: v.Peer.Address,
 		Secret: secret, ResyncRate: h.Config.DRBD.ResyncRate, FencePeer: h.handlers.FencePeer,
+		NoFreeze: h.Permits.Get(v.Name()) == permit.Granted,
 		DiskFailed: fmt.Sprintf("%s --pool %s --image %s --peer %s --minor %d",
 			h.handlers.DiskFailed, v.Pool, v.Image, v.Peer.Name, v.Minor),
 	}
@@ -124,8 +126,8 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 	return dirty, nil
 }
 
-// UnmapAndDemote removes what a connect leaves besides the device: the link, the maps and the
-// Primary role. It ends a stop, and undoes a connect that failed.
+// UnmapAndDemote removes what a connect leaves besides the device: the link, the maps, the Primary
+// role and the permit. It ends a stop, and undoes a connect that failed.
 func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) error {
 	var errs []error
 	errs = append(errs, h.unlink(v), h.Caches.Remove(ctx, v.Name()))
@@ -141,6 +143,7 @@ func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) error {
 		errs = append(errs, h.demote(ctx, v.Name()))
 	}
 	crashpoint.Reach("unmap_and_demote/demoted")
+	errs = append(errs, h.DropPermit(ctx, v))
 	return errors.Join(errs...)
 }
 

@@ -61,7 +61,7 @@ func (f Files) set(name string, secret escache.Secret) error {
 		}
 		return dir.Sync()
 	}
-	tmp, err := os.CreateTemp(f.Dir, ".new-*") // of mode 0600
+	tmp, err := os.CreateTemp(f.Dir, halfWritten) // of mode 0600
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,19 @@ func (f Files) set(name string, secret escache.Secret) error {
 		err = os.Rename(tmp.Name(), f.path(name))
 	}
 	return errors.Join(err, dir.Sync())
+}
+
+// halfWritten names the files that Set writes first.
+const halfWritten = ".new-*"
+
+// Tidy removes what a killed process has left half-written. Nobody may call Set meanwhile.
+func (f Files) Tidy() error {
+	paths, err := filepath.Glob(filepath.Join(f.Dir, halfWritten))
+	errs := []error{err}
+	for _, path := range paths {
+		errs = append(errs, os.Remove(path))
+	}
+	return errors.Join(errs...)
 }
 
 // List returns the names of the replicas that have a secret.

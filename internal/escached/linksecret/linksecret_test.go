@@ -59,3 +59,23 @@ func TestADamagedFileHoldsNoSecret(t *testing.T) {
 		}
 	}
 }
+
+func TestTidyRemovesWhatAKilledSetLeft(t *testing.T) {
+	f := In(t.TempDir())
+	if err := f.Tidy(); err != nil {
+		t.Fatal("there is no directory yet:", err)
+	}
+	if err := f.Set("escache-1", first); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(f.path(".new-123"), []byte(second), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Tidy(); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "escache-1" {
+		t.Errorf("%v, %v", entries, err)
+	}
+}

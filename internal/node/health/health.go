@@ -150,10 +150,12 @@ func IsRedundant(s escache.VolumeStatus) bool {
 }
 
 // IsCurrent reports whether the status proves that the peer's copy is current: connected, idle and
-// up to date at both ends.
+// up to date at both ends. While this node may go on alone without being frozen, the peer's copy does
+// not count yet: it would not be known that this node has gone on.
 func IsCurrent(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
-	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && s.SyncedPercent >= 100
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && !s.MayGoOnAlone &&
+		s.SyncedPercent >= 100
 }
 
 // IsDiskless reports whether the status proves, over a link that is up, that the peer has lost its
@@ -164,10 +166,11 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 }
 
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's
-// copy is current.
+// copy is current. While the disk is Failed, DRBD's handler keeps I/O frozen until the record says so.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {
 	p, linked := idlePeer(s, peer)
-	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !s.IOSuspended
+	frozen := s.IOSuspended && s.DiskState != escache.DiskFailed
+	return linked && p.DiskState == escache.DiskUpToDate && s.DiskState.Lost() && !frozen && !s.MayGoOnAlone
 }
 
 // idlePeer returns the peer of that name, if the link is up and neither a resync nor a step towards

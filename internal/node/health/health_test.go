@@ -83,6 +83,7 @@ func TestIsCurrent(t *testing.T) {
 		{"own disk gone", func(s *escache.VolumeStatus) { s.DiskState = "Diskless" }, false},
 		{"frozen", func(s *escache.VolumeStatus) { s.IOSuspended = true }, false},
 		{"percent below 100", func(s *escache.VolumeStatus) { s.SyncedPercent = 99.9 }, false},
+		{"may go on alone", func(s *escache.VolumeStatus) { s.MayGoOnAlone = true }, false},
 		{"another peer", func(s *escache.VolumeStatus) { s.Peers[0].Name = "n3" }, false},
 	}
 	for _, row := range rows {

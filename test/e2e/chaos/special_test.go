@@ -77,16 +77,15 @@ func deadDisk(s *scene) {
 	s.finish()
 }
 
-// deadDiskOfSecond: I/O goes on with one copy, which says so. The other is current again after a
-// reboot, and can be taken over. Nobody writes while that host loses its power: a flush that is
-// under way then never ends, which is DRBD's own fault (README, Limits).
+// deadDiskOfSecond: I/O goes on with one copy, which says so, and it does not stop when that host
+// loses its power. The other copy is current again after a reboot, and can be taken over.
 func deadDiskOfSecond(s *scene) {
 	s.write()
 	s.lab.FailDisk(s, s.n2)
 	s.v.WaitForStatus(s, s.n1, "says that its peer has no disk", noticeLimit, func(st escache.VolumeStatus) bool { return !labtest.Redundant(st) })
 	s.goesOn()
-	s.rest()
 	s.powerOff(s.n2)
+	s.goesOn()
 	s.powerOn()
 	s.v.WaitForPeer(s, s.n1)
 	s.goesOn()

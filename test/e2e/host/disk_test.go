@@ -27,6 +27,48 @@ func secondsDiskFails(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n1)
 }
 
+// peerWithoutDiskIsLost: the peer's copy takes nothing, and is on record as outdated, so there is
+// nothing to ask when the peer is lost. I/O must not be frozen for it: DRBD 8.4 can lose a flush that
+// is under way then, and the device hangs.
+func peerWithoutDiskIsLost(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, device, writer := written(t, lab, n1)
+	slowFlush(t, n1)
+
+	lab.FailDisk(t, n2)
+	v.WaitUntilOutdated(t, n2, noticeLimit)
+	v.WaitForStatus(t, n1, "may go on alone", noticeLimit, func(s escache.VolumeStatus) bool { return s.MayGoOnAlone })
+	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
+	lab.PowerOff(t, n2)
+	v.WaitForStatus(t, n1, "has lost its peer", noticeLimit, func(s escache.VolumeStatus) bool { return !s.Peers[0].Linked() })
+	writer.WaitForMore(t, 20, time.Minute)
+	lab.Heal(t)
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	v.WaitForPeer(t, n1)
+
+	// From here on n1 is frozen again when it loses its peer, until that is on record.
+	lab.Cut(t, n1)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	lab.Heal(t)
+	writer.WaitForMore(t, 20, time.Minute)
+	v.WaitForPeer(t, n1)
+	n1.Verify(t, device, writer.Stop(t))
+	v.Remove(t, n1)
+}
+
+// slowFlush makes each flush of the disk of a host's only volume take long, so that one is under way
+// at nearly any moment.
+func slowFlush(t *testing.T, h *labtest.Host) {
+	t.Helper()
+	h.Shell(t, `set -eu
+modprobe dm-delay
+name=$(dmsetup ls --target linear | sed -n 's/^\(escache-escache--[^[:space:]]*\).*/\1/p')
+set -- $(dmsetup table "$name")
+dmsetup load "$name" --table "0 $2 delay $4 $5 0 $4 $5 0 $4 $5 200"
+dmsetup resume "$name"`)
+}
+
 // secondsDiskFailsUnheard: n2 cannot reach its arbiter, so it leaves n1, which is frozen until its
 // own arbiter has put n2 on record.
 func secondsDiskFailsUnheard(t *testing.T, lab *labtest.Lab) {

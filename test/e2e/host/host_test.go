@@ -45,6 +45,7 @@ func TestHosts(t *testing.T) {
 		{"a stale replica that returns alone is not promoted", staleReplicaIsNotPromoted},
 		{"a failed local disk on the primary is not noticed", failedDiskIsNotNoticed},
 		{"a failed disk of the secondary goes on record at once", secondsDiskFails},
+		{"a peer without a disk is lost, and the primary is not frozen", peerWithoutDiskIsLost},
 		{"a failed disk of the secondary freezes the primary if nobody hears of it", secondsDiskFailsUnheard},
 		{"a failed disk of the primary freezes it until that is on record", primarysDiskFails},
 		{"a disk that has failed is not used after a reboot", markedDiskIsNotUsed},

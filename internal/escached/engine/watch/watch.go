@@ -23,4 +23,6 @@ func New(h *host.Host, log *slog.Logger) *Watcher { return &Watcher{Host: h, log
 const (
 	VerbAskArbiter = "ask_arbiter"
 	VerbReconnect  = "connect_again"
+	// VerbSettlePermit takes or drops a permit.
+	VerbSettlePermit = "settle_permit"
 )

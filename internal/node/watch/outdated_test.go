@@ -1,0 +1,182 @@
+package watch
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
+	t.Run("the peer's, until it is current again", func(t *testing.T) {
+		w := healthyWorld(t)
+		w.status.Peers[0].DiskState = "Diskless"
+		w.polls(1)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+		w.find()
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("this node's", func(t *testing.T) {
+		w := healthyWorld(t)
+		w.status.DiskState = "Diskless"
+		w.polls(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("not the only one that is left", func(t *testing.T) {
+		w := healthyWorld(t)
+		w.status.DiskState, w.status.Peers[0].DiskState = "Diskless", "Diskless"
+		w.polls(2)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	onRecord := func(t *testing.T) *world {
+		w := healthyWorld(t)
+		w.object.Status.Outdated = []string{"n2"}
+		w.touch()
+		w.watch.Recorded(w.object.DeepCopy())
+		w.status.DiskState = "Diskless"
+		return w
+	}
+	t.Run("this node's, in the place of a peer that has everything and was not taken off yet", func(t *testing.T) {
+		w := onRecord(t)
+		w.polls(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("and while DRBD's handler waits for just that", func(t *testing.T) {
+		w := onRecord(t)
+		w.status.DiskState, w.status.IOSuspended = "Failed", true
+		w.polls(2)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n1"}) {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	for state, change := range map[string]func(*world){
+		"is catching up": func(w *world) { w.status.Peers[0].DiskState = "Inconsistent" },
+		"is lost":        (*world).lose,
+		"is lost between the record and the look": func(w *world) { w.beforeStatus = w.lose },
+	} {
+		t.Run("not this node's while the peer on record "+state, func(t *testing.T) {
+			w := onRecord(t)
+			change(w)
+			w.polls(2)
+			if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+				t.Errorf("outdated: %q", w.object.Status.Outdated)
+			}
+		})
+	}
+	t.Run("not by a node that does not have the volume", func(t *testing.T) {
+		w := healthyWorld(t)
+		w.status.Peers[0].DiskState = "Diskless"
+		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
+		w.touch()
+		w.polls(2)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("outdated: %q", w.object.Status.Outdated)
+		}
+	})
+}
+
+func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
+	outdated := func(t *testing.T) *world {
+		w := healthyWorld(t)
+		w.lose()
+		w.polls(1)
+		w.object.Status.Outdated = []string{"n2"} // as the arbiter does
+		w.touch()
+		w.watch.Recorded(w.object.DeepCopy())
+		w.polls(1)
+		return w
+	}
+	t.Run("resync", func(t *testing.T) {
+		w := outdated(t)
+		w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState, w.status.SyncedPercent = "SyncSource", "Inconsistent", 50
+		w.polls(5)
+		if !slices.Equal(w.object.Status.Outdated, []string{"n2"}) {
+			t.Error("off the list during the resync")
+		}
+		w.find()
+		w.status.SyncedPercent = 100
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("lost again between the record and the look", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = w.lose
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list although it was lost again")
+		}
+	})
+	t.Run("granted again between the look and the write", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = w.touch // the arbiter's grant changes the object; the status was read just before
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list in spite of a newer grant")
+		}
+	})
+	t.Run("not while this node may go on alone", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.status.MayGoOnAlone = true
+		w.polls(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list before I/O is frozen for it again")
+		}
+		w.status.MayGoOnAlone = false
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Errorf("still outdated: %q", w.object.Status.Outdated)
+		}
+	})
+	t.Run("this node may go on alone since the record was read", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.beforeStatus = func() { w.status.MayGoOnAlone = true }
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("off the list in spite of the permit")
+		}
+	})
+	t.Run("taken over meanwhile", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.object.Status.AttachedNode, w.object.Status.Epoch = "n3", 4
+		w.touch()
+		w.polls(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("a node that does not have the volume changed its list")
+		}
+	})
+	t.Run("another epoch", func(t *testing.T) {
+		w := outdated(t)
+		w.find()
+		w.object.Status.Epoch = 4
+		w.touch()
+		w.polls(3)
+		if len(w.object.Status.Outdated) != 1 {
+			t.Error("a look of an older epoch changed the list")
+		}
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		w := outdated(t)
+		w.restart()
+		w.find()
+		w.polls(1)
+		if len(w.object.Status.Outdated) != 0 {
+			t.Error("a restarted csi-node does not take it off")
+		}
+	})
+}
