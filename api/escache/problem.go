@@ -17,6 +17,7 @@ type Code string
 const (
 	CodeInvalidRequest   Code = "invalid_request"    // 400: the body or a parameter is wrong
 	CodeUnauthorized     Code = "unauthorized"       // 401: no client certificate, or one from another authority
+	CodeForbidden        Code = "forbidden"          // 403: the client's certificate has the name of nobody who may call
 	CodeUnknownPath      Code = "unknown_path"       // 404: the API has no such path
 	CodeMethodNotAllowed Code = "method_not_allowed" // 405: the path has no such method
 	CodeNotFound         Code = "not_found"          // 404: this host has no replica of this volume
@@ -69,6 +70,7 @@ func (p *Problem) Error() string {
 var statuses = map[Code]int{
 	CodeInvalidRequest:   http.StatusBadRequest,
 	CodeUnauthorized:     http.StatusUnauthorized,
+	CodeForbidden:        http.StatusForbidden,
 	CodeUnknownPath:      http.StatusNotFound,
 	CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	CodeNotFound:         http.StatusNotFound,

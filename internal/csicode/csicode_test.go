@@ -12,6 +12,7 @@ func TestEveryCodeOfTheAPIHasTheCodeThatCSIWants(t *testing.T) {
 	want := map[escache.Code]codes.Code{
 		escache.CodeInvalidRequest:   codes.Internal,
 		escache.CodeUnauthorized:     codes.FailedPrecondition, // an operator has to renew a certificate
+		escache.CodeForbidden:        codes.FailedPrecondition, // an operator has to name the client
 		escache.CodeUnknownPath:      codes.Internal,
 		escache.CodeMethodNotAllowed: codes.Internal,
 		escache.CodeNotFound:         codes.FailedPrecondition, // this host has no replica; the volume exists
@@ -32,6 +33,7 @@ func TestEveryCodeOfTheAPIHasTheCodeThatCSIWants(t *testing.T) {
 		escache.CodeFencingRefused:   codes.FailedPrecondition,
 		escache.CodeHeld:             codes.FailedPrecondition,
 		escache.CodeNotSuperseded:    codes.FailedPrecondition,
+		escache.CodeSecretMissing:    codes.FailedPrecondition, // a repair or the next attachment gives it again
 		escache.CodeInternal:         codes.Internal,
 		escache.CodeCephUnavailable:  codes.Unavailable,
 		escache.CodePeerUnavailable:  codes.Unavailable,

@@ -43,6 +43,9 @@ type Client struct {
 	http  *resty.Client
 	idle  *http.Transport
 	certs *tlsfiles.Reloader // nil without TLS
+
+	former     *tlsfiles.Reloader // nil if no former name is accepted
+	formerUsed atomic.Bool
 }
 
 // New returns a client. It reads the TLS files but does not call the service. Errors wrap ErrTLS if
@@ -73,6 +76,7 @@ func New(opts Options) (*Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("escache client for %s: %w: %w; %s", c.opts.Node, ErrTLS, err, tlsAdvice(err))
 		}
+		c.prepareFormer()
 		c.idle.DialTLSContext = c.dialTLS
 	}
 	c.http = resty.NewWithClient(&http.Client{
@@ -94,20 +98,6 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := c.opts.Dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	secured, err := c.secure(ctx, conn, address)
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return secured, nil
-}
-
-// secure runs TLS over a connection, with the certificates in force.
-func (c *Client) secure(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
 	name := c.opts.TLS.ServerName
 	if name == "" {
 		host, _, err := net.SplitHostPort(address)
@@ -116,12 +106,29 @@ func (c *Client) secure(ctx context.Context, conn net.Conn, address string) (net
 		}
 		name = host
 	}
-	config, err := c.certs.Client(name)
+	conn, err := c.dialWith(ctx, network, address, c.certs, name)
+	if err != nil {
+		return c.dialFormer(ctx, network, address, err)
+	}
+	return conn, nil
+}
+
+// dialWith opens a connection and demands a name of the service's certificate.
+func (c *Client) dialWith(ctx context.Context, network, address string, certs *tlsfiles.Reloader, name string) (net.Conn, error) {
+	config, err := certs.Client(name)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.opts.Dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	secured := tls.Client(conn, config)
-	return secured, secured.HandshakeContext(ctx)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secured, nil
 }
 
 // Close closes idle connections. The client stays usable.
@@ -173,6 +180,7 @@ func (c *Client) do(ctx context.Context, k call) error {
 }
 
 func (c *Client) send(ctx context.Context, k call) error {
+	c.endFormer()
 	if c.certs != nil {
 		changed, err := c.certs.Refresh()
 		if err != nil {

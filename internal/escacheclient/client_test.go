@@ -320,12 +320,12 @@ func TestObserverAndLog(t *testing.T) {
 	var seen []string
 	var log bytes.Buffer
 	opts := Options{
-		SlowAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		SlowAfter: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Observe: func(call, code string, d time.Duration) {
 			seen = append(seen, fmt.Sprintf("%s %s %t", call, code, d > 0))
 		},
 	}
-	client, _ := serve(t, opts, done, problem(escache.CodeBusy), hang(100*time.Millisecond), hangUp)
+	client, _ := serve(t, opts, done, problem(escache.CodeBusy), hang(1500*time.Millisecond), hangUp)
 	for range 4 {
 		_ = client.Stop(context.Background(), ref)
 	}

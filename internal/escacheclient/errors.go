@@ -141,7 +141,8 @@ func tlsAdvice(err error) string {
 	case errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch):
 		return "the other side does not speak TLS: check the port"
 	case errors.As(err, &alert) && alert.Op == "remote error":
-		return "it refused this client's certificate: check that it has not expired and is signed by the authority the service trusts"
+		return "it refused this client's certificate, or has none of its own yet: check that this client's has not expired and is signed " +
+			"by the authority the service trusts, and the service's log"
 	}
 	return ""
 }

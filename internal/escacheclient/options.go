@@ -22,6 +22,8 @@ type Options struct {
 	UnixSocket string
 	// TLS is needed for an https BaseURL. The files are read again when they change.
 	TLS TLSFiles
+	// Former is a name that the service may still show instead of TLS.ServerName.
+	Former FormerName
 	// AllowPlaintext permits an http BaseURL to hosts other than the loopback.
 	AllowPlaintext bool
 	// Dial opens the connections, below TLS. nil: net.Dialer.
@@ -44,8 +46,7 @@ type Options struct {
 // caller's own certificate and key.
 type TLSFiles struct {
 	CA, Cert, Key string
-	// ServerName is the name that the service's certificate must have, if one certificate serves
-	// all hosts. Empty: the URL's host.
+	// ServerName is the name that the service's certificate must have. Empty: the URL's host.
 	ServerName string
 }
 

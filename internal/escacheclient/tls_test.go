@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -157,6 +158,60 @@ func TestServerNameStandsForTheHost(t *testing.T) {
 		if good != (err == nil) || (!good && !errors.Is(err, ErrTLS)) {
 			t.Errorf("server name %q: %v", name, err)
 		}
+	}
+}
+
+// TestAFormerNameIsAcceptedForAWhile: during an upgrade some hosts still have the certificate that
+// served all of them.
+func TestAFormerNameIsAcceptedForAWhile(t *testing.T) {
+	hosts, before, files := newAuthority(t), newAuthority(t), tlsFiles(t)
+	named := func(by *testca.Authority, name string) string {
+		server, _ := tlsServer(t, hosts, issue(t, by, "service", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{name} }))
+		return server.URL
+	}
+	write(t, files, hosts, issue(t, hosts, "client"))
+	files.ServerName = "n1.example"
+	formerCA := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(formerCA, before.Certificate(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	former := FormerName{Name: "all.example", CA: formerCA, Until: time.Now().Add(time.Hour)}
+	over := former
+	over.Until = time.Now().Add(-time.Second)
+	for _, tc := range []struct {
+		name   string
+		by     *testca.Authority
+		shown  string
+		former FormerName
+		good   bool
+	}{
+		{"its own name", hosts, "n1.example", former, true},
+		{"the former name", before, "all.example", former, true},
+		{"the former name, too late", before, "all.example", over, false},
+		{"the former name, which is not accepted", before, "all.example", FormerName{}, false},
+		{"the former name, of the hosts' authority", hosts, "all.example", former, false},
+		{"another host's name, of the former authority", before, "n2.example", former, false},
+		{"another host's name", hosts, "n2.example", former, false},
+	} {
+		err := newClient(t, Options{BaseURL: named(tc.by, tc.shown), TLS: files, Former: tc.former}).Stop(context.Background(), ref)
+		if tc.good != (err == nil) || (!tc.good && !errors.Is(err, ErrTLS)) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+func TestConnectionsEndWithTheFormerName(t *testing.T) {
+	ca, files := newAuthority(t), tlsFiles(t)
+	server, _ := tlsServer(t, ca, issue(t, ca, "service", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"all.example"} }))
+	write(t, files, ca, issue(t, ca, "client"))
+	files.ServerName = "n1.example"
+	client := newClient(t, Options{BaseURL: server.URL, TLS: files, Former: FormerName{"all.example", files.CA, time.Now().Add(time.Hour)}})
+	if err := client.Stop(context.Background(), ref); err != nil {
+		t.Fatal(err)
+	}
+	client.opts.Former.Until = time.Now()
+	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) {
+		t.Errorf("the connection is still used: %v", err)
 	}
 }
 

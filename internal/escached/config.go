@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -65,11 +66,14 @@ const (
 	WipeHeader Wipe = "header"
 )
 
-// TLSFiles names PEM files. A client may call if ClientCA has signed its certificate.
+// TLSFiles names PEM files, and who may call over TCP.
 type TLSFiles struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
 	ClientCA string `yaml:"clientCA"`
+	// Clients may call: a certificate that ClientCA has signed needs one of these names, as its common
+	// name or as a DNS name.
+	Clients []string `yaml:"clients"`
 }
 
 // CephConfig names the files and the user for krbd maps.
@@ -110,6 +114,7 @@ const DefaultConfigPath = "/etc/escache/escached.yaml"
 func DefaultConfig() Config {
 	return Config{
 		VolumeGroup:    "escache",
+		TLS:            TLSFiles{Clients: []string{"csi-controller"}},
 		Socket:         "/run/escache/escached.sock",
 		Arbiter:        "unix:///run/escache/arbiter.sock",
 		ArbiterTimeout: 5 * time.Second,
@@ -215,6 +220,9 @@ func (c *Config) validateListen() error {
 	}
 	if c.TLS.Cert == "" || c.TLS.Key == "" || c.TLS.ClientCA == "" {
 		return errors.New("tls: cert, key and clientCA are needed with listen; TCP is never served without client certificates")
+	}
+	if len(c.TLS.Clients) == 0 || slices.Contains(c.TLS.Clients, "") {
+		return errors.New("tls.clients: name who may call over TCP, as in their certificates, for example csi-controller")
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"no node":        {"address: 10.0.0.1\n", "node:"},
 		"bad address":    {"node: n1\naddress: n1.example\n", "address:"},
 		"TCP needs TLS":  {good + "listen: 0.0.0.0:7443\n", "tls:"},
+		"TCP for nobody": {good + "listen: 0.0.0.0:7443\ntls: {cert: /c, key: /k, clientCA: /a, clients: []}\n", "tls.clients:"},
+		"TCP":            {good + "listen: 0.0.0.0:7443\ntls: {cert: /c, key: /k, clientCA: /a}\n", ""},
 		"bad arbiter":    {good + "arbiter: arbiter.sock\n", "arbiter:"},
 		"unix arbiter":   {good + "arbiter: unix:///run/x.sock\n", ""},
 		"ports reversed": {good + "drbd: {ports: {first: 9, last: 8}}\n", "drbd.ports:"},

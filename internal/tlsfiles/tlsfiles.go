@@ -58,13 +58,17 @@ type contents struct {
 // New reads the files. It fails with an *Error if they cannot be used now. Later, when changed
 // files cannot be used, it calls unusable, which may be nil, at each attempt.
 func New(files Files, unusable func(error)) (*Reloader, error) {
-	if unusable == nil {
-		unusable = func(error) {}
+	r := Later(files)
+	if unusable != nil {
+		r.unusable = unusable
 	}
-	r := &Reloader{files: files, unusable: unusable}
 	_, err := r.Refresh()
 	return r, err
 }
+
+// Later returns a Reloader of files that may still be missing. It reads them at the first Refresh,
+// or at the first handshake of a server.
+func Later(files Files) *Reloader { return &Reloader{files: files, unusable: func(error) {}} }
 
 // Refresh reads the files if they changed, and reports whether new contents are in force. It fails
 // only if no contents are.
@@ -125,6 +129,15 @@ func (r *Reloader) Client(server string) (*tls.Config, error) {
 		// handshake without a certificate.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.own, nil },
 	}, nil
+}
+
+// End returns when this side's own certificate ends; zero if none is in force.
+func (r *Reloader) End() time.Time {
+	c, err := r.inForce()
+	if err != nil || c.own.Leaf == nil {
+		return time.Time{}
+	}
+	return c.own.Leaf.NotAfter
 }
 
 func (r *Reloader) inForce() (*contents, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/test/kubetest"
 )
@@ -126,7 +127,7 @@ func life(t *testing.T, c *controlPlane, version string) {
 		path := fmt.Sprintf("jsonpath={.data.%s}", strings.ReplaceAll(key, ".", `\.`))
 		return c.must("", "-n", namespace, "get", "secret", release+"-"+name, "-o", path)
 	}
-	upgrade()
+	upgrade("--set", "tls.shared=true,tls.serverName=escached.escache.io") // as releases were before each host had its own
 	authority, server, client := secret("tls-authority", "servers.crt"), secret("escached-tls", "tls.crt"), secret("controller-tls", "tls.crt")
 	if trusted := secret("controller-tls", "ca.crt"); trusted != authority {
 		t.Error("the controller does not trust the authority that signed the escacheds' certificate")
@@ -140,9 +141,13 @@ func life(t *testing.T, c *controlPlane, version string) {
 		t.Errorf("csi-controller refuses a secret of %d bytes: %v", len(text), err)
 	}
 
-	upgrade("--set", "controller.logLevel=debug")
+	upgrade("--set", "tls.shared=true,tls.serverName=escached.escache.io,controller.logLevel=debug")
 	if secret("escached-tls", "tls.crt") != server || secret("controller-tls", "tls.crt") != client {
 		t.Error("an upgrade in the first days changed the certificates")
+	}
+	ownCertificates(t, c, upgrade, secret)
+	if secret("controller-tls", "tls.crt") != client {
+		t.Error("the way to certificates of the hosts' own changed the controller's")
 	}
 	c.must("", "-n", namespace, "annotate", "--overwrite", "secret", release+"-tls-authority", "escache.io/certificates-end=1")
 	if version == helm4 {
@@ -150,19 +155,19 @@ func life(t *testing.T, c *controlPlane, version string) {
 	} else {
 		upgrade()
 	}
-	if secret("escached-tls", "tls.crt") == server || secret("controller-tls", "tls.crt") == client {
-		t.Error("an upgrade near their end left the certificates as they were")
+	if secret("controller-tls", "tls.crt") == client {
+		t.Error("an upgrade near its end left the certificate as it was")
 	}
-	if secret("tls-authority", "servers.crt") != authority {
-		t.Error("renewing certificates changed the authority: the two sides would not trust each other meanwhile")
+	if secret("hosts-authority", "tls.crt") != authority {
+		t.Error("renewing the certificate changed the authority: the two sides would not trust each other meanwhile")
 	}
-	server = secret("escached-tls", "tls.crt")
+	client = secret("controller-tls", "tls.crt")
 	upgrade()
 	if secret("replication", "secret") != links {
 		t.Error("an upgrade changed what the secrets of the links are derived from")
 	}
-	if secret("escached-tls", "tls.crt") != server {
-		t.Error("the renewed certificates were renewed again")
+	if secret("controller-tls", "tls.crt") != client {
+		t.Error("the renewed certificate was renewed again")
 	}
 
 	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on
@@ -182,4 +187,36 @@ func life(t *testing.T, c *controlPlane, version string) {
 		t.Errorf("left behind:\n%s", left)
 	}
 	c.must("", "get", "crd", "cachevolumes.escache.io") // taking it away would take all volumes' records away
+}
+
+// ownCertificates goes over to certificates of the hosts' own: for a day hosts may still show the one
+// that served all of them.
+func ownCertificates(t *testing.T, c *controlPlane, upgrade func(...string), secret func(name, key string) string) {
+	t.Helper()
+	args := func() string {
+		return c.must("", "-n", namespace, "get", "deployment", release+"-controller", "-o", "jsonpath={.spec.template.spec.containers[0].args}")
+	}
+	server := secret("escached-tls", "tls.crt")
+	upgrade()
+	if secret("escached-tls", "tls.crt") != server || secret("hosts-authority", "tls.crt") != secret("tls-authority", "servers.crt") {
+		t.Error("the upgrade took the certificate away that hosts still show, or changed its authority")
+	}
+	const flag = "--escached-former-until="
+	_, rest, found := strings.Cut(args(), flag)
+	until, err := time.Parse(time.RFC3339, strings.SplitN(rest, `"`, 2)[0])
+	if left := time.Until(until); !found || err != nil || left < 23*time.Hour || left > 25*time.Hour {
+		t.Errorf("the former name is accepted until %s (%v): %s", until, err, args())
+	}
+	upgrade()
+	if !strings.Contains(args(), flag+until.Format(time.RFC3339)) {
+		t.Error("another upgrade prolonged it")
+	}
+	upgrade("--set", "tls.former.until=2020-01-01T00:00:00Z")
+	if strings.Contains(args(), "--escached-former") || c.must("", "-n", namespace, "get", "secret", release+"-escached-tls", "--ignore-not-found") != "" {
+		t.Error("the former certificate outlives its time")
+	}
+	upgrade() // the ConfigMap has the time now
+	if strings.Contains(args(), "--escached-former") {
+		t.Error("the next upgrade accepts it again")
+	}
 }

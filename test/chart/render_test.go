@@ -18,8 +18,9 @@ func TestLint(t *testing.T) {
 	})
 }
 
-// unsteady is what differs from one rendering to the next: certificates and the secret that Helm has made.
-var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: |  secret: ).+$`)
+// unsteady is what differs from one rendering to the next: certificates and the secret that Helm has
+// made.
+var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: |  secret: ).+$`)
 
 // TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it
 // anew.
@@ -86,29 +87,37 @@ func TestWrongValuesAreRefusedWithAReason(t *testing.T) {
 func wrongValues(t *testing.T, version string) {
 	base := cases(t)["default"]
 	for set, reason := range map[string]string{
-		"ceph.clusterID=":                    "/ceph/clusterID",
-		"ceph.monitors=null":                 "/ceph",
-		"ceph.nodeUser=client.x":             `leave out the "client."`,
-		"controller.replica=3":               "additional properties 'replica' not allowed",
-		"controller.replicas=0":              "/controller/replicas': minimum: got 0, want 1",
-		"controller.logLevel=loud":           "value must be one of 'debug', 'info', 'warn', 'error'",
-		"controller.pollInterval=5":          "/controller/pollInterval",
-		"controller.userID=0":                "/controller/userID': minimum: got 0, want 1",
-		"escached.mode=vendor":               "value must be one of 'daemonset', 'host'",
-		"escached.mode=host":                 "certificates that Helm generates do not reach the hosts",
-		"escached.drbd.ports.first=1":        "/escached/drbd/ports/first': minimum",
-		"controller.ports.health=9808":       "controller.ports.metrics and controller.ports.health are both 9808",
-		"sidecars.attacher.metricsPort=9811": "sidecars.attacher.metricsPort and sidecars.provisioner.metricsPort are both 9811",
-		"page.enabled=true,page.port=9812":   "page.port and sidecars.attacher.metricsPort are both 9812",
-		"escached.wipe=full":                 "value must be one of 'none', 'header'",
-		"tls.mode=none":                      "value must be one of 'generated', 'certManager', 'existing'",
-		"tls.mode=existing":                  "tls.controllerSecret",
-		"tls.serverName=":                    "tls.serverName is needed",
-		"nodeGroups[0].nodes[0]=n2":          "items at 0 and 1 are equal",
-		"nodeGroups[1].name=rack-2,nodeGroups[1].nodes={n3,n4,n5}":                                                        `node "n3" is in rack-1 and in rack-2`,
-		"nodeGroups[1].name=rack-1,nodeGroups[1].nodes={n6,n4,n5}":                                                        `two groups are named "rack-1"`,
-		"nodeGroups[0].nodes={n1,n2}":                                                                                     "minItems: got 2, want 3",
-		"storageClasses[0].parameters.cachesize=1Gi":                                                                      "additional properties 'cachesize' not allowed",
+		"ceph.clusterID=":                          "/ceph/clusterID",
+		"ceph.monitors=null":                       "/ceph",
+		"ceph.nodeUser=client.x":                   `leave out the "client."`,
+		"controller.replica=3":                     "additional properties 'replica' not allowed",
+		"controller.replicas=0":                    "/controller/replicas': minimum: got 0, want 1",
+		"controller.logLevel=loud":                 "value must be one of 'debug', 'info', 'warn', 'error'",
+		"controller.pollInterval=5":                "/controller/pollInterval",
+		"controller.userID=0":                      "/controller/userID': minimum: got 0, want 1",
+		"escached.mode=vendor":                     "value must be one of 'daemonset', 'host'",
+		"escached.mode=host":                       "certificates that Helm generates do not reach the hosts",
+		"escached.drbd.ports.first=1":              "/escached/drbd/ports/first': minimum",
+		"controller.ports.health=9808":             "controller.ports.metrics and controller.ports.health are both 9808",
+		"sidecars.attacher.metricsPort=9811":       "sidecars.attacher.metricsPort and sidecars.provisioner.metricsPort are both 9811",
+		"page.enabled=true,page.port=9812":         "page.port and sidecars.attacher.metricsPort are both 9812",
+		"escached.wipe=full":                       "value must be one of 'none', 'header'",
+		"tls.mode=none":                            "value must be one of 'generated', 'certManager', 'existing'",
+		"tls.mode=existing":                        "tls.controllerSecret",
+		"tls.serverName=":                          "tls.serverName needs {node} in it",
+		"tls.serverName=a_b":                       "/tls/serverName",
+		"tls.serverName=escached.escache.io":       "set tls.shared: true to accept that",
+		"tls.shared=true":                          "has one name",
+		"tls.shared=true,tls.serverName=":          "tls.shared needs tls.serverName",
+		"tls.mode=existing,tls.controllerSecret=c": "tls.mode existing needs tls.clientNames",
+		"tls.mode=existing,tls.controllerSecret=c,tls.escachedSecret=e":            "tls.escachedSecret is one key for all hosts",
+		"tls.mode=existing,tls.controllerSecret=c,tls.shared=true,tls.serverName=": "needs tls.escachedSecret",
+		"tls.former.until=tomorrow":                                "/tls/former/until",
+		"nodeGroups[0].nodes[0]=n2":                                "items at 0 and 1 are equal",
+		"nodeGroups[1].name=rack-2,nodeGroups[1].nodes={n3,n4,n5}": `node "n3" is in rack-1 and in rack-2`,
+		"nodeGroups[1].name=rack-1,nodeGroups[1].nodes={n6,n4,n5}": `two groups are named "rack-1"`,
+		"nodeGroups[0].nodes={n1,n2}":                              "minItems: got 2, want 3",
+		"storageClasses[0].parameters.cachesize=1Gi":               "additional properties 'cachesize' not allowed",
 		"storageClasses[0].default=true,storageClasses[1].default=true,storageClasses[1].name=b,storageClasses[1].pool=p": "both the default",
 	} {
 		_, err := helm(t, version, "template", release, chartDir, "--values", base, "--set", set)

@@ -66,6 +66,9 @@ func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
+// Own returns the authority's own certificate with its key.
+func (a *Authority) Own() (Pair, error) { return pair(a.certificate.Raw, a.key) }
+
 // Server issues a certificate for a server that is reached by its name and by other hosts, which
 // are names or IP addresses.
 func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
@@ -80,6 +83,18 @@ func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return a.issue(template)
+}
+
+// For issues a certificate for the server that has this key, and returns it in PEM.
+func (a *Authority) For(key *ecdsa.PublicKey, name string, end time.Time) ([]byte, error) {
+	template := template(name)
+	template.DNSNames, template.NotAfter = []string{name}, end
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", name, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
 // Client issues a certificate for a client. To Kubernetes its name is the user's, and its groups
@@ -112,9 +127,13 @@ func (a *Authority) issue(template *x509.Certificate) (Pair, error) {
 	if err != nil {
 		return Pair{}, fmt.Errorf("certificate for %s: %w", name, err)
 	}
+	return pair(der, key)
+}
+
+func pair(der []byte, key *ecdsa.PrivateKey) (Pair, error) {
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return Pair{}, fmt.Errorf("certificate for %s: %w", name, err)
+		return Pair{}, fmt.Errorf("key of a certificate: %w", err)
 	}
 	return Pair{
 		Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),

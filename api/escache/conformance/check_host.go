@@ -25,6 +25,7 @@ func hostChecks() []Check {
 		{"status of a volume that is not here", statusOfAbsent, alone},
 		{"every answer says which host it is of", identified, beside},
 		{"TCP needs a client certificate", certificateNeeded, alone},
+		{"a client of another name is refused", nameNeeded, beside},
 	}
 }
 
@@ -114,7 +115,7 @@ func certificateNeeded(s *suite) {
 			continue
 		}
 		called++
-		stranger, err := selfSigned()
+		stranger, err := selfSigned("stranger")
 		if err != nil {
 			s.Fatalf("%v", err)
 		}
@@ -150,6 +151,43 @@ func certificateNeeded(s *suite) {
 	}
 }
 
+// nameNeeded calls with a certificate that is as good as the caller's own, but somebody else's.
+func nameNeeded(s *suite) {
+	if s.target.Other.Cert == "" {
+		s.Skipf("no certificate of another client is given")
+	}
+	called := 0
+	for _, h := range []*host{s.first, s.second} {
+		if h.URL == "" {
+			continue
+		}
+		called++
+		other := h.Host
+		other.TLS.Cert, other.TLS.Key = s.target.Other.Cert, s.target.Other.Key
+		call, err := newCaller(other, h.call.contract)
+		if err != nil {
+			s.Fatalf("%v", err)
+		}
+		v := s.nameVolume()
+		stranger := &host{Host: other, s: s, call: call}
+		for what, req := range map[string]request{
+			"reads":            {method: http.MethodGet, path: escache.PathNode},
+			"lays a replica":   {method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())},
+			"knows no path":    {method: http.MethodGet, path: "/v1/nowhere", broken: true},
+			"breaks the rules": {method: http.MethodPost, path: escache.PathStop, body: []byte("{"), broken: true},
+		} {
+			refused(s, "a client of another name that "+what, stranger.send(req), escache.CodeForbidden)
+		}
+		call.http.CloseIdleConnections()
+		if status := h.status(v.VolumeRef); status.State != escache.StateAbsent {
+			s.Errorf("after the refusal the volume is %q", status.State)
+		}
+	}
+	if called == 0 {
+		s.Skipf("both hosts are called over a unix socket")
+	}
+}
+
 // plaintext speaks HTTP to the TLS port.
 func plaintext(ctx context.Context, address string) (int, error) {
 	u, err := url.Parse(address)
@@ -175,13 +213,13 @@ func plaintext(ctx context.Context, address string) (int, error) {
 	return resp.StatusCode, nil
 }
 
-func selfSigned() (tls.Certificate, error) {
+func selfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "stranger"}, NotBefore: time.Now().Add(-time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)

@@ -17,6 +17,8 @@ const (
 	EnvTLSCA        = "ESCACHE_TLS_CA"
 	EnvTLSCert      = "ESCACHE_TLS_CERT"
 	EnvTLSKey       = "ESCACHE_TLS_KEY"
+	EnvOtherCert    = "ESCACHE_TLS_OTHER_CERT" // see Target.Other
+	EnvOtherKey     = "ESCACHE_TLS_OTHER_KEY"
 	EnvPool         = "ESCACHE_POOL"
 	EnvHook         = "ESCACHE_HOOK"        // see Hook
 	EnvFirstPort    = "ESCACHE_FIRST_PORT"  // 64 ports from here on are free on both hosts
@@ -64,6 +66,7 @@ func FromEnvironment() (Target, error) {
 	}
 	target := Target{
 		Hosts: [2]Host{host(EnvEndpoint, EnvHost), host(EnvPeerEndpoint, EnvPeerHost)}, Pool: need(EnvPool), Storage: hook,
+		Other:     TLSFiles{Cert: os.Getenv(EnvOtherCert), Key: os.Getenv(EnvOtherKey)},
 		FirstPort: number(EnvFirstPort), FirstMinor: number(EnvFirstMinor),
 	}
 	if len(errs) == 0 {

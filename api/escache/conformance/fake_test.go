@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -25,22 +26,10 @@ import (
 func fake(t *testing.T, rule string) Target {
 	t.Helper()
 	w := escachetest.Breaking(rule)
-	own, err := selfSigned()
-	if err != nil {
-		t.Fatal(err)
-	}
 	trusted := x509.NewCertPool()
-	leaf, err := x509.ParseCertificate(own.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	trusted.AddCert(leaf)
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	own, other := trustedClient(t, trusted, "csi-controller"), trustedClient(t, trusted, "webshop")
 	target := Target{
-		Pool: "rbd", Storage: w, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
+		Pool: "rbd", Storage: w, Other: other, FirstPort: 7800, FirstMinor: 100, ImageBytes: 128 * mib, CallTimeout: 20 * time.Second,
 		Record: func(_ context.Context, ref escache.VolumeRef, _, host string, epoch int64) error {
 			for _, h := range w.Hosts {
 				if h.Name != host {
@@ -55,7 +44,7 @@ func fake(t *testing.T, rule string) Target {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := httptest.NewUnstartedServer(handler)
+		server := httptest.NewUnstartedServer(named(handler, rule))
 		server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: trusted}
 		if rule == "anybody may call" {
 			server.TLS.ClientAuth = tls.RequestClientCert
@@ -63,20 +52,54 @@ func fake(t *testing.T, rule string) Target {
 		server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 		server.StartTLS()
 		t.Cleanup(server.Close)
-		dir := t.TempDir()
-		files := TLSFiles{CA: filepath.Join(dir, "ca"), Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
-		for path, block := range map[string]*pem.Block{
-			files.CA:   {Type: "CERTIFICATE", Bytes: server.Certificate().Raw},
-			files.Cert: {Type: "CERTIFICATE", Bytes: own.Certificate[0]},
-			files.Key:  {Type: "PRIVATE KEY", Bytes: key},
-		} {
-			if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		target.Hosts[i] = Host{Name: h.Name, Address: fmt.Sprintf("10.0.0.%d", i+1), URL: server.URL, TLS: files, Devices: h}
+		own.CA = filepath.Join(t.TempDir(), "ca")
+		writePEM(t, own.CA, "CERTIFICATE", server.Certificate().Raw)
+		target.Hosts[i] = Host{Name: h.Name, Address: fmt.Sprintf("10.0.0.%d", i+1), URL: server.URL, TLS: own, Devices: h}
 	}
 	return target
+}
+
+// trustedClient makes a client's certificate, and has it trusted.
+func trustedClient(t *testing.T, by *x509.CertPool, name string) TLSFiles {
+	t.Helper()
+	own, err := selfSigned(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(own.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	by.AddCert(leaf)
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	files := TLSFiles{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
+	writePEM(t, files.Cert, "CERTIFICATE", own.Certificate[0])
+	writePEM(t, files.Key, "PRIVATE KEY", key)
+	return files
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// named lets only csi-controller through.
+func named(next http.Handler, rule string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rule == "anybody may call" || rule == "every name may call" || r.TLS.PeerCertificates[0].Subject.CommonName == "csi-controller" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", escache.ProblemContentType)
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprint(w, `{"type":"urn:escache:problem:forbidden","title":"Forbidden","status":403,"detail":"not you","code":"forbidden"}`)
+	})
 }
 
 // TestSuitePassesWhatFollowsTheContract: no check may demand more than the contract says.

@@ -8,7 +8,8 @@ var mutants = map[string][]string{
 		"answers have a field of their own",
 		"unknown parameters are ignored",
 	},
-	"TCP needs a client certificate": {"anybody may call"},
+	"TCP needs a client certificate":      {"anybody may call"},
+	"a client of another name is refused": {"every name may call"},
 	"bad bodies are refused and change nothing": {
 		"unknown fields are ignored",
 		"bodies have no bound",

@@ -9,6 +9,7 @@
 //	ESCACHE_ENDPOINT=https://10.0.0.1:7443 ESCACHE_HOST=a=10.1.0.1 \
 //	ESCACHE_PEER_ENDPOINT=https://10.0.0.2:7443 ESCACHE_PEER_HOST=b=10.1.0.2 \
 //	ESCACHE_TLS_CA=ca.pem ESCACHE_TLS_CERT=cert.pem ESCACHE_TLS_KEY=key.pem \
+//	ESCACHE_TLS_OTHER_CERT=other.pem ESCACHE_TLS_OTHER_KEY=other-key.pem \
 //	ESCACHE_POOL=rbd ESCACHE_HOOK=./hook ESCACHE_FIRST_PORT=7900 ESCACHE_FIRST_MINOR=200 \
 //	go test -v -run TestConformance ./api/escache/conformance
 package conformance
@@ -27,6 +28,9 @@ import (
 type Target struct {
 	// Hosts are the two hosts of every replica that the suite lays.
 	Hosts [2]Host
+	// Other has certificate and key of a client that is signed by the same authority and may not
+	// call. Without it, or without hosts that are called over TCP, the check that needs it is skipped.
+	Other TLSFiles
 	// Pool is the Ceph pool of the images.
 	Pool string
 	// Storage makes the images.

@@ -54,6 +54,43 @@ imagePullSecrets:
 {{- if eq .Values.tls.mode "existing" }}{{ .Values.tls.escachedSecret }}{{ else }}{{ include "escache.fullname" . }}-escached-tls{{ end }}
 {{- end }}
 
+{{- /* Who may call escached, by the names in their certificates, as a JSON list. The chart issues csi-controller's for the first. */}}
+{{- define "escache.clientNames" -}}
+{{ .Values.tls.clientNames | default (list "csi-controller") | toJson }}
+{{- end }}
+
+{{- define "escache.clientName" -}}
+{{ include "escache.clientNames" . | fromJsonArray | first }}
+{{- end }}
+
+{{- /* "true" if csi-node asks for its host's certificate and csi-controller signs it. */}}
+{{- define "escache.signs" -}}
+{{- if and (eq .Values.escached.mode "daemonset") (ne .Values.tls.mode "existing") (not .Values.tls.shared) }}true{{ end }}
+{{- end }}
+
+{{- /* Until when hosts may show the certificate that served all of them, or "none". The ConfigMap of escached keeps it: one without
+       the annotation is of a release in which there was such a certificate. Whole hours, so that one rendering gives one value. */}}
+{{- define "escache.formerMark" -}}
+{{- $config := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-escached" (include "escache.fullname" .)) }}
+{{- $mark := get (dig "metadata" "annotations" dict ($config | default dict)) "escache.io/former-until" }}
+{{- if .Values.tls.former.until }}{{ .Values.tls.former.until }}
+{{- else if $mark }}{{ $mark }}
+{{- else if $config }}{{ dateInZone "2006-01-02T15:04:05Z" (mul 3600 (add 25 (div (now | unixEpoch | int64) 3600)) | int64) "UTC" }}
+{{- else }}none
+{{- end }}
+{{- end }}
+
+{{- /* The same while it is not over, else empty. */}}
+{{- define "escache.formerUntil" -}}
+{{- if include "escache.signs" . }}
+{{- $mark := include "escache.formerMark" . }}
+{{- $there := or (eq .Values.tls.mode "certManager") (lookup "v1" "Secret" .Release.Namespace (printf "%s-escached-tls" (include "escache.fullname" .))) }}
+{{- if and $there (ne $mark "none") }}
+{{- if lt (now | unixEpoch | int64) (toDate "2006-01-02T15:04:05Z" $mark | unixEpoch | int64) }}{{ $mark }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "escache.replicationSecret" -}}
 {{ .Values.replication.existingSecret | default (printf "%s-replication" (include "escache.fullname" .)) }}
 {{- end }}

@@ -56,6 +56,8 @@ type Options struct {
 	EscachedPort int
 	// EscachedTLS are the files with which escacheds are called.
 	EscachedTLS escacheclient.TLSFiles
+	// HostCertificates say how csi-node's requests for the certificates of hosts are signed.
+	HostCertificates HostCertificateOptions
 	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
 	Plaintext bool
 	// LinkKey is the path of the file with the key that the secrets of replication links are derived
@@ -90,7 +92,8 @@ func defaults() Options {
 			Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 		},
 		Poll: 5 * time.Second, OrphanEvery: 5 * time.Minute,
-		Recovery: defaultRecovery(),
+		Recovery:         defaultRecovery(),
+		HostCertificates: HostCertificateOptions{Life: 90 * 24 * time.Hour},
 	}
 }
 
@@ -122,7 +125,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
 	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
-		"server name in every escached's certificate; empty: its node's InternalIP")
+		"DNS name in an escached's certificate; {node} stands for its node's name, and without it all hosts have the same name; "+
+			"empty: the node's InternalIP")
 	f.BoolVar(&o.Plaintext, "escached-plaintext", o.Plaintext, "call escacheds over plain HTTP; only for tests")
 	f.StringVar(&o.LinkKey, "replication-secret-file", o.LinkKey,
 		"file with at least 32 random bytes, from which the secrets of replication links are derived; read at the start")
@@ -136,6 +140,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
+	o.HostCertificates.bind(f)
 }
 
 // Validate returns everything that is wrong, each with the flag to change.
@@ -180,7 +185,7 @@ func (o *Options) Validate() error {
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)
 	}
-	return errors.Join(append(errs, o.Recovery.validate())...)
+	return errors.Join(append(errs, o.Recovery.validate(), o.HostCertificates.validate(o.EscachedTLS.ServerName))...)
 }
 
 // rangeVar binds "FIRST-LAST".

@@ -31,6 +31,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
+	"github.com/escache/escache-csi/internal/controller/signer"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/operation"
@@ -92,8 +93,9 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 		options: o, own: own, log: log, manager: m, writer: writer, lease: lease, metrics: seen, traces: traces, clusters: clusters,
 		images: ceph.New(clusters, o.CephDir, time.Now),
 		hosts: hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{
-			Port: o.EscachedPort, TLS: o.EscachedTLS, Dial: lease.Dial, Timeouts: escacheclient.Timeouts{Change: 30 * time.Second},
-			UserAgent: "csi-controller/" + o.Version, Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
+			Port: o.EscachedPort, TLS: o.EscachedTLS, Former: o.HostCertificates.Former, Dial: lease.Dial,
+			Timeouts: escacheclient.Timeouts{Change: 30 * time.Second}, UserAgent: "csi-controller/" + o.Version,
+			Log: log.With("component", "hosts"), Observe: seen.ObserveEscached,
 		}),
 		book:  reservation.NewBook(o.Slots),
 		links: links,
@@ -136,10 +138,12 @@ func newManager(kubernetes *rest.Config, o Options, lease *leadership.Lease) (ct
 	if err != nil {
 		return nil, err
 	}
+	caching := signer.Requests()
+	// Nothing here reads managed fields, and they are a third of every object.
+	caching.HTTPClient, caching.DefaultTransform = watching, cache.TransformStripManagedFields()
 	m, err := ctrl.NewManager(kubernetes, ctrl.Options{
 		Scheme: scheme, Logger: ctrl.Log,
-		// Nothing here reads managed fields, and they are a third of every object.
-		Cache:                               cache.Options{HTTPClient: watching, DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:                               caching,
 		Client:                              client.Options{},
 		Metrics:                             metricsserver.Options{BindAddress: o.Metrics},
 		HealthProbeBindAddress:              o.Health,
@@ -244,6 +248,7 @@ func (p parts) assemble(ctx context.Context) error {
 		groups.SetupWithManager(p.manager),
 		p.recovery(volumes.NewLocked(steps, p.locks), p.writer, drainer),
 		flushes.SetupWithManager(p.manager),
+		p.hostCertificates(p.writer),
 		p.page(),
 		p.manager.Add(marks),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/hostcert"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 )
 
@@ -32,9 +33,15 @@ type Options struct {
 	MetricsAddress  string
 	Kubeconfig      string
 	ShutdownWait    time.Duration
-	DaemonSet       string
-	LogLevel        slog.Level
-	Version         string
+	// CertificateFile, if it is not empty, is kept by csi-node: the key and certificate of this host's
+	// escached. CertificateName is the pattern of the name in it, CertificateAuthority the file with the
+	// authority that signs.
+	CertificateFile      string
+	CertificateName      string
+	CertificateAuthority string
+	DaemonSet            string
+	LogLevel             slog.Level
+	Version              string
 }
 
 // Validate fills in defaults. It returns an error that names the flag that is wrong.
@@ -55,6 +62,10 @@ func (o *Options) Validate() error {
 		if !filepath.IsAbs(path.value) {
 			return fmt.Errorf("--%s %q is not an absolute path", path.flag, path.value)
 		}
+	}
+	if o.CertificateFile != "" && (!filepath.IsAbs(o.CertificateFile) || !strings.Contains(o.CertificateName, hostcert.Placeholder)) {
+		return fmt.Errorf("--certificate-file %q is not an absolute path, or --certificate-name %q has no %s in it",
+			o.CertificateFile, o.CertificateName, hostcert.Placeholder)
 	}
 	if namespace, name, found := strings.Cut(o.DaemonSet, "/"); o.DaemonSet != "" && (!found || namespace == "" || name == "") {
 		return fmt.Errorf("--daemonset %q is not NAMESPACE/NAME", o.DaemonSet)
@@ -113,6 +124,12 @@ func root(version string) *cobra.Command {
 		"when the host shuts down, wait this long for its volumes to be flushed and detached (0: do not wait)")
 	f.StringVar(&o.DaemonSet, "daemonset", "",
 		"NAMESPACE/NAME of the DaemonSet that runs csi-node; after its deletion the kubelet forgets the driver (default: never)")
+	f.StringVar(&o.CertificateFile, "certificate-file", "",
+		"PEM file for key and certificate of this host's escached; csi-node asks csi-controller for it and renews it (default: not)")
+	f.StringVar(&o.CertificateName, "certificate-name", "", "DNS name in it, the same as csi-controller's --escached-server-name, "+
+		"with {node} for this node's name")
+	f.StringVar(&o.CertificateAuthority, "certificate-authority", "",
+		"PEM file of the authority that signs it; a certificate of another authority is replaced (default: any is kept)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.AddCommand(inspect())
 	return cmd

@@ -23,9 +23,11 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/hostcert"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
 	"github.com/escache/escache-csi/internal/node/blockdev"
+	"github.com/escache/escache-csi/internal/node/certificate"
 	"github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -163,7 +165,18 @@ func (p *parts) serve(ctx context.Context, l listeners) error {
 	})
 	all.Go(func() error { return p.group.Run(ctx) })
 	all.Go(func() error { return p.watch.Run(ctx) })
+	if p.options.CertificateFile != "" {
+		all.Go(func() error { return p.certificate().Run(ctx) })
+	}
 	return all.Wait()
+}
+
+func (p *parts) certificate() *certificate.Keeper {
+	o := p.options
+	return certificate.New(certificate.Options{
+		Node: o.NodeName, Name: hostcert.Name(o.CertificateName, o.NodeName), File: o.CertificateFile, Authority: o.CertificateAuthority,
+		API: p.kube, Log: p.component("certificate"),
+	})
 }
 
 func connect(o Options) (*kube.Client, error) {

@@ -21,14 +21,18 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/hostcert"
 )
 
 // Options configure the calls to escacheds.
 type Options struct {
 	// Port of every escached's API, on its node's InternalIP.
 	Port int
-	// TLS files for the calls. If empty, calls go over plain HTTP, which is for tests only.
+	// TLS files for the calls. If empty, calls go over plain HTTP, which is for tests only. ServerName
+	// may be a pattern of names (hostcert.Name): then each node has to show a certificate of its own.
 	TLS escacheclient.TLSFiles
+	// Former is a name that hosts may still show instead of their own.
+	Former escacheclient.FormerName
 	// Dial opens the connections. leadership.Lease.Dial sends nothing unless this process leads.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeouts of the calls.
@@ -259,9 +263,11 @@ func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client,
 		}
 		known.client.Close()
 	}
+	files := h.options.TLS
+	files.ServerName = hostcert.Name(files.ServerName, node)
 	made, err := escacheclient.New(escacheclient.Options{
-		Node: node, BaseURL: url, TLS: h.options.TLS, AllowPlaintext: true, Dial: h.options.Dial, Timeout: h.options.Timeouts,
-		UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
+		Node: node, BaseURL: url, TLS: files, Former: h.options.Former, AllowPlaintext: true, Dial: h.options.Dial,
+		Timeout: h.options.Timeouts, UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
 	})
 	if err != nil {
 		return nil, translate(err)

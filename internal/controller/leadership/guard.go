@@ -122,6 +122,23 @@ func (g guardedClient) Status() client.SubResourceWriter {
 	return guardedStatus{g.Client.Status(), g.lease}
 }
 
+func (g guardedClient) SubResource(name string) client.SubResourceClient {
+	return guardedSubResource{g.Client.SubResource(name), guardedStatus{g.Client.SubResource(name), g.lease}}
+}
+
+// guardedSubResource reads without the lease.
+type guardedSubResource struct {
+	client.SubResourceReader
+	guardedStatus
+}
+
+func (g guardedStatus) Create(ctx context.Context, o, sub client.Object, opts ...client.SubResourceCreateOption) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.SubResourceWriter.Create(ctx, o, sub, opts...)
+}
+
 type guardedStatus struct {
 	client.SubResourceWriter
 

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/engine"
@@ -19,7 +20,7 @@ import (
 
 func serve(t *testing.T, e *engine.Engine) http.Handler {
 	t.Helper()
-	return server.Handler(e, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+	return server.Handler(e, server.TCP{CertificateEnd: time.Now}, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
 }
 
 func TestWhatOnlyTheEngineCanRefuseIsAProblemToo(t *testing.T) {

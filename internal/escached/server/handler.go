@@ -55,6 +55,7 @@ type api struct {
 	engine  Engine
 	log     *slog.Logger
 	metrics *measures
+	admit   clients
 	// ready waits until the engine knows what is on this host. At the end of its context it returns
 	// why the engine does not know it yet.
 	ready func(ctx context.Context) error
@@ -62,8 +63,8 @@ type api struct {
 	routes map[string]map[string]call
 }
 
-func newAPI(v Engine, m *measures, ready func(ctx context.Context) error, log *slog.Logger) *api {
-	a := &api{engine: v, log: log, metrics: m, ready: ready}
+func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context) error, log *slog.Logger) *api {
+	a := &api{engine: v, log: log, metrics: m, admit: admit, ready: ready}
 	a.routes = map[string]map[string]call{
 		escache.PathNode:   {http.MethodGet: a.node},
 		escache.PathStatus: {http.MethodGet: a.status},
@@ -184,7 +185,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := problem.Of(err)
-	if p.Code == escache.CodeUnknownPath || p.Code == escache.CodeMethodNotAllowed {
+	if p.Code == escache.CodeUnknownPath || p.Code == escache.CodeMethodNotAllowed || p.Code == escache.CodeForbidden {
 		operation = "unknown" // otherwise each new path that a client makes up would add a metric
 	}
 	a.metrics.done(operation, took, string(p.Code))
@@ -197,6 +198,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := a.admit.check(r); err != nil {
+		return nil, err
+	}
 	methods, ok := a.routes[r.URL.Path]
 	if !ok {
 		return nil, problem.New(escache.CodeUnknownPath, "%s: the escache API v1 has no such path", r.URL.Path)
@@ -247,18 +251,31 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
+// TCP is what a handler has to know of the listener with TLS.
+type TCP struct {
+	// Clients are the names of those who are served.
+	Clients []string
+	// CertificateEnd returns when the host's certificate ends, zero if there is none. nil: TLS is not
+	// served.
+	CertificateEnd func() time.Time
+}
+
 // Handler serves the API, and the metrics at /metrics. Requests about volumes wait for ready, and
 // fail with its error.
-func Handler(engine Engine, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
+func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(engine.Collectors()...)
 	reg.MustRegister(m.seconds, m.failures,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	if tcp.CertificateEnd != nil {
+		reg.MustRegister(newCertificateEnd(tcp.CertificateEnd))
+	}
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
-	api := newAPI(engine, m, ready, log)
+	admit := clients(tcp.Clients)
+	api := newAPI(engine, m, admit, ready, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/metrics" && r.Method == http.MethodGet {
+		if r.URL.Path == "/metrics" && r.Method == http.MethodGet && admit.check(r) == nil {
 			metrics.ServeHTTP(w, r)
 			return
 		}

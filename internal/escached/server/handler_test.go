@@ -27,7 +27,7 @@ func (untouched) HostID() string { return "disks-1" }
 
 func serve(t *testing.T, e Engine) http.Handler {
 	t.Helper()
-	return Handler(e, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+	return Handler(e, TCP{}, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
 }
 
 func TestBadInputIsRefusedWithACodeAndReachesNoVerb(t *testing.T) {
@@ -152,7 +152,7 @@ func (empty) Node(context.Context) (escache.Node, error) {
 // gone.
 func TestNothingIsSaidOfVolumesBeforeTheRecovery(t *testing.T) {
 	s := New(escached.Config{}, empty{}, slog.New(slog.DiscardHandler))
-	h := Handler(s.engine, s.ready, s.log)
+	h := Handler(s.engine, TCP{}, s.ready, s.log)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	get := func(path string) *httptest.ResponseRecorder {

@@ -28,6 +28,9 @@ const shutdownGrace = 20 * time.Second
 // recoverEvery is how long the server waits before it tries a failed recovery again.
 const recoverEvery = 5 * time.Second
 
+// certificateEvery is the time between two looks for missing TLS files, for the log only.
+const certificateEvery = time.Second
+
 // startPatience is how long a request waits for the recovery, and queryPatience how long one that
 // changes nothing does: less than its callers wait (5 s), so that they learn why.
 const (
@@ -40,6 +43,9 @@ type Server struct {
 	cfg    escached.Config
 	engine Engine
 	log    *slog.Logger
+	// certs are read at each handshake. Handshakes fail while there are none: on a new host csi-node
+	// brings the certificate, and needs the unix socket before.
+	certs *tlsfiles.Reloader
 	// recovered is closed when the engine has recovered. Until then, notYet is the error with which
 	// requests are answered.
 	recovered chan struct{}
@@ -48,7 +54,8 @@ type Server struct {
 
 // New returns a server for an engine.
 func New(cfg escached.Config, engine Engine, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, engine: engine, log: log, recovered: make(chan struct{})}
+	files := tlsfiles.Files{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key}
+	s := &Server{cfg: cfg, engine: engine, log: log, certs: tlsfiles.Later(files), recovered: make(chan struct{})}
 	starting := problem.New(escache.CodeRecovering, "escached is still finding out what is on this host; repeat the call in a moment")
 	s.notYet.Store(&starting)
 	return s
@@ -61,7 +68,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{
-		Handler:           Handler(s.engine, s.ready, s.log),
+		Handler:           Handler(s.engine, s.tcp(), s.ready, s.log),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -73,6 +80,7 @@ func (s *Server) Run(ctx context.Context) error {
 		go func() { failed <- server.Serve(l) }()
 	}
 	go s.recover(ctx)
+	go s.awaitCertificate(ctx)
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -85,6 +93,38 @@ func (s *Server) Run(ctx context.Context) error {
 		err = errors.Join(err, stop)
 	}
 	return err
+}
+
+func (s *Server) tcp() TCP {
+	if s.cfg.Listen == "" {
+		return TCP{}
+	}
+	return TCP{Clients: s.cfg.TLS.Clients, CertificateEnd: func() time.Time {
+		_, _ = s.certs.Refresh() // if it fails, the end of what is in force is told, or none
+		return s.certs.End()
+	}}
+}
+
+// awaitCertificate logs once that TCP cannot be served, and once that it can.
+func (s *Server) awaitCertificate(ctx context.Context) {
+	if s.cfg.Listen == "" {
+		return
+	}
+	for missing := false; ; missing = true {
+		_, err := s.certs.Refresh()
+		switch {
+		case err == nil && missing:
+			s.log.Info("the TLS files can be used now, TCP is served")
+			return
+		case err == nil:
+			return
+		case !missing:
+			s.log.Warn("every TLS handshake fails until the TLS files can be used; the unix socket is served", "error", err)
+		}
+		if pause.For(ctx, certificateEvery) != nil {
+			return
+		}
+	}
 }
 
 // ready waits for the recovery after a start. It usually takes a moment. After startPatience, or at
@@ -136,14 +176,9 @@ func (s *Server) listen() ([]net.Listener, error) {
 	if s.cfg.Listen == "" {
 		return out, nil
 	}
-	files := tlsfiles.Files{CA: s.cfg.TLS.ClientCA, Cert: s.cfg.TLS.Cert, Key: s.cfg.TLS.Key}
-	certs, err := tlsfiles.New(files, nil)
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
-	}
 	tcp, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return append(out, tls.NewListener(tcp, certs.Server())), nil
+	return append(out, tls.NewListener(tcp, s.certs.Server())), nil
 }

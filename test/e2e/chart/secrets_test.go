@@ -67,7 +67,7 @@ func (w *world) planted(t *testing.T) map[string]string {
 	planted := map[string]string{}
 	for name, keys := range map[string][]string{
 		"escache-ceph-controller": {"keyring"}, "escache-ceph-node": {"keyring"},
-		"escache-controller-tls": {"tls.key"}, "escache-escached-tls": {"tls.key"}, "escache-tls-authority": {"servers.key", "clients.key"},
+		"escache-controller-tls": {"tls.key"}, "escache-hosts-authority": {"tls.key"}, "escache-tls-authority": {"servers.key", "clients.key"},
 	} {
 		var secret struct {
 			Data map[string][]byte `json:"data"`

@@ -60,6 +60,10 @@ var notShown = []string{
 	// external-provisioner takes the chosen node off a claim whose volume does not fit there, so
 	// that the scheduler chooses again.
 	"update persistentvolumeclaims",
+	// The hosts' certificates, which test/e2e/nodeapi shows.
+	"list certificates.k8s.io/certificatesigningrequests", "watch certificates.k8s.io/certificatesigningrequests",
+	"update certificates.k8s.io/certificatesigningrequests/approval", "update certificates.k8s.io/certificatesigningrequests/status",
+	"approve certificates.k8s.io/signers", "sign certificates.k8s.io/signers",
 	// Flushes and discards, which test/e2e/operators shows.
 	"get escache.io/cacheflushes", "update escache.io/cacheflushes", "delete escache.io/cacheflushes", "update escache.io/cacheflushes/status",
 	"get escache.io/cachediscards", "update escache.io/cachediscards/status", "get persistentvolumeclaims", "get persistentvolumes",

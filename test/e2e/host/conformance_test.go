@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -15,6 +16,7 @@ import (
 func escachedConforms(t *testing.T, lab *labtest.Lab) {
 	target := conformance.Target{
 		Pool: lab.Pools[0], Storage: labtest.Storage{Lab: lab, Stranger: lab.Hosts[2]},
+		Other: conformance.TLSFiles{Cert: os.Getenv("LAB_OTHER_CERT"), Key: os.Getenv("LAB_OTHER_KEY")},
 		// The upper ends of what the lab's hosts give away.
 		FirstPort: 7900, FirstMinor: 200,
 		Record: func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error {

@@ -62,6 +62,7 @@ func TestNodeAPI(t *testing.T) {
 		{"an Event is shown by kubectl describe", event},
 		{"the label of an earlier group is taken off", label},
 		{"the DaemonSet is deleted", deleted},
+		{"a host gets its own certificate, and no other host's", ownCertificate},
 		{"an idle csi-node", idle},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, w) })

@@ -126,7 +126,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 				"--metrics-address=" + metrics,
 				fmt.Sprintf("--health-address=127.0.0.1:%d", controllerHealthPort+i),
 				fmt.Sprintf("--escached-port=%d", EscachedPort),
-				"--escached-ca=" + l.path("tls", caFile),
+				"--escached-ca=" + l.path("tls", caFile), "--escached-server-name={node}",
 				"--escached-cert=" + l.path("tls", clientCertFile), "--escached-key=" + l.path("tls", clientKeyFile),
 				"--replication-secret-file=" + l.path("driver", linkKeyFile),
 				fmt.Sprintf("--drbd-ports=%d-%d", drbdFirstPort, drbdLastPort),

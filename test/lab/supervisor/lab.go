@@ -280,6 +280,8 @@ func (l *lab) environment() map[string]string {
 		"LAB_CA":            l.path("tls", caFile),
 		"LAB_CLIENT_CERT":   l.path("tls", clientCertFile),
 		"LAB_CLIENT_KEY":    l.path("tls", clientKeyFile),
+		"LAB_OTHER_CERT":    l.path("tls", otherCertFile),
+		"LAB_OTHER_KEY":     l.path("tls", otherKeyFile),
 	}
 	if l.ceph != nil {
 		env["CEPH_CONF"] = l.ceph.Conf()

@@ -20,9 +20,12 @@ const (
 	caFile         = "ca.pem"
 	clientCertFile = "client.pem"
 	clientKeyFile  = "client-key.pem"
+	otherCertFile  = "other-client.pem"
+	otherKeyFile   = "other-client-key.pem"
 )
 
-// credentials are the lab's certificates: one for each node's escached, one for whoever calls them.
+// credentials are the lab's certificates: one for each node's escached, with the node's name, one
+// for csi-controller and the tests that call in its place, and one for a client that may not call.
 type credentials struct {
 	ca    []byte
 	nodes []testca.Pair
@@ -42,14 +45,20 @@ func newCredentials(dir string, nodes []*node) (*credentials, error) {
 		}
 		c.nodes = append(c.nodes, pair)
 	}
-	client, err := authority.Client("lab")
+	client, err := authority.Client("csi-controller")
+	if err != nil {
+		return nil, err
+	}
+	other, err := authority.Client("webshop")
 	if err != nil {
 		return nil, err
 	}
 	err = errors.Join(os.MkdirAll(dir, 0o755),
 		os.WriteFile(filepath.Join(dir, caFile), c.ca, 0o644),
 		os.WriteFile(filepath.Join(dir, clientCertFile), client.Certificate, 0o644),
-		os.WriteFile(filepath.Join(dir, clientKeyFile), client.Key, 0o600))
+		os.WriteFile(filepath.Join(dir, clientKeyFile), client.Key, 0o600),
+		os.WriteFile(filepath.Join(dir, otherCertFile), other.Certificate, 0o644),
+		os.WriteFile(filepath.Join(dir, otherKeyFile), other.Key, 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
