@@ -49,14 +49,33 @@ func peerWithoutDiskIsLost(t *testing.T, lab *labtest.Lab) {
 	v.WaitForPeer(t, n1)
 
 	// From here on n1 is frozen again when it loses its peer, until that is on record. Flushes are fast
-	// again: if DRBD takes long to write its metadata when the link is back just then, the two ends
-	// disagree about what to exchange (docs/limits.md).
+	// again, or exchangeStops would happen here.
 	asBefore()
 	lab.Cut(t, n1)
 	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
 	lab.Heal(t)
 	writer.WaitForMore(t, 20, time.Minute)
 	v.WaitForPeer(t, n1)
+	n1.Verify(t, device, writer.Stop(t))
+	v.Remove(t, n1)
+}
+
+// exchangeStops: the link comes back while DRBD still writes down that it goes on alone. The ends then
+// tell each other different generations, and wait for each other in the exchange of bitmaps.
+func exchangeStops(t *testing.T, lab *labtest.Lab) {
+	n1 := lab.Hosts[0]
+	v, device, writer := written(t, lab, n1)
+	undo := slowFlush(t, n1)
+
+	lab.Cut(t, n1)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	lab.Heal(t)
+	writer.WaitForMore(t, 20, time.Minute)
+	time.Sleep(10 * time.Second)
+	t.Logf("10 s after the network was back: %+v", v.Status(t, n1).Peers)
+	t.Logf("redundant again %s later", v.WaitForPeer(t, n1))
+	writer.WaitForMore(t, 20, time.Minute)
+	undo()
 	n1.Verify(t, device, writer.Stop(t))
 	v.Remove(t, n1)
 }

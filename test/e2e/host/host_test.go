@@ -48,6 +48,7 @@ func TestHosts(t *testing.T) {
 		{"a peer without a disk is lost, and the primary is not frozen", peerWithoutDiskIsLost},
 		{"a failed disk of the secondary freezes the primary if nobody hears of it", secondsDiskFailsUnheard},
 		{"a failed disk of the primary freezes it until that is on record", primarysDiskFails},
+		{"a link that stops in the exchange of bitmaps is connected anew", exchangeStops},
 		{"a disk that has failed is not used after a reboot", markedDiskIsNotUsed},
 	}
 	for _, test := range tests {
