@@ -97,7 +97,7 @@ func (all uses) waiting(ctx context.Context, api client.Reader, namespace string
 		list := &eventsv1.EventList{}
 		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{"reason": reason}); err != nil {
 			if apierrors.IsForbidden(err) {
-				return out, nil //nolint:nilerr // what may not be read is left out
+				return out, nil // what may not be read is left out
 			}
 			return nil, err
 		}

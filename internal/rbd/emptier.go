@@ -87,7 +87,7 @@ func (o ownTrash) List(ctx context.Context) ([]TrashedImage, error) {
 	var failures []error
 	for _, pool := range o.pools() {
 		entries, err := o.TrashedImages(ctx, pool)
-		if err != nil && !(o.deletable && errors.Is(err, ErrPoolNotFound)) {
+		if err != nil && (!o.deletable || !errors.Is(err, ErrPoolNotFound)) {
 			failures = append(failures, err)
 		}
 		all = append(all, slices.DeleteFunc(entries, func(e TrashedImage) bool { return !o.mayPurge(e) })...)

@@ -131,7 +131,7 @@ func (m *Model) gives(s *state, h uint8, try func(kind, func(*state) bool)) {
 }
 
 // mayGiveUp is escached's own rule: its copy has to be dispensable by the record, or by the link.
-func (m *Model) mayGiveUp(s *state, h, epoch uint8) bool {
+func (m *Model) mayGiveUp(s *state, h, epoch uint8) bool { //nolint:cyclop // a list of conditions
 	n, r := &s.host[h], &s.rec
 	if !n.device && !n.primary && n.client == 0 || n.stage != stageIdle || !n.control || n.pending != 0 && n.frozen && n.onlyPeer {
 		return false

@@ -78,7 +78,7 @@ var Precautions = map[Guard]string{
 	SilentBeforeRecovery:          "what escached says before it has recovered is not believed",
 	OnlyTheHostItself:             "what another machine says in a host's place is not believed",
 	OwnCopyConfirmed:              "a take-over lays no replica in place of the copy that it is to read from",
-	FailedDiskMarked:              "a copy whose disk has failed is marked on the root disk, and then not promoted alone unless it is the only one",
+	FailedDiskMarked:              "a copy whose disk has failed is marked, and then not promoted alone unless it is the only one",
 	FailedDiskReported:            "a host whose disk has failed is on record, or has left its peer, before writes go on with one copy",
 	LastCopyStays:                 "a host whose disk has failed is not put on record as outdated if it has the only current copy",
 	WaitsForCsiNode:               "a host whose disk fails acknowledges nothing before the record counts its current peer",
@@ -98,7 +98,7 @@ var Precautions = map[Guard]string{
 	EntryReplaced:                 "an entry that the blocklist had before the fence, and that ends too early, is replaced",
 	OutsidersLeft:                 "an entry that was on the blocklist before the fence stays until its own end",
 	SameMachineUnfences:           "only the machine that was fenced can say that its map is gone",
-	ModeOfTheRecord:               "a device that was connected to write back is used only if authority is still Cache when its client goes on record",
+	ModeOfTheRecord:               "a device that writes back is used only if authority is still Cache when its client goes on record",
 }
 
 // Reasons why a promise is broken, by number.

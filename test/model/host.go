@@ -123,7 +123,7 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 // usable reports whether writes to the device are taken.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
-	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !(n.telling && n.primary)
+	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !n.telling
 }
 
 // acknowledge is when the writer is told. The copy that lacks the write is given, or nobody.

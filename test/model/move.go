@@ -288,7 +288,7 @@ func (s *state) unblock(c uint8) {
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
-func (m *Model) kernel(s *state, h uint8, out emit) {
+func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	try := func(k kind, who uint8, act func(n *state) bool) {
 		n := *s
@@ -328,7 +328,7 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 }
 
 // data is what a device does.
-func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
+func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	usable := s.usable(h) && !m.uncounted(s, h)
 	if usable && at.pending != 0 {

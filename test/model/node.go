@@ -42,7 +42,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 }
 
 // stage is NodeStage. What fails is undone at once, and may begin anew.
-func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) {
+func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	switch at.stage {
 	case stageIdle:

@@ -106,7 +106,8 @@ const discarded = 7
 func (s *state) withinReach() bool {
 	for i := range s.host {
 		h, n := uint8(i), &s.host[i]
-		if s.reaches(h) && n.laid && !n.inconsistent && !n.diskless && n.dirty >= s.acked && s.rec.replicas.has(h) && !s.rec.outdated.has(h) {
+		counted := s.rec.replicas.has(h) && !s.rec.outdated.has(h)
+		if s.reaches(h) && n.laid && !n.inconsistent && !n.diskless && n.dirty >= s.acked && counted {
 			return true
 		}
 	}

@@ -40,7 +40,8 @@ func (m *Model) report(s *state, h uint8) report {
 		return report{silent: true}
 	}
 	return report{
-		absent: !n.laid, through: n.through || !m.on(DrainedInOneAnswer), device: n.device, primary: n.primary, client: n.client, epoch: n.tag,
+		absent: !n.laid, through: n.through || !m.on(DrainedInOneAnswer), device: n.device, primary: n.primary,
+		client: n.client, epoch: n.tag,
 		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: n.dirty != 0,
 		diskless: n.diskless, written: m.on(PrimaryPeerSeen) && s.connected(h) && s.host[n.peer].primary,
 	}
