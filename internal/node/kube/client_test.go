@@ -73,6 +73,17 @@ func TestErrorsAreReported(t *testing.T) {
 	}
 }
 
+// A path with one of these names is another object's, or the list of all.
+func TestANameThatIsNoneIsNotAskedFor(t *testing.T) {
+	s, c := start(t)
+	s.answer = func(string, string) (int, string) { return http.StatusOK, volume("v", "rbd", "v") }
+	for _, name := range []string{"", ".", ".."} {
+		if v, err := c.Volume(t.Context(), name); !errors.Is(err, ErrNotFound) || len(s.asked) > 0 {
+			t.Errorf("%q: %v, %v; asked for %q", name, v, err, s.asked)
+		}
+	}
+}
+
 func TestAVolumeIsFoundByItsImage(t *testing.T) {
 	s, c := start(t)
 	c.ImagePrefix = "escache-"
