@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -20,7 +20,7 @@ const volumesPath = "/apis/" + v1alpha1.GroupName + "/v1alpha1/cachevolumes"
 
 // Volume reads a CacheVolume, current as of the call.
 func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error) {
-	if name == "" || len(path.IsValidPathSegmentName(name)) > 0 {
+	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 		return nil, fmt.Errorf("read CacheVolume %q: %w: no object has that name", name, ErrNotFound)
 	}
 	v := &v1alpha1.CacheVolume{}
