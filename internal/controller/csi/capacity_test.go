@@ -2,6 +2,7 @@ package csi_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -39,4 +40,16 @@ func TestCapacityIsWhatCreateVolumeTakes(t *testing.T) {
 	w.images.poolFails = volumes.ErrUnavailable
 	_, err = w.service.CreateVolume(context.Background(), createRequest("pvc-2"))
 	must(t, err)
+}
+
+// Ceph that does not answer takes the whole time of the call. What is told then is that, and nothing
+// is begun.
+func TestCephThatDoesNotAnswerIsTheReasonThatIsTold(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.images.poolFails = fmt.Errorf("cluster down: %w", volumes.ErrUnavailable)
+	w.images.asked = cancel
+	_, err := w.service.CreateVolume(ctx, createRequest("pvc-1"))
+	wants(t, err, codes.Unavailable, "cluster down")
+	w.empty()
 }

@@ -193,6 +193,7 @@ type fakeImages struct {
 	fail      error // what every call answers
 	pool      int64 // size of every pool, unless poolFails
 	poolFails error
+	asked     func() // is called when somebody asks for the size of a pool
 	made      int
 	marks     map[volumes.ImageRef]string // the volume of each image that has a mark
 	foreign   map[volumes.ImageRef]bool   // marked as another Kubernetes cluster's
@@ -330,6 +331,9 @@ func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
 }
 
 func (f *fakeImages) PoolBytes(context.Context, string, string) (int64, error) {
+	if f.asked != nil {
+		f.asked()
+	}
 	if f.poolFails != nil {
 		return 0, f.poolFails
 	}
