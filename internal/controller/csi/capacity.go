@@ -27,10 +27,13 @@ func largestInPool(poolBytes int64) int64 {
 }
 
 // checkFitsPool refuses a volume that is larger than GetCapacity allows in its pool. While the
-// pool's size is not known, as soon after its creation, nothing is refused.
+// pool's size is not known, as soon after its creation, nothing is refused. It fails if ctx ends first.
 func (s *service) checkFitsPool(ctx context.Context, clusterID, pool, dataPool string, sizeBytes int64) error {
 	pool = cmp.Or(dataPool, pool)
 	poolBytes, err := s.Images.PoolBytes(ctx, clusterID, pool)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, clusterID, err)
+	}
 	if largest := largestInPool(poolBytes); err == nil && sizeBytes > largest {
 		return fmt.Errorf("%d bytes are more than %d times the size of pool %s, and volumes have at most that: %w",
 			sizeBytes, overcommit, pool, volumes.ErrOutOfRange)

@@ -62,12 +62,12 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 			return v, false, err
 		}
 	}
-	if tooLarge := s.checkFitsPool(ctx, r.ClusterID, r.Pool, r.DataPool, r.Size.Want); tooLarge != nil {
+	if unfit := s.checkFitsPool(ctx, r.ClusterID, r.Pool, r.DataPool, r.Size.Want); unfit != nil {
 		// What exists stays, also if its pool has shrunk since.
-		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) {
+		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) && ctx.Err() == nil {
 			return v, false, err
 		}
-		return nil, false, fmt.Errorf("volume %s: %w", r.ID, tooLarge)
+		return nil, false, fmt.Errorf("volume %s: %w", r.ID, unfit)
 	}
 	v, err = s.writeRecord(ctx, r)
 	if apierrors.IsAlreadyExists(err) {

@@ -26,7 +26,7 @@ func (w *world) neighbour(t *testing.T) *world {
 	t.Helper()
 	n := &world{
 		ceph: w.ceph, admin: w.admin, kube: kubetest.Start(t), fleet: hosttest.Start(t, 100*gib, nodes[:3]...),
-		binary: w.binary, cephDir: w.cephDir,
+		binary: w.binary, cephDir: w.cephDir, linkKey: w.linkKey,
 	}
 	n.admit(t)
 	n.addGroup(t, "g1", nodes[:3])

@@ -40,7 +40,7 @@ func traces(t *testing.T, w *world) {
 	})
 	must(t, err)
 	for _, call := range []struct{ name, part string }{
-		{"CreateVolume", "ceph image_create"}, {"ControllerPublishVolume", "ceph image_id"}, {"ControllerPublishVolume", "escached put_replica"},
+		{"CreateVolume", "ceph image_create"}, {"ControllerPublishVolume", "ceph image_mark"}, {"ControllerPublishVolume", "escached put_replica"},
 	} {
 		id := d.requestID(t, call.name)
 		eventually(t, 30*time.Second, func() bool { return spans.has("csi.v1.Controller/"+call.name, id, call.part) }, func() string {
