@@ -19,8 +19,9 @@ func (h *Host) OutdatePeer(ctx context.Context, v volume.Volume) error {
 }
 
 // TakePermit lets DRBD go on without a freeze when the peer of a volume is lost, if the arbiter puts
-// the peer on record as outdated. The peer must have no disk. If it fails, DRBD freezes I/O as before,
-// or the permit's record says that this is not certain. The caller has locked the volume.
+// the peer on record as outdated. The peer's copy must not be current: it has no disk, or is to be
+// filled. If it fails, DRBD freezes I/O as before, or the permit's record says that this is not certain.
+// The caller has locked the volume.
 func (h *Host) TakePermit(ctx context.Context, v volume.Volume) error {
 	before := h.Permits.Get(v.Name())
 	if err := h.Permits.Set(v.Name(), permit.Asked); err != nil {

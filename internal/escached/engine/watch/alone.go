@@ -19,8 +19,8 @@ const (
 
 // Alone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
 // partner called the wrong port or a handshake failed for a transient reason, and brings up those
-// that could not come up at the start. It leaves frozen I/O
-// and outdated copies alone: those wait for the arbiter. It returns when ctx ends.
+// that could not come up at the start. It leaves frozen I/O and outdated copies alone: those wait for
+// the arbiter. It returns when ctx ends.
 func (w *Watcher) Alone(ctx context.Context) {
 	type try struct {
 		next time.Time
@@ -28,15 +28,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 	}
 	tries := map[string]try{}
 	for pause.For(ctx, alonePoll) == nil {
-		if len(w.Volumes.List()) == 0 {
-			continue
-		}
-		table, err := w.States.Read()
-		if err != nil {
-			continue
-		}
-		for _, v := range w.Volumes.List() {
-			st, up := table.Devices[v.Minor]
+		w.eachReplica(func(v volume.Volume, st drbd.Status, up bool) {
 			now := w.Now()
 			last, again := tries[v.Name()]
 			switch {
@@ -50,7 +42,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 				tries[v.Name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
 				w.Reconnect(ctx, v)
 			}
-		}
+		})
 	}
 }
 

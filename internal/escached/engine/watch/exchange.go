@@ -26,18 +26,10 @@ const (
 func (w *Watcher) Exchanges(ctx context.Context) {
 	since := map[string]time.Time{}
 	for pause.For(ctx, exchangePoll) == nil {
-		volumes := w.Volumes.List()
-		if len(volumes) == 0 {
-			continue
-		}
-		table, err := w.States.Read()
-		if err != nil {
-			continue
-		}
-		for _, v := range volumes {
+		w.eachReplica(func(v volume.Volume, st drbd.Status, _ bool) {
 			first, seen := since[v.Name()]
 			switch {
-			case !offersBitmap(table.Devices[v.Minor]):
+			case !offersBitmap(st):
 				delete(since, v.Name())
 			case !seen:
 				since[v.Name()] = w.Now()
@@ -48,7 +40,7 @@ func (w *Watcher) Exchanges(ctx context.Context) {
 						"pool", v.Pool, "image", v.Image, "peer", v.Peer.Name, "error", err)
 				}
 			}
-		}
+		})
 	}
 }
 

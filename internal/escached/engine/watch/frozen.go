@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -27,27 +28,22 @@ func (w *Watcher) Frozen(ctx context.Context, finishAbandoned func(context.Conte
 			continue
 		}
 		finishAbandoned(ctx)
-		table, err := w.States.Read()
-		if err != nil {
-			continue
-		}
-		for _, v := range w.Volumes.List() {
-			st := table.Devices[v.Minor]
+		w.eachReplica(func(v volume.Volume, st drbd.Status, _ bool) {
 			if !st.Suspended || st.Linked() || v.Phase == volume.Abandoning {
 				delete(since, v.Name())
-				continue
+				return
 			}
 			if since[v.Name()].IsZero() {
 				since[v.Name()] = w.Now()
 			}
 			if w.Now().Sub(since[v.Name()]) < askAgainEvery {
-				continue
+				return
 			}
 			since[v.Name()] = w.Now()
 			if err := w.askAgain(ctx, v); err != nil {
 				w.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
 			}
-		}
+		})
 	}
 }
 

@@ -27,28 +27,20 @@ func (w *Watcher) Permits(ctx context.Context) {
 	told := map[string]bool{} // by this process: an earlier one may have been killed before it told DRBD
 	next := map[string]time.Time{}
 	for pause.For(ctx, permitPoll) == nil {
-		volumes := w.Volumes.List()
-		if len(volumes) == 0 {
-			continue
-		}
-		table, err := w.States.Read()
-		if err != nil {
-			continue
-		}
-		for _, v := range volumes {
+		w.eachReplica(func(v volume.Volume, st drbd.Status, _ bool) {
 			name := v.Name()
-			if PermitDue(table.Devices[v.Minor], w.Host.Permits.Get(name), told[name]) == Nothing || w.Now().Before(next[name]) {
-				continue
+			if PermitDue(st, w.Host.Permits.Get(name), told[name]) == Nothing || w.Now().Before(next[name]) {
+				return
 			}
 			if err := w.SettlePermit(ctx, v.VolumeRef, told[name]); err != nil {
 				next[name] = w.Now().Add(permitAgain)
 				w.log.Warn("it is not settled whether I/O goes on when the peer, which has no disk, is lost",
 					"pool", v.Pool, "image", v.Image, "peer", v.Peer.Name, "error", err)
-				continue
+				return
 			}
 			delete(next, name)
 			told[name] = w.Host.Permits.Get(name) == permit.Granted
-		}
+		})
 	}
 }
 

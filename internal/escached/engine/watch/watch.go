@@ -6,7 +6,9 @@ package watch
 import (
 	"log/slog"
 
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 // Watcher does the background work on a host's volumes.
@@ -26,3 +28,20 @@ const (
 	// VerbSettlePermit takes or drops a permit.
 	VerbSettlePermit = "settle_permit"
 )
+
+// eachReplica calls do for every replica, with what DRBD says of it, and whether DRBD runs it. It costs one
+// read of /proc/drbd, and nothing on a host without replicas.
+func (w *Watcher) eachReplica(do func(v volume.Volume, st drbd.Status, up bool)) {
+	volumes := w.Volumes.List()
+	if len(volumes) == 0 {
+		return
+	}
+	table, err := w.States.Read()
+	if err != nil {
+		return // the next round looks again
+	}
+	for _, v := range volumes {
+		st, up := table.Devices[v.Minor]
+		do(v, st, up)
+	}
+}
