@@ -18,25 +18,30 @@ import (
 // is written, so a volume may be larger than its pool; one that is much larger is a slip of the pen.
 const overcommit = 10
 
-// largestInPool returns the largest size of a volume whose data is in a pool of that size, in bytes.
-func largestInPool(poolBytes int64) int64 {
-	if poolBytes >= storageclass.MaxVolumeBytes/overcommit {
-		return storageclass.MaxVolumeBytes
+// largestInPool returns the largest size of a volume whose data is in dataPool, or in pool if that is
+// empty, in bytes.
+func (s *service) largestInPool(ctx context.Context, clusterID, pool, dataPool string) (int64, error) {
+	pool = cmp.Or(dataPool, pool)
+	poolBytes, err := s.Images.PoolBytes(ctx, clusterID, pool)
+	if err != nil {
+		return 0, fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, clusterID, err)
 	}
-	return poolBytes * overcommit / storageclass.VolumeGrain * storageclass.VolumeGrain
+	if poolBytes >= storageclass.MaxVolumeBytes/overcommit {
+		return storageclass.MaxVolumeBytes, nil
+	}
+	return poolBytes * overcommit / storageclass.VolumeGrain * storageclass.VolumeGrain, nil
 }
 
 // checkFitsPool refuses a volume that is larger than GetCapacity allows in its pool. While the
 // pool's size is not known, as soon after its creation, nothing is refused. It fails if ctx ends first.
 func (s *service) checkFitsPool(ctx context.Context, clusterID, pool, dataPool string, sizeBytes int64) error {
-	pool = cmp.Or(dataPool, pool)
-	poolBytes, err := s.Images.PoolBytes(ctx, clusterID, pool)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, clusterID, err)
-	}
-	if largest := largestInPool(poolBytes); err == nil && sizeBytes > largest {
+	largest, err := s.largestInPool(ctx, clusterID, pool, dataPool)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err == nil && sizeBytes > largest:
 		return fmt.Errorf("%d bytes are more than %d times the size of pool %s, and volumes have at most that: %w",
-			sizeBytes, overcommit, pool, volumes.ErrOutOfRange)
+			sizeBytes, overcommit, cmp.Or(dataPool, pool), volumes.ErrOutOfRange)
 	}
 	return nil
 }
@@ -66,12 +71,11 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 	}
 	largest := s.service.largestVolume(parameters.Cache, groups)
 	if parameters.Pool != "" && largest > 0 {
-		pool := cmp.Or(parameters.DataPool, parameters.Pool)
-		poolBytes, err := s.service.Images.PoolBytes(ctx, parameters.ClusterID, pool)
+		inPool, err := s.service.largestInPool(ctx, parameters.ClusterID, parameters.Pool, parameters.DataPool)
 		if err != nil {
-			return nil, fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, parameters.ClusterID, err)
+			return nil, err
 		}
-		largest = min(largest, largestInPool(poolBytes))
+		largest = min(largest, inPool)
 	}
 	return &csi.GetCapacityResponse{AvailableCapacity: largest, MaximumVolumeSize: wrapperspb.Int64(largest)}, nil
 }
