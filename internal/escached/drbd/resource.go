@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/atomicfile"
 )
 
 // Resource is one replicated device with its two ends. The caller has checked all strings: names
@@ -155,17 +156,7 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return false, fmt.Errorf("directory of DRBD resources: %w", err)
 	}
-	tmp, err := os.CreateTemp(f.Dir, halfWritten)
-	if err != nil {
-		return false, fmt.Errorf("write DRBD resource: %w", err)
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
-	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chmod(fileMode), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, halfWritten, text, fileMode); err != nil {
 		return false, fmt.Errorf("write DRBD resource: %w", err)
 	}
 	return true, nil
@@ -176,14 +167,7 @@ func (f Files) put(path string, text []byte) (changed bool, err error) {
 const halfWritten = ".escache-*.new"
 
 // Tidy removes what a killed escached has left half-written. Nobody may call Write meanwhile.
-func (f Files) Tidy() error {
-	paths, err := filepath.Glob(filepath.Join(f.Dir, halfWritten))
-	errs := []error{err}
-	for _, path := range paths {
-		errs = append(errs, os.Remove(path))
-	}
-	return errors.Join(errs...)
-}
+func (f Files) Tidy() error { return atomicfile.Tidy(f.Dir, halfWritten) }
 
 // Forget removes a resource's files. NAME.res, which List finds, is removed last. Forget succeeds
 // if there are no files.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/atomicfile"
 )
 
 // Files are the secrets, a file of mode 0600 for each replica that has one. They survive a reboot.
@@ -61,31 +62,14 @@ func (f Files) set(name string, secret escache.Secret) error {
 		}
 		return dir.Sync()
 	}
-	tmp, err := os.CreateTemp(f.Dir, halfWritten) // of mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // gone already if all went well
-	_, err = tmp.WriteString(string(secret))
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), f.path(name))
-	}
-	return errors.Join(err, dir.Sync())
+	return errors.Join(atomicfile.Write(f.path(name), halfWritten, []byte(secret), 0o600), dir.Sync())
 }
 
 // halfWritten names the files that Set writes first.
 const halfWritten = ".new-*"
 
 // Tidy removes what a killed process has left half-written. Nobody may call Set meanwhile.
-func (f Files) Tidy() error {
-	paths, err := filepath.Glob(filepath.Join(f.Dir, halfWritten))
-	errs := []error{err}
-	for _, path := range paths {
-		errs = append(errs, os.Remove(path))
-	}
-	return errors.Join(errs...)
-}
+func (f Files) Tidy() error { return atomicfile.Tidy(f.Dir, halfWritten) }
 
 // List returns the names of the replicas that have a secret.
 func (f Files) List() ([]string, error) {
