@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,10 +81,14 @@ func TestACommandGivesBackWhatItPrintedAndHowItEnded(t *testing.T) {
 }
 
 // slow is an end that takes what it is sent with rests.
-type slow struct{ net.Conn }
+type slow struct {
+	net.Conn
+
+	rest time.Duration
+}
 
 func (s slow) Read(data []byte) (int, error) {
-	time.Sleep(400 * time.Millisecond)
+	time.Sleep(s.rest)
 	return s.Conn.Read(data)
 }
 
@@ -93,7 +98,25 @@ func TestACallerThatIsSlowGetsAllOutputOfACommandThatHasEnded(t *testing.T) {
 	const length = 200 << 10
 	var out bytes.Buffer
 	command := Command{Args: []string{"head", "-c", strconv.Itoa(length), "/dev/zero"}}
-	if code, err := Run(t.Context(), slow{ours}, command, Streams{Out: &out}); code != 0 || err != nil || out.Len() != length {
+	if code, err := Run(t.Context(), slow{ours, 400 * time.Millisecond}, command, Streams{Out: &out}); code != 0 || err != nil || out.Len() != length {
+		t.Errorf("status %d, error %v, %d of %d bytes", code, err, out.Len(), length)
+	}
+}
+
+// late is an input that ends when a command that does not read it has long ended.
+type late struct{}
+
+func (late) Read([]byte) (int, error) {
+	time.Sleep(500 * time.Millisecond)
+	return 0, io.EOF
+}
+
+func TestInputThatArrivesAfterACommandHasEndedTakesNoOutputAway(t *testing.T) {
+	const length = 1 << 20
+	var out bytes.Buffer
+	command := Command{Args: []string{"head", "-c", strconv.Itoa(length), "/dev/zero"}}
+	code, err := Run(t.Context(), slow{connect(t), 100 * time.Millisecond}, command, Streams{In: late{}, Out: &out})
+	if code != 0 || err != nil || out.Len() != length {
 		t.Errorf("status %d, error %v, %d of %d bytes", code, err, out.Len(), length)
 	}
 }
