@@ -11,7 +11,11 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
+	"time"
 )
+
+// callerTime is how long a caller may take to close its connection when it has all of the answer.
+const callerTime = time.Minute
 
 // Serve runs the command that a connection asks for, and returns when it has ended.
 func Serve(conn net.Conn) error {
@@ -46,12 +50,14 @@ func Serve(conn net.Conn) error {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return w.message(kindEnd, end{Code: 127, Error: err.Error()})
+		return finish(conn, w, end{Code: 127, Error: err.Error()}, func() { _, _ = io.Copy(io.Discard, from) })
 	}
 	var once sync.Once
 	var group processGroup
 	group.id = cmd.Process.Pid
+	gone := make(chan struct{})
 	go func() {
+		defer close(gone)
 		receiveInput(from, input)
 		once.Do(group.kill) // the caller has gone
 	}()
@@ -59,7 +65,20 @@ func Serve(conn net.Conn) error {
 	once.Do(func() {}) // from here on the process id may belong to another
 	stdout.end()
 	stderr.end()
-	return w.message(kindEnd, howItEnded(cmd, err))
+	return finish(conn, w, howItEnded(cmd, err), func() { <-gone })
+}
+
+// finish sends how the command ended and lets the caller close first: input that meets a closed
+// connection resets it, and the output that the caller has not taken yet is lost with it.
+func finish(conn net.Conn, w *writer, how end, readToEnd func()) error {
+	if err := w.message(kindEnd, how); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(callerTime)); err != nil {
+		return err
+	}
+	readToEnd()
+	return nil
 }
 
 type processGroup struct{ id int }
