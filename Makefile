@@ -68,7 +68,7 @@ fuzz: setup ## fuzz parsers, the HTTP API and the CSI calls for FUZZ_MINUTES (10
 
 .PHONY: chaos-driver
 chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
-	hack/chaos-driver.sh
+	hack/chaos.sh driver
 
 .PHONY: lint
 lint: setup ## run golangci-lint and shellcheck

@@ -1,11 +1,21 @@
 #!/usr/bin/env bash
+# Usage: hack/chaos.sh [driver]
 # Breaks every part of a lab at every moment that matters and prints the result: rows, runs, losses, double writers, time to recover.
-# CHAOS_RUNS=N runs each row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' runs only rows that match.
+# With "driver" the whole driver runs in the lab. CHAOS_RUNS=N runs each row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' or
+# CHAOS_ROWS='TestChaosDriver/frozen' runs only rows that match.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh
 
-export LAB_NAME=${LAB_NAME:-chaos-$$}
+case ${1-} in
+'') suite=chaos packages=(build lab) minutes=90 driver=() ;;
+driver) suite=chaosdriver packages=(build lab kubernetes) minutes=240 driver=(--driver) ;;
+*)
+  echo "hack/chaos.sh: there is no matrix \"$1\"; leave it out, or say \"driver\"" >&2
+  exit 2
+  ;;
+esac
+export LAB_NAME=${LAB_NAME:-$suite-$$}
 . hack/with-lab.sh
 
 runs=${CHAOS_RUNS:-1}
@@ -16,9 +26,9 @@ case $runs in
   ;;
 esac
 
-step "install packages" hack/setup.sh build lab
-step "build" env CGO_ENABLED=0 go build -o bin/ ./test/lab
-step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/chaos
-step "lab up: Ceph and three hosts whose disks lose unflushed data with the power" lab up --forgetful-disks
-step "chaos" lab run -- env CHAOS_RUNS="$runs" bin/chaos.test -test.v -test.timeout $((90 * runs))m -test.run "${CHAOS_ROWS:-.}"
+step "install packages" hack/setup.sh "${packages[@]}"
+step "build" env CGO_ENABLED=0 go build -o bin/ ./test/lab ./cmd/kubectl-escache
+step "build the rows" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ "./test/e2e/$suite"
+step "lab up: three hosts whose disks lose unflushed data with the power" lab up "${driver[@]}" --forgetful-disks
+step "rows" lab run -- env CHAOS_RUNS="$runs" "bin/$suite.test" -test.v -test.timeout $((minutes * runs))m -test.run "${CHAOS_ROWS:-.}"
 step "lab down" lab down
