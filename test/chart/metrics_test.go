@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/orphans"
@@ -76,7 +77,7 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
-		emptier.NewCollector(nil, time.Now))
+		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {

@@ -242,7 +242,8 @@ func (p parts) assemble(ctx context.Context) error {
 		Longest: p.options.LongestCall, Traces: p.traces,
 		Prepare: p.prepare,
 	})
-	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now))
+	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now),
+		volumes.NewCollector(p.manager.GetClient()))
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
