@@ -64,6 +64,9 @@ const (
 	// WipeHeader zeroes what makes the disk a cache and a replica: header, superblock and DRBD's
 	// metadata. The data between stays.
 	WipeHeader Wipe = "header"
+	// WipeFull zeroes all of the disk. That takes as long as writing as much, unless the disk can zero
+	// by itself.
+	WipeFull Wipe = "full"
 )
 
 // TLSFiles names PEM files, and who may call over TCP.
@@ -184,8 +187,8 @@ func (c *Config) Validate() error {
 			bad("%s: %q is not an absolute path", key, path)
 		}
 	}
-	if c.Wipe != WipeNone && c.Wipe != WipeHeader {
-		bad("wipe: %q is neither %s nor %s", c.Wipe, WipeNone, WipeHeader)
+	if all := []Wipe{WipeNone, WipeHeader, WipeFull}; !slices.Contains(all, c.Wipe) {
+		bad("wipe: %q is none of %q", c.Wipe, all)
 	}
 	errs = append(errs, c.validateNumbers(), c.validateListen(), c.validateArbiter())
 	return errors.Join(errs...)

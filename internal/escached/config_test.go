@@ -24,7 +24,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"two at once":    {"node: \"-\"\naddress: x\n", "address:"},
 		"relative path":  {good + "runDir: run\n", "runDir:"},
 		"wipe nothing":   {good + "wipe: none\n", ""},
-		"wipe all":       {good + "wipe: full\n", "wipe:"},
+		"wipe all":       {good + "wipe: full\n", ""},
+		"wipe some":      {good + "wipe: some\n", "wipe:"},
 		"quote in user":  {good + "ceph: {user: \"a,b\"}\n", "ceph.user:"},
 	} {
 		path := filepath.Join(t.TempDir(), "c.yaml")

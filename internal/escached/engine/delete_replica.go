@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
@@ -91,7 +93,12 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
-	if e.Config.Wipe != escached.WipeNone {
+	switch {
+	case e.Config.Wipe == escached.WipeFull && v.Phase != volume.Creating: // else nothing was ever written to it
+		if err := e.erase(ctx, v); err != nil {
+			return err
+		}
+	case e.Config.Wipe != escached.WipeNone:
 		e.wipe(ctx, v)
 	}
 	crashpoint.Reach("delete_replica/wiped")
@@ -115,6 +122,7 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	e.faults.Delete(v.Name())
 	e.damaged.Delete(v.Name())
 	e.lost.Delete(v.Name())
+	e.erased.Delete(v.Name())
 	return nil
 }
 
@@ -132,4 +140,37 @@ func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
 	if err != nil {
 		e.log.Warn("a replica is removed, and its headers stay on the disk", "pool", v.Pool, "image", v.Image, "error", err)
 	}
+}
+
+// erasePiece is how much is zeroed by one command.
+const erasePiece = 256 << 20
+
+// erase zeroes the disk of a replica that is down. If the call's time ends first, the next call goes on
+// where this one has stopped. A disk that takes no writes is no reason to keep the replica, so any
+// other error is only logged.
+func (e *Engine) erase(ctx context.Context, v volume.Volume) error {
+	name := v.Name()
+	err := e.Store.Activate(ctx, name)
+	at := int64(0)
+	if before, ok := e.erased.Load(name); ok {
+		at = before.(int64) //nolint:forcetypeassert // nothing else is stored
+	}
+	for err == nil && at < v.CacheBytes {
+		piece := int64(erasePiece)
+		if v.CacheBytes-at <= piece {
+			piece = 0 // to the end: LVM may have rounded the size up
+		}
+		if err = e.Store.Erase(ctx, name, at, piece); err == nil {
+			at += erasePiece
+			e.erased.Store(name, at)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil || errors.Is(err, command.ErrStuck):
+		return fmt.Errorf("%d of %d bytes are erased, and the next call goes on there: %w", min(at, v.CacheBytes), v.CacheBytes, err)
+	}
+	e.log.Error("a replica is removed, and what it held stays on the disk", "pool", v.Pool, "image", v.Image, "erasedBytes", at, "error", err)
+	return nil
 }

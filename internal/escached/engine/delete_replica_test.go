@@ -1,7 +1,12 @@
 package engine
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
@@ -45,11 +50,122 @@ func TestARemovedReplicaLeavesNoCacheOnTheDisk(t *testing.T) {
 	}
 }
 
+// large is a replica that is erased in three pieces.
+func large() escache.ReplicaRequest {
+	req := putReq
+	req.CacheBytes = 600 << 20
+	return req
+}
+
+func erasing(w *world) *Engine {
+	e := w.engine()
+	e.Config.Wipe = escached.WipeFull
+	return e
+}
+
+func erased(w *world) (pieces []string) {
+	for _, step := range w.steps {
+		if strings.HasPrefix(step, "erase ") {
+			pieces = append(pieces, step)
+		}
+	}
+	return pieces
+}
+
+func TestARemovedReplicaIsErasedIfThatIsWanted(t *testing.T) {
+	w := newWorld(t)
+	e := erasing(w)
+	if err := e.PutReplica(t.Context(), large()); err != nil {
+		t.Fatal(err)
+	}
+	if got := erased(w); len(got) > 0 {
+		t.Errorf("erased before anything was written: %q", got)
+	}
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	disk := w.caches.Raw(e.LocalDisk(v).Path)
+	copy(disk[len(disk)/2:], "secret")
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"erase 0+268435456", "erase 268435456+268435456", "erase 536870912+0"}
+	if got := erased(w); !slices.Equal(got, want) || !cache.Blank(disk) || w.md[v.Name()] || len(w.left()) > 0 {
+		t.Errorf("%q; something is left: %q", got, w.left())
+	}
+}
+
+func TestErasingGoesOnWhereTheLastCallHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := erasing(w)
+		if err := e.PutReplica(t.Context(), large()); err != nil {
+			t.Fatal(err)
+		}
+		w.eraseHangsAt = 256 << 20
+		if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); !errors.Is(err, context.DeadlineExceeded) || len(w.lvs) != 1 {
+			t.Fatalf("error %v, left %q", err, w.left())
+		}
+		w.eraseHangsAt, w.steps = 0, nil
+		if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); err != nil || len(w.left()) > 0 {
+			t.Fatalf("error %v, left %q", err, w.left())
+		}
+		if got := erased(w); len(got) != 2 || got[0] != "erase 268435456+268435456" {
+			t.Errorf("the second call: %q", got)
+		}
+	})
+}
+
+// A start must not take as long as erasing disks: nobody is answered before.
+func TestAStartLeavesErasingToTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := erasing(w)
+		if err := e.PutReplica(t.Context(), large()); err != nil {
+			t.Fatal(err)
+		}
+		w.eraseHangsAt = 256 << 20
+		if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); err == nil {
+			t.Fatal("nothing was in the way")
+		}
+		w.eraseHangsAt, w.steps = 0, nil
+		e = erasing(w)
+		if err := e.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := erased(w); len(got) > 0 || len(w.lvs) != 1 {
+			t.Errorf("the start erased %q, left %q", got, w.left())
+		}
+		if err := e.DeleteReplica(t.Context(), ref, nil); err != nil || len(w.left()) > 0 || len(erased(w)) != 3 {
+			t.Errorf("error %v, erased %q, left %q", err, erased(w), w.left())
+		}
+	})
+}
+
+// A replica that could not be laid held nothing.
+func TestWhatCouldNotBeLaidIsNotErased(t *testing.T) {
+	w := newWorld(t)
+	e := erasing(w)
+	w.failAt = 3
+	if err := e.PutReplica(t.Context(), large()); err == nil {
+		t.Fatal("nothing failed")
+	}
+	if got := erased(w); len(got) > 0 || len(w.left()) > 0 {
+		t.Errorf("erased %q, left %q", got, w.left())
+	}
+}
+
 // A disk that takes no writes is no reason to keep its replica for ever.
 func TestAReplicaOnABrokenDiskCanBeRemoved(t *testing.T) {
+	for _, wipe := range []escached.Wipe{escached.WipeHeader, escached.WipeFull} {
+		t.Run(string(wipe), func(t *testing.T) { removedFromBrokenDisk(t, wipe) })
+	}
+}
+
+func removedFromBrokenDisk(t *testing.T, wipe escached.Wipe) {
+	t.Helper()
 	for n := 1; ; n++ {
 		w := newWorld(t)
 		e := w.engine()
+		e.Config.Wipe = wipe
 		if err := e.PutReplica(t.Context(), putReq); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +176,7 @@ func TestAReplicaOnABrokenDiskCanBeRemoved(t *testing.T) {
 			return
 		}
 		switch step := w.steps[w.failAt-1]; step {
-		case "lvactivate", "wipe-md", "wipe " + volume.NameOf(ref):
+		case "lvactivate", "wipe-md", "wipe " + volume.NameOf(ref), "erase 0+0":
 			if err != nil || len(w.left()) > 0 {
 				t.Errorf("%s failed: %v; left %v", step, err, w.left())
 			}

@@ -41,6 +41,7 @@ type Engine struct {
 	faults   sync.Map // by name of the LV: the error of its recovery
 	lost     sync.Map // by name of the LV: this host has lost the secret of its link
 	damaged  sync.Map // by name of the LV: what was wrong with the copy at the last connect
+	erased   sync.Map // by name of the LV: how many bytes of a removed replica are zeroed, int64
 }
 
 // New returns an engine for a host.

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -97,6 +98,8 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	case connected:
 		_, err := e.Adopt(ctx, v, dev)
 		return err
+	case v.Phase == volume.Deleting && e.Config.Wipe == escached.WipeFull:
+		return nil // that may take minutes, and nobody is answered before: PUT and DELETE finish it
 	case v.Phase == volume.Deleting:
 		return e.finishDelete(ctx, v)
 	case v.Phase == volume.Creating:

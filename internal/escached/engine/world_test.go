@@ -65,6 +65,8 @@ type world struct {
 	outdatePeer    func(escache.OutdatePeerRequest)
 	// promote is what a promotion answers beside what the state says.
 	promote error
+	// eraseHangsAt: zeroing a disk from this offset on, if it is not 0, takes longer than any call.
+	eraseHangsAt int64
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
 	linkLost bool
 
@@ -192,6 +194,28 @@ func (s *worldStore) Remove(_ context.Context, name string) error {
 }
 
 func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }
+
+func (s *worldStore) Erase(ctx context.Context, name string, offset, size int64) error {
+	if err := (*world)(s).step("erase %d+%d", offset, size); err != nil {
+		return err
+	}
+	if s.eraseHangsAt > 0 && offset >= s.eraseHangsAt {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	disk := s.caches.Raw(s.Path(name))
+	end := min(offset+size, int64(len(disk)))
+	if size == 0 {
+		end = int64(len(disk))
+	}
+	if offset < end {
+		clear(disk[offset:end])
+	}
+	if size == 0 {
+		s.md[name] = false // DRBD's metadata is at the end
+	}
+	return nil
+}
 
 func (s *worldStore) Retag(_ context.Context, name string, from, to map[string]string) error {
 	if err := (*world)(s).step("retag"); err != nil {

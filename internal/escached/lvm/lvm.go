@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/escache/escache-csi/internal/command"
 )
@@ -181,6 +182,20 @@ func (g *Group) Remove(ctx context.Context, name string) error {
 	if err != nil && strings.Contains(err.Error(), "Failed to find logical volume") {
 		return nil
 	}
+	return err
+}
+
+// eraseTime bounds zeroing one piece of a volume, also on a slow disk.
+const eraseTime = 5 * time.Minute
+
+// Erase zeroes part of an active volume: size bytes from an offset on, or everything from there on if
+// size is 0. Both are multiples of 4 KiB.
+func (g *Group) Erase(ctx context.Context, name string, offset, size int64) error {
+	args := []string{"--zeroout", "--step", "64MiB", "--offset", strconv.FormatInt(offset, 10)}
+	if size > 0 {
+		args = append(args, "--length", strconv.FormatInt(size, 10))
+	}
+	_, err := g.run.Run(ctx, command.Command{Volume: name, Name: "blkdiscard", Args: append(args, g.Path(name)), Timeout: eraseTime})
 	return err
 }
 

@@ -69,6 +69,21 @@ func TestRetagChangesOnlyTheDifference(t *testing.T) {
 	}
 }
 
+func TestErasesAPieceOrTheRest(t *testing.T) {
+	f := &fakeRunner{}
+	g := New("vg", f)
+	for _, size := range []int64{4096, 0} {
+		if err := g.Erase(t.Context(), "lv", 8192, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []string{"blkdiscard --zeroout --step 64MiB --offset 8192 --length 4096 /dev/vg/lv", "blkdiscard --zeroout --step 64MiB --offset 8192 /dev/vg/lv"} {
+		if got := strings.Join(f.calls[i], " "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestErrorsThatCallersDecideBy(t *testing.T) {
 	f := &fakeRunner{err: &command.ExitError{
 		Command: "lvm", Code: 5, Stderr: `Volume group "vg" has insufficient free space (1 extents): 2 required.`,

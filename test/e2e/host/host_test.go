@@ -27,6 +27,7 @@ func TestHosts(t *testing.T) {
 		{"a damaged copy condemns nobody", damagedCopyCondemnsNobody},
 		{"a damaged copy is not copied over a good one", damagedCopyIsNotCopied},
 		{"a cache of another volume is refused", foreignCacheIsRefused},
+		{"a removed replica can be erased whole", removedIsErased},
 		{"a peer without the secret of the link is turned away, and nobody can read it", secretKeepsStrangersOut},
 		{"flush while Ceph stands still says what is left and resumes", flushSurvivesStalledCeph},
 		{"restart of escached under load is not noticed", restartIsNotNoticed},
