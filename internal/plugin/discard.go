@@ -106,7 +106,7 @@ func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.Cach
 				seen = "answers"
 			}
 		}
-		c.printf("  the copy on %s is %s; the host %s\n", node, copyIs, seen)
+		c.printf("  on record the copy on %s is %s; the host %s\n", node, copyIs, seen)
 	}
 	return nil
 }

@@ -146,9 +146,14 @@ func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
 const erasePiece = 256 << 20
 
 // erase zeroes the disk of a replica that is down. If the call's time ends first, the next call goes on
-// where this one has stopped. A disk that takes no writes is no reason to keep the replica, so any
-// other error is only logged.
+// where this one has stopped. One replica is erased at a time: more would keep others waiting for their
+// turn, and for the disk. A disk that takes no writes is no reason to keep the replica, so any other
+// error is only logged.
 func (e *Engine) erase(ctx context.Context, v volume.Volume) error {
+	if !e.erasing.TryLock() {
+		return v.Fail(escache.CodeBusy, "%s is erasing another replica; ask again", e.Config.Node)
+	}
+	defer e.erasing.Unlock()
 	name := v.Name()
 	err := e.Store.Activate(ctx, name)
 	at := int64(0)

@@ -114,6 +114,22 @@ func TestErasingGoesOnWhereTheLastCallHasStopped(t *testing.T) {
 	})
 }
 
+func TestOneReplicaIsErasedAtATime(t *testing.T) {
+	w := newWorld(t)
+	e := erasing(w)
+	if err := e.PutReplica(t.Context(), large()); err != nil {
+		t.Fatal(err)
+	}
+	e.erasing.Lock() // another replica is erased
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); code(err) != escache.CodeBusy || len(w.lvs) != 1 || len(erased(w)) > 0 {
+		t.Errorf("error %v, erased %q, left %q", err, erased(w), w.left())
+	}
+	e.erasing.Unlock()
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(9))); err != nil || len(w.left()) > 0 {
+		t.Errorf("error %v, left %q", err, w.left())
+	}
+}
+
 // A start must not take as long as erasing disks: nobody is answered before.
 func TestAStartLeavesErasingToTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,6 +42,7 @@ type Engine struct {
 	lost     sync.Map // by name of the LV: this host has lost the secret of its link
 	damaged  sync.Map // by name of the LV: what was wrong with the copy at the last connect
 	erased   sync.Map // by name of the LV: how many bytes of a removed replica are zeroed, int64
+	erasing  sync.Mutex
 }
 
 // New returns an engine for a host.

@@ -3,9 +3,11 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/test/labtest"
 )
@@ -16,10 +18,14 @@ import (
 func removedIsErased(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	const config = "/etc/escache/escached.yaml"
+	const restore = "cp /tmp/config " + config
 	n1.Shell(t, "cp "+config+" /tmp/config; echo 'wipe: full' >> "+config)
-	t.Cleanup(func() {
-		n1.Shell(t, "cp /tmp/config "+config)
-		n1.KillService(t)
+	t.Cleanup(func() { // does nothing after a success
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if _, err := n1.Try(ctx, nil, "sh", "-c", restore); err != nil {
+			t.Errorf("%s keeps erasing: %v", n1.Name, err)
+		}
 	})
 	n1.KillService(t)
 
@@ -43,6 +49,8 @@ func removedIsErased(t *testing.T, lab *labtest.Lab) {
 		t.Errorf("%s: the data is gone although only the headers were to be zeroed", n2.Name)
 	}
 	v.RemoveImage(t)
+	n1.Shell(t, restore)
+	n1.KillService(t)
 }
 
 // place is where a logical volume lies, or lay, on the disk of its volume group.
