@@ -62,6 +62,8 @@ func open(t *testing.T) *world {
 			labtest.SaveLogs(t, client)
 		}
 	}()
+	// A node is in one group only, and another suite may have left its own.
+	w.kubectl(t, "delete", "nodegroups", "--field-selector=metadata.name!="+group, "--timeout=120s")
 	w.apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
