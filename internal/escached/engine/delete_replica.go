@@ -176,6 +176,7 @@ func (e *Engine) erase(ctx context.Context, v volume.Volume) error {
 	case ctx.Err() != nil || errors.Is(err, command.ErrStuck):
 		return fmt.Errorf("%d of %d bytes are erased, and the next call goes on there: %w", min(at, v.CacheBytes), v.CacheBytes, err)
 	}
-	e.log.Error("a replica is removed, and what it held stays on the disk", "pool", v.Pool, "image", v.Image, "erasedBytes", at, "error", err)
+	e.log.Error("a replica is removed, and what it held stays on the disk",
+		"pool", v.Pool, "image", v.Image, "erasedBytes", at, "error", err)
 	return nil
 }
