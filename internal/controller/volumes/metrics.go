@@ -29,7 +29,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var all v1alpha1.CacheVolumeList
-	if err := c.records.List(ctx, &all); err != nil {
+	if err := c.records.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		out <- prometheus.NewInvalidMetric(behindDesc, err)
 		return
 	}

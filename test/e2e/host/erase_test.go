@@ -20,7 +20,7 @@ func removedIsErased(t *testing.T, lab *labtest.Lab) {
 	const config = "/etc/escache/escached.yaml"
 	const restore = "cp /tmp/config " + config
 	n1.Shell(t, "cp "+config+" /tmp/config; echo 'wipe: full' >> "+config)
-	t.Cleanup(func() { // does nothing after a success
+	t.Cleanup(func() { // in case this fails on the way
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		if _, err := n1.Try(ctx, nil, "sh", "-c", restore); err != nil {
