@@ -92,8 +92,8 @@ func (s *scene) discard() {
 	})
 }
 
-// damagedAlone: the first host comes back alone with a damaged copy. It must neither be used nor
-// condemn the other, nor be copied over it.
+// damagedAlone: the first host comes back alone with a damaged copy. It is put on record as outdated.
+// It must neither be used nor condemn the other, nor be copied over it.
 func damagedAlone(s *scene) {
 	s.write()
 	first, second := s.holder, s.partner()
@@ -104,8 +104,9 @@ func damagedAlone(s *scene) {
 	s.boot(first)
 	first.Damage(s, fmt.Sprintf("dd if=/dev/zero of=%s bs=4096 seek=%d count=1 oflag=direct conv=notrunc 2>&1", s.image.LogicalVolume(),
 		cache.HeaderBytes/cache.BlockBytes))
-	s.refuses(first, "superblock")
-	if v := s.record(); len(v.Status.Outdated) > 0 {
+	s.isOutdated(first)
+	s.refuses(first, "node "+second.Name+" .*at stake")
+	if v := s.record(); v.Status.IsOutdated(second.Name) {
 		s.Errorf("a damaged copy has condemned the other: outdated %q", v.Status.Outdated)
 	}
 	s.boot(second)

@@ -80,17 +80,18 @@ func (s *scene) killWithLVMHung(h *labtest.Host) (release func()) {
 	}
 }
 
-// hungLVMUnderFence: what is fenced stays fenced while nobody knows whether its map is gone.
+// hungLVMUnderFence: what is fenced stays fenced while nobody knows whether its map is gone. The
+// link is cut and csi-node stopped, or else the old holder gives its device up at once.
 func hungLVMUnderFence(s *scene) {
 	s.write()
 	old, client := s.holder, s.record().Status.ClientAddress
+	s.stop(old, "csi-node")
+	s.cutBoth(old, s.partner())
+	release := s.killWithLVMHung(old)
 	s.forced(old)
 	s.takes(s.partner())
-	s.stop(old, "csi-node") // else it gives the device up by itself
 	s.goOn(old, "kubelet")
 	s.fencedLongAgo()
-	s.staysFenced(client, 20*time.Second)
-	release := s.killWithLVMHung(old)
 	s.staysFenced(client, 40*time.Second)
 	release()
 	s.staysFenced(client, 20*time.Second)
