@@ -11,18 +11,24 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-func TestAfterARebootACopyWhoseDiskHadFailedIsOutdatedUnlessItIsTheOnlyCurrentOne(t *testing.T) {
+// TestAfterARebootACopyWhoseDiskHadFailedIsFilledByItsPeer: what the peer alone has acknowledged would
+// be lost otherwise. If this host was Primary, and its peer has not heard of the failed disk, then
+// DRBD takes this copy for the newer one and copies it, although it is marked outdated.
+func TestAfterARebootACopyWhoseDiskHadFailedIsFilledByItsPeer(t *testing.T) {
 	name := volume.NameOf(ref)
+	conflict := &escache.Problem{Code: escache.CodeOutdated, Detail: "the only current one"}
 	for what, c := range map[string]struct {
 		change   func(w *world)
-		outdated bool
+		made, up bool
 		mark     faileddisk.State
 	}{
-		// DRBD's metadata says it from then on, until a resync has ended.
-		"nobody is on record":  {func(w *world) { w.record.Outdated = nil }, true, faileddisk.Sound},
-		"it is on record":      {func(*world) {}, true, faileddisk.Sound},
-		"the only current one": {func(w *world) { w.record.Outdated = []string{"n2"} }, false, faileddisk.Sound},
-		"the arbiter is away":  {func(w *world) { w.recordErr = errors.New("connection refused") }, false, faileddisk.Failed},
+		"nobody is on record":  {func(w *world) { w.record.Outdated = nil }, true, true, faileddisk.Sound},
+		"it is on record":      {func(*world) {}, true, true, faileddisk.Sound},
+		"the only current one": {func(w *world) { w.record.Outdated, w.tellErr = []string{"n2"}, conflict }, false, true, faileddisk.Sound},
+		"the arbiter is away": {func(w *world) {
+			w.recordErr = errors.New("connection refused")
+			w.tellErr = w.recordErr
+		}, false, false, faileddisk.Failed},
 	} {
 		w := booted(t)
 		w.takenOver(3)
@@ -30,10 +36,39 @@ func TestAfterARebootACopyWhoseDiskHadFailedIsOutdatedUnlessItIsTheOnlyCurrentOn
 		if err := w.engine().FailedDisks.Set(name, faileddisk.Failed); err != nil {
 			t.Fatal(err)
 		}
+		before := len(w.steps)
 		e := w.restarted()
-		if w.outdated[name] != c.outdated || e.FailedDisks.Get(name) != c.mark {
-			t.Errorf("%s: outdated %v, mark %q", what, w.outdated[name], e.FailedDisks.Get(name))
+		made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "up")
+		if (made >= 0) != c.made || (up >= 0) != c.up || up >= 0 && up < made || e.FailedDisks.Get(name) != c.mark {
+			t.Errorf("%s: steps %q, mark %q", what, w.steps[before:], e.FailedDisks.Get(name))
 		}
+		if v, _ := e.Volumes.Get(name); v.Formatted == c.made || v.Joined != c.made {
+			t.Errorf("%s: %+v", what, v)
+		}
+	}
+}
+
+// TestADiskThatWorksAgainIsFilledByThePeer is the same without a reboot.
+func TestADiskThatWorksAgainIsFilledByThePeer(t *testing.T) {
+	name := volume.NameOf(ref)
+	w := booted(t)
+	w.takenOver(3)
+	e := w.restarted()
+	if err := e.FailedDisks.Set(name, faileddisk.Recorded); err != nil {
+		t.Fatal(err)
+	}
+	w.minors[100] = linked(drbd.Connected, drbd.Diskless)
+	before := len(w.steps)
+	v, _ := e.Volumes.Get(name)
+	e.watcher.Reconnect(t.Context(), v)
+	if steps := w.steps[before:]; len(steps) < 2 || steps[0] != "create-md" || steps[1] != "adjust" {
+		t.Errorf("steps %q", steps)
+	}
+	if v, _ := e.Volumes.Get(name); v.Formatted || !v.Joined {
+		t.Errorf("it counts as a copy: %+v", v)
+	}
+	if mark := e.FailedDisks.Get(name); mark != faileddisk.Sound {
+		t.Errorf("mark %q", mark)
 	}
 }
 
