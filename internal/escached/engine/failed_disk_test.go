@@ -57,11 +57,11 @@ func TestADiskThatWorksAgainIsFilledByThePeer(t *testing.T) {
 	if err := e.FailedDisks.Set(name, faileddisk.Recorded); err != nil {
 		t.Fatal(err)
 	}
-	w.minors[100] = linked(drbd.Connected, drbd.Diskless)
+	w.minors[100] = linked(drbd.StandAlone, drbd.Diskless)
 	before := len(w.steps)
 	v, _ := e.Volumes.Get(name)
 	e.watcher.Reconnect(t.Context(), v)
-	if steps := w.steps[before:]; len(steps) < 2 || steps[0] != "create-md" || steps[1] != "adjust" {
+	if steps := w.steps[before:]; !slices.Equal(steps, []string{"create-md", "retag", "adjust"}) {
 		t.Errorf("steps %q", steps)
 	}
 	if v, _ := e.Volumes.Get(name); v.Formatted || !v.Joined {

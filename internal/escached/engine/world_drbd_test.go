@@ -20,8 +20,8 @@ func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
 	if err := (*world)(d).step("create-md"); err != nil {
 		return err
 	}
-	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
-		d.t.Errorf("create-md on a device that is up")
+	if st, up := d.minors[(*world)(d).minorOf(name)]; up && st.Disk != drbd.Diskless {
+		d.t.Errorf("create-md on a disk in use")
 	}
 	d.md[name] = true
 	return nil

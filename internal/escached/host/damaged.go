@@ -9,23 +9,33 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// setDamagedAside looks at the copy of a replica that DRBD does not run, before DRBD does. A host
-// that was Primary when it lost its power is the source of the next resync, so a damaged copy there
-// would overwrite the good one. It is put on record as outdated, and gets fresh metadata: the peer
-// fills it. If it is the only current copy it stays as it is. Until the arbiter has answered it may
-// not come up, and the error wraps cache.ErrCorrupt or cache.ErrForeign.
+// setDamagedAside looks at the copy of a replica whose disk DRBD does not use, before DRBD does. A
+// copy is damaged if its contents are, or if its disk has failed and missed writes. DRBD must not see
+// such a copy's metadata: a host that was Primary when it lost its power is the source of the next
+// resync, also if it is marked outdated, and would overwrite the good copy. So the copy is put on
+// record as outdated, and gets fresh metadata: the peer fills it. If it is the only current copy it
+// stays as it is. Until the arbiter has answered DRBD may not use it, and the error wraps
+// cache.ErrCorrupt or cache.ErrForeign.
 func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
-	if !v.Formatted {
+	failed := h.FailedDisks.Get(v.Name()) != faileddisk.Sound
+	if !v.Formatted && !failed {
 		return nil // it was never Primary here
 	}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: v.ImageID}
 	damage := h.Caches.Check(ctx, h.LocalDisk(v), id, v.Formatted)
-	if !errors.Is(damage, cache.ErrCorrupt) && !errors.Is(damage, cache.ErrForeign) {
+	switch damaged := errors.Is(damage, cache.ErrCorrupt) || errors.Is(damage, cache.ErrForeign); {
+	case damaged:
+	case !failed:
 		return nil // what else is wrong shows when it is used
+	case damage != nil:
+		return v.About(fmt.Errorf("on %s: the disk has failed and does not work yet: %w", h.Config.Node, damage))
+	default:
+		damage = fmt.Errorf("its disk has failed: %w", cache.ErrCorrupt)
 	}
 	asking, cancel := context.WithTimeout(ctx, h.Config.ArbiterTimeout)
 	defer cancel()
@@ -33,7 +43,11 @@ func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, Node: h.Config.Node, Peer: v.Peer.Name,
 	})
 	if err != nil {
-		if status := escache.StatusOf(problem.Of(err).Code); status == http.StatusConflict || status == http.StatusNotFound {
+		code := problem.Of(err).Code
+		if code == escache.CodeOutdated {
+			return h.FailedDisks.Drop(v.Name()) // there is no other copy
+		}
+		if status := escache.StatusOf(code); status == http.StatusConflict || status == http.StatusNotFound {
 			return nil
 		}
 		told := err.Error() // its code is not this one's
@@ -46,5 +60,8 @@ func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 	crashpoint.Reach("damaged/metadata_made")
 	empty := v
 	empty.Formatted, empty.Joined = false, true
-	return h.Retag(ctx, v, empty)
+	if err := h.Retag(ctx, v, empty); err != nil {
+		return err
+	}
+	return h.FailedDisks.Drop(v.Name())
 }

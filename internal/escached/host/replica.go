@@ -77,8 +77,13 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 		return v.Fail(escache.CodeInternal,
 			"the disk of the replica on %s has failed, and it is not on record as outdated yet; escached goes on reporting it",
 			h.Config.Node)
-	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone,
-		st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
+	case st.Role == drbd.Secondary && st.Disk == drbd.Diskless:
+		// Adjusting makes DRBD use the disk again.
+		if err := h.setDamagedAside(ctx, v); err != nil {
+			return err
+		}
+		return h.Replicator.Adjust(ctx, v.Name())
+	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone:
 		return h.Replicator.Adjust(ctx, v.Name())
 	}
 	return nil

@@ -110,7 +110,8 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 	if err != nil {
 		return err
 	}
-	if v.Phase != volume.Ready || !mayBeOutdated(st, up) {
+	failed := m.FailedDisks.Get(v.Name()) != faileddisk.Sound
+	if v.Phase != volume.Ready || !mayBeOutdated(st, up) || failed && !up { // EnsureUp asks about a failed disk
 		m.setUnasked(v.Name(), false)
 		return nil
 	}
@@ -130,7 +131,6 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 	if !sameImage {
 		return nil
 	}
-	failed := m.FailedDisks.Get(v.Name()) != faileddisk.Sound
 	switch onlyCurrent := slices.Contains(record.Outdated, v.Peer.Name); {
 	case slices.Contains(record.Outdated, m.Config.Node):
 	case failed && onlyCurrent:
