@@ -36,6 +36,10 @@ func IsSuperseded(v *v1alpha1.CacheVolume, node string, epoch int64) bool {
 // IsTaken reports whether the volume was taken from the node by force: the Ceph client of its device
 // is fenced, so that nothing can be written back through it, and the node has it no more.
 func IsTaken(v *v1alpha1.CacheVolume, node, client string) bool {
-	return client != "" && v.Status.AttachedNode != node &&
-		slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Address == client })
+	return v.Status.AttachedNode != node && IsFenced(v, client)
+}
+
+// IsFenced reports whether a Ceph client was fenced when the volume was taken from its node.
+func IsFenced(v *v1alpha1.CacheVolume, client string) bool {
+	return client != "" && slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Address == client })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -23,7 +22,7 @@ import (
 // The same write keeps the record's authority as it was returned, until the new device is seen: who
 // has read the record before, and has asked about an earlier device, cannot write it any more.
 func (s *Service) recordClientAddress(ctx context.Context, v *v1alpha1.CacheVolume, address string) (*v1alpha1.CacheVolume, error) {
-	if slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address }) {
+	if authority.IsFenced(v, address) {
 		return v, fmt.Errorf("%w: escached has connected volume %s with Ceph client %s, which is fenced; reboot this node",
 			ErrRefused, v.Name, address)
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -19,6 +20,9 @@ import (
 const publishTime = time.Minute
 
 func (s *Service) publish(ctx context.Context, r publishRequest) error {
+	if err := s.stageAnew(ctx, r); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	if err := checkDirectory("the target path's parent", filepath.Dir(r.target)); err != nil {
@@ -46,6 +50,42 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 		return fmt.Errorf("publish volume %s at %s: %w", r.volume, r.target, err)
 	}
 	return nil
+}
+
+// stageAnew stages a volume again that was taken from this node by force and given back. If the
+// kubelet did not run meanwhile, it takes the volume for staged and only publishes it to the next pod.
+// But the device's Ceph client is fenced, so all its I/O with Ceph fails.
+func (s *Service) stageAnew(ctx context.Context, r publishRequest) error {
+	v, err := s.Kube.Volume(ctx, r.volume)
+	if err != nil {
+		return err
+	}
+	if len(v.Status.Fenced) == 0 {
+		return nil
+	}
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("status of volume %s: %w", r.volume, err)
+	}
+	if v.Status.AttachedNode != s.Node || !authority.IsFenced(v, status.ClientAddress) {
+		return nil
+	}
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if err := s.checkUnused(r.volume, r.staging, table, status); err != nil {
+		return err
+	}
+	stage, err := parseStage(r.stage)
+	if err != nil {
+		return err
+	}
+	s.Logger.WarnContext(ctx, "staging a volume again: its Ceph client was fenced", "volume", r.volume, "client", status.ClientAddress)
+	if err := s.unmountAll(ctx, r.volume, r.staging, table); err != nil {
+		return err
+	}
+	return s.stage(ctx, stage)
 }
 
 // publishSource returns the path to bind to the target: the staged filesystem, or the device node

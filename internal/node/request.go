@@ -101,6 +101,8 @@ type publishRequest struct {
 	use
 
 	volume, staging, target string
+	// stage is the call that has staged the volume for this attachment, or should have.
+	stage *csi.NodeStageVolumeRequest
 }
 
 func parsePublish(r *csi.NodePublishVolumeRequest) (publishRequest, error) {
@@ -117,6 +119,10 @@ func parsePublish(r *csi.NodePublishVolumeRequest) (publishRequest, error) {
 	u.readOnly = u.readOnly || r.GetReadonly()
 	return publishRequest{
 		use: u, volume: r.GetVolumeId(), staging: filepath.Clean(r.GetStagingTargetPath()), target: filepath.Clean(r.GetTargetPath()),
+		stage: &csi.NodeStageVolumeRequest{
+			VolumeId: r.GetVolumeId(), StagingTargetPath: r.GetStagingTargetPath(), VolumeCapability: r.GetVolumeCapability(),
+			PublishContext: r.GetPublishContext(), VolumeContext: r.GetVolumeContext(),
+		},
 	}, nil
 }
 

@@ -107,13 +107,16 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 
 // disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
 // this node's cache may hold data that is not in Ceph, it connects the device once more to flush
-// it.
+// it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
+// and given back.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
 	if !health.IsConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
 		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
 			return nil
 		}
+	}
+	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
 		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
 			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
 		}
