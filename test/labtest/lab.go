@@ -163,6 +163,11 @@ func (l *Lab) FailDisk(t T, h *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.FailDisk(ctx, h.Name, false) })
 }
 
+// MendDisk makes it work again, with the contents that it had.
+func (l *Lab) MendDisk(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.FailDisk(ctx, h.Name, true) })
+}
+
 func (l *Lab) must(t T, do func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), powerOnLimit)

@@ -29,8 +29,8 @@ func (m *Model) failing(s *state, h uint8, try func(kind, uint8, bool, func(*sta
 		return
 	}
 	fail := func(n *state, mark bool) {
-		n.loseDisk(h, mark)
 		n.host[h].telling = m.on(FailedDiskReported) // DRBD waits for its handler on a Primary
+		n.loseDisk(h, mark)
 	}
 	try(failDisk, h, true, func(n *state) { fail(n, m.on(FailedDiskMarked)) })
 	if s.faults+2 <= m.Bounds.Faults {
@@ -47,13 +47,47 @@ func (s *state) loseDisk(h uint8, mark bool) {
 		n.exposed = n.current
 	}
 	if s.connected(h) {
-		peer := &s.host[n.peer]
-		s.newWithout(n.peer, h)
-		if n.primary && !peer.diskless && !peer.inconsistent {
-			n.exposed = peer.current
-		}
-		peer.syncing = false // its source is gone
+		s.host[n.peer].syncing = false // its source is gone
 	}
+	if !n.primary || !n.telling {
+		s.tellPeer(h)
+	}
+}
+
+// tellPeer is when the peer hears that the disk has failed. A Primary sends nothing before its handler
+// has ended.
+func (s *state) tellPeer(h uint8) {
+	if !s.connected(h) {
+		return
+	}
+	n := &s.host[h]
+	peer := &s.host[n.peer]
+	s.newWithout(n.peer, h)
+	if n.primary && !peer.diskless && !peer.inconsistent {
+		n.exposed = peer.current
+	}
+}
+
+// refilled: a copy whose disk had failed is not used, and not compared with another, before its peer
+// fills it. The exception is the only current one.
+func (m *Model) refilled(s *state, h uint8) bool {
+	n := &s.host[h]
+	return !n.marked || n.diskless || !m.on(FailedDiskRefilled)
+}
+
+// refill gives such a copy fresh metadata, once it is on record.
+func (m *Model) refill(s *state, h uint8) bool {
+	n := &s.host[h]
+	answer := m.mayBeOutdated(s, h)
+	switch {
+	case answer.ok:
+		m.writeOutdated(s, h)
+		n.dirty, n.current, n.bitmap, n.wasPrimary, n.inconsistent, n.outdated = 0, 0, 0, false, false, false
+	case !answer.last:
+		return false
+	}
+	n.marked = false
+	return true
 }
 
 // newWithout begins a new generation on a copy that goes on, with the link up, without the peer's disk.
@@ -90,10 +124,12 @@ func (m *Model) failedDisk(s *state, h uint8, try func(kind, uint8, func(*state)
 			case answer.ok:
 				is.telling = false
 				m.writeOutdated(n, h)
+				n.tellPeer(h)
 			case is.primary && m.uncounted(n, h):
 				return false // it asks again
 			case is.primary:
 				is.telling = false
+				n.tellPeer(h)
 			default:
 				is.telling = false
 				if n.connected(h) {
@@ -106,8 +142,8 @@ func (m *Model) failedDisk(s *state, h uint8, try func(kind, uint8, func(*state)
 	if at.telling && !at.primary && s.connected(h) {
 		try(leavePeer, h, func(n *state) bool { n.disconnect(pair(h, at.peer)); return true })
 	}
-	if at.marked && !at.diskless && s.connected(h) && at.upToDate && s.host[at.peer].upToDate && !at.syncing {
-		try(dropMark, h, func(n *state) bool { n.host[h].marked = false; return true })
+	if !m.refilled(s, h) && at.control && !at.primary {
+		try(refillCopy, h, func(n *state) bool { return m.refill(n, h) })
 	}
 }
 

@@ -42,6 +42,8 @@
 //   - A Primary without a disk whose peer comes back acknowledges nothing before csi-node's next look
 //     has counted that peer in place of its own copy. If the link was down when the disk failed, the
 //     kernel does not wait for that look.
+//   - While its handler runs, a Primary whose disk has failed acknowledges what it had sent to its peer
+//     only if the record counts that peer. The kernel does not look at the record: docs/limits.md.
 //   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
 //   - With a record that was set back nothing is promised but that no data is removed, and that
 //     nothing begins that an answering host contradicts.
@@ -50,6 +52,7 @@
 //
 // # What is left out
 //
+//   - A disk that works again without a reboot.
 //   - Another machine of the same name that has a replica laid on it. One that answers and has none is
 //     modelled.
 //   - DRBD's own note that a copy is outdated, but for a device that was given up. escached makes it

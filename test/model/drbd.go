@@ -193,7 +193,7 @@ func (s *state) promotable(h uint8) bool {
 // promote makes a copy Primary. It returns false if that is refused.
 func (m *Model) promote(s *state, h uint8) bool {
 	n := &s.host[h]
-	if !s.promotable(h) {
+	if !s.promotable(h) || !m.refilled(s, h) {
 		return false
 	}
 	if s.connected(h) {

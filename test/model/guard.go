@@ -29,6 +29,7 @@ const (
 	OwnCopyConfirmed
 	FailedDiskMarked
 	FailedDiskReported
+	FailedDiskRefilled
 	LastCopyStays
 	WaitsForCsiNode
 	PrimaryPeerSeen
@@ -80,6 +81,7 @@ var Precautions = map[Guard]string{
 	OwnCopyConfirmed:              "a take-over lays no replica in place of the copy that it is to read from",
 	FailedDiskMarked:              "a copy whose disk has failed is marked, and then not promoted alone unless it is the only one",
 	FailedDiskReported:            "a host whose disk has failed is on record, or has left its peer, before writes go on with one copy",
+	FailedDiskRefilled:            "a copy whose disk had failed is filled by its peer before DRBD compares the two",
 	LastCopyStays:                 "a host whose disk has failed is not put on record as outdated if it has the only current copy",
 	WaitsForCsiNode:               "a host whose disk fails acknowledges nothing before the record counts its current peer",
 	PrimaryPeerSeen:               "nothing is settled, and nobody is clean, while a standby's linked peer is Primary",

@@ -87,7 +87,7 @@ func (m *Model) stageConnect(s *state, h uint8) bool {
 		return false
 	}
 	n.tag = n.epoch
-	return s.promotable(h) && m.mapImage(s, h)
+	return s.promotable(h) && m.refilled(s, h) && m.mapImage(s, h)
 }
 
 // stageUse assembles the cache and mounts it.

@@ -102,6 +102,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{FailedDiskMarked, 2, world(1, 3, Failing|Power)},
 		{FailedDiskReported, 2, world(1, 2, Failing|Power)},
+		{FailedDiskRefilled, 3, world(1, 2, Failing|Power)},
 		{LastCopyStays, 3, world(1, 2, Failing|Power)},
 		{WaitsForCsiNode, 3, world(1, 2, Failing|Power)},
 		{PrimaryPeerSeen, 4, world(1, 2, Failing|Control)},

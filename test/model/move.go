@@ -22,7 +22,7 @@ const (
 	failBoth
 	tellArbiter
 	leavePeer
-	dropMark
+	refillCopy
 	swapCounted
 	healStorage
 	expire
@@ -99,7 +99,7 @@ var texts = map[kind]string{
 	failBoth:          "the disk of %s fails, and its root disk takes no mark",
 	tellArbiter:       "%s tells the arbiter that its disk has failed",
 	leavePeer:         "%s leaves its peer, because nobody has put its failed disk on record",
-	dropMark:          "escached on %s removes the mark of a disk that is current again",
+	refillCopy:        "escached on %s gives a copy whose disk had failed fresh metadata",
 	swapCounted:       "csi-node on %s counts the peer in place of its own failed disk",
 	expire:            "the blocklist entry of client %d ends by itself",
 	controllerDies:    "the controller dies",
@@ -301,7 +301,7 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 	}
 	if peer := at.peer; peer > h && peer != nobody && !s.conn.has(pair(h, peer)) {
 		other, p := &s.host[peer], pair(h, peer)
-		if other.up && other.laid && other.peer == h && !s.cut.has(p) && !s.split.has(p) {
+		if other.up && other.laid && other.peer == h && !s.cut.has(p) && !s.split.has(p) && m.refilled(s, h) && m.refilled(s, peer) {
 			try(connect, p, func(n *state) bool { n.join(h, peer); return n.conn != s.conn || n.split != s.split })
 		}
 	}
@@ -331,7 +331,9 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	usable := s.usable(h) && !m.uncounted(s, h)
-	if usable && at.pending != 0 {
+	// What was sent already may still be acknowledged while the handler runs.
+	sent := at.telling && at.marked && at.primary && !at.frozen && at.onlyPeer && s.cacheOf(h) != nil && !m.uncounted(s, h)
+	if (usable || sent) && at.pending != 0 {
 		try(writeEnds, h, func(n *state) bool { n.writeBoth(h, at.pending); return true })
 	}
 	if usable && at.pending == 0 && s.last < m.Bounds.Writes {

@@ -186,6 +186,31 @@ func markedDiskIsNotUsed(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n1)
 }
 
+// diskWorksAgain: DRBD uses the disk again without a reboot. What the peer alone has taken meanwhile
+// must not be overwritten, and not be missing in the end.
+func diskWorksAgain(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v, device, writer := written(t, lab, n1)
+
+	lab.FailDisk(t, n2)
+	v.WaitUntilOutdated(t, n2, noticeLimit)
+	writer.WaitForMore(t, 20, time.Minute)
+	lab.MendDisk(t, n2)
+	v.LayOn(t, n2)
+	v.WaitForPeer(t, n1)
+	acks := writer.Stop(t)
+	n1.Verify(t, device, acks)
+
+	v.Flush(t, n1)
+	v.Stop(t, n1)
+	lab.PowerOff(t, n1)
+	n2.Verify(t, v.Connect(t, n2).Device, acks)
+	lab.PowerOn(t, n1)
+	n1.WaitForService(t, rebootLimit)
+	v.WaitForPeer(t, n2)
+	v.Remove(t, n2)
+}
+
 // comesBack reboots a host whose disk has failed. Its copy is filled again.
 func comesBack(t *testing.T, lab *labtest.Lab, v *labtest.Volume, h, holder *labtest.Host) {
 	t.Helper()

@@ -51,6 +51,7 @@ func TestHosts(t *testing.T) {
 		{"a failed disk of the primary freezes it until that is on record", primarysDiskFails},
 		{"a link that stops in the exchange of bitmaps is connected anew", exchangeStops},
 		{"a disk that has failed is not used after a reboot", markedDiskIsNotUsed},
+		{"a disk that works again is filled by its peer", diskWorksAgain},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
