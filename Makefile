@@ -70,6 +70,10 @@ fuzz: setup ## fuzz parsers, the HTTP API and the CSI calls for FUZZ_MINUTES (10
 chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh driver
 
+.PHONY: nightly
+nightly: ## run every check, also those that are too slow for CI, and print what became of each (NIGHTLY_LIST=1 names them)
+	hack/nightly.sh
+
 .PHONY: lint
 lint: setup ## run golangci-lint and shellcheck
 	hack/lint.sh
