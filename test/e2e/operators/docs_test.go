@@ -12,7 +12,7 @@ import (
 
 // pages in the order in which one world can go through them; the last one ends it.
 var pages = []string{
-	"see-the-state", "plan-a-migration", "host-died", "ceph-maintenance", "cache-disk-full", "upgrade", "replace-a-host", "uninstall",
+	"see-the-state", "troubleshooting", "plan-a-migration", "host-died", "ceph-maintenance", "cache-disk-full", "upgrade", "replace-a-host", "uninstall",
 }
 
 // elsewhere are the commands that this test cannot run, and why.
