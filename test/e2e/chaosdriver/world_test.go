@@ -3,6 +3,7 @@
 package chaosdriver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -216,6 +217,7 @@ func (w *world) cleanUp(t *testing.T) {
 	}
 	if err != nil {
 		t.Errorf("what is left of the row: %v", err)
+		labtest.SaveLogs(t, w.client)
 		w.wipe(ctx, t)
 	}
 }
@@ -224,11 +226,16 @@ func (w *world) cleanUp(t *testing.T) {
 func (w *world) waitForNothing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, podTime)
 	defer cancel()
+	var last error // of a look that came to its end
 	for {
 		err := w.anything(ctx)
-		if err == nil || ctx.Err() != nil {
-			return err
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return cmp.Or(last, err)
 		}
+		last = err
 		time.Sleep(2 * time.Second)
 	}
 }
