@@ -37,6 +37,13 @@ func TestDrained(t *testing.T) {
 			r.Status.Error = &escache.Fault{Code: escache.CodeSecretMissing}
 		}), true},
 		{"clean with a fault", claimed, through(func(r *answer) { r.Status.Error = &escache.Fault{Code: escache.CodeCacheError} }), false},
+		{"clean on the peer's disk, its own has failed", claimed, through(func(r *answer) {
+			r.Status.Error, r.Status.DiskState = &escache.Fault{Code: escache.CodeCacheError}, escache.DiskDiskless
+		}), true},
+		{"frozen without a disk", claimed, through(func(r *answer) {
+			r.Status.Error, r.Status.DiskState = &escache.Fault{Code: escache.CodeCacheError}, escache.DiskDiskless
+			r.Status.IOSuspended = true
+		}), false},
 		{"not connected", claimed, through(func(r *answer) { r.Status.State = escache.StateStandby }), false},
 		{"not primary", claimed, through(func(r *answer) { r.Status.Role = escache.RoleSecondary }), false},
 		{"nobody asked for it", func(s *v1alpha1.CacheVolumeStatus) { claimed(s); s.WriteThrough = nil }, through(same), false},
