@@ -36,6 +36,10 @@ type Grant struct {
 // attached node, in the current epoch, with a current replica of its own. If not, the error is a
 // *RefusedError.
 //
+// The peer may also be a former one, which a repair has replaced: a host with a replica that is no
+// longer the volume's. It may be gone without only while no other copy is current: who asks has not
+// got to know the new one yet, and writes nothing to it.
+//
 // The grant changes the record even if the peer is already listed as outdated: the cache watch may
 // be about to remove the peer after an earlier resync, and its compare-and-swap must fail. That is
 // why the condition's message carries the time.
@@ -75,7 +79,7 @@ func refusal(v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) error {
 		return refuse(escache.CodeStaleEpoch, "%s has it in epoch %d, and asks for epoch %d", s.AttachedNode, s.Epoch, r.Epoch)
 	case s.IsOutdated(r.Node):
 		return refuse(escache.CodeOutdated, "%s itself is on record as outdated", r.Node)
-	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer):
+	case !v.Spec.HasReplica(r.Node) || !v.Spec.HasReplica(r.Peer) && !s.IsOutdated(Partner(v, r.Node)):
 		return refuse(escache.CodeFencingRefused, "its replicas are on %v", v.Spec.Replicas)
 	case r.ImageID != "" && s.ImageID != "" && r.ImageID != s.ImageID:
 		return refuse(escache.CodeIdentityMismatch, "it is image id %s, and the replica is of %s", s.ImageID, r.ImageID)

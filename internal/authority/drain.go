@@ -24,8 +24,10 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 // and that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
 	s := holder.status
-	// A lost secret keeps the peer away, and nothing else.
-	sound := s.Error == nil || s.Error.Code == escache.CodeSecretMissing
+	// A lost secret keeps the peer away, and nothing else. A holder whose own disk has failed has its
+	// cache on the peer's, and knows as well what of it is dirty.
+	onPeer := s.DiskState == escache.DiskDiskless && !s.IOSuspended
+	sound := s.Error == nil || s.Error.Code == escache.CodeSecretMissing || s.Error.Code == escache.CodeCacheError && onPeer
 	connected := []escache.State{escache.StateConnected, escache.StateFlushing, escache.StateDraining}
 	return len(Claims(v)) > 0 && holder.known && slices.Contains(connected, s.State) && s.Role == escache.RolePrimary &&
 		s.Epoch == v.Status.Epoch && s.Mode == escache.ModeWritethrough && s.DirtyBytes != nil && *s.DirtyBytes == 0 && sound

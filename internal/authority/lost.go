@@ -1,0 +1,52 @@
+package authority
+
+import (
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// CopyLoss is what a replica's own host, or its peer, proves of a copy that does not come back by itself.
+type CopyLoss string
+
+// Losses.
+const (
+	// NoLoss: nothing is proven. The copy may be catching up.
+	NoLoss CopyLoss = ""
+	// DiskLost: the disk below the replica has failed.
+	DiskLost CopyLoss = "disk lost"
+	// OtherMachine: the host has other disks than those on which the replica was laid, and no replica.
+	OtherMachine CopyLoss = "other machine"
+	// ReplicaGone: the host has the same disks, and no replica on them.
+	ReplicaGone CopyLoss = "replica gone"
+)
+
+// Answer is what escached on a host has said of a volume, or the error that came instead.
+type Answer struct {
+	Status escache.VolumeStatus
+	Err    error
+}
+
+// CopyLossOf judges a copy on a node that is on record as outdated, by what its host says and by what the
+// holder says of it. What is not said, or not by the host that was asked, proves nothing. A copy that
+// is counted is never lost: its host may be wrong, and it may hold the truth.
+func CopyLossOf(v *v1alpha1.CacheVolume, node string, own Answer, holder Report) CopyLoss {
+	if !v.Status.IsOutdated(node) {
+		return NoLoss
+	}
+	// While the link is up, the peer has brought up whatever it has.
+	for _, p := range holder.status.Peers {
+		if holder.known && p.Name == node && p.ConnectionState == escache.LinkConnected && p.DiskState.Lost() {
+			return DiskLost
+		}
+	}
+	s, id := own.Status, v.Status.HostID(node)
+	told := own.Err == nil && s.State == escache.StateAbsent && s.Node == node && s.HostID != "" && s.Epoch <= v.Status.Epoch
+	switch {
+	case !told || id == "" || s.ClientAddress != "" || s.Device != "":
+		return NoLoss
+	case s.HostID != id:
+		return OtherMachine
+	default:
+		return ReplicaGone
+	}
+}
