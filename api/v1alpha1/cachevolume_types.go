@@ -368,13 +368,35 @@ const (
 	ConditionRecordBehindDisks = "RecordBehindDisks"
 )
 
-// ReasonPeerLost is a reason of ConditionRedundant False: the other replica does not answer, and
-// the attached node goes on without it.
-const ReasonPeerLost = "PeerLost"
-
-// ReasonLocalDiskLost is a reason of ConditionRedundant False: the disk below one of the replicas has
-// failed.
-const ReasonLocalDiskLost = "LocalDiskLost"
+// Reasons of ConditionRedundant. All but ReasonTwoCopies say why a volume has one current copy. csi-node
+// writes what the attached node sees; csi-controller puts the reason in the place of ReasonPeerLost if
+// it knows more.
+const (
+	// ReasonTwoCopies: every acknowledged write is on two hosts or in Ceph.
+	ReasonTwoCopies = "TwoCopies"
+	// ReasonPeerLost: the other replica does not answer, and the attached node goes on without it. Why
+	// is not known (yet).
+	ReasonPeerLost = "PeerLost"
+	// ReasonPeerOutdated: the other replica catches up, or is about to.
+	ReasonPeerOutdated = "PeerOutdated"
+	// ReasonLocalDiskLost: the disk below the attached node's own replica has failed.
+	ReasonLocalDiskLost = "LocalDiskLost"
+	// ReasonPeerDiskLost: the disk below the other replica has failed.
+	ReasonPeerDiskLost = "PeerDiskLost"
+	// ReasonHostSilent: the other replica's host has not answered for some time.
+	ReasonHostSilent = "HostSilent"
+	// ReasonHostDeleted: Kubernetes has no node of that name any more.
+	ReasonHostDeleted = "HostDeleted"
+	// ReasonHostLeft: the other replica's host is not in the volume's NodeGroup any more.
+	ReasonHostLeft = "HostLeftGroup"
+	// ReasonHostReinstalled: that host answers, and has other disks than those on which the replica was
+	// laid.
+	ReasonHostReinstalled = "HostReinstalled"
+	// ReasonReplicaMissing: that host has the same disks, and no replica on them.
+	ReasonReplicaMissing = "ReplicaMissing"
+	// ReasonCopyStaysAway: that host answers, and the replica has not come back for long.
+	ReasonCopyStaysAway = "CopyStaysAway"
+)
 
 // CacheVolumeList is a list of CacheVolumes.
 //

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 func (c *cli) explain() *cobra.Command {
@@ -56,7 +57,12 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	if err != nil {
 		c.printf("the PersistentVolumes cannot be read: %v\n", err)
 	}
+	group := &v1alpha1.NodeGroup{}
+	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, group); err != nil {
+		group = nil // what can be said without it is said
+	}
 	c.printFacts(v, all)
+	c.printCopies(v, group)
 	c.printHistory(v)
 	c.printSnapshots(ctx, api, v)
 	c.printConditions(v)
@@ -65,7 +71,7 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	if err != nil {
 		c.printf("  cannot read why pods wait: %v\n", err)
 	}
-	c.printNextStep(v, waiting[v.Name])
+	c.printNextStep(v, group, waiting[v.Name])
 }
 
 func (c *cli) printLinef(what, format string, args ...any) {
@@ -99,6 +105,15 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 	line("Outdated", "%s", cmp.Or(strings.Join(s.Outdated, ", "), "no copy"))
 }
 
+func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
+	one := redundancy.Of(v, group, redundancy.Evidence{})
+	if one.Whole() {
+		c.printLinef("Copies", "%s", one.Message)
+		return
+	}
+	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, stake(one))
+}
+
 // printHistory shows drains, fences, repair and discard of the volume.
 func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 	s, line := &v.Status, c.printLinef
@@ -128,14 +143,14 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	}
 }
 
-func (c *cli) printNextStep(v *v1alpha1.CacheVolume, waiting []problem) {
+func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, waiting []problem) {
 	screen, _ := c.terminal()
 	next := nextStep(v)
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
 	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
-	for _, t := range append(volumeProblems(v), waiting...) {
+	for _, t := range append(volumeProblems(v, group), waiting...) {
 		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
 	}
 }

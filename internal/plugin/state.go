@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // state is all that the driver has recorded of groups, volumes and flushes.
@@ -68,7 +69,8 @@ func (s *state) problems() []problem {
 		}
 	}
 	for i := range s.volumes {
-		all = append(append(all, volumeProblems(&s.volumes[i])...), s.waiting[s.volumes[i].Name]...)
+		v := &s.volumes[i]
+		all = append(append(all, volumeProblems(v, s.group(v))...), s.waiting[v.Name]...)
 	}
 	for i := range s.flushes {
 		all = append(all, flushProblems(&s.flushes[i])...)
@@ -93,11 +95,18 @@ func flushProblems(f *v1alpha1.CacheFlush) []problem {
 	return all
 }
 
-func volumeProblems(v *v1alpha1.CacheVolume) []problem {
+func volumeProblems(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) []problem {
 	where := "volume " + v.Name
 	var all []problem
+	one := redundancy.Of(v, group, redundancy.Evidence{})
 	for _, c := range v.Status.Faults() {
+		if c.Type == v1alpha1.ConditionRedundant && !one.Whole() {
+			continue // told below
+		}
 		all = append(all, problem{where, c.Message, remedy(c.Reason)})
+	}
+	if !one.Whole() {
+		all = append(all, problem{where, one.Message + "; " + stake(one), remedy(one.Reason)})
 	}
 	if stuck := unreachableData(v); stuck != "" {
 		all = append(all, problem{where, stuck, nextStep(v)})
@@ -107,6 +116,18 @@ func volumeProblems(v *v1alpha1.CacheVolume) []problem {
 			"if that lasts: kubectl describe pv " + v.Name + " shows what it waits for"})
 	}
 	return all
+}
+
+// stake says what the loss of the last copy would lose.
+func stake(f redundancy.Finding) string {
+	if f.InCeph {
+		return "Ceph has everything"
+	}
+	text := v1alpha1.HumanBytes(f.ExposedBytes) + " are on one host only"
+	if !f.Since.IsZero() {
+		text += ", since " + f.Since.UTC().Format("2006-01-02 15:04:05") + " UTC"
+	}
+	return text
 }
 
 // unreachableData describes a detached volume that may hold data that is not in Ceph; "" for all
@@ -131,9 +152,16 @@ func holders(v *v1alpha1.CacheVolume) []string {
 // remedy says what to do about a condition's reason; see internal/node/health.
 func remedy(reason string) string {
 	switch reason {
-	case v1alpha1.ReasonPeerLost:
-		return "bring the other host back; before you take this host down, flush the volume"
-	case "PeerOutdated", "Resyncing":
+	case v1alpha1.ReasonPeerLost, v1alpha1.ReasonHostSilent, v1alpha1.ReasonHostDeleted:
+		return "bring the other host back, or let csi-controller replace the copy (docs/redundancy.md); before you take this host down, " +
+			"flush the volume"
+	case v1alpha1.ReasonPeerDiskLost:
+		return "replace the other host's NVMe device; csi-controller replaces the copy meanwhile (docs/redundancy.md)"
+	case v1alpha1.ReasonHostLeft, v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
+		return "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
+	case v1alpha1.ReasonCopyStaysAway:
+		return "check the replication network between the hosts"
+	case v1alpha1.ReasonPeerOutdated, "Resyncing":
 		return "nothing: it is catching up"
 	case v1alpha1.ReasonLocalDiskLost:
 		return "check the host's NVMe device; flush the volume and move its pod"

@@ -18,6 +18,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // pollInterval is the time between two reads with --watch and --wait.
@@ -152,7 +153,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 		}
 		row(head...)
 		for i := range s.volumes {
-			row(volumeRow(&s.volumes[i], s.uses.claimOf(&s.volumes[i]), wide)...)
+			row(s.volumeRow(&s.volumes[i], wide, now)...)
 		}
 	}
 	if len(s.flushes) > 0 {
@@ -236,17 +237,40 @@ func ago(t *metav1.Time, now time.Time) string {
 	return now.Sub(t.Time).Truncate(time.Second).String() + " ago"
 }
 
-func volumeRow(v *v1alpha1.CacheVolume, claim string, wide bool) []string {
-	s := &v.Status
+func (s *state) volumeRow(v *v1alpha1.CacheVolume, wide bool, now time.Time) []string {
+	is := &v.Status
 	cells := []string{
-		v.Name, claim, cmp.Or(s.AttachedNode, "-"), cmp.Or(string(s.Authority), string(v1alpha1.AuthorityCeph)),
-		v1alpha1.HumanBytes(s.DirtyBytes), conditionOf(v, v1alpha1.ConditionRedundant), conditionOf(v, v1alpha1.ConditionHealthy),
+		v.Name, s.uses.claimOf(v), cmp.Or(is.AttachedNode, "-"), cmp.Or(string(is.Authority), string(v1alpha1.AuthorityCeph)),
+		v1alpha1.HumanBytes(is.DirtyBytes), redundant(v, redundancy.Of(v, s.group(v), redundancy.Evidence{}), now),
+		conditionOf(v, v1alpha1.ConditionHealthy),
 	}
 	if wide {
-		cells = append(cells, v.Spec.Group, strings.Join(v.Spec.Replicas, ","), cmp.Or(strings.Join(s.Outdated, ","), "-"),
-			fmt.Sprint(s.Epoch), v.Spec.Pool+"/"+v.Spec.Image)
+		cells = append(cells, v.Spec.Group, strings.Join(v.Spec.Replicas, ","), cmp.Or(strings.Join(is.Outdated, ","), "-"),
+			fmt.Sprint(is.Epoch), v.Spec.Pool+"/"+v.Spec.Image)
 	}
 	return cells
+}
+
+// redundant is the condition and, if acknowledged writes are on one host only, why and for how long.
+func redundant(v *v1alpha1.CacheVolume, f redundancy.Finding, now time.Time) string {
+	switch {
+	case f.Whole() || f.InCeph:
+		return conditionOf(v, v1alpha1.ConditionRedundant)
+	case f.Since.IsZero():
+		return string(metav1.ConditionFalse) + " (" + f.Reason + ")"
+	default:
+		return fmt.Sprintf("%s (%s, %s)", metav1.ConditionFalse, f.Reason, now.Sub(f.Since).Truncate(time.Second))
+	}
+}
+
+// group returns a volume's NodeGroup, nil if there is none.
+func (s *state) group(v *v1alpha1.CacheVolume) *v1alpha1.NodeGroup {
+	for i := range s.groups {
+		if s.groups[i].Name == v.Spec.Group {
+			return &s.groups[i]
+		}
+	}
+	return nil
 }
 
 func conditionOf(v *v1alpha1.CacheVolume, kind string) string {

@@ -25,6 +25,7 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // metric is a row of docs/metrics.md.
@@ -77,7 +78,7 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
-		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil))
+		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), redundancy.NewCollector(nil, time.Now))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {

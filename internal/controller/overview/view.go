@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // scriptHash returns the hash of the page's own script. The policy allows no other script to run.
@@ -87,7 +88,7 @@ func (s *Server) view(ctx context.Context) (view, error) {
 		for j := range volumes.Items {
 			if v := &volumes.Items[j]; v.Spec.Group == g.Name {
 				of = append(of, v)
-				shown.Volumes = append(shown.Volumes, volumeOf(v))
+				shown.Volumes = append(shown.Volumes, volumeOf(v, g, now))
 			}
 		}
 		for _, name := range g.Spec.Nodes {
@@ -149,20 +150,38 @@ func hostOf(g *v1alpha1.NodeGroup, name string, volumes []*v1alpha1.CacheVolume,
 	return h
 }
 
-func volumeOf(v *v1alpha1.CacheVolume) volume {
+func volumeOf(v *v1alpha1.CacheVolume, g *v1alpha1.NodeGroup, now time.Time) volume {
 	out := volume{
 		Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Host: v.Status.AttachedNode, Replicas: v.Spec.Replicas,
 		Truth: cmp.Or(string(v.Status.Authority), string(v1alpha1.AuthorityCeph)), Dirty: v1alpha1.HumanBytes(v.Status.DirtyBytes),
 		Filled: share(v.Status.DirtyBytes, v.Spec.CacheBytes),
 	}
+	one := redundancy.Of(v, g, redundancy.Evidence{})
 	for _, c := range v.Status.Faults() {
-		out.Problems = append(out.Problems, c.Message)
+		if c.Type != v1alpha1.ConditionRedundant || one.Whole() {
+			out.Problems = append(out.Problems, c.Message)
+		}
+	}
+	if !one.Whole() {
+		out.Problems = append(out.Problems, "one copy: "+one.Message+"; "+stake(one, now))
 	}
 	if v.Status.LeftDirty() {
 		out.Problems = append(out.Problems, fmt.Sprintf("not attached, with data that only the cache on %s may have",
 			strings.Join(v.Spec.Replicas, " and ")))
 	}
 	return out
+}
+
+// stake says what the loss of the last copy would lose.
+func stake(f redundancy.Finding, now time.Time) string {
+	if f.InCeph {
+		return "Ceph has everything"
+	}
+	text := v1alpha1.HumanBytes(f.ExposedBytes) + " are on one host only"
+	if !f.Since.IsZero() {
+		text += ", for " + now.Sub(f.Since).Truncate(time.Second).String()
+	}
+	return text
 }
 
 func concerns(f *v1alpha1.CacheFlush, g *v1alpha1.NodeGroup, volumes []*v1alpha1.CacheVolume) bool {

@@ -28,7 +28,8 @@ type Reason string
 // Reasons.
 const (
 	PeerLost           Reason = v1alpha1.ReasonPeerLost
-	PeerOutdated       Reason = "PeerOutdated"
+	PeerOutdated       Reason = v1alpha1.ReasonPeerOutdated
+	PeerDiskLost       Reason = v1alpha1.ReasonPeerDiskLost
 	LocalDiskLost      Reason = v1alpha1.ReasonLocalDiskLost
 	Resyncing          Reason = "Resyncing"
 	IOFrozen           Reason = "IOFrozen"
@@ -127,6 +128,9 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	case !peer.Linked():
 		return lost(PeerLost, "the replica on %s does not answer (%s): this node has the only current copy", peer.Name,
 			peer.ConnectionState)
+	case peer.DiskState.Lost():
+		return lost(PeerDiskLost, "the replica on %s is %s: this node has the only current copy; check that host's NVMe device", peer.Name,
+			peer.DiskState)
 	case peer.DiskState != escache.DiskUpToDate:
 		return lost(PeerOutdated, "the replica on %s is %s: this node has the only current copy", peer.Name, peer.DiskState)
 	default:

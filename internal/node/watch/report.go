@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // report writes Events for problems that began or are over, and updates the CacheVolume's status if
@@ -105,7 +106,8 @@ func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[stri
 	conditions := slices.Clone(v.object.Status.Conditions)
 	differs := false
 	for _, wanted := range v.conditions() {
-		if is := meta.FindStatusCondition(conditions, wanted.Type); is != nil && is.Status == wanted.Status && is.Reason == wanted.Reason {
+		if is := meta.FindStatusCondition(conditions, wanted.Type); is != nil && is.Status == wanted.Status &&
+			(is.Reason == wanted.Reason || redundancy.Explains(is.Reason, wanted.Reason)) {
 			continue
 		}
 		meta.SetStatusCondition(&conditions, wanted)
@@ -149,7 +151,7 @@ func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string
 // conditions returns the watched conditions, as the open problems make them.
 func (v *volume) conditions() []metav1.Condition {
 	good := map[string]struct{ reason, message string }{
-		v1alpha1.ConditionRedundant: {"TwoCopies", "every acknowledged write is on two hosts or in Ceph"},
+		v1alpha1.ConditionRedundant: {v1alpha1.ReasonTwoCopies, "every acknowledged write is on two hosts or in Ceph"},
 		v1alpha1.ConditionSynced:    {"InSync", "no replica is catching up"},
 		v1alpha1.ConditionHealthy:   {"NoError", "the cache reports no error"},
 	}

@@ -197,6 +197,31 @@ func TestConditionsOfOthersAreKept(t *testing.T) {
 	}
 }
 
+// csi-controller knows why the peer is lost; csi-node only sees that it is.
+func TestWhyThePeerIsLostStaysOnRecord(t *testing.T) {
+	w := healthyWorld(t)
+	w.lose()
+	w.polls(1)
+	meta.SetStatusCondition(&w.object.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHostSilent, Message: "since noon",
+	})
+	w.touch()
+	w.polls(3)
+	if w.condition(v1alpha1.ConditionRedundant) != "False HostSilent" {
+		t.Error(w.condition(v1alpha1.ConditionRedundant))
+	}
+	w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState = "Connected", "Diskless"
+	w.polls(1)
+	if w.condition(v1alpha1.ConditionRedundant) != "False PeerDiskLost" {
+		t.Error(w.condition(v1alpha1.ConditionRedundant))
+	}
+	w.find()
+	w.polls(misses)
+	if w.condition(v1alpha1.ConditionRedundant) != "True TwoCopies" {
+		t.Error(w.condition(v1alpha1.ConditionRedundant))
+	}
+}
+
 func TestOnlyTheAttachedNodeSpeaksForAVolume(t *testing.T) {
 	w := newWorld(t)
 	w.object.Status.AttachedNode = "n2"

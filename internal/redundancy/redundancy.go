@@ -1,0 +1,152 @@
+// Package redundancy says of a volume whether it has two current copies, and if not, why. It is the one
+// place where that is told: the condition Redundant, the repair, the metrics, the web page and the
+// kubectl plugin ask here. It is pure.
+package redundancy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+)
+
+// Evidence is what csi-controller has found out of a copy that is not current. Its zero value is that
+// of somebody who has only read the records.
+type Evidence struct {
+	// Asked means that the hosts were asked.
+	Asked bool
+	// Loss is what the host of the copy and the holder prove.
+	Loss authority.CopyLoss
+	// Silent is when the host of the copy was last seen, if it does not answer now and has not for long.
+	Silent time.Time
+	// Deleted means that Kubernetes has no node of that name.
+	Deleted bool
+	// Away means that the host answers, and that the copy has been without a link for long.
+	Away bool
+}
+
+// Finding is what is known of a volume's copies.
+type Finding struct {
+	// Reason is one of v1alpha1's reasons of ConditionRedundant.
+	Reason string
+	// Lost is the node whose copy is not current; empty if there are two.
+	Lost string
+	// Message is for people.
+	Message string
+	// Since is since when there has been one copy; zero if not on record.
+	Since time.Time
+	// InCeph means that Ceph has everything, so that the loss of the last copy loses nothing.
+	InCeph bool
+	// ExposedBytes are dirty on one host only, when last recorded.
+	ExposedBytes int64
+}
+
+// Whole reports whether there are two current copies, or none is needed.
+func (f Finding) Whole() bool { return f.Lost == "" }
+
+// Of judges one volume. group is its NodeGroup, nil if that is not known.
+func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding {
+	s := &v.Status
+	lost := Lost(v)
+	if lost == "" {
+		return Finding{Reason: v1alpha1.ReasonTwoCopies, Message: "every acknowledged write is on two hosts or in Ceph"}
+	}
+	f := Finding{Lost: lost, InCeph: authority.InCeph(v), Since: since(v)}
+	if !f.InCeph {
+		f.ExposedBytes = s.DirtyBytes
+	}
+	f.Reason, f.Message = why(v, lost, group, e)
+	return f
+}
+
+// Lost returns the node whose copy of the volume is not current, or "". A detached volume that is in
+// Ceph needs no copy: its next attachment lays them anew.
+func Lost(v *v1alpha1.CacheVolume) string {
+	if v.Status.AttachedNode == "" && authority.InCeph(v) {
+		return ""
+	}
+	for _, node := range v.Spec.Replicas {
+		if v.Status.IsOutdated(node) {
+			return node
+		}
+	}
+	return ""
+}
+
+// recorded is the condition, if it counts: csi-node keeps it only while the volume is attached.
+func recorded(v *v1alpha1.CacheVolume) *metav1.Condition {
+	c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionRedundant)
+	if v.Status.AttachedNode == "" || c == nil || c.Status != metav1.ConditionFalse {
+		return nil
+	}
+	return c
+}
+
+func since(v *v1alpha1.CacheVolume) time.Time {
+	if c := recorded(v); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	if r := v.Status.Repair; r != nil {
+		return r.Since.Time
+	}
+	return time.Time{}
+}
+
+func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string) {
+	say := func(reason, format string, args ...any) (string, string) { return reason, fmt.Sprintf(format, args...) }
+	c, repair := recorded(v), v.Status.Repair
+	switch {
+	case lost == v.Status.AttachedNode:
+		return say(v1alpha1.ReasonLocalDiskLost,
+			"the disk of the copy on %s has failed: the pod there works with the copy on %s, over the network", lost, authority.Partner(v, lost))
+	case repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero():
+		return say(v1alpha1.ReasonPeerOutdated, "a new copy is being made on %s", lost)
+	case e.Loss == authority.DiskLost:
+		return say(v1alpha1.ReasonPeerDiskLost, "the disk of the copy on %s has failed", lost)
+	case group != nil && !slices.Contains(group.Spec.Nodes, lost):
+		return say(v1alpha1.ReasonHostLeft, "node %s, which had the second copy, is not in group %s any more", lost, group.Name)
+	case e.Loss == authority.OtherMachine:
+		return say(v1alpha1.ReasonHostReinstalled, "node %s has other disks than those with the copy: the host or its disks were replaced", lost)
+	case e.Loss == authority.ReplicaGone:
+		return say(v1alpha1.ReasonReplicaMissing, "node %s has no copy on its disks any more", lost)
+	case !e.Silent.IsZero() && e.Deleted:
+		return say(v1alpha1.ReasonHostDeleted, "Kubernetes has no node %s any more, and its host has not answered since %s", lost, at(e.Silent))
+	case !e.Silent.IsZero():
+		return say(v1alpha1.ReasonHostSilent, "node %s has not answered since %s", lost, at(e.Silent))
+	case e.Away:
+		return say(v1alpha1.ReasonCopyStaysAway, "node %s answers, and the copy there has had no link for long: check the replication network", lost)
+	case c != nil && (!e.Asked || !Explains(c.Reason, v1alpha1.ReasonPeerLost)):
+		return c.Reason, c.Message
+	case c != nil:
+		return say(v1alpha1.ReasonPeerLost, "the copy on %s is not linked", lost)
+	default:
+		return say(v1alpha1.ReasonPeerOutdated, "the copy on %s is not current", lost)
+	}
+}
+
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Reasons returns every reason for one copy, the gravest first.
+func Reasons() []string {
+	return append([]string{v1alpha1.ReasonLocalDiskLost, v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonPeerLost, v1alpha1.ReasonPeerOutdated},
+		explaining()...)
+}
+
+// explaining are the reasons that only csi-controller can find out.
+func explaining() []string {
+	return []string{
+		v1alpha1.ReasonHostSilent, v1alpha1.ReasonHostDeleted, v1alpha1.ReasonHostLeft, v1alpha1.ReasonHostReinstalled,
+		v1alpha1.ReasonReplicaMissing, v1alpha1.ReasonCopyStaysAway,
+	}
+}
+
+// Explains reports whether a reason on record says more than the one that csi-node sees, so that
+// csi-node leaves it.
+func Explains(recorded, seen string) bool {
+	return seen == v1alpha1.ReasonPeerLost && slices.Contains(explaining(), recorded)
+}
