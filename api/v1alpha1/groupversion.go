@@ -34,6 +34,11 @@ const AnnotationReplicationAddress = "escache.io/replication-address"
 // created for, for people only.
 const AnnotationClaim = "escache.io/claim"
 
+// AnnotationRepair on a CacheVolume asks csi-controller to repair the volume now, also where it does so
+// only later or not at all by itself. The value is who asks, for people only. csi-controller removes it
+// when there is nothing left to do.
+const AnnotationRepair = "escache.io/repair"
+
 // Finalizer keeps a CacheVolume until its image and its replicas are gone.
 const Finalizer = "escache.io/volume"
 

@@ -26,6 +26,17 @@ type Answer struct {
 	Err    error
 }
 
+// Unlinked reports whether the holder answers that its copy is current and that it is not linked to the
+// peer.
+func Unlinked(holder Report, peer string) bool {
+	for _, p := range holder.status.Peers {
+		if p.Name == peer {
+			return holder.known && holder.status.DiskState == escache.DiskUpToDate && !p.Linked()
+		}
+	}
+	return false
+}
+
 // CopyLossOf judges a copy on a node that is on record as outdated, by what its host says and by what the
 // holder says of it. What is not said, or not by the host that was asked, proves nothing. A copy that
 // is counted is never lost: its host may be wrong, and it may hold the truth.

@@ -23,6 +23,9 @@ func (s *State) Decide(r Request) (Placement, error) {
 		return Placement{}, s.explain(r)
 	}
 	primary, partner := choosePair(g.members, r, seed)
+	if primary == nil {
+		return Placement{}, s.explain(r)
+	}
 	return Placement{Group: g.name, Primary: primary.Name, Partner: partner.Name}, nil
 }
 
@@ -106,7 +109,7 @@ func choosePair(members []*node, r Request, seed uint64) (primary, partner *node
 			continue
 		}
 		for _, b := range members {
-			if a == b || b.room() < r.CacheBytes {
+			if a == b || b.room() < r.CacheBytes || slices.Contains(r.Without, b.Name) {
 				continue
 			}
 			p := newPair(a, b, r.CacheBytes)

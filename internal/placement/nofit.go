@@ -112,6 +112,9 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 			out.ready++
 			out.room += room
 		}
+		if slices.Contains(r.Without, n.Name) {
+			state = "may not have it"
+		}
 		parts = append(parts, n.Name+" "+state)
 	}
 	out.Reason = bounded(parts)

@@ -49,6 +49,8 @@ type Request struct {
 	Groups []string
 	// Primary is the host that the scheduler chose. Empty means that any host will do.
 	Primary string
+	// Without are hosts that may not be the partner.
+	Without []string
 }
 
 // Placement is the answer to a Request.

@@ -42,6 +42,9 @@ type Finding struct {
 	Since time.Time
 	// InCeph means that Ceph has everything, so that the loss of the last copy loses nothing.
 	InCeph bool
+	// Proven means that the copy does not come back by itself, or that its place is lost. It is false for
+	// what only the record says, and for a copy that may be catching up.
+	Proven bool
 	// ExposedBytes are dirty on one host only, when last recorded.
 	ExposedBytes int64
 }
@@ -60,7 +63,7 @@ func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding 
 	if !f.InCeph {
 		f.ExposedBytes = s.DirtyBytes
 	}
-	f.Reason, f.Message = why(v, lost, group, e)
+	f.Reason, f.Message, f.Proven = why(v, lost, group, e)
 	return f
 }
 
@@ -97,8 +100,10 @@ func since(v *v1alpha1.CacheVolume) time.Time {
 	return time.Time{}
 }
 
-func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string) {
-	say := func(reason, format string, args ...any) (string, string) { return reason, fmt.Sprintf(format, args...) }
+func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string, proven bool) {
+	say := func(reason, format string, args ...any) (string, string, bool) {
+		return reason, fmt.Sprintf(format, args...), reason != v1alpha1.ReasonPeerLost && reason != v1alpha1.ReasonPeerOutdated
+	}
 	c, repair := recorded(v), v.Status.Repair
 	switch {
 	case lost == v.Status.AttachedNode:
@@ -117,16 +122,21 @@ func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evid
 	case !e.Silent.IsZero() && e.Deleted:
 		return say(v1alpha1.ReasonHostDeleted, "Kubernetes has no node %s any more, and its host has not answered since %s", lost, at(e.Silent))
 	case !e.Silent.IsZero():
-		return say(v1alpha1.ReasonHostSilent, "node %s has not answered since %s", lost, at(e.Silent))
+		return say(v1alpha1.ReasonHostSilent, "%s", NotSeen(lost, e.Silent))
 	case e.Away:
 		return say(v1alpha1.ReasonCopyStaysAway, "node %s answers, and the copy there has had no link for long: check the replication network", lost)
 	case c != nil && (!e.Asked || !Explains(c.Reason, v1alpha1.ReasonPeerLost)):
-		return c.Reason, c.Message
+		return c.Reason, c.Message, false
 	case c != nil:
 		return say(v1alpha1.ReasonPeerLost, "the copy on %s is not linked", lost)
 	default:
 		return say(v1alpha1.ReasonPeerOutdated, "the copy on %s is not current", lost)
 	}
+}
+
+// NotSeen says since when a host does not answer.
+func NotSeen(node string, since time.Time) string {
+	return fmt.Sprintf("node %s has not answered since %s", node, at(since))
 }
 
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -78,6 +78,11 @@ func TestOneCopyHasAReason(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := Of(volume(tc.change), group, tc.e)
+			onlyRecorded := tc.e == (Evidence{}) && tc.want == v1alpha1.ReasonHostSilent
+			lasting := tc.lost != "" && tc.want != v1alpha1.ReasonPeerLost && tc.want != v1alpha1.ReasonPeerOutdated && !onlyRecorded
+			if f.Proven != lasting {
+				t.Errorf("proven: %v", f.Proven)
+			}
 			if f.Reason != tc.want || f.Lost != tc.lost || f.Whole() != (tc.lost == "") || f.Message == "" {
 				t.Errorf("got %+v", f)
 			}

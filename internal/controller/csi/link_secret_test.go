@@ -8,6 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // secrets returns the secret of a volume's link, which both hosts must have.
@@ -74,7 +75,7 @@ func TestASubstituteAndTheHolderGetANewSecret(t *testing.T) {
 	v, holder, lost, _ := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
 	old := w.host(holder).Secret(ref(v))
-	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost)
+	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
 	must(t, err)
 	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)

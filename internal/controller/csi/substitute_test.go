@@ -41,7 +41,7 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 	w := newWorld(t)
 	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
-	substitute, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost)
+	substitute, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
 	must(t, err)
 	now := w.volume("pvc-1")
 	if substitute != third || !slices.Equal(now.Spec.Replicas, []string{holder, third}) || !now.Status.IsOutdated(third) ||
@@ -84,7 +84,7 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 	w := newWorld(t)
 	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
-	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost)
+	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
 	must(t, err)
 	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
@@ -141,7 +141,7 @@ func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
 			epoch := v.Status.Epoch
 			spoil(w, v, holder, lost)
 			must(t, w.api.Status().Update(t.Context(), v))
-			if to, err := w.locked.Substitute(t.Context(), "pvc-1", epoch, lost); !errors.Is(err, volumes.ErrRefused) &&
+			if to, err := w.locked.Substitute(t.Context(), "pvc-1", epoch, lost, volumes.ElsewhereIfAway); !errors.Is(err, volumes.ErrRefused) &&
 				volumes.Code(err) != codes.FailedPrecondition {
 				t.Errorf("replaced by %q: %v", to, err)
 			}

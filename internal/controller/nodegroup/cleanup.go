@@ -50,6 +50,11 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
+	// While its place is being filled, the holder may still be linked to a replica without a disk. It
+	// leaves it in its own time.
+	if r := v.Status.Repair; err == nil && r != nil && r.Lost == stale.Node && r.Substitute != stale.Node && v.Status.IsOutdated(r.Substitute) {
+		return nil
+	}
 	// If the volume has a replica there again, the stale one was removed before the new one was
 	// laid.
 	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {

@@ -2,10 +2,13 @@ package repair
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // Owner is the repair's name among a volume's claims to write-through.
@@ -20,7 +23,7 @@ const (
 	Wait       Action = "Waiting"    // for what the reason says
 	Begin      Action = "Beginning"  // put the repair on record
 	Drain      Action = "Draining"   // have it write through, and wait until it is clean
-	Substitute Action = "Replacing"  // give the lost replica's place to the third node
+	Substitute Action = "Replacing"  // give the lost replica's place to another node, or to the same one anew
 	Copy       Action = "Copying"    // have the holder copy
 	Finish     Action = "Finishing"  // both copies are current: end the write-through
 	End        Action = "Superseded" // the attachment it was for is over: take the repair off the record
@@ -28,7 +31,8 @@ const (
 
 // Policy says when and how repairs are made.
 type Policy struct {
-	// After is how long a host must be gone before its replicas are replaced.
+	// After is how long a host must be gone, or a copy without a link, before the copy is replaced. 0:
+	// only what somebody asks for is repaired.
 	After time.Duration
 	// Drain makes the volume write through while it has one copy.
 	Drain bool
@@ -38,73 +42,144 @@ type Policy struct {
 	Parallel int
 }
 
-// Gone holds the nodes that do not answer and have not for longer than Policy.After, and when each
-// was last seen.
-type Gone map[string]time.Time
+// Seen is what was found out about a volume.
+type Seen struct {
+	redundancy.Finding
+
+	// Silent says that the partner's host has been gone for long, although the record still counts its
+	// copy. Empty: it has not.
+	Silent string
+	// Paused says why nothing is replaced in the volume's group now. Empty: nothing speaks against it.
+	Paused string
+	// Asked means that somebody wants the volume repaired now.
+	Asked bool
+}
 
 // Step describes what to do next for a volume.
 type Step struct {
 	Action Action
 	// Holder has the volume. Lost is the node whose replica is replaced.
 	Holder, Lost string
+	// Place is where the new copy may be laid.
+	Place volumes.Place
 	// Reason says why this is done, or what it waits for. It is for people.
 	Reason string
 }
 
-// Judge decides by one volume's record. It is pure. Every step reads the record again before it
-// changes anything.
-func Judge(v *v1alpha1.CacheVolume, gone Gone, policy Policy, now time.Time) Step {
+// Judge decides by one volume's record and by what was seen of its copies. It is pure. Every step
+// reads the record again before it changes anything.
+func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Step {
 	s, repair := &v.Status, v.Status.Repair
 	holder := s.AttachedNode
-	current := holder != "" && !s.FlushAttached() && v.Spec.HasReplica(holder) && !s.IsOutdated(holder)
-	if repair != nil && (!current || repair.Epoch != s.Epoch) {
-		return Step{End, holder, repair.Lost, "the attachment it was for is over; the next attach lays replicas where it can"}
+	partner := authority.Partner(v, holder)
+	attached := holder != "" && !s.FlushAttached() && v.Spec.HasReplica(holder)
+	onPeer := attached && s.IsOutdated(holder) && !s.IsOutdated(partner)
+	working := attached && !s.IsOutdated(holder) || onPeer
+	if repair != nil && (!working || repair.Epoch != s.Epoch) {
+		return Step{Action: End, Holder: holder, Lost: repair.Lost,
+			Reason: "the attachment it was for is over; the next attach lays replicas where it can"}
 	}
-	if !current || !v.DeletionTimestamp.IsZero() {
+	if !working || !v.DeletionTimestamp.IsZero() {
 		return Step{}
 	}
-	partner := authority.Partner(v, holder)
-	since, isGone := gone[partner]
-	if repair == nil {
-		return first(v, holder, partner, since, isGone)
+	step := Step{Holder: holder, Lost: partner, Place: placeFor(seen.Reason), Reason: seen.Message}
+	if onPeer {
+		step.Lost = holder
 	}
-	step := Step{Holder: holder, Lost: partner}
+	lost := seen.Proven && seen.Lost == step.Lost && (policy.After > 0 || seen.Asked)
 	switch {
-	case !s.IsOutdated(partner):
-		step.Action, step.Reason = Finish, "the copy on "+partner+" is current"
-	case isGone && partner != repair.Lost:
-		// The substitute is gone too, or the lost one is back as a replica of its own. The repair
-		// begins again for this one.
-		step.Action, step.Reason = Begin, notSeen(partner, since)
-	case partner != repair.Lost:
-		step.Action, step.Reason = Copy, holder+" copies to "+partner
-	case !isGone:
-		step.Action, step.Reason = Wait, "the host of "+partner+" is back: it resynchronises, and nothing is replaced"
-	case policy.Drain && !authority.InCeph(v) && now.Sub(repair.Since.Time) < policy.Patience:
-		step.Action, step.Reason = Drain, "what only "+holder+" has goes to Ceph"
+	case repair == nil:
+		step.Action = first(v, &step, lost, seen)
+	case onPeer:
+		step.Action = withoutDisk(v, &step, policy)
 	default:
-		step.Action, step.Reason = Substitute, notSeen(partner, since)
+		step.Action = next(v, &step, lost, seen, policy, now)
+	}
+	if step.Action == Nothing {
+		return Step{}
 	}
 	return step
 }
 
-// first judges a volume without a repair on record.
-func first(v *v1alpha1.CacheVolume, holder, partner string, since time.Time, isGone bool) Step {
-	switch {
-	case !isGone:
-		return Step{}
-	case authority.InCeph(v) && len(authority.Claims(v)) == 0:
-		return Step{} // its attachment has begun and not ended
-	case !v.Status.IsOutdated(partner):
-		return Step{Wait, holder, partner, fmt.Sprintf("%s; %s has not put it on record as outdated, so it has written nothing since, "+
-			"or is frozen", notSeen(partner, since), holder)}
+// placeFor says where the copy may be laid that replaces one that was lost for this reason.
+func placeFor(reason string) volumes.Place {
+	switch reason {
+	case v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
+		return volumes.Same
+	case v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonHostLeft, v1alpha1.ReasonCopyStaysAway:
+		return volumes.Elsewhere
 	default:
-		return Step{Begin, holder, partner, notSeen(partner, since)}
+		return volumes.ElsewhereIfAway
 	}
 }
 
-func notSeen(node string, since time.Time) string {
-	return fmt.Sprintf("node %s has not answered since %s", node, since.UTC().Format(time.RFC3339))
+// first judges a volume without a repair on record.
+func first(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen) Action {
+	switch {
+	case authority.InCeph(v) && len(authority.Claims(v)) == 0:
+		return Nothing // its attachment has begun and not ended
+	case lost:
+		return Begin
+	case seen.Silent != "" && seen.Whole():
+		step.Reason = fmt.Sprintf("%s; %s has not put it on record as outdated, so it has written nothing since, or is frozen",
+			seen.Silent, step.Holder)
+		return Wait
+	default:
+		return Nothing
+	}
+}
+
+// withoutDisk judges a repair of a volume whose holder has lost its own disk. Its only copy is the
+// partner's, of which the holder cannot make another. So it writes through until it is attached anew.
+func withoutDisk(v *v1alpha1.CacheVolume, step *Step, policy Policy) Action {
+	switch {
+	case v.Status.Repair.Lost != step.Lost || v.Status.Repair.Substitute != "":
+		return Begin
+	case policy.Drain && !authority.InCeph(v):
+		return Drain
+	default:
+		step.Reason += "; restart its pod on another host: the next attachment lays two copies"
+		return Wait
+	}
+}
+
+// next judges a repair of a volume whose holder has a current copy.
+func next(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen, policy Policy, now time.Time) Action {
+	repair, partner := v.Status.Repair, step.Lost
+	filling := repair.Substitute == partner
+	switch {
+	case !v.Status.IsOutdated(partner):
+		step.Reason = "the copy on " + partner + " is current"
+		return Finish
+	case lost && (filling && step.Place != volumes.Same || !filling && partner != repair.Lost):
+		// The new copy is lost too. The repair begins again for this one. A host that has nothing of the
+		// new copy has not laid it yet: that is the next step.
+		return Begin
+	case filling:
+		step.Reason = step.Holder + " copies to " + partner
+		return Copy
+	case !lost:
+		step.Reason = "the host of " + partner + " is back: it resynchronises, and nothing is replaced"
+		return Wait
+	case policy.Drain && !authority.InCeph(v) && now.Sub(repair.Since.Time) < policy.Patience:
+		step.Reason = "what only " + step.Holder + " has goes to Ceph: " + seen.Message
+		return Drain
+	case seen.Paused != "" && !seen.Asked:
+		step.Reason = seen.Paused
+		return Wait
+	default:
+		return Substitute
+	}
+}
+
+// Pause returns why nothing is replaced in a group while these hosts do not answer. It returns "" if it
+// is the trouble of single hosts. One host is never more than that.
+func Pause(group string, members, away []string) string {
+	if len(away) < 2 || 3*len(away) < len(members) {
+		return ""
+	}
+	return fmt.Sprintf("%d of the %d hosts of group %s do not answer (%s): that is more than the loss of a host, and no copy is replaced "+
+		"until there are fewer", len(away), len(members), group, strings.Join(away, ", "))
 }
 
 // Candidate is a volume that needs a copy.

@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 var now = time.Unix(1_800_000_000, 0)
@@ -37,6 +40,22 @@ func replaced(v *v1alpha1.CacheVolume) {
 	clean(v)
 	v.Spec.Replicas, v.Status.Outdated = []string{"n1", "n3"}, []string{"n2", "n3"}
 	v.Status.Repair.Substitute = "n3"
+}
+
+var group = &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
+
+// Gone are hosts that have not answered for long.
+type Gone map[string]time.Time
+
+// seenOf is what is seen where these hosts are gone, and the others answer.
+func seenOf(v *v1alpha1.CacheVolume, gone Gone, e redundancy.Evidence) Seen {
+	e.Asked = true
+	e.Silent = gone[redundancy.Lost(v)]
+	seen := Seen{Finding: redundancy.Of(v, group, e)}
+	if since, is := gone[authority.Partner(v, v.Status.AttachedNode)]; is {
+		seen.Silent = redundancy.NotSeen("n2", since)
+	}
+	return seen
 }
 
 func TestJudge(t *testing.T) {
@@ -86,14 +105,15 @@ func TestJudge(t *testing.T) {
 
 		{"detached meanwhile", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode = "" }, gone, nil, End, "n2", ""},
 		{"attached anew", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Epoch = 8 }, gone, nil, End, "n2", ""},
-		{"taken over by the substitute", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode = "n3" }, gone, nil, End, "n2", ""},
+		{"taken over by the substitute", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode, v.Status.Epoch = "n3", 8 }, gone, nil, End, "n2", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			policy := Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 2}
 			if tc.policy != nil {
 				tc.policy(&policy)
 			}
-			got := Judge(volume(tc.change), tc.gone, policy, now)
+			v := volume(tc.change)
+			got := Judge(v, seenOf(v, tc.gone, redundancy.Evidence{}), policy, now)
 			if got.Action != tc.want || got.Lost != tc.lost || !strings.Contains(got.Reason, tc.says) {
 				t.Errorf("got %+v, want %q of %q", got, tc.want, tc.lost)
 			}
@@ -101,6 +121,96 @@ func TestJudge(t *testing.T) {
 				t.Error("no reason is told")
 			}
 		})
+	}
+}
+
+// What is lost otherwise than by a silent host: which way the repair goes, and where the copy may be laid.
+func TestJudgeOfOtherLosses(t *testing.T) {
+	disk := redundancy.Evidence{Loss: authority.DiskLost}
+	empty := redundancy.Evidence{Loss: authority.OtherMachine}
+	onPeer := func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n1"} }
+	begunFor := func(lost string, change func(*v1alpha1.CacheVolume)) func(*v1alpha1.CacheVolume) {
+		return func(v *v1alpha1.CacheVolume) { change(v); begun(v); v.Status.Repair.Lost = lost }
+	}
+	inCeph := func(v *v1alpha1.CacheVolume) { onPeer(v); clean(v); v.Status.Repair.Lost = "n1" }
+	renewed := func(v *v1alpha1.CacheVolume) { clean(v); v.Status.Repair.Substitute = "n2" }
+	left := func(v *v1alpha1.CacheVolume) { v.Spec.Replicas[1], v.Status.Outdated = "n9", []string{"n9"} }
+	asked, paused := func(s *Seen) { s.Asked = true }, func(s *Seen) { s.Paused = "two hosts are away" }
+	off := func(p *Policy) { p.After = 0 }
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolume)
+		e      redundancy.Evidence
+		seen   func(*Seen)
+		policy func(*Policy)
+		want   Action
+		lost   string
+		place  volumes.Place
+	}{
+		{"the partner's disk", func(*v1alpha1.CacheVolume) {}, disk, nil, nil, Begin, "n2", volumes.Elsewhere},
+		{"the partner's disk, drained", clean, disk, nil, nil, Substitute, "n2", volumes.Elsewhere},
+		{"the partner's disk, and the record does not say so yet", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, disk, nil, nil, Nothing, "", 0},
+		{"only the record speaks of the disk", func(v *v1alpha1.CacheVolume) {
+			v.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPeerDiskLost, Message: "m",
+			}}
+		}, redundancy.Evidence{}, nil, nil, Nothing, "", 0},
+		{"the partner came back empty", clean, empty, nil, nil, Substitute, "n2", volumes.Same},
+		{"its copy is being laid anew", renewed, empty, nil, nil, Copy, "n2", volumes.Same},
+		{"its new copy's disk fails", renewed, disk, nil, nil, Begin, "n2", volumes.Elsewhere},
+		{"the replica is gone", clean, redundancy.Evidence{Loss: authority.ReplicaGone}, nil, nil, Substitute, "n2", volumes.Same},
+		{"no link for long", clean, redundancy.Evidence{Away: true}, nil, nil, Substitute, "n2", volumes.Elsewhere},
+		{"the partner has left the group", left, redundancy.Evidence{}, nil, nil, Begin, "n9", volumes.Elsewhere},
+		{"it has left, and is current", func(v *v1alpha1.CacheVolume) { left(v); v.Status.Outdated = nil }, redundancy.Evidence{}, nil, nil, Nothing, "", 0},
+		{"the substitute's disk", replaced, disk, nil, nil, Begin, "n3", volumes.Elsewhere},
+		{"the substitute has nothing yet", replaced, redundancy.Evidence{Loss: authority.ReplicaGone}, nil, nil, Copy, "n3", volumes.Same},
+
+		{"the holder's disk", onPeer, redundancy.Evidence{}, nil, nil, Begin, "n1", 0},
+		{"the holder's disk, being drained", begunFor("n1", onPeer), redundancy.Evidence{}, nil, nil, Drain, "n1", 0},
+		{"the holder's disk, and Ceph is slow", begunFor("n1", onPeer), redundancy.Evidence{}, nil, func(p *Policy) { p.Patience = time.Second }, Drain, "n1", 0},
+		{"the holder's disk, drained", inCeph, redundancy.Evidence{}, nil, nil, Wait, "n1", 0},
+		{"the holder's disk, and no drain is wanted", begunFor("n1", onPeer), redundancy.Evidence{}, nil, func(p *Policy) { p.Drain = false }, Wait, "n1", 0},
+		{"the holder's disk, while the partner's copy was being replaced", begunFor("n2", onPeer), redundancy.Evidence{}, nil, nil, Begin, "n1", 0},
+		{"the holder's disk is back", func(v *v1alpha1.CacheVolume) { inCeph(v); v.Status.Outdated = nil }, redundancy.Evidence{}, nil, nil, Finish, "n2", 0},
+
+		{"off", clean, disk, nil, off, Wait, "n2", volumes.Elsewhere},
+		{"off, and nothing begun", func(*v1alpha1.CacheVolume) {}, disk, nil, off, Nothing, "", 0},
+		{"off, and asked for", func(*v1alpha1.CacheVolume) {}, disk, asked, off, Begin, "n2", volumes.Elsewhere},
+		{"paused, it still begins and drains", func(*v1alpha1.CacheVolume) {}, disk, paused, nil, Begin, "n2", volumes.Elsewhere},
+		{"paused, and drained", clean, disk, paused, nil, Wait, "n2", volumes.Elsewhere},
+		{"paused, and asked for", clean, disk, func(s *Seen) { asked(s); paused(s) }, nil, Substitute, "n2", volumes.Elsewhere},
+		{"paused, what has begun goes on", replaced, redundancy.Evidence{}, paused, nil, Copy, "n3", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			policy := Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 2}
+			if tc.policy != nil {
+				tc.policy(&policy)
+			}
+			v := volume(tc.change)
+			seen := seenOf(v, nil, tc.e)
+			if tc.seen != nil {
+				tc.seen(&seen)
+			}
+			got := Judge(v, seen, policy, now)
+			if got.Action != tc.want || got.Lost != tc.lost || got.Place != tc.place && got.Action == Substitute {
+				t.Errorf("got %+v, want %q of %q", got, tc.want, tc.lost)
+			}
+			if got.Action != Nothing && got.Reason == "" {
+				t.Error("no reason is told")
+			}
+		})
+	}
+}
+
+func TestPause(t *testing.T) {
+	for _, tc := range []struct {
+		members, away int
+		want          bool
+	}{{3, 1, false}, {3, 2, true}, {3, 3, true}, {6, 1, false}, {6, 2, true}, {7, 2, false}, {7, 3, true}, {16, 5, false}, {16, 6, true}} {
+		names := make([]string, tc.members)
+		if got := Pause("g", names, names[:tc.away]); (got != "") != tc.want {
+			t.Errorf("%d of %d are away: %q", tc.away, tc.members, got)
+		}
 	}
 }
 

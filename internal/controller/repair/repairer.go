@@ -21,7 +21,7 @@ import (
 
 // Volumes changes replicas; *volumes.Locked.
 type Volumes interface {
-	Substitute(ctx context.Context, id string, epoch int64, lost string) (string, error)
+	Substitute(ctx context.Context, id string, epoch int64, lost string, place volumes.Place) (string, error)
 	Copy(ctx context.Context, id string, epoch int64) (volumes.Copying, error)
 }
 
@@ -32,9 +32,10 @@ type Drainer interface {
 	Restore(ctx context.Context, volume, owner string) error
 }
 
-// Hosts asks an escached whether it answers.
+// Hosts asks an escached whether it answers, and what it has of a volume.
 type Hosts interface {
 	Node(ctx context.Context, node string) (*escache.Node, error)
+	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 }
 
 // Config holds what a Repairer needs.
@@ -65,12 +66,17 @@ const workers = 8
 type Repairer struct {
 	Config
 
-	mu   sync.Mutex
-	said map[string]time.Time // when a volume's progress was last written
+	mu     sync.Mutex
+	said   map[string]time.Time // when a volume's progress was last written
+	paused map[string]string    // by group, why it is paused
+	// unlinked is since when a copy that is not current was seen without a link, by volume.
+	unlinked map[string]time.Time
 }
 
 // New returns a Repairer.
-func New(config Config) *Repairer { return &Repairer{Config: config, said: map[string]time.Time{}} }
+func New(config Config) *Repairer {
+	return &Repairer{Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]time.Time{}}
+}
 
 // NeedLeaderElection returns true: only the leader repairs.
 func (*Repairer) NeedLeaderElection() bool { return true }
@@ -99,77 +105,48 @@ func (r *Repairer) Poll(ctx context.Context) error {
 	if err := r.Client.List(ctx, volumes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list volumes: %w", err)
 	}
-	gone := r.gone(ctx, groups.Items)
-	works := r.judge(volumes.Items, groups.Items, gone)
+	sights := r.look(ctx, groups.Items)
+	r.tellPauses(groups.Items, sights)
+	found := r.examine(ctx, volumes.Items, sights)
+	works := r.judge(volumes.Items, sights, found)
 	var group errgroup.Group
 	group.SetLimit(workers)
 	for _, w := range works {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, r.Longest)
 			defer cancel()
-			r.work(ctx, w, gone)
+			r.work(ctx, w)
 			return nil
 		})
 	}
 	_ = group.Wait() // work reports its failures itself
-	r.reportGroups(ctx, groups.Items, works, gone)
+	r.reportGroups(ctx, groups.Items, works, sights)
 	return nil
-}
-
-// gone finds the members that have not been seen for long, and asks each once more: the record may
-// be old, and a member that is not ready for another reason answers.
-func (r *Repairer) gone(ctx context.Context, groups []v1alpha1.NodeGroup) Gone {
-	var (
-		mu   sync.Mutex
-		wait sync.WaitGroup
-		gone = Gone{}
-	)
-	for _, g := range groups {
-		for _, m := range g.Status.Members {
-			if m.Ready || m.LastSeen == nil || r.Now().Sub(m.LastSeen.Time) < r.After {
-				continue
-			}
-			wait.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, r.Ask)
-				defer cancel()
-				if host, err := r.Hosts.Node(ctx, m.Name); err == nil && host.Name == m.Name {
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				gone[m.Name] = m.LastSeen.Time
-			})
-		}
-	}
-	wait.Wait()
-	return gone
 }
 
 // work is a volume with what it needs next.
 type work struct {
 	volume *v1alpha1.CacheVolume // as the cache has it; not to be changed
+	seen   Seen
 	step   Step
 	// hold says why it may not be copied yet. It is empty if it may.
 	hold string
 }
 
 // judge finds out what each volume needs, and which of those that need a copy may have it now.
-func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeGroup, gone Gone) []*work {
+func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, sights map[string]*sight, found map[string]Seen) []*work {
 	var works []*work
 	var candidates []Candidate
 	for i := range volumes {
 		v := &volumes[i]
-		step := Judge(v, gone, r.Policy, r.Now())
-		if step.Action == Nothing {
-			if repairing(v) {
-				works = append(works, &work{volume: v, step: step})
-			}
-			continue
+		w := &work{volume: v, seen: found[v.Name]}
+		w.step = Judge(v, w.seen, r.Policy, r.Now())
+		if w.step.Action != Nothing || repairing(v) || w.seen.Asked || w.explains() {
+			works = append(works, w)
 		}
-		works = append(works, &work{volume: v, step: step})
-		if step.Action == Substitute || step.Action == Copy {
+		if w.step.Action == Substitute || w.step.Action == Copy {
 			candidates = append(candidates, Candidate{
-				Name: v.Name, Holder: step.Holder, Third: third(groups, v), Since: v.Status.Repair.Since.Time,
+				Name: v.Name, Holder: w.step.Holder, Third: third(sights[v.Spec.Group], v), Since: v.Status.Repair.Since.Time,
 				Copying: v.Status.Repair.Substitute != "",
 			})
 		}
@@ -189,18 +166,13 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, groups []v1alpha1.NodeG
 
 // third returns the node that gets the copy: the substitute on record, or the node of the group
 // without a replica.
-func third(groups []v1alpha1.NodeGroup, v *v1alpha1.CacheVolume) string {
-	if s := v.Status.Repair.Substitute; s != "" {
+func third(of *sight, v *v1alpha1.CacheVolume) string {
+	if s := v.Status.Repair.Substitute; s != "" || of == nil {
 		return s
 	}
-	for _, g := range groups {
-		if g.Name != v.Spec.Group {
-			continue
-		}
-		for _, node := range g.Spec.Nodes {
-			if !v.Spec.HasReplica(node) {
-				return node
-			}
+	for _, node := range of.group.Spec.Nodes {
+		if !v.Spec.HasReplica(node) {
+			return node
 		}
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // quiet is how often progress is written. A change of the step is written at once.
@@ -25,7 +26,20 @@ func repairing(v *v1alpha1.CacheVolume) bool {
 	return meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRepairing)
 }
 
-// report writes the volume's condition, and emits an Event for each change of the step.
+// explains reports whether csi-controller knows better than the record why there is one copy, or does
+// not know it any more.
+func (w *work) explains() bool {
+	c, f := meta.FindStatusCondition(w.volume.Status.Conditions, v1alpha1.ConditionRedundant), w.seen.Finding
+	if c == nil || c.Status != metav1.ConditionFalse || f.Whole() || c.Reason == f.Reason {
+		return false
+	}
+	is := func(reason string) bool {
+		return reason == v1alpha1.ReasonPeerLost || redundancy.Explains(reason, v1alpha1.ReasonPeerLost)
+	}
+	return is(c.Reason) && is(f.Reason)
+}
+
+// report writes the volume's conditions, and emits an Event for each change of the step.
 func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
 	wanted.Message = w.step.Reason
@@ -37,7 +51,9 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	}
 	is := meta.FindStatusCondition(w.volume.Status.Conditions, wanted.Type)
 	changed := is == nil || is.Status != wanted.Status || is.Reason != wanted.Reason
-	if !changed && (is.Message == wanted.Message || !r.mayWrite(w.volume.Name)) {
+	changed = changed && (is != nil || w.step.Action != Nothing)
+	explains := w.explains()
+	if !changed && !explains && (is == nil || is.Message == wanted.Message || !r.mayWrite(w.volume.Name)) {
 		return nil
 	}
 	// Read it again: this poll has written the record itself.
@@ -45,7 +61,13 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if !meta.SetStatusCondition(&v.Status.Conditions, wanted) {
+	set := (is != nil || changed) && meta.SetStatusCondition(&v.Status.Conditions, wanted)
+	if now := (&work{volume: v, seen: w.seen}); explains && now.explains() {
+		set = meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: w.seen.Reason, Message: w.seen.Message,
+		}) || set
+	}
+	if !set {
 		return nil
 	}
 	if err := r.Client.Status().Update(ctx, v); err != nil {
@@ -91,13 +113,14 @@ func (r *Repairer) forget(volume string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.said, volume)
+	delete(r.unlinked, volume)
 }
 
 // reportGroups keeps the condition of the groups up to date.
-func (r *Repairer) reportGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, gone Gone) {
+func (r *Repairer) reportGroups(ctx context.Context, groups []v1alpha1.NodeGroup, works []*work, sights map[string]*sight) {
 	for i := range groups {
 		g := &groups[i]
-		wanted := groupCondition(g, works, gone)
+		wanted := groupCondition(g, works, sights[g.Name])
 		if is := meta.FindStatusCondition(g.Status.Conditions, wanted.Type); is != nil && is.Status == wanted.Status &&
 			is.Reason == wanted.Reason && is.Message == wanted.Message {
 			continue
@@ -112,7 +135,7 @@ func (r *Repairer) reportGroups(ctx context.Context, groups []v1alpha1.NodeGroup
 	}
 }
 
-func groupCondition(g *v1alpha1.NodeGroup, works []*work, gone Gone) metav1.Condition {
+func groupCondition(g *v1alpha1.NodeGroup, works []*work, of *sight) metav1.Condition {
 	doing := map[Action]int{}
 	total := 0
 	for _, w := range works {
@@ -129,8 +152,8 @@ func groupCondition(g *v1alpha1.NodeGroup, works []*work, gone Gone) metav1.Cond
 	}
 	var parts []string
 	for _, node := range g.Spec.Nodes {
-		if since, ok := gone[node]; ok {
-			parts = append(parts, notSeen(node, since))
+		if a, away := of.away[node]; away && !a.lastSeen.IsZero() {
+			parts = append(parts, redundancy.NotSeen(node, a.lastSeen))
 		}
 	}
 	var counts []string
@@ -138,6 +161,9 @@ func groupCondition(g *v1alpha1.NodeGroup, works []*work, gone Gone) metav1.Cond
 		if doing[a] > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", doing[a], strings.ToLower(string(a))))
 		}
+	}
+	if of.pause != "" {
+		parts = append(parts, of.pause)
 	}
 	parts = append(parts, fmt.Sprintf("volumes in repair: %d (%s)", total, strings.Join(counts, ", ")))
 	slices.Sort(parts[:len(parts)-1])

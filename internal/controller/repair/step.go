@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,13 +20,13 @@ import (
 )
 
 // work does what a volume needs next, and returns how far it is. The next poll repeats what failed.
-func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
+func (r *Repairer) work(ctx context.Context, w *work) {
 	var progress string
 	var err error
 	name := w.volume.Name
 	switch w.step.Action {
 	case Begin, End:
-		err = r.store(ctx, name, w.step, gone)
+		err = r.store(ctx, name, w.step, w.seen)
 	case Drain:
 		progress, err = r.drain(ctx, name)
 	case Substitute, Copy:
@@ -35,7 +36,7 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 		}
 		progress, err = r.copy(ctx, w)
 	case Finish:
-		err = r.finish(ctx, name, gone)
+		err = r.finish(ctx, w)
 	case Nothing, Wait:
 	}
 	if err != nil {
@@ -47,6 +48,11 @@ func (r *Repairer) work(ctx context.Context, w *work, gone Gone) {
 	if err := r.report(ctx, w, progress); err != nil && !passing(err) {
 		r.Log.WarnContext(ctx, "cannot write the condition of a repair", "volume", name, "error", err)
 	}
+	if w.step.Action == Nothing && w.seen.Asked {
+		if err := r.answer(ctx, w); err != nil && !passing(err) {
+			r.Log.WarnContext(ctx, "cannot answer who asked for a repair", "volume", name, "error", err)
+		}
+	}
 }
 
 // passing reports whether an error only means that somebody else's write came first.
@@ -55,7 +61,7 @@ func passing(err error) bool {
 }
 
 // store writes or removes the repair on record, if the record still asks for that.
-func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone) error {
+func (r *Repairer) store(ctx context.Context, name string, step Step, seen Seen) error {
 	done, err := r.Locks.Begin(name, "repair record update")
 	if err != nil {
 		return err
@@ -65,7 +71,7 @@ func (r *Repairer) store(ctx context.Context, name string, step Step, gone Gone)
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	now := Judge(v, gone, r.Policy, r.Now())
+	now := Judge(v, seen, r.Policy, r.Now())
 	if now.Action != step.Action || now.Lost != step.Lost {
 		return nil // it has changed since; the next poll sees what it needs
 	}
@@ -115,7 +121,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 		}
 	}
 	if w.step.Action == Substitute {
-		to, err := r.Volumes.Substitute(ctx, name, epoch, w.step.Lost)
+		to, err := r.Volumes.Substitute(ctx, name, epoch, w.step.Lost, w.step.Place)
 		switch {
 		case errors.Is(err, placement.ErrNoFit), errors.Is(err, reservation.ErrNoSlot), errors.Is(err, authority.ErrRefused):
 			w.step.Action = Wait
@@ -141,7 +147,8 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 }
 
 // finish ends the repair's claim to write-through, and then the repair.
-func (r *Repairer) finish(ctx context.Context, name string, gone Gone) error {
+func (r *Repairer) finish(ctx context.Context, w *work) error {
+	name := w.volume.Name
 	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
 		return err
 	}
@@ -149,9 +156,33 @@ func (r *Repairer) finish(ctx context.Context, name string, gone Gone) error {
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	step := Judge(v, gone, r.Policy, r.Now())
+	step := Judge(v, w.seen, r.Policy, r.Now())
 	if step.Action != Finish {
 		return nil
 	}
-	return r.store(ctx, name, step, gone)
+	return r.store(ctx, name, step, w.seen)
+}
+
+// answer takes a request for a repair off the record once there is nothing to do.
+func (r *Repairer) answer(ctx context.Context, w *work) error {
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	step := Judge(v, w.seen, r.Policy, r.Now())
+	if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; !asked || step.Action != Nothing {
+		return nil
+	}
+	before := v.DeepCopy()
+	delete(v.Annotations, v1alpha1.AnnotationRepair)
+	err := r.Client.Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	note := w.seen.Message
+	if v.Status.AttachedNode == "" {
+		note = "the volume is not attached: its next attachment lays two copies where there are hosts"
+	}
+	r.Events.Eventf(v, nil, corev1.EventTypeNormal, "RepairNotNeeded", "Repair", "there is nothing to repair: %s", note)
+	return nil
 }

@@ -107,13 +107,13 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	return r, nil
 }
 
-// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it.
-// The error is placement.ErrNoFit.
-func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
+// Around finds a new pair of hosts in the volume's group, with node as the primary and none of the
+// others as its partner, and takes it. The error is placement.ErrNoFit.
+func (b *Book) Around(v *v1alpha1.CacheVolume, node string, without ...string) (placement.Placement, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, err := b.ledger.Move(placement.Request{
-		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node,
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Without: without,
 	})
 	if err == nil {
 		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})

@@ -11,16 +11,30 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Substitute gives the place of a lost replica to the third node of the group, on record only. The
-// new copy counts as outdated until its resync is complete. The volume stays attached and its I/O
-// goes on. Repeated after a crash, it goes on where it was.
-func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
+// Place says which hosts may get the copy that replaces a lost one.
+type Place int
+
+// Places.
+const (
+	// ElsewhereIfAway: another host of the group, unless the host of the lost copy is back.
+	ElsewhereIfAway Place = iota
+	// Elsewhere: another host of the group. That of the lost copy may well answer.
+	Elsewhere
+	// Same: the host of the lost copy, which has nothing of it any more; if that is not ready, another
+	// one.
+	Same
+)
+
+// Substitute gives the place of a lost replica to another node of the group, on record only. The new
+// copy counts as outdated until its resync is complete. The volume stays attached and its I/O goes on.
+// Repeated after a crash, it goes on where it was.
+func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string, place Place) (substitute string, err error) {
 	return under(l, id, "replica replacement", func() (string, error) {
-		return l.steps.substitute(ctx, id, epoch, lost)
+		return l.steps.substitute(ctx, id, epoch, lost, place)
 	})
 }
 
-func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost string) (substitute string, err error) {
+func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost string, where Place) (substitute string, err error) {
 	v, err := s.Volume(ctx, id)
 	if err != nil {
 		return "", err
@@ -36,15 +50,10 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 	if err != nil {
 		return "", err
 	}
-	place, err := s.Book.Around(v, holder)
 	// The book reads the new place from the record again, whatever is written there in the end.
 	defer func() { s.Book.Observe(v) }()
-	if err != nil {
-		return "", fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", id, holder, err)
-	}
-	substitute = place.Partner
-	if substitute == lost {
-		return "", fmt.Errorf("node %s is back: %w", lost, ErrRefused)
+	if substitute, err = s.place(v, holder, lost, where); err != nil {
+		return "", err
 	}
 	v.Status.Repair.Lost, v.Status.Repair.Substitute = lost, substitute
 	if !v.Status.IsOutdated(substitute) {
@@ -59,7 +68,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
 	}
 	crashpoint.Reach("repair/substitute_cleared")
-	if slices.Contains(group.Spec.Nodes, lost) {
+	if substitute != lost && slices.Contains(group.Spec.Nodes, lost) {
 		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{s.stale(v, lost)}); err != nil {
 			return "", err
 		}
@@ -71,4 +80,20 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 	}
 	crashpoint.Reach("repair/replica_moved")
 	return substitute, nil
+}
+
+// place chooses the host of the new copy.
+func (s *Steps) place(v *v1alpha1.CacheVolume, holder, lost string, where Place) (string, error) {
+	ready := s.Book.Ready(v.Spec.Group, lost)
+	switch {
+	case ready && where == ElsewhereIfAway:
+		return "", fmt.Errorf("node %s is back: %w", lost, ErrRefused)
+	case ready && where == Same:
+		return lost, nil
+	}
+	pair, err := s.Book.Around(v, holder, lost)
+	if err != nil {
+		return "", fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", v.Name, holder, err)
+	}
+	return pair.Partner, nil
 }
