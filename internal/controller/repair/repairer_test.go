@@ -41,6 +41,8 @@ type world struct {
 	groups *nodegroup.Reconciler
 	repair *repair.Repairer
 	drain  *drain.Drainer
+	events *events.FakeRecorder
+	policy repair.Policy
 }
 
 func newWorld(t *testing.T, volumes ...string) *world {
@@ -49,6 +51,7 @@ func newWorld(t *testing.T, volumes ...string) *world {
 	check(t, clientgoscheme.AddToScheme(scheme))
 	check(t, v1alpha1.AddToScheme(scheme))
 	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, "n1", "n2", "n3")}
+	w.policy = repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4}
 	objects := []client.Object{
 		w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"),
 		&v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}},
@@ -105,9 +108,10 @@ func (w *world) restart() {
 		Cached: w.api, Live: w.api, Hosts: h, Book: book, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 	})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
+	w.events = events.NewFakeRecorder(1000)
 	w.repair = repair.New(repair.Config{
-		Policy: repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4},
-		Client: w.api, Live: w.api, Volumes: volumes.NewLocked(steps, locks), Drainer: w.drain, Hosts: h, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log,
+		Policy: w.policy,
+		Client: w.api, Live: w.api, Volumes: volumes.NewLocked(steps, locks), Drainer: w.drain, Hosts: h, Locks: locks, Events: w.events, Log: log,
 		Now: clock, Every: time.Second, Longest: time.Minute, Ask: time.Second,
 	})
 }
