@@ -23,8 +23,9 @@ type RecoveryOptions struct {
 	// TaintAfter is how long the proof has to hold without a break.
 	TaintAfter time.Duration
 
-	// RepairAfter is how long a host is gone before its replicas of attached volumes are replaced
-	// on the third host of the group; 0: never.
+	// RepairAfter is how long a host is gone, or a copy without a link, before its replicas of attached
+	// volumes are replaced on another host of the group. What is proven lost, such as a failed disk, is
+	// replaced at once. 0: only what somebody asks for is replaced.
 	RepairAfter time.Duration
 	// RepairDrain has a volume write through to Ceph while its lost replica is being replaced.
 	RepairDrain bool
@@ -39,10 +40,10 @@ type RecoveryOptions struct {
 // kubelet's restart or a switch's reboot takes, and shorter than the five minutes that Kubernetes
 // itself waits before it evicts pods.
 //
-// Replicas are replaced only on request, because that copies whole caches. Ten minutes is a good
-// choice: a server needs up to that long to reboot, and then catches up with only what it missed.
+// A lost replica is replaced after a quarter of an hour: a server needs up to ten minutes to reboot, and
+// then catches up with only what it missed, where a replacement copies the whole cache.
 func defaultRecovery() RecoveryOptions {
-	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairDrain: true, RepairParallel: 4}
+	return RecoveryOptions{TaintAfter: 2 * time.Minute, RepairAfter: 15 * time.Minute, RepairDrain: true, RepairParallel: 4}
 }
 
 // repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the
@@ -54,7 +55,8 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
 	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that has to hold without a break")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
-		"how long a host is gone before its replicas of attached volumes are replaced on the third host; 0: never")
+		"how long a host is gone before its replicas of attached volumes are replaced; what is proven lost is replaced at once; "+
+			"0: only what kubectl escache repair asks for")
 	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
@@ -92,13 +94,12 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 			Log: p.log.With("component", "failover"), Now: time.Now, Every: p.options.Poll, Ask: min(p.options.Poll, 4*time.Second),
 		})))
 	}
-	if o := p.options.Recovery; o.RepairAfter > 0 {
-		errs = append(errs, p.manager.Add(repair.New(repair.Config{
-			Policy: repair.Policy{After: o.RepairAfter, Drain: o.RepairDrain, Patience: repairPatience, Parallel: o.RepairParallel},
-			Client: guarded, Live: live, Volumes: locked, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,
-			Log: p.log.With("component", "repair"), Now: time.Now,
-			Every: p.options.Poll, Longest: p.options.LongestCall, Ask: min(p.options.Poll, 4*time.Second),
-		})))
-	}
+	o := p.options.Recovery
+	errs = append(errs, p.manager.Add(repair.New(repair.Config{
+		Policy: repair.Policy{After: o.RepairAfter, Drain: o.RepairDrain, Patience: repairPatience, Parallel: o.RepairParallel},
+		Client: guarded, Live: live, Volumes: locked, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,
+		Log: p.log.With("component", "repair"), Now: time.Now,
+		Every: p.options.Poll, Longest: p.options.LongestCall, Ask: min(p.options.Poll, 4*time.Second),
+	})))
 	return errors.Join(errs...)
 }

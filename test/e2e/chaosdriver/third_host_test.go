@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/labtest"
 )
 
 // The host that has no copy gets one, or has to do without.
@@ -16,6 +17,8 @@ func thirdHostRows() []row {
 		{when: "third host", what: "gets the volume while a host with a copy is off", run: relaidBesideDead},
 		{when: "third host", what: "loses its power while the lost copy is being replaced there", run: repairBroken},
 		{when: "third host", what: "the holder loses its power while the lost copy is being replaced", run: repairThenHolder},
+		{when: "third host", what: "disk of the second copy dead: it gets the copy unasked", run: deadDiskRepaired},
+		{when: "third host", what: "host came back empty under its old name: copy restored unasked", run: emptyHostRepaired},
 		{when: "third host", what: "the volume is deleted while a host with a copy is off", run: deletedBesideDead},
 	}
 }
@@ -37,11 +40,59 @@ func relaidBesideDead(s *scene) {
 	s.finish()
 }
 
+// repairs has csi-controller repair until the row ends.
+func (s *scene) repairs(after string) {
+	s.Helper()
+	check(s, s.client.SetControllerFlags(s.Context(), "--repair-after="+after))
+	s.Cleanup(func() { check(s, s.client.SetControllerFlags(context.WithoutCancel(s.Context()))) })
+}
+
+// copied waits until the volume's second copy is on a host, and current.
+func (s *scene) copied(h *labtest.Host) {
+	s.Helper()
+	s.recordIs("has its second copy on "+h.Name, func(v *cacheVolume) error {
+		if !v.Spec.HasReplica(h.Name) || len(v.Status.Outdated) > 0 || v.Status.Repair != nil || len(v.Status.WriteThrough) > 0 {
+			return fmt.Errorf("replicas %q, outdated %q, repair %+v, write-through %+v", v.Spec.Replicas, v.Status.Outdated, v.Status.Repair,
+				v.Status.WriteThrough)
+		}
+		return nil
+	})
+}
+
+// deadDiskRepaired: nobody waits for a disk that is proven dead, also if its host lives.
+func deadDiskRepaired(s *scene) {
+	s.repairs("10m")
+	s.write()
+	partner, third := s.partner(), s.third()
+	s.fault()
+	s.lab.FailDisk(s, partner)
+	s.goesOn()
+	s.isOutdated(partner)
+	s.copied(third)
+	s.recovered = append(s.recovered, time.Since(s.begun))
+	s.goesOn()
+	s.whole()
+	s.finish()
+}
+
+// emptyHostRepaired: the host answers under its old name, and is not what it was.
+func emptyHostRepaired(s *scene) {
+	s.repairs("10m")
+	s.write()
+	partner := s.alone()
+	s.fault()
+	s.newDisk(partner)
+	s.copied(partner)
+	s.recovered = append(s.recovered, time.Since(s.begun))
+	s.goesOn()
+	s.whole()
+	s.finish()
+}
+
 // repairing has csi-controller replace the lost copy, and returns as soon as it has chosen where.
 func (s *scene) repairing() {
 	s.Helper()
-	check(s, s.client.SetControllerFlags(s.Context(), "--repair-after=10s"))
-	s.Cleanup(func() { check(s, s.client.SetControllerFlags(context.WithoutCancel(s.Context()))) })
+	s.repairs("10s")
 	s.alone()
 	third := s.third()
 	s.recordIs("has its copy replaced", func(v *cacheVolume) error {

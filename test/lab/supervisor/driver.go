@@ -131,6 +131,7 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 				"--replication-secret-file=" + l.path("driver", linkKeyFile),
 				fmt.Sprintf("--drbd-ports=%d-%d", drbdFirstPort, drbdLastPort),
 				fmt.Sprintf("--drbd-minors=%d-%d", drbdFirstMinor, drbdLastMinor),
+				"--repair-after=0s", // tests have hosts and disks fail, and want the copies where they are
 			},
 		},
 		sidecars: kubernetes.SidecarConfig{
