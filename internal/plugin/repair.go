@@ -1,0 +1,140 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/redundancy"
+)
+
+// selection names the volumes that are to be repaired: one, those with a replica on a host, or those of
+// a group.
+type selection struct{ volume, host, group string }
+
+func (s selection) has(v *v1alpha1.CacheVolume) bool {
+	switch {
+	case s.volume != "":
+		return v.Name == s.volume
+	case s.host != "":
+		return v.Spec.HasReplica(s.host)
+	default:
+		return v.Spec.Group == s.group
+	}
+}
+
+func (c *cli) repair() *cobra.Command {
+	var chosen selection
+	var dryRun bool
+	command := &cobra.Command{
+		Use:   "repair [VOLUME]",
+		Short: "Have lost second copies replaced now",
+		Long: "Have the lost second copies of attached volumes replaced now. csi-controller does this by itself after\n" +
+			"controller.recovery.repairAfter; here nobody waits for that time, and it works also where that is 0s (off) or\n" +
+			"paused because many hosts do not answer. What csi-controller is asked is the annotation " + v1alpha1.AnnotationRepair + "\n" +
+			"of the CacheVolume, for which you need the right to patch CacheVolumes. It removes the annotation when nothing is left to do.",
+		Example: "  kubectl escache repair pvc-0a1b --dry-run\n  kubectl escache repair --host=n2\n  kubectl escache repair --group=rack1",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				chosen.volume = args[0]
+			}
+			named := slices.DeleteFunc([]string{chosen.volume, chosen.host, chosen.group}, func(s string) bool { return s == "" })
+			if len(named) != 1 || len(args) > 1 {
+				return fmt.Errorf("%w: name exactly one of VOLUME, --host and --group", errUsage)
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return c.runRepair(command.Context(), api, chosen, dryRun)
+		},
+	}
+	command.Flags().StringVar(&chosen.host, "host", "", "all volumes with a copy on this host")
+	command.Flags().StringVar(&chosen.group, "group", "", "all volumes of this NodeGroup")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be done, and why")
+	return command
+}
+
+func (c *cli) runRepair(ctx context.Context, api client.Client, chosen selection, dryRun bool) error {
+	volumes, groups := &v1alpha1.CacheVolumeList{}, &v1alpha1.NodeGroupList{}
+	for _, list := range []client.ObjectList{volumes, groups} {
+		if err := api.List(ctx, list); err != nil {
+			return err
+		}
+	}
+	s := &state{groups: groups.Items}
+	asked, found := 0, 0
+	for i := range volumes.Items {
+		v := &volumes.Items[i]
+		if !chosen.has(v) {
+			continue
+		}
+		found++
+		what := repairOf(v, redundancy.Of(v, s.group(v), redundancy.Evidence{}))
+		if what == "" {
+			continue
+		}
+		c.printf("%s: %s\n", v.Name, what)
+		asked++
+		if dryRun {
+			continue
+		}
+		before := v.DeepCopy()
+		if v.Annotations == nil {
+			v.Annotations = map[string]string{}
+		}
+		v.Annotations[v1alpha1.AnnotationRepair] = c.now().UTC().Format(time.RFC3339)
+		if err := api.Patch(ctx, v, client.MergeFrom(before)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case found == 0 && chosen.volume != "":
+		return fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them", chosen.volume)
+	case found == 0:
+		return errors.New("no volume has a copy there; kubectl escache status -o wide shows groups and copies")
+	case asked == 0:
+		c.printf("nothing to repair: %d of %d volumes have two current copies, or need none\n", found, found)
+	case dryRun:
+		c.printf("dry run: nothing was changed\n")
+	default:
+		c.printf("csi-controller is asked for %d; kubectl escache explain --volume NAME shows how far it is\n", asked)
+	}
+	return nil
+}
+
+// repairOf says what csi-controller would do for a volume, and why. It is empty if that is nothing.
+func repairOf(v *v1alpha1.CacheVolume, f redundancy.Finding) string {
+	if f.Whole() || v.Status.AttachedNode == "" || v.Status.FlushAttached() {
+		return ""
+	}
+	through := "it writes through to Ceph meanwhile"
+	if authority.InCeph(v) {
+		through = "it writes through to Ceph already"
+	}
+	var does string
+	switch f.Reason {
+	case v1alpha1.ReasonLocalDiskLost:
+		does = "nobody can copy for a host without a disk: restart its pod on another host, the next attachment lays two copies"
+	case v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
+		does = "a new copy is laid on " + f.Lost
+	case v1alpha1.ReasonPeerOutdated:
+		return ""
+	case v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonHostLeft, v1alpha1.ReasonCopyStaysAway:
+		does = "another host of group " + v.Spec.Group + " gets the copy of " + f.Lost
+	default:
+		does = "another host of group " + v.Spec.Group + " gets the copy of " + f.Lost + ", if that does not answer or is not linked"
+	}
+	return strings.Join([]string{f.Message, does, through, stake(f)}, "; ")
+}

@@ -1,0 +1,78 @@
+package plugin
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// alone is a volume on n1 whose copy on n2 is lost for a reason.
+func alone(name, reason string) *v1alpha1.CacheVolume {
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}}}
+	v.Status = v1alpha1.CacheVolumeStatus{
+		AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, Outdated: []string{"n2"}, DirtyBytes: 4096,
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: reason, Message: "because"}},
+	}
+	return v
+}
+
+func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
+	whole := alone("whole", "")
+	whole.Status.Outdated = nil
+	detached := alone("detached", v1alpha1.ReasonHostSilent)
+	detached.Status.AttachedNode = ""
+	for _, tc := range []struct {
+		name   string
+		chosen selection
+		dryRun bool
+		asked  []string
+		says   string
+	}{
+		{"one", selection{volume: "silent"}, false, []string{"silent"}, "silent: because; another host of group g gets the copy of n2"},
+		{"one, only shown", selection{volume: "silent"}, true, nil, "dry run: nothing was changed"},
+		{"a host", selection{host: "n2"}, false, []string{"silent", "empty"}, "empty: because; a new copy is laid on n2"},
+		{"a group", selection{group: "g"}, false, []string{"silent", "empty"}, "4Ki are on one host only"},
+		{"one with two copies", selection{volume: "whole"}, false, nil, "nothing to repair"},
+		{"one that catches up", selection{volume: "behind"}, false, nil, "nothing to repair"},
+		{"one that is detached", selection{volume: "detached"}, false, nil, "nothing to repair"},
+		{"none", selection{volume: "nobody"}, false, nil, ""},
+		{"another host", selection{host: "n9"}, false, nil, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
+			api := cluster(t, group, alone("silent", v1alpha1.ReasonHostSilent), alone("empty", v1alpha1.ReasonHostReinstalled),
+				alone("behind", v1alpha1.ReasonPeerOutdated), whole.DeepCopy(), detached.DeepCopy())
+			var out bytes.Buffer
+			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
+			err := c.runRepair(t.Context(), api, tc.chosen, tc.dryRun)
+			if (err == nil) != (tc.says != "") || !strings.Contains(out.String(), tc.says) {
+				t.Errorf("%v: %s", err, out.String())
+			}
+			all := &v1alpha1.CacheVolumeList{}
+			if err := api.List(t.Context(), all); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range all.Items {
+				wanted := strings.Contains(" "+strings.Join(tc.asked, " ")+" ", " "+v.Name+" ")
+				if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; asked != wanted {
+					t.Errorf("%s: asked %v", v.Name, asked)
+				}
+			}
+		})
+	}
+}
+
+func TestRepairNamesOneThing(t *testing.T) {
+	for _, args := range [][]string{{"repair"}, {"repair", "a", "--host=n1"}, {"repair", "--group=g", "--host=n1"}, {"repair", "a", "b"}} {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != exitUsage || !strings.Contains(errOut, "name exactly one of") {
+			t.Errorf("%v: exit %d, %q", args, exit, errOut)
+		}
+	}
+}
