@@ -28,6 +28,11 @@ const (
 	restoreMode
 	restoreClaim
 	discardRecord
+	repairRecord
+	repairClear
+	repairMove
+	repairLay
+	repairPair
 )
 
 var stepTexts = map[uint8]string{
@@ -54,6 +59,11 @@ var stepTexts = map[uint8]string{
 	restoreMode:      "the device writes back again",
 	restoreClaim:     "the record says that the volume writes back",
 	discardRecord:    "the record says that the cache is discarded",
+	repairRecord:     "the record says that the new copy is not current",
+	repairClear:      "an old copy is removed where the new one is to be",
+	repairMove:       "the record says where the new copy is",
+	repairLay:        "the new copy is laid, and is empty",
+	repairPair:       "the holder gets its new partner",
 	flushEnd:         "how the write-back went is looked at",
 }
 
@@ -99,6 +109,7 @@ func (m *Model) control(s *state, out emit) {
 	}
 	try(settleBegins, 0, m.beginSettle)
 	m.orders(s, try)
+	m.repairs(s, try)
 	m.cleanUps(s, try)
 }
 
@@ -372,6 +383,8 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		return m.drain(s)
 	case discardRecord:
 		return m.discard(s)
+	case repairRecord, repairClear, repairMove, repairLay, repairPair:
+		return m.repair(s)
 	case unpublishDetach:
 		clean := c.clean
 		done := m.swap(s, func(r *record) {

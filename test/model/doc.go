@@ -59,7 +59,12 @@
 //     at a start by the record; without it there is more to try, not less.
 //   - A copy that was given up over the link while its peer's disk is lost before the two are
 //     connected again: the record counts it, and DRBD does not promote it without force.
-//   - Substituting a lost replica while the volume is attached (authority.Substitutable).
+//   - Which loss a repair is for, and when it begins: it may begin whenever authority.Substitutable allows
+//     it, so every reason is covered. A holder that dies between the record of its new partner and the
+//     change of its own, and is attached again: escached refuses the new partner until its copy is known
+//     to be current.
+//   - Replacing a copy whose old partner is asked about after the new one is counted: a host changes its
+//     partner before it fills the new one.
 //   - What dm-writecache writes back between its assembly and the record of its client.
 //   - Fencing a map that a former holder makes after the next attachment (authority.Late). It keeps out
 //     one more host that may not write, so that the next holder does not wait for ever.

@@ -21,6 +21,7 @@ const (
 	SetBack                      // etcd is restored
 	Outsiders                    // others put clients on the blocklist
 	Doubles                      // another machine has a host's name
+	Repairing                    // a lost copy is replaced while the volume is attached
 )
 
 // Basic is what the protocol was made for.

@@ -49,6 +49,8 @@ const (
 	OutsidersLeft
 	SameMachineUnfences
 	ModeOfTheRecord
+	LostOutdatedFirst
+	NewCopyOutdated
 	guardsEnd
 )
 
@@ -101,6 +103,8 @@ var Precautions = map[Guard]string{
 	OutsidersLeft:                 "an entry that was on the blocklist before the fence stays until its own end",
 	SameMachineUnfences:           "only the machine that was fenced can say that its map is gone",
 	ModeOfTheRecord:               "a device that writes back is used only if authority is still Cache when its client goes on record",
+	LostOutdatedFirst:             "a repair replaces only a copy that is on record as outdated",
+	NewCopyOutdated:               "a copy that is to be made is on record as outdated before it is one of the volume's",
 }
 
 // Reasons why a promise is broken, by number.

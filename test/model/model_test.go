@@ -24,6 +24,8 @@ var worlds = []struct {
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Third}, 14, 10},
 	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Third}, 13, 9},
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
+	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Third}, 14, 9},
+	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Third}, 13, 9},
 }
 
@@ -128,6 +130,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{OutsidersLeft, 1, world(1, 2, Outsiders|Power)},
 
 		{SameMachineUnfences, 1, world(1, 1, Doubles|Draining)},
+
+		{LostOutdatedFirst, 3, world(1, 2, Repairing|Failing)},
+		{NewCopyOutdated, 2, world(1, 1, Repairing|Links)},
 	}
 	var tested Guard
 	for _, tc := range cases {

@@ -69,6 +69,8 @@ const (
 	outsideEnds
 	doubleAnswers
 	doubleGone
+	repairBegins
+	repairGoesOn
 	kinds
 )
 
@@ -144,6 +146,8 @@ var texts = map[kind]string{
 	outsideEnds:       "the hour for which somebody else has shut out client %d is over",
 	doubleAnswers:     "another machine with the name of %s answers",
 	doubleGone:        "%s itself answers again",
+	repairBegins:      "the controller begins to replace the lost copy by one on %s",
+	repairGoesOn:      "the controller goes on with the new copy on %s",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 

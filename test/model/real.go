@@ -24,6 +24,7 @@ type rules struct {
 	granted  map[aloneQuestion]bool
 	failed   map[selfQuestion]selfAnswer
 	lifted   map[goneQuestion]bool
+	replaced map[replaceQuestion]bool
 }
 
 func newRules() rules {
@@ -31,7 +32,7 @@ func newRules() rules {
 		attaches: map[attachQuestion]attachAnswer{}, confirms: map[confirmQuestion]attachAnswer{},
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
-		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{},
+		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
 	}
 }
 
@@ -79,7 +80,11 @@ type (
 		rec        record
 		node, peer uint8
 	}
-	selfAnswer    struct{ ok, last bool }
+	selfAnswer      struct{ ok, last bool }
+	replaceQuestion struct {
+		rec  record
+		lost uint8
+	}
 	aloneQuestion struct {
 		rec               record
 		node, peer, epoch uint8
@@ -314,6 +319,18 @@ func (r *rules) mayBeOutdated(rec record, node, peer uint8) selfAnswer {
 			}
 		}
 		r.failed[q] = answer
+	}
+	return answer
+}
+
+// substitutable asks whether a copy of an attached volume may be replaced.
+func (r *rules) substitutable(rec record, lost uint8) bool {
+	q := replaceQuestion{rec, lost}
+	answer, known := r.replaced[q]
+	if !known {
+		_, err := authority.Substitutable(rec.volume(), int64(rec.epoch), names[lost])
+		answer = err == nil
+		r.replaced[q] = answer
 	}
 	return answer
 }

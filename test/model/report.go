@@ -14,6 +14,8 @@ type report struct {
 	silent, absent, device, primary, current, dirty bool
 	// diskless: its disk has failed. written: its peer is linked and Primary.
 	diskless, written bool
+	// onPeer: its own disk has failed, and its device works with the peer's.
+	onPeer bool
 	// through: its device writes through. twin: it is another machine with that name.
 	through, twin bool
 	client, epoch uint8
@@ -39,10 +41,14 @@ func (m *Model) report(s *state, h uint8) report {
 	case !s.reaches(h):
 		return report{silent: true}
 	}
+	onPeer, dirty := n.diskless && n.device && n.primary && !n.frozen && s.cacheOf(h) != nil, n.dirty != 0
+	if onPeer {
+		dirty = s.cacheOf(h).dirty != 0
+	}
 	return report{
-		absent: !n.laid, through: n.through || !m.on(DrainedInOneAnswer), device: n.device, primary: n.primary,
+		onPeer: onPeer, absent: !n.laid, through: n.through || !m.on(DrainedInOneAnswer), device: n.device, primary: n.primary,
 		client: n.client, epoch: n.tag,
-		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: n.dirty != 0,
+		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: dirty,
 		diskless: n.diskless, written: m.on(PrimaryPeerSeen) && s.connected(h) && s.host[n.peer].primary,
 	}
 }
@@ -84,12 +90,15 @@ func (r report) real() (escache.VolumeStatus, error) {
 	if r.device {
 		s.ClientAddress = address(r.client)
 	}
-	if r.current {
-		bytes := int64(0)
-		if r.dirty {
-			bytes = 4096
-		}
+	bytes := int64(0)
+	if r.dirty {
+		bytes = 4096
+	}
+	switch {
+	case r.current:
 		s.DiskState, s.DirtyBytes = escache.DiskUpToDate, &bytes
+	case r.onPeer:
+		s.DirtyBytes, s.Error = &bytes, &escache.Fault{Code: escache.CodeCacheError}
 	}
 	return s, nil
 }

@@ -141,6 +141,7 @@ const (
 	opFlush
 	opDrain
 	opDiscard
+	opRepair
 )
 
 // state is everything. It is compared and hashed as a whole, so it holds no pointer.
