@@ -1,18 +1,10 @@
 package redundancy
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
@@ -99,53 +91,4 @@ func TestWhatIsExposedEndsInCeph(t *testing.T) {
 	if f.ExposedBytes != 0 || !f.InCeph || f.Whole() {
 		t.Errorf("drained: %+v", f)
 	}
-}
-
-func TestOneCopyIsExportedByReason(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	left := volume(func(v *v1alpha1.CacheVolume) {
-		v.Name, v.Spec.Replicas, v.Status.Outdated = "left", []string{"n1", "n9"}, []string{"n9"}
-	})
-	other := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Conditions[0].Reason = "other", "OfAnotherVersion" })
-	drained := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Authority = "drained", v1alpha1.AuthorityCeph })
-	whole := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Outdated = "whole", nil })
-	records := fake.NewClientBuilder().WithScheme(scheme).WithObjects(group.DeepCopy(), left, other, drained, whole).Build()
-	got, err := gather(NewCollector(records, func() time.Time { return now }))
-	if err != nil || len(got) != 3*len(Reasons()) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, want := range []string{
-		"escache_volumes_one_copy HostSilent 0", "escache_volumes_one_copy HostLeftGroup 1", "escache_volumes_one_copy PeerLost 2",
-		"escache_volumes_one_copy_dirty_bytes PeerLost 4096", "escache_volumes_one_copy_oldest_seconds PeerLost 3600",
-	} {
-		if !slices.Contains(got, want) {
-			t.Errorf("no %q in %q", want, got)
-		}
-	}
-	if _, err := gather(NewCollector(away{}, time.Now)); err == nil {
-		t.Error("records that cannot be read look like volumes with two copies")
-	}
-}
-
-// gather returns a line for each series.
-func gather(c prometheus.Collector) (lines []string, err error) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c)
-	families, err := registry.Gather()
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			lines = append(lines, fmt.Sprintf("%s %s %v", f.GetName(), m.GetLabel()[0].GetValue(), m.GetGauge().GetValue()))
-		}
-	}
-	return lines, err
-}
-
-// away is an API server that does not answer.
-type away struct{ client.Reader }
-
-func (away) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("the API server is away")
 }

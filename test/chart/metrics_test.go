@@ -25,7 +25,6 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
-	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // metric is a row of docs/metrics.md.
@@ -78,7 +77,7 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
-		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), redundancy.NewCollector(nil, time.Now))
+		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), volumes.NewCopiesCollector(nil, time.Now))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {

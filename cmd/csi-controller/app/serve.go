@@ -38,7 +38,6 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
-	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
@@ -244,7 +243,7 @@ func (p parts) assemble(ctx context.Context) error {
 		Prepare: p.prepare,
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now),
-		volumes.NewCollector(p.manager.GetClient()), redundancy.NewCollector(p.manager.GetClient(), time.Now))
+		volumes.NewCollector(p.manager.GetClient()), volumes.NewCopiesCollector(p.manager.GetClient(), time.Now))
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),

@@ -1,4 +1,4 @@
-package redundancy
+package volumes
 
 import (
 	"context"
@@ -8,18 +8,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
-// Collector exports how many volumes have one current copy, why, and what is at stake.
-type Collector struct {
+// CopiesCollector exports how many volumes have one current copy, why, and what is at stake.
+type CopiesCollector struct {
 	records client.Reader
 	now     func() time.Time
 }
 
-// NewCollector returns a Collector. The records are listed each time that it is asked: give it a
+// NewCopiesCollector returns a CopiesCollector. The records are listed each time that it is asked: give it a
 // cache.
-func NewCollector(records client.Reader, now func() time.Time) *Collector {
-	return &Collector{records, now}
+func NewCopiesCollector(records client.Reader, now func() time.Time) *CopiesCollector {
+	return &CopiesCollector{records, now}
 }
 
 var (
@@ -33,14 +34,14 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (*Collector) Describe(out chan<- *prometheus.Desc) {
+func (*CopiesCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- countDesc
 	out <- bytesDesc
 	out <- oldestDesc
 }
 
 // Collect implements prometheus.Collector.
-func (c *Collector) Collect(out chan<- prometheus.Metric) {
+func (c *CopiesCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
@@ -58,12 +59,12 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	type sum struct{ count, bytes, oldest float64 }
 	sums := map[string]*sum{}
-	for _, reason := range Reasons() {
+	for _, reason := range redundancy.Reasons() {
 		sums[reason] = &sum{}
 	}
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
-		f := Of(v, byName[v.Spec.Group], Evidence{})
+		f := redundancy.Of(v, byName[v.Spec.Group], redundancy.Evidence{})
 		if f.Whole() {
 			continue
 		}
