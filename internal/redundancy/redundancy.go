@@ -101,14 +101,29 @@ func since(v *v1alpha1.CacheVolume) time.Time {
 }
 
 func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string, proven bool) {
-	say := func(reason, format string, args ...any) (string, string, bool) {
-		return reason, fmt.Sprintf(format, args...), reason != v1alpha1.ReasonPeerLost && reason != v1alpha1.ReasonPeerOutdated
+	if reason, message = found(v, lost, group, e); reason != "" {
+		return reason, message, reason != v1alpha1.ReasonPeerOutdated
 	}
-	c, repair := recorded(v), v.Status.Repair
+	c := recorded(v)
+	switch {
+	case c == nil:
+		return v1alpha1.ReasonPeerOutdated, fmt.Sprintf("the copy on %s is not current", lost), false
+	case e.Asked && Explains(c.Reason, v1alpha1.ReasonPeerLost): // it was so, and is not any more
+		return v1alpha1.ReasonPeerLost, fmt.Sprintf("the copy on %s is not linked", lost), false
+	default:
+		return c.Reason, c.Message, false
+	}
+}
+
+// found is what is known of the lost copy beyond what csi-node sees. The reason is empty if that is
+// nothing.
+func found(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string) {
+	say := func(reason, format string, args ...any) (string, string) { return reason, fmt.Sprintf(format, args...) }
+	repair := v.Status.Repair
 	switch {
 	case lost == v.Status.AttachedNode:
-		return say(v1alpha1.ReasonLocalDiskLost,
-			"the disk of the copy on %s has failed: the pod there works with the copy on %s, over the network", lost, authority.Partner(v, lost))
+		return say(v1alpha1.ReasonLocalDiskLost, "the disk of the copy on %s has failed: the pod there works with the copy on %s, over "+
+			"the network", lost, authority.Partner(v, lost))
 	case repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero():
 		return say(v1alpha1.ReasonPeerOutdated, "a new copy is being made on %s", lost)
 	case e.Loss == authority.DiskLost:
@@ -116,21 +131,20 @@ func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evid
 	case group != nil && !slices.Contains(group.Spec.Nodes, lost):
 		return say(v1alpha1.ReasonHostLeft, "node %s, which had the second copy, is not in group %s any more", lost, group.Name)
 	case e.Loss == authority.OtherMachine:
-		return say(v1alpha1.ReasonHostReinstalled, "node %s has other disks than those with the copy: the host or its disks were replaced", lost)
+		return say(v1alpha1.ReasonHostReinstalled, "node %s has other disks than those with the copy: the host or its disks were "+
+			"replaced", lost)
 	case e.Loss == authority.ReplicaGone:
 		return say(v1alpha1.ReasonReplicaMissing, "node %s has no copy on its disks any more", lost)
 	case !e.Silent.IsZero() && e.Deleted:
-		return say(v1alpha1.ReasonHostDeleted, "Kubernetes has no node %s any more, and its host has not answered since %s", lost, at(e.Silent))
+		return say(v1alpha1.ReasonHostDeleted, "Kubernetes has no node %s any more, and its host has not answered since %s", lost,
+			at(e.Silent))
 	case !e.Silent.IsZero():
 		return say(v1alpha1.ReasonHostSilent, "%s", NotSeen(lost, e.Silent))
 	case e.Away:
-		return say(v1alpha1.ReasonCopyStaysAway, "node %s answers, and the copy there has had no link for long: check the replication network", lost)
-	case c != nil && (!e.Asked || !Explains(c.Reason, v1alpha1.ReasonPeerLost)):
-		return c.Reason, c.Message, false
-	case c != nil:
-		return say(v1alpha1.ReasonPeerLost, "the copy on %s is not linked", lost)
+		return say(v1alpha1.ReasonCopyStaysAway, "node %s answers, and the copy there has had no link for long: check the replication "+
+			"network", lost)
 	default:
-		return say(v1alpha1.ReasonPeerOutdated, "the copy on %s is not current", lost)
+		return "", ""
 	}
 }
 

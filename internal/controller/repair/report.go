@@ -62,23 +62,33 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 		return client.IgnoreNotFound(err)
 	}
 	set := (is != nil || changed) && meta.SetStatusCondition(&v.Status.Conditions, wanted)
-	if now := (&work{volume: v, seen: w.seen}); explains && now.explains() {
-		set = meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: w.seen.Reason, Message: w.seen.Message,
-		}) || set
-	}
-	if !set {
+	if explained := explains && w.explain(v); !set && !explained {
 		return nil
 	}
 	if err := r.Client.Status().Update(ctx, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.wrote(v.Name)
-	if !changed {
-		return nil
+	if changed {
+		r.tell(v, w.step.Action, wanted.Message)
 	}
-	kind, note := corev1.EventTypeNormal, wanted.Message
-	switch w.step.Action {
+	return nil
+}
+
+// explain puts on record why there is one copy, unless the record has changed so that this is not known.
+func (w *work) explain(v *v1alpha1.CacheVolume) bool {
+	if now := (&work{volume: v, seen: w.seen}); !now.explains() {
+		return false
+	}
+	return meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: w.seen.Reason, Message: w.seen.Message,
+	})
+}
+
+// tell emits the Event of a step.
+func (r *Repairer) tell(v *v1alpha1.CacheVolume, action Action, note string) {
+	kind := corev1.EventTypeNormal
+	switch action {
 	case Nothing:
 		note = "the repair is over"
 		r.forget(v.Name)
@@ -86,8 +96,7 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 		kind = corev1.EventTypeWarning
 	case Drain, Substitute, Copy, Finish, End:
 	}
-	r.Events.Eventf(v, nil, kind, "Repair"+reasonOf(w.step.Action), "Repair", "%s", note)
-	return nil
+	r.Events.Eventf(v, nil, kind, "Repair"+reasonOf(action), "Repair", "%s", note)
 }
 
 func reasonOf(a Action) string {
