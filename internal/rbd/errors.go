@@ -23,6 +23,7 @@ var (
 	ErrFull            = errors.New("no space in Ceph")
 	ErrUnavailable     = errors.New("no Ceph available")
 	ErrForeign         = errors.New("the image belongs to another Kubernetes cluster")
+	ErrReleased        = errors.New("the image was released")
 	ErrCeph            = errors.New("failure of Ceph")
 )
 
@@ -127,7 +128,7 @@ func result(err error) string {
 		{ErrUnavailable, "unavailable"}, {ErrNotFound, "not_found"}, {ErrExists, "exists"}, {ErrBusy, "busy"},
 		{ErrPoolNotFound, "pool_not_found"}, {ErrPoolNotReady, "pool_not_ready"}, {ErrHasSnapshots, "has_snapshots"},
 		{ErrInvalid, "invalid"}, {ErrPermission, "permission"}, {ErrFull, "full"}, {ErrConfig, "config"},
-		{ErrForeign, "foreign"},
+		{ErrForeign, "foreign"}, {ErrReleased, "released"},
 	} {
 		if errors.Is(err, r.sentinel) {
 			return r.label

@@ -37,8 +37,9 @@ type ImageSpec struct {
 	// StripeUnitBytes and StripeCount must be set together. 0 means no striping over objects.
 	StripeUnitBytes int64
 	StripeCount     int64
-	// Volume is the volume's ID, for the image's mark.
+	// Volume is the volume's ID, for the image's mark, and Note is written beside it.
 	Volume string
+	Note   string
 }
 
 // ImageInfo describes an image that exists in Ceph.
@@ -133,7 +134,7 @@ func (c *Cluster) makeNew(conn *rados.Conn, io *rados.IOContext, s ImageSpec, cr
 	err := create()
 	if err == nil {
 		crashpoint.Reach("create_volume/image_unmarked")
-		return c.markNew(io, s.Name, s.Volume)
+		return c.markNew(io, s)
 	}
 	if !errors.Is(translate(err), ErrExists) {
 		return err
@@ -154,7 +155,7 @@ func (c *Cluster) makeNew(conn *rados.Conn, io *rados.IOContext, s ImageSpec, cr
 	if err := create(); err != nil {
 		return err
 	}
-	return c.markNew(io, s.Name, s.Volume)
+	return c.markNew(io, s)
 }
 
 // halfMade says whether there is less than an image under a name: a name without an ID, or an ID

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"syscall"
 
 	"github.com/ceph/go-ceph/rados"
@@ -15,6 +17,16 @@ type Mark struct {
 	// Kubernetes is the identity of a Kubernetes cluster. "" means that the image has no mark.
 	Kubernetes string
 	Volume     string
+	// Note is what was last written about the volume, in the caller's form. It is a hint: no mark
+	// depends on it.
+	Note string
+	// Released is the last note about the volume that gave the image up. Such an image is nobody's.
+	Released string
+}
+
+// is reports whether both are the same Kubernetes cluster's and volume's.
+func (m Mark) is(other Mark) bool {
+	return m.Kubernetes == other.Kubernetes && m.Volume == other.Volume
 }
 
 // Keys of an image's metadata.
@@ -22,6 +34,8 @@ const (
 	markPrefix     = "escache.io/"
 	markKubernetes = markPrefix + "kubernetes-cluster"
 	markVolume     = markPrefix + "volume"
+	markNote       = markPrefix + "record"
+	markReleased   = markPrefix + "released"
 )
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
@@ -56,22 +70,75 @@ func (c *Cluster) MarkOf(ctx context.Context, ref ImageRef) (Mark, error) {
 	})
 }
 
-// markOnce marks an image that has no mark. The write counts only if the image's header is still
-// what was read, so it never replaces the mark of another Kubernetes cluster.
+// NoteImage writes a note about the volume beside the image's mark, and marks an image that has no
+// mark. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. It costs three messages.
+func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note string) error {
+	_, err := call(ctx, c, "image_note", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil || c.options.Kubernetes == "" {
+				return struct{}{}, err
+			}
+			wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume, Note: note}
+			return struct{}{}, changeMark(io, id, func(has Mark) (metadataChange, error) {
+				return wanted.change(), c.foreign(has)
+			})
+		})
+	})
+	return err
+}
+
+// ReleaseImage gives an image up: it removes its mark, and leaves a note in its place. Repeated, it
+// does nothing. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign.
+func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) error {
+	_, err := call(ctx, c, "image_release", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, changeMark(io, id, func(has Mark) (metadataChange, error) {
+				if has.Kubernetes == "" && has.Released != "" {
+					return metadataChange{}, nil
+				}
+				return metadataChange{
+					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote},
+				}, c.foreign(has)
+			})
+		})
+	})
+	return err
+}
+
+// markOnce marks an image that has no mark.
 func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
 	wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume}
 	if wanted.Kubernetes == "" {
 		return nil
 	}
+	return changeMark(io, id, func(has Mark) (metadataChange, error) {
+		if err := c.foreign(has); err != nil || has.is(wanted) {
+			return metadataChange{}, err
+		}
+		wanted.Note = has.Note
+		return wanted.change(), nil
+	})
+}
+
+// changeMark reads a mark and writes what decide makes of it; nothing, if that is nothing. The write
+// counts only if the image's header is still what was read, so it never replaces a mark that decide
+// has not seen.
+func changeMark(io *rados.IOContext, id string, decide func(has Mark) (metadataChange, error)) error {
 	for range headerTries {
 		has, version, err := readMark(io, id)
-		if err == nil {
-			err = c.foreign(has)
-		}
-		if err != nil || has == wanted {
+		if err != nil {
 			return err
 		}
-		err = writeMark(io, id, wanted, func(op *rados.WriteOp) { op.AssertVersion(version) })
+		change, err := decide(has)
+		if err != nil || change.empty() {
+			return err
+		}
+		err = change.write(io, id, func(op *rados.WriteOp) { op.AssertVersion(version) })
 		if n := errno(err); n != syscall.ERANGE && n != syscall.EOVERFLOW { // older, newer than asserted
 			return err
 		}
@@ -80,15 +147,16 @@ func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
 }
 
 // markNew marks an image that this call has just made. A clone has its parent's metadata so far.
-func (c *Cluster) markNew(io *rados.IOContext, name, volume string) error {
+func (c *Cluster) markNew(io *rados.IOContext, s ImageSpec) error {
 	if c.options.Kubernetes == "" {
 		return nil
 	}
-	id, err := imageID(io, name)
+	id, err := imageID(io, s.Name)
 	if err != nil {
 		return err
 	}
-	return writeMark(io, id, Mark{Kubernetes: c.options.Kubernetes, Volume: volume}, (*rados.WriteOp).AssertExists)
+	mark := Mark{Kubernetes: c.options.Kubernetes, Volume: s.Volume, Note: s.Note}
+	return mark.change().write(io, id, (*rados.WriteOp).AssertExists)
 }
 
 // refuseForeign returns ErrForeign for an image of another Kubernetes cluster. It costs a message.
@@ -105,6 +173,9 @@ func (c *Cluster) refuseForeign(io *rados.IOContext, id string) error {
 
 func (c *Cluster) foreign(has Mark) error {
 	own := c.options.Kubernetes
+	if own != "" && has.Kubernetes == "" && has.Released != "" {
+		return fmt.Errorf("%w (its metadata has %s): nothing is done with it unless it is adopted", ErrReleased, markReleased)
+	}
 	if own == "" || has.Kubernetes == "" || has.Kubernetes == own {
 		return nil
 	}
@@ -132,19 +203,42 @@ func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
 		return Mark{}, 0, fmt.Errorf("%w: %s answers metadata_list: %w", ErrCeph, headerOf(id), err)
 	}
 	version, err := io.GetLastVersion()
-	return Mark{Kubernetes: all[markKubernetes], Volume: all[markVolume]}, version, err
+	return Mark{Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote], Released: all[markReleased]}, version, err
 }
 
-// writeMark sets the metadata as librbd does, which needs no lock for that.
-func writeMark(io *rados.IOContext, id string, m Mark, assert func(*rados.WriteOp)) error {
-	in := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, text := range []string{markKubernetes, m.Kubernetes, markVolume, m.Volume} {
-		in = appendText(in, text)
+// metadataChange is a change of an image's metadata.
+type metadataChange struct {
+	set    map[string]string
+	remove []string
+}
+
+// change is what makes this the image's mark.
+func (m Mark) change() metadataChange {
+	set := map[string]string{markKubernetes: m.Kubernetes, markVolume: m.Volume}
+	if m.Note == "" {
+		return metadataChange{set: set, remove: []string{markNote, markReleased}}
 	}
+	set[markNote] = m.Note
+	return metadataChange{set: set, remove: []string{markReleased}}
+}
+
+func (m metadataChange) empty() bool { return len(m.set)+len(m.remove) == 0 }
+
+// write changes the metadata in one message, as librbd does, which needs no lock for that.
+func (m metadataChange) write(io *rados.IOContext, id string, assert func(*rados.WriteOp)) error {
 	op := rados.CreateWriteOp()
 	defer op.Release()
 	assert(op)
-	op.Exec("rbd", "metadata_set", in)
+	if len(m.set) > 0 {
+		in := binary.LittleEndian.AppendUint32(nil, uint32(len(m.set)))
+		for _, key := range slices.Sorted(maps.Keys(m.set)) {
+			in = appendText(appendText(in, key), m.set[key])
+		}
+		op.Exec("rbd", "metadata_set", in)
+	}
+	for _, key := range m.remove {
+		op.Exec("rbd", "metadata_remove", appendText(nil, key))
+	}
 	return op.Operate(io, headerOf(id), rados.OperationNoFlag)
 }
 

@@ -29,6 +29,7 @@ func TestImagesCarryTheMarkOfTheirKubernetesCluster(t *testing.T) {
 	c, pool, ctx := openAs(t, "a"), newPool(t), t.Context()
 	parent, clone := spec(pool, "parent"), spec(pool, "clone")
 	parent.Volume, clone.Volume, clone.SizeBytes = "v", "w", 128<<20
+	parent.Note, clone.Note = "note of v", "note of w"
 	snapshot := SnapshotRef{ImageRef: parent.ImageRef, Snapshot: "s"}
 	must(t, c.CreateImage(ctx, parent))
 	_, err := onImage(ctx, c, "metadata", "", parent.ImageRef, readWrite, func(image *librbd.Image) (struct{}, error) {
@@ -39,12 +40,13 @@ func TestImagesCarryTheMarkOfTheirKubernetesCluster(t *testing.T) {
 	must(t, c.CloneImage(ctx, snapshot, clone))
 	for ref, volume := range map[ImageRef]string{parent.ImageRef: "v", clone.ImageRef: "w"} {
 		want := map[string]string{
-			"escache.io/kubernetes-cluster": "a", "escache.io/volume": volume, "conf_rbd_cache": "false", "zone": "1",
+			"escache.io/kubernetes-cluster": "a", "escache.io/volume": volume, "escache.io/record": "note of " + volume,
+			"conf_rbd_cache": "false", "zone": "1",
 		}
 		if got := metadata(t, c, ref); !maps.Equal(got, want) {
 			t.Errorf("%s has %v, not %v", ref, got, want)
 		}
-		if mark, err := c.MarkOf(ctx, ref); err != nil || mark != (Mark{"a", volume}) {
+		if mark, err := c.MarkOf(ctx, ref); err != nil || mark != (Mark{Kubernetes: "a", Volume: volume, Note: "note of " + volume}) {
 			t.Errorf("%s: %+v, %v", ref, mark, err)
 		}
 	}
@@ -65,6 +67,7 @@ func TestAnImageOfAnotherKubernetesClusterIsNotTouched(t *testing.T) {
 		"create":          b.CreateImage(ctx, s),
 		"clone":           b.CloneImage(ctx, own, s),
 		"mark":            second(b.MarkImage(ctx, s.ImageRef, "v")),
+		"note":            b.NoteImage(ctx, s.ImageRef, "v", "a note"),
 		"grow":            second(b.GrowImage(ctx, s.ImageRef, 128<<20)),
 		"snapshot":        second(b.CreateSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "t"})),
 		"remove snapshot": b.RemoveSnapshot(ctx, snapshot),
@@ -106,7 +109,7 @@ func TestAnImageWithoutAMarkGetsOneOnce(t *testing.T) {
 	mark, err := a.MarkOf(ctx, s.ImageRef)
 	must(t, err)
 	for i, err := range errs {
-		mine := mark == Mark{[]string{"a", "b"}[i%2], "v"}
+		mine := mark == Mark{Kubernetes: []string{"a", "b"}[i%2], Volume: "v"}
 		if (mine && err != nil) || (!mine && !errors.Is(err, ErrForeign)) {
 			t.Errorf("call %d: %v, and the mark is %+v", i, err, mark)
 		}
@@ -116,6 +119,61 @@ func TestAnImageWithoutAMarkGetsOneOnce(t *testing.T) {
 	}
 	if _, err := a.MarkOf(ctx, ImageRef{pool, "none"}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the mark of an image that is not there: %v", err)
+	}
+}
+
+func TestANoteReplacesTheOneBeforeAndMarksWhatHasNoMark(t *testing.T) {
+	earlier, a, pool, ctx := openAs(t, ""), openAs(t, "a"), newPool(t), t.Context()
+	s := spec(pool, "one")
+	must(t, earlier.CreateImage(ctx, s))
+	for _, note := range []string{"first", "second"} {
+		must(t, a.NoteImage(ctx, s.ImageRef, "v", note))
+		must(t, second(a.MarkImage(ctx, s.ImageRef, "v"))) // which leaves the note as it is
+		if mark, err := a.MarkOf(ctx, s.ImageRef); err != nil || mark != (Mark{Kubernetes: "a", Volume: "v", Note: note}) {
+			t.Errorf("after %s: %+v, %v", note, mark, err)
+		}
+	}
+	if err := a.NoteImage(ctx, ImageRef{pool, "none"}, "v", "note"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an image that is not there: %v", err)
+	}
+}
+
+func TestAReleasedImageIsNobodys(t *testing.T) {
+	a, b, pool, ctx := openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	s := spec(pool, "one")
+	s.Volume, s.Note = "v", "the note"
+	must(t, a.CreateImage(ctx, s))
+	if err := b.ReleaseImage(ctx, s.ImageRef, "by b"); !errors.Is(err, ErrForeign) {
+		t.Errorf("by another Kubernetes cluster: %v", err)
+	}
+	for range 2 {
+		must(t, a.ReleaseImage(ctx, s.ImageRef, "epoch 7"))
+	}
+	if got := metadata(t, a, s.ImageRef); !maps.Equal(got, map[string]string{"escache.io/released": "epoch 7"}) {
+		t.Errorf("metadata %v", got)
+	}
+	var exists *ExistsError
+	for name, err := range map[string]error{
+		"mark":   second(a.MarkImage(ctx, s.ImageRef, "v")),
+		"note":   a.NoteImage(ctx, s.ImageRef, "v", "note"),
+		"grow":   second(a.GrowImage(ctx, s.ImageRef, 128<<20)),
+		"create": a.CreateImage(ctx, s),
+		"delete": a.DeleteImage(ctx, s.ImageRef),
+	} {
+		if !errors.Is(err, ErrReleased) || errors.As(err, &exists) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Somebody else may put it into the trash, and wants it to stay there.
+	_, err := call(ctx, a, "trash", "one", func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
+			return struct{}{}, librbd.GetImage(io, "one").Trash(0)
+		})
+	})
+	must(t, err)
+	must(t, second(a.EmptyTrash(ctx, pool)))
+	if trash, err := a.TrashedImages(ctx, pool); err != nil || len(trash) != 1 {
+		t.Errorf("trash %+v, %v", trash, err)
 	}
 }
 
@@ -143,7 +201,7 @@ func TestTrashOfAnotherKubernetesClusterIsLeftToIt(t *testing.T) {
 	waitForEmptyPool(t, a, pool)
 }
 
-// TestAMarkCostsTwoMessages counts what the OSD does for a creation with and without a mark.
+// TestAMarkCostsTwoMessages counts what the OSD does for a creation with and without mark and note.
 func TestAMarkCostsTwoMessages(t *testing.T) {
 	const images, noise = 40, 0.5
 	pool, ctx := newPool(t), t.Context()
@@ -151,7 +209,9 @@ func TestAMarkCostsTwoMessages(t *testing.T) {
 		must(t, c.CreateImage(ctx, spec(pool, kind)))
 		before := operations(t)
 		for i := range images {
-			must(t, c.CreateImage(ctx, spec(pool, fmt.Sprint(kind, i))))
+			s := spec(pool, fmt.Sprint(kind, i))
+			s.Volume, s.Note = "v", "a note"
+			must(t, c.CreateImage(ctx, s))
 		}
 		return float64(operations(t)-before) / images
 	}

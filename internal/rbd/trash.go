@@ -29,7 +29,7 @@ type trash struct {
 	seen  func() []emptier.PoolState
 	pools map[string]bool
 	mine  map[string]bool // POOL/ID of what this process moved there
-	// foreign has POOL/ID of what is marked as another Kubernetes cluster's.
+	// foreign has POOL/ID of what is marked as another Kubernetes cluster's, or was released.
 	foreign map[string]bool
 
 	prepared map[string]bool // pools that have the object for it
@@ -178,7 +178,7 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			err = c.purgeOnce(ctx, e)
 		}
 	}
-	if errors.Is(err, ErrForeign) {
+	if errors.Is(err, ErrForeign) || errors.Is(err, ErrReleased) {
 		c.trash.disown(e.Pool, e.ID)
 		return nil
 	}

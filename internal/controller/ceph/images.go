@@ -95,7 +95,13 @@ func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool,
 }
 
 func specOf(spec volumes.ImageSpec) (rbd.ImageSpec, error) {
-	out := rbd.ImageSpec{ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool, Volume: spec.Volume}
+	note, err := spec.Note.Text()
+	if err != nil {
+		return rbd.ImageSpec{}, err
+	}
+	out := rbd.ImageSpec{
+		ImageRef: refOf(spec.ImageRef), SizeBytes: spec.SizeBytes, DataPool: spec.DataPool, Volume: spec.Volume, Note: note,
+	}
 	layout := spec.Layout
 	if layout == nil {
 		layout = &v1alpha1.ImageLayout{}
@@ -114,6 +120,45 @@ func (i *Images) Mark(ctx context.Context, image volumes.ImageRef, volume string
 	}
 	id, err = cluster.MarkImage(ctx, refOf(image), volume)
 	return id, translate(ctx, err)
+}
+
+// Note writes a note about its volume into an image's metadata.
+func (i *Images) Note(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return err
+	}
+	text, err := note.Text()
+	if err != nil {
+		return err
+	}
+	return translate(ctx, cluster.NoteImage(ctx, refOf(image), note.Volume, text))
+}
+
+// Noted reads an image's note.
+func (i *Images) Noted(ctx context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return volumes.Note{}, err
+	}
+	mark, err := cluster.MarkOf(ctx, refOf(image))
+	if err != nil {
+		return volumes.Note{}, translate(ctx, err)
+	}
+	return volumes.ParseNote(mark.Note)
+}
+
+// Release gives an image up.
+func (i *Images) Release(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return err
+	}
+	text, err := note.Text()
+	if err != nil {
+		return err
+	}
+	return translate(ctx, cluster.ReleaseImage(ctx, refOf(image), text))
 }
 
 // Resize makes an image at least so large, and returns the size that it has then.
@@ -323,6 +368,7 @@ var meanings = []struct{ from, to error }{
 	{rbd.ErrPoolNotReady, volumes.ErrRefused},
 	{rbd.ErrBusy, volumes.ErrRefused},
 	{rbd.ErrForeign, volumes.ErrRefused},
+	{rbd.ErrReleased, volumes.ErrRefused},
 	{rbd.ErrHasSnapshots, volumes.ErrRefused},
 	{rbd.ErrInvalid, volumes.ErrInvalid},
 	{rbd.ErrFull, volumes.ErrNoRoom},

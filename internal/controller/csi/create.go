@@ -188,7 +188,7 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *
 	crashpoint.Reach("create_volume/pool_checked")
 	spec := volumes.ImageSpec{
 		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
-		Volume: v.Name, From: from,
+		Volume: v.Name, Note: s.NewNote(v), From: from,
 	}
 	made, err := s.Images.Create(ctx, spec)
 	if err == nil && !made && isNew {

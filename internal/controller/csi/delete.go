@@ -24,6 +24,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if v.Spec.Release {
+		return fmt.Errorf("volume %s is being released: its image stays: %w", id, volumes.ErrRefused)
+	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
 			return err
@@ -45,7 +48,10 @@ func (s *service) delete(ctx context.Context, id string) error {
 			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 		}
 	}
-	if err := s.upToDate(ctx, v); err != nil {
+	if err := s.UpToDate(ctx, v); err != nil {
+		return err
+	}
+	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, volumes.ErrNotFound) {
 		return err
 	}
 	if err := s.MarkDeleted(ctx, v); err != nil {

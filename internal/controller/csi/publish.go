@@ -26,11 +26,16 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	if v.Status.Phase != v1alpha1.VolumeReady {
-		return nil, fmt.Errorf("volume %s is not created yet: %w", id, volumes.ErrRefused)
+	if err := usable(v); err != nil {
+		return nil, err
 	}
 	if _, err := s.Hosts.ReplicationAddress(ctx, node); err != nil {
 		return nil, fmt.Errorf("find node %s: %w", node, err)
+	}
+	if v.Status.AttachedNode == "" || v.Status.FlushAttached() {
+		if err := s.NotBehind(ctx, v); err != nil {
+			return nil, err
+		}
 	}
 	plan, err := s.plan(ctx, v, node)
 	if err != nil {
@@ -54,6 +59,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err := s.giveToCache(ctx, v); err != nil {
 		return nil, err
 	}
+	s.WriteNote(ctx, v)
 	return publishContext(v), nil
 }
 
@@ -139,7 +145,7 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 func (s *service) confirmed(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
 ) (authority.Attachment, error) {
-	ask := append(s.readyReplicas(v), node)
+	ask := append(s.ReadyReplicas(v), node)
 	slices.Sort(ask)
 	reports := s.Reports(ctx, v, slices.Compact(ask))
 	plan, err := authority.Confirmed(v, node, plan, reports)
@@ -149,21 +155,6 @@ func (s *service) confirmed(
 		}
 	}
 	return plan, err
-}
-
-// upToDate returns an error if a host has seen a later attachment than the record of a detached
-// volume. Hosts that do not answer are not waited for.
-func (s *service) upToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	if v.Status.Epoch == 0 {
-		return nil // no host has had it
-	}
-	_, err := authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.readyReplicas(v)))
-	return err
-}
-
-// readyReplicas returns the nodes with a replica that answered when they were last asked.
-func (s *service) readyReplicas(v *v1alpha1.CacheVolume) []string {
-	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Ready(v.Spec.Group, node) })
 }
 
 // publishContext returns what NodeStage gets: the epoch, by which csi-node recognises a late call.

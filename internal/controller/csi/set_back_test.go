@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // setBack restores an older status of the volume, as a restored etcd does.
@@ -90,7 +91,8 @@ func TestAReplicaOfALaterAttachmentIsNotCleanedUp(t *testing.T) {
 	w.host(holder).Write(ref(v), dirtyBytes)
 	w.host(holder).Release(ref(v))
 	w.setBack(v)
-	w.host(partner).Forget() // it was lost before the holder wrote
+	delete(w.images.notes, volumes.ImageOf(v)) // an older version attached it
+	w.host(partner).Forget()                   // it was lost before the holder wrote
 	w.host(holder).Stop()
 	w.poll()
 	_, err = w.publish("pvc-1", other(v))

@@ -196,6 +196,8 @@ type fakeImages struct {
 	asked     func() // is called when somebody asks for the size of a pool
 	made      int
 	marks     map[volumes.ImageRef]string // the volume of each image that has a mark
+	notes     map[volumes.ImageRef]volumes.Note
+	released  map[volumes.ImageRef]volumes.Note
 	foreign   map[volumes.ImageRef]bool   // marked as another Kubernetes cluster's
 	taken     map[volumes.SnapshotRef]int // how often
 	clones    map[volumes.ImageRef]string // of which snapshot
@@ -205,6 +207,7 @@ type fakeImages struct {
 func newFakeImages() *fakeImages {
 	return &fakeImages{
 		pool: 50 * gib, images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
+		notes: map[volumes.ImageRef]volumes.Note{}, released: map[volumes.ImageRef]volumes.Note{},
 		marks: map[volumes.ImageRef]string{}, foreign: map[volumes.ImageRef]bool{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
@@ -251,7 +254,7 @@ func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, er
 	_, there := f.images[spec.ImageRef]
 	if !there {
 		f.images[spec.ImageRef] = spec.SizeBytes
-		f.marks[spec.ImageRef] = spec.Volume
+		f.marks[spec.ImageRef], f.notes[spec.ImageRef] = spec.Volume, spec.Note
 		f.made++
 		if spec.From != nil {
 			f.clones[spec.ImageRef] = spec.From.Snapshot
@@ -273,6 +276,32 @@ func (f *fakeImages) Mark(_ context.Context, image volumes.ImageRef, volume stri
 		f.marks[image] = volume
 	}
 	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail // the API takes letters and digits
+}
+
+func (f *fakeImages) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.notes[image] = note
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.notes[image], f.fail
+}
+
+func (f *fakeImages) Release(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		delete(f.notes, image)
+		delete(f.marks, image)
+		f.released[image] = note
+	}
+	return f.fail
 }
 
 func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {

@@ -42,6 +42,20 @@ func (g guardedImages) Mark(ctx context.Context, image volumes.ImageRef, volume 
 	return g.Images.Mark(ctx, image, volume)
 }
 
+func (g guardedImages) Note(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Note(ctx, image, note)
+}
+
+func (g guardedImages) Release(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Release(ctx, image, note)
+}
+
 func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	if err := g.lease.Check(); err != nil {
 		return 0, err

@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,4 +32,19 @@ func (s *Steps) ReportBehind(ctx context.Context, id string, failure error) erro
 		return failure
 	}
 	return errors.Join(failure, s.UpdateStatus(ctx, v, "it is older than the hosts' disks"))
+}
+
+// UpToDate returns an error if a host has seen a later attachment than the record of a detached
+// volume. Hosts that do not answer are not waited for.
+func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if v.Status.Epoch == 0 {
+		return nil // no host has had it
+	}
+	_, err := authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	return err
+}
+
+// ReadyReplicas returns the nodes with a replica that answered when they were last asked.
+func (s *Steps) ReadyReplicas(v *v1alpha1.CacheVolume) []string {
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Ready(v.Spec.Group, node) })
 }

@@ -24,8 +24,9 @@ type ImageSpec struct {
 	DataPool  string
 	SizeBytes int64
 	Layout    *v1alpha1.ImageLayout
-	// Volume is the volume's id, with which the image is marked.
+	// Volume is the volume's id, with which the image is marked. Note is written beside the mark.
 	Volume string
+	Note   Note
 	// From is the snapshot that the image is a clone of. It is nil for an empty image.
 	From *SnapshotRef
 }
@@ -62,6 +63,15 @@ type Images interface {
 	// older version has made it, or a call that was interrupted. It returns Ceph's own id of the
 	// image.
 	Mark(ctx context.Context, image ImageRef, volume string) (id string, err error)
+	// Note writes a note about its volume into the image's metadata, and marks an image that has no
+	// mark.
+	Note(ctx context.Context, image ImageRef, note Note) error
+	// Noted reads the image's note. An image without one, or with one of a later version of the
+	// driver, has the zero Note.
+	Noted(ctx context.Context, image ImageRef) (Note, error)
+	// Release gives the image up: the note takes the place of its mark, and no call changes the image
+	// any more. Repeated, it does nothing.
+	Release(ctx context.Context, image ImageRef, note Note) error
 	// Resize makes the image at least so large, and returns the size that it has then.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) (int64, error)
 	// Delete moves the image to the trash, which is emptied in the background. An image that is

@@ -1,0 +1,102 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+)
+
+// NoteVersion is the version of the form of a Note. It rises when a field changes its meaning or
+// goes; a new field does not change it.
+const NoteVersion = 1
+
+// Note is what an image's metadata says of its volume: what people need to find the volume again, and
+// to make its record anew. It is as of the last attachment, or of the creation. It never decides who
+// may write, with one exception: if its epoch is above the record's, the record was set back, and the
+// volume is stopped.
+type Note struct {
+	Version int    `json:"version"`
+	Volume  string `json:"volume"`
+	// Claim is NAMESPACE/NAME. PersistentVolume and StorageClass are known from the first attachment
+	// on.
+	Claim            string `json:"claim,omitempty"`
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	StorageClass     string `json:"storageClass,omitempty"`
+
+	Epoch        int64              `json:"epoch"`
+	Authority    v1alpha1.Authority `json:"authority,omitempty"`
+	AttachedNode string             `json:"attachedNode,omitempty"`
+	Outdated     []string           `json:"outdated,omitempty"`
+	Written      metav1.Time        `json:"written"`
+	// Spec has the place of the image and of the replicas, and all else that a record needs.
+	Spec v1alpha1.CacheVolumeSpec `json:"spec"`
+}
+
+// NewNote returns the note about a volume as its record is now.
+func (s *Steps) NewNote(v *v1alpha1.CacheVolume) Note {
+	return Note{
+		Version: NoteVersion, Volume: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim],
+		Epoch: v.Status.Epoch, Authority: v.Status.Authority, AttachedNode: v.Status.AttachedNode, Outdated: v.Status.Outdated,
+		Written: s.now(), Spec: v.Spec,
+	}
+}
+
+// Text returns the form of the note in the image's metadata.
+func (n Note) Text() (string, error) {
+	text, err := json.Marshal(n)
+	return string(text), err
+}
+
+// ParseNote reads a note. A text that is empty, or of a later version, is the zero Note.
+func ParseNote(text string) (Note, error) {
+	if text == "" {
+		return Note{}, nil
+	}
+	var n Note
+	if err := json.Unmarshal([]byte(text), &n); err != nil {
+		return Note{}, fmt.Errorf("the note in its metadata cannot be read (%w); remove the key escache.io/record with `rbd image-meta remove`: %w",
+			err, ErrRefused)
+	}
+	if n.Version > NoteVersion {
+		return Note{}, nil
+	}
+	return n, nil
+}
+
+// WriteNote notes the volume's record in its image. The note is a hint, so a failure is logged and
+// stops nothing.
+func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
+	note := s.NewNote(v)
+	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
+	pv := &corev1.PersistentVolume{}
+	if err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv); err == nil && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == v.Name {
+		note.PersistentVolume, note.StorageClass = pv.Name, pv.Spec.StorageClassName
+		if claim := pv.Spec.ClaimRef; claim != nil {
+			note.Claim = claim.Namespace + "/" + claim.Name
+		}
+	}
+	if err := s.Images.Note(ctx, ImageOf(v), note); err != nil {
+		s.Log.WarnContext(ctx, "the image's metadata does not say in which state its volume is", "volume", v.Name, "error", err)
+	}
+}
+
+// NotBehind returns an error if the image was attached later than the record speaks of: the record
+// was set back, for example by restoring an old etcd.
+func (s *Steps) NotBehind(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	note, err := s.Images.Noted(ctx, ImageOf(v))
+	if err != nil {
+		return fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
+	}
+	if note.Epoch > v.Status.Epoch && (note.Volume == v.Name) {
+		return fmt.Errorf("volume %s: %w: its image's metadata has epoch %d of node %q, the record says %d",
+			v.Name, authority.ErrRecordBehind, note.Epoch, note.AttachedNode, v.Status.Epoch)
+	}
+	return nil
+}
