@@ -118,6 +118,11 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
 	FromSnapshot string `json:"fromSnapshot,omitempty"`
 
+	// Release gives the volume up and leaves its image, complete, in Ceph: csi-controller writes the
+	// cache back, removes the replicas, and then this object. The volume cannot be attached
+	// meanwhile. It can be set back to false until the phase is Releasing.
+	Release bool `json:"release,omitempty"`
+
 	// Group is the NodeGroup of the volume.
 	//
 	// +required
@@ -200,6 +205,9 @@ const (
 	VolumePending  VolumePhase = "Pending"  // placed; the image may not exist yet
 	VolumeReady    VolumePhase = "Ready"    // the image exists
 	VolumeDeleting VolumePhase = "Deleting" // it cannot be attached any more
+	// VolumeReleasing: everything is in Ceph, and the volume leaves its image. It cannot be attached
+	// any more, and there is no way back.
+	VolumeReleasing VolumePhase = "Releasing"
 )
 
 // Authority says where the truth about a volume's data is: in Ceph alone, or in the cache.
@@ -366,6 +374,17 @@ const (
 	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
 	// next attachment that begins removes it.
 	ConditionRecordBehindDisks = "RecordBehindDisks"
+	// ConditionReleased is there while spec.release is set. It is never true: the object is gone
+	// then. The message says what the release waits for.
+	ConditionReleased = "Released"
+)
+
+// Reasons of ConditionReleased.
+const (
+	// ReasonReleaseRefused: nothing was changed. It is tried again, but somebody has to act first.
+	ReasonReleaseRefused = "Refused"
+	// ReasonReleasePending: it is being done, or waits for something that may pass.
+	ReasonReleasePending = "Pending"
 )
 
 // Reasons of ConditionRedundant. All but ReasonTwoCopies say why a volume has one current copy. csi-node

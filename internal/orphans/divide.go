@@ -33,6 +33,8 @@ func (s Search) divide(ctx context.Context, images []Image, found *Found) error 
 			}
 		case marks[n] == "":
 			found.Unmarked = append(found.Unmarked, i)
+		case marks[n] == Released:
+			found.Released = append(found.Released, i)
 		case marks[n] == s.Kubernetes:
 			found.Images = append(found.Images, i)
 		default:

@@ -51,7 +51,7 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", CreationTimestamp: metav1.Now()}}
 	v.Spec.ClusterID, v.Spec.Pool, v.Spec.Image = "ceph", "rbd", "e-recorded"
 	images := pool{
-		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "other": "us", "e-broken": "broken",
+		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "e-free": Released, "other": "us", "e-broken": "broken",
 	}
 	search := Search{
 		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(v).Build(), Images: images,
@@ -65,6 +65,7 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		"own":      {names(found.Images), {"e-own-1", "e-own-2"}},
 		"unmarked": {names(found.Unmarked), {"e-old"}},
 		"foreign":  {names(found.Foreign), {"e-theirs"}},
+		"released": {names(found.Released), {"e-free"}},
 	} {
 		if !slices.Equal(is[0], is[1]) {
 			t.Errorf("%s: %v, not %v", name, is[0], is[1])

@@ -23,9 +23,12 @@ type Images interface {
 	// List returns the names of a pool's images that begin with prefix.
 	List(ctx context.Context, clusterID, pool, prefix string) ([]string, error)
 	// KubernetesCluster returns the identity of the Kubernetes cluster with which an image is
-	// marked; "" if it has no mark.
+	// marked; "" if it has no mark. A released image is marked as nobody's: Released.
 	KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error)
 }
+
+// Released is the mark of an image that was released.
+const Released = "released"
 
 // Pool names a pool of a cluster.
 type Pool struct{ ClusterID, Pool string }
@@ -47,6 +50,16 @@ type Volume struct {
 	// names the volume now.
 	Claim string
 	Since time.Time
+	// Releasing: it is being released, so that nothing has to be done about it.
+	Releasing bool
+}
+
+// State says in a few words what can be done with the volume.
+func (v Volume) State() string {
+	if v.Releasing {
+		return "being released"
+	}
+	return "can be released"
 }
 
 // Found is the result of a search, sorted by name.
@@ -56,9 +69,11 @@ type Found struct {
 	// Unmarked are images without a mark. An older version made them, perhaps for another
 	// Kubernetes cluster with the same prefix.
 	Unmarked []Image
-	// Foreign are marked as another Kubernetes cluster's. They are no orphans.
-	Foreign []Image
-	Volumes []Volume
+	// Foreign are marked as another Kubernetes cluster's, and Released are nobody's. They are no
+	// orphans.
+	Foreign  []Image
+	Released []Image
+	Volumes  []Volume
 }
 
 // Search looks for orphans.
@@ -114,7 +129,7 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 		delete(images, Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.Spec.Image})
 		if !handles[v.Name] && s.Now().Sub(v.CreationTimestamp.Time) >= s.Young {
 			found.Volumes = append(found.Volumes, Volume{
-				Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Since: v.CreationTimestamp.Time,
+				Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Since: v.CreationTimestamp.Time, Releasing: v.Spec.Release,
 			})
 		}
 	}

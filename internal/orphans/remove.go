@@ -31,6 +31,11 @@ func (r Removal) Image(ctx context.Context, name string) error {
 			return fmt.Errorf("image %s belongs to another Kubernetes cluster; it is removed there, or with rbd", name)
 		}
 	}
+	for _, i := range r.Found.Released {
+		if i.String() == name {
+			return fmt.Errorf("image %s was released, and is not the driver's any more; it is removed with rbd", name)
+		}
+	}
 	for _, i := range r.Found.Unmarked {
 		if i.String() == name && !r.AllowUnmarked {
 			return fmt.Errorf("image %s has no mark, so it may belong to another Kubernetes cluster whose images have the same prefix; "+
@@ -63,8 +68,8 @@ func (r Removal) Volume(ctx context.Context, name string) error {
 		return fmt.Errorf("volume %s is attached to node %q or may have dirty data; detach and flush it first", name, v.Status.AttachedNode)
 	}
 	if v.Status.Epoch > 0 {
-		return fmt.Errorf("volume %s may have replicas on %v; make a PersistentVolume for it and delete that, which removes everything",
-			name, v.Spec.Replicas)
+		return fmt.Errorf("volume %s may have replicas on %v; `kubectl escache release --volume %s` removes them and the volume, and leaves "+
+			"the image", name, v.Spec.Replicas, name)
 	}
 	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)

@@ -25,7 +25,7 @@ func TestRemoveVolume(t *testing.T) {
 		"not an orphan":     {v1alpha1.CacheVolumeStatus{}, "w", "is not an orphan"},
 		"attached":          {v1alpha1.CacheVolumeStatus{AttachedNode: "n1"}, "v", `attached to node "n1"`},
 		"dirty":             {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCache}, "v", "may have dirty data"},
-		"replicas on hosts": {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCeph, Epoch: 1}, "v", "may have replicas on [n1 n2]"},
+		"replicas on hosts": {v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCeph, Epoch: 1}, "v", "kubectl escache release --volume v"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", Finalizers: []string{v1alpha1.Finalizer}}, Status: tc.status}

@@ -63,6 +63,9 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	}
 	c.printFacts(v, all)
 	c.printCopies(v, group)
+	if all != nil && all[v.Name].persistentVolume == "" {
+		c.printLinef("No PV", "no PersistentVolume names it; kubectl escache release --volume %s gives it up and leaves its image", v.Name)
+	}
 	c.printHistory(v)
 	c.printSnapshots(ctx, api, v)
 	c.printConditions(v)

@@ -19,7 +19,8 @@ func (c *cli) orphans() *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
 		Short: "List CacheVolumes that no PersistentVolume names",
-		Long: "List CacheVolumes that no PersistentVolume names. It changes nothing.\n" +
+		Long: "List CacheVolumes that no PersistentVolume names, as after a PersistentVolume with the reclaim policy Retain was deleted.\n" +
+			"It changes nothing. kubectl escache release gives such a volume up and leaves its image.\n" +
 			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
 			"removes the orphans that you name.",
 		Args: noArgs,
@@ -37,9 +38,9 @@ func (c *cli) orphans() *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(w, "VOLUME\tCREATED FOR\tSINCE")
+			_, _ = fmt.Fprintln(w, "VOLUME\tCREATED FOR\tSINCE\tSTATE")
 			for _, v := range found.Volumes {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
 			}
 			return w.Flush()
 		},

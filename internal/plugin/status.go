@@ -108,7 +108,10 @@ func (s *state) print(w io.Writer, output string, now time.Time, width int) erro
 		if err := s.table(w, output == "wide", now); err != nil {
 			return err
 		}
-		return s.printProblems(w, width)
+		if err := s.printProblems(w, width); err != nil {
+			return err
+		}
+		return s.printUnnamed(w, now, width)
 	}
 }
 
@@ -182,6 +185,27 @@ func (s *state) printProblems(out io.Writer, width int) error {
 		}
 	}
 	return nil
+}
+
+// printUnnamed names the volumes that no PersistentVolume names. That is no fault: it is how a volume
+// ends whose reclaim policy is Retain.
+func (s *state) printUnnamed(out io.Writer, now time.Time, width int) error {
+	if s.uses == nil {
+		return nil
+	}
+	var names []string
+	for i := range s.volumes {
+		v := &s.volumes[i]
+		if s.uses[v.Name].persistentVolume == "" && now.Sub(v.CreationTimestamp.Time) >= minimumAge {
+			names = append(names, v.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprint(out, wrap("\nNo PersistentVolume names "+strings.Join(names, ", ")+
+		". kubectl escache release --volume NAME gives such a volume up and leaves its image.", "  ", width))
+	return err
 }
 
 func (s *state) hosts(row func(...string), now time.Time) {

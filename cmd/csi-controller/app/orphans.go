@@ -56,7 +56,8 @@ func newOrphans(o *Options) *cobra.Command {
 	c.Flags().BoolVar(&unmarked, "allow-unmarked", false,
 		"remove images without a mark, too: an older version made them, perhaps for another Kubernetes cluster with the same prefix")
 	c.Flags().StringArrayVar(&volumes, "remove-volume", nil,
-		"remove this orphan CacheVolume; its image stays, and is listed as an orphan image from then on")
+		"remove this orphan CacheVolume, which was never attached; its image stays, and is listed as an orphan image from then on "+
+			"(kubectl escache release gives up any volume and its image)")
 	return c
 }
 
@@ -110,16 +111,16 @@ func list(out io.Writer, found orphans.Found) error {
 	if len(found.Images)+len(found.Unmarked)+len(found.Volumes) == 0 {
 		_, _ = fmt.Fprintln(w, "no orphans")
 	} else {
-		_, _ = fmt.Fprintln(w, "KIND\tNAME\tCREATED FOR\tSINCE")
+		_, _ = fmt.Fprintln(w, "KIND\tNAME\tCREATED FOR\tSINCE\tSTATE")
 	}
 	for _, i := range found.Images {
-		_, _ = fmt.Fprintf(w, "image\t%s\t\t\n", i)
+		_, _ = fmt.Fprintf(w, "image\t%s\t\t\t\n", i)
 	}
 	for _, i := range found.Unmarked {
-		_, _ = fmt.Fprintf(w, "unmarked image\t%s\t\t\n", i)
+		_, _ = fmt.Fprintf(w, "unmarked image\t%s\t\t\t\n", i)
 	}
 	for _, v := range found.Volumes {
-		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339))
+		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
 	}
 	if len(found.Unmarked) > 0 {
 		_, _ = fmt.Fprintln(w, "\nIt is not known whose the unmarked images are: an older version made them, "+

@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
+	"github.com/escache/escache-csi/internal/controller/release"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/unfence"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -87,6 +88,9 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 	errs := []error{lift.SetupWithManager(p.manager), discard.New(discard.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "discard"), Now: time.Now, Again: 5 * time.Second, Longest: p.options.LongestCall,
+	}).SetupWithManager(p.manager), release.New(release.Config{
+		Live: live, Volumes: locked, Events: events,
+		Log: p.log.With("component", "release"), Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager)}
 	if o := p.options.Recovery; o.TaintDeadNodes {
 		errs = append(errs, p.manager.Add(failover.New(failover.Config{

@@ -51,6 +51,6 @@ func checkUninstall(ctx context.Context, kube client.Reader) error {
 	if len(names) > namedVolumes {
 		names = append(names[:namedVolumes], "…")
 	}
-	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or the orphans that "+
-		"`csi-controller orphans` lists, and uninstall again", len(all.Items), strings.Join(names, ", "))
+	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or give the volumes up and keep their images with "+
+		"`kubectl escache release --volume NAME`, and uninstall again", len(all.Items), strings.Join(names, ", "))
 }

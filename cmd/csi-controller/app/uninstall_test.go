@@ -28,7 +28,7 @@ func TestUninstallIsRefusedWhileThereAreVolumes(t *testing.T) {
 	}
 	err = checkUninstall(t.Context(), kube)
 	if err == nil || !strings.Contains(err.Error(), "7 volumes") || !strings.Contains(err.Error(), "pvc-0") ||
-		strings.Contains(err.Error(), "pvc-6") {
+		!strings.Contains(err.Error(), "kubectl escache release") || strings.Contains(err.Error(), "pvc-6") {
 		t.Errorf("refusal: %v", err)
 	}
 }

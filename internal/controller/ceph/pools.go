@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
@@ -32,6 +33,9 @@ func (i *Images) KubernetesCluster(ctx context.Context, clusterID, pool, image s
 	mark, err := cluster.MarkOf(ctx, rbd.ImageRef{Pool: pool, Name: image})
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
 		return "", nil
+	}
+	if mark.Kubernetes == "" && mark.Released != "" {
+		return orphans.Released, translate(ctx, err)
 	}
 	return mark.Kubernetes, translate(ctx, err)
 }

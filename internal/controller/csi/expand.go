@@ -22,8 +22,8 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 	if err != nil {
 		return nil, err
 	}
-	if v.Status.Phase != v1alpha1.VolumeReady {
-		return nil, fmt.Errorf("volume %s is not created yet: %w", id, volumes.ErrRefused)
+	if err := usable(v); err != nil {
+		return nil, err
 	}
 	if size.Maximum != 0 && v.Spec.SizeBytes > size.Maximum {
 		return nil, fmt.Errorf("volume %s has %d bytes, more than the limit of %d, and cannot shrink: %w",

@@ -65,8 +65,11 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 		return snapshot, nil, nil
 	}
 	v, missing := s.Volume(ctx, r.Volume)
-	if missing == nil && (v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero()) {
-		missing = fmt.Errorf("volume %s is being made or deleted: %w", r.Volume, volumes.ErrRefused)
+	if missing == nil {
+		missing = usable(v)
+	}
+	if missing == nil && !v.DeletionTimestamp.IsZero() {
+		missing = fmt.Errorf("volume %s is being deleted: %w", r.Volume, volumes.ErrRefused)
 	}
 	if missing != nil {
 		return nil, nil, missing

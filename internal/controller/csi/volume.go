@@ -1,9 +1,12 @@
 package csi
 
 import (
+	"fmt"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // volumeOf returns the volume as CSI sees it. Any node of the group can have it.
@@ -27,4 +30,16 @@ func publishedOn(v *v1alpha1.CacheVolume) []string {
 		return nil
 	}
 	return []string{v.Status.AttachedNode}
+}
+
+// usable refuses a volume that is not made yet, or about to go.
+func usable(v *v1alpha1.CacheVolume) error {
+	switch {
+	case v.Spec.Release:
+		return fmt.Errorf("volume %s is being released; to keep it: kubectl escache release --cancel --volume %s: %w",
+			v.Name, v.Name, volumes.ErrRefused)
+	case v.Status.Phase != v1alpha1.VolumeReady:
+		return fmt.Errorf("volume %s is not created yet: %w", v.Name, volumes.ErrRefused)
+	}
+	return nil
 }

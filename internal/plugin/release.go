@@ -1,0 +1,262 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// releaseFlags are the flags of release.
+type releaseFlags struct {
+	volume, claim  string
+	dryRun, cancel bool
+	timeout        time.Duration
+	cephCSI        cephCSI
+}
+
+func (c *cli) release() *cobra.Command {
+	var f releaseFlags
+	command := &cobra.Command{
+		Use:   "release --volume VOLUME | --claim NAMESPACE/NAME",
+		Short: "Give a volume up and leave its image, complete, in Ceph",
+		Long: "Give a volume up and leave its image, complete, in Ceph, where ceph-csi or `rbd map` can use it. No data is copied.\n\n" +
+			"No pod may use the volume. Its PersistentVolume gets the reclaim policy Retain; the cache is written back; the replicas and\n" +
+			"the CacheVolume are removed. At the end it prints a PersistentVolume for ceph-csi, and what is left to do.\n" +
+			"If the driver refuses, nothing is changed but the reclaim policy. The way back is kubectl escache adopt.",
+		Example: "  kubectl escache release --claim shop/data-app-0 --dry-run\n" +
+			"  kubectl escache release --volume pvc-0a1b",
+		Args: noArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return c.runRelease(command.Context(), api, f)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.volume, "volume", "", "the CacheVolume")
+	flags.StringVar(&f.claim, "claim", "", "the PersistentVolumeClaim, NAMESPACE/NAME")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only check what can be checked here, and print the PersistentVolume for ceph-csi")
+	flags.BoolVar(&f.cancel, "cancel", false, "keep the volume: call off a release that still waits")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "stop waiting after this time; the release goes on")
+	f.cephCSI.bind(flags)
+	return command
+}
+
+func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags) error {
+	v, err := c.namedVolume(ctx, api, f.volume, f.claim)
+	if err != nil {
+		return err
+	}
+	if f.cancel {
+		return c.cancelRelease(ctx, api, v)
+	}
+	pvs, err := volumesOf(ctx, api, v.Name)
+	if err != nil {
+		return err
+	}
+	if err := unused(ctx, api, v, pvs); err != nil {
+		return err
+	}
+	if f.dryRun {
+		c.printReleased(v, pvs, f.cephCSI)
+		c.printf("\ndry run: nothing was changed\n")
+		return nil
+	}
+	for i := range pvs {
+		if err := retain(ctx, api, &pvs[i]); err != nil {
+			return err
+		}
+	}
+	v, err = setRelease(ctx, api, v.Name, true)
+	if err != nil {
+		return err
+	}
+	if err := c.awaitRelease(ctx, api, v, f.timeout); err != nil {
+		return err
+	}
+	c.printf("released: image %s/%s of Ceph cluster %s is complete, and nobody's\n\n", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
+	c.printReleased(v, pvs, f.cephCSI)
+	return nil
+}
+
+// namedVolume returns the volume that exactly one of the two names.
+func (c *cli) namedVolume(ctx context.Context, api client.Reader, volume, claim string) (*v1alpha1.CacheVolume, error) {
+	if (volume == "") == (claim == "") {
+		return nil, fmt.Errorf("%w: name exactly one of --volume and --claim", errUsage)
+	}
+	if volume != "" {
+		return readVolume(ctx, api, volume)
+	}
+	namespace, name, err := c.claimName(claim)
+	if err != nil {
+		return nil, err
+	}
+	return volumeOfClaim(ctx, api, namespace, name)
+}
+
+// claimName splits NAMESPACE/NAME. A name alone is in the namespace of the command line.
+func (c *cli) claimName(claim string) (namespace, name string, err error) {
+	namespace, name, both := strings.Cut(claim, "/")
+	if !both {
+		name = claim
+		if namespace, err = c.namespace(); err != nil {
+			return "", "", err
+		}
+	}
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("%w: claim %q is not NAMESPACE/NAME", errUsage, claim)
+	}
+	return namespace, name, nil
+}
+
+// volumesOf returns the PersistentVolumes that name a volume of this driver.
+func volumesOf(ctx context.Context, api client.Reader, volume string) ([]corev1.PersistentVolume, error) {
+	all := &corev1.PersistentVolumeList{}
+	if err := api.List(ctx, all); err != nil {
+		return nil, err
+	}
+	var out []corev1.PersistentVolume
+	for _, pv := range all.Items {
+		if pv.Spec.CSI != nil && pv.Spec.CSI.Driver == v1alpha1.DriverName && pv.Spec.CSI.VolumeHandle == volume {
+			out = append(out, pv)
+		}
+	}
+	return out, nil
+}
+
+// unused refuses a volume that a pod uses, or is about to use.
+func unused(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume) error {
+	for _, pv := range pvs {
+		if err := withoutPods(ctx, api, pv.Spec.ClaimRef); err != nil {
+			return err
+		}
+	}
+	if node := v.Status.AttachedNode; node != "" && !v.Status.FlushAttached() {
+		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until kubectl escache status shows no host for it",
+			v.Name, node)
+	}
+	return nil
+}
+
+// withoutPods refuses a claim that pods use. Pods that have ended do not count.
+func withoutPods(ctx context.Context, api client.Reader, claim *corev1.ObjectReference) error {
+	if claim == nil {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := api.List(ctx, pods, client.InNamespace(claim.Namespace)); err != nil {
+		return err
+	}
+	var names []string
+	for _, pod := range pods.Items {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, volume := range pod.Spec.Volumes {
+			if volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == claim.Name {
+				names = append(names, pod.Namespace+"/"+pod.Name)
+			}
+		}
+	}
+	if len(names) > 0 {
+		return fmt.Errorf("pods use claim %s/%s: %s; stop them first", claim.Namespace, claim.Name, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// retain has Kubernetes keep what a PersistentVolume stands for.
+func retain(ctx context.Context, api client.Client, pv *corev1.PersistentVolume) error {
+	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		return nil
+	}
+	before := pv.DeepCopy()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := api.Patch(ctx, pv, patch); err != nil {
+		return fmt.Errorf("set the reclaim policy of PersistentVolume %s to Retain: %w", pv.Name, err)
+	}
+	return nil
+}
+
+// setRelease asks for a release, or calls it off while nothing was given up yet.
+func setRelease(ctx context.Context, api client.Client, volume string, release bool) (*v1alpha1.CacheVolume, error) {
+	v := &v1alpha1.CacheVolume{}
+	return v, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := api.Get(ctx, client.ObjectKey{Name: volume}, v); err != nil {
+			return err
+		}
+		if !release && v.Status.Phase == v1alpha1.VolumeReleasing {
+			return errReleasing
+		}
+		before := v.DeepCopy()
+		v.Spec.Release = release
+		return api.Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+}
+
+var errReleasing = errors.New("the volume is being released already, and there is no way back; kubectl escache adopt takes its image in again")
+
+func (c *cli) cancelRelease(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume) error {
+	if !v.Spec.Release {
+		return fmt.Errorf("nobody has asked for a release of volume %s", v.Name)
+	}
+	if _, err := setRelease(ctx, api, v.Name, false); err != nil {
+		return err
+	}
+	c.printf("volume %s stays\n", v.Name)
+	return nil
+}
+
+// awaitRelease waits until the volume is gone. It calls the release off if the driver refuses it.
+func (c *cli) awaitRelease(ctx context.Context, api client.Client, asked *v1alpha1.CacheVolume, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	waitsFor := "csi-controller has not begun"
+	for {
+		v := &v1alpha1.CacheVolume{}
+		err := api.Get(ctx, client.ObjectKeyFromObject(asked), v)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		condition := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased)
+		if err == nil && condition != nil && condition.ObservedGeneration >= asked.Generation {
+			waitsFor = condition.Message
+			if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing {
+				return c.refusedRelease(ctx, api, v.Name, condition.Message)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: volume %s waits to be released (%s); the driver keeps trying. To keep the volume: "+
+				"kubectl escache release --cancel --volume %s", errTimeUp, v.Name, waitsFor, asked.Name)
+		case <-time.After(pollInterval / 4):
+		}
+	}
+}
+
+func (c *cli) refusedRelease(ctx context.Context, api client.Client, volume, why string) error {
+	switch _, err := setRelease(ctx, api, volume, false); {
+	case err == nil:
+		return fmt.Errorf("refused, nothing was changed but the reclaim policy of its PersistentVolume, which is Retain: %s", why)
+	case errors.Is(err, errReleasing), apierrors.IsNotFound(err):
+		return nil // what it waited for has passed meanwhile
+	default:
+		return fmt.Errorf("refused: %s; and the request could not be withdrawn: %w", why, err)
+	}
+}

@@ -1,0 +1,177 @@
+package plugin
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func user(pod string, phase corev1.PodPhase) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "user", Name: pod}, Status: corev1.PodStatus{Phase: phase}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "static"},
+	}}}
+	return p
+}
+
+func (c *cli) tried(t *testing.T) string { return c.Out.(*bytes.Buffer).String() }
+
+func newCLI() *cli {
+	return &cli{
+		IOStreams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, config: genericclioptions.NewConfigFlags(true),
+		now: func() time.Time { return noon },
+	}
+}
+
+// decide plays csi-controller: it answers a request for a release.
+func decide(t *testing.T, api client.Client, answer func(v *v1alpha1.CacheVolume)) {
+	t.Helper()
+	go func() {
+		for t.Context().Err() == nil {
+			v := &v1alpha1.CacheVolume{}
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err == nil && v.Spec.Release {
+				answer(v)
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+}
+
+func TestReleasePrintsHowToGoOn(t *testing.T) {
+	api := cluster(t, user("done", corev1.PodSucceeded))
+	v := &v1alpha1.CacheVolume{}
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil {
+		t.Fatal(err)
+	}
+	v.Spec.ClusterID, v.Spec.Pool, v.Spec.Image, v.Spec.SizeBytes = "fsid", "fast", "escache-PVC_1", 1<<30
+	if err := api.Update(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	decide(t, api, func(v *v1alpha1.CacheVolume) { _ = api.Delete(t.Context(), v) })
+	c := newCLI()
+	if err := c.runRelease(t.Context(), api, releaseFlags{claim: "user/static", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}); err == nil ||
+		!strings.Contains(err.Error(), "no PersistentVolumeClaim") {
+		t.Fatalf("a claim that is not there: %v", err)
+	}
+	f := releaseFlags{volume: "pvc-1", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com", secret: "s", secretNamespace: "n"}}
+	if err := c.runRelease(t.Context(), api, f); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"kubectl delete pvc -n user static", "kubectl delete pv again", "rbd map fast/escache-PVC_1", "name: escache-pvc-1\n",
+		"volumeHandle: escache-PVC_1", `staticVolume: "true"`, "imageFeatures: layering,exclusive-lock,deep-flatten", "storage: 1Gi", "pool: fast",
+		"clusterID: fsid", "persistentVolumeReclaimPolicy: Retain",
+	} {
+		if !strings.Contains(c.tried(t), want) {
+			t.Errorf("it does not say %q:\n%s", want, c.tried(t))
+		}
+	}
+	pv := &corev1.PersistentVolume{}
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "again"}, pv); err != nil ||
+		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		t.Errorf("the reclaim policy is %s, %v", pv.Spec.PersistentVolumeReclaimPolicy, err)
+	}
+}
+
+func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pods   []client.Object
+		status func(*v1alpha1.CacheVolumeStatus)
+		flags  releaseFlags
+		says   string
+	}{
+		"a pod uses it":  {pods: []client.Object{user("app", corev1.PodRunning)}, says: "user/app"},
+		"attached":       {status: func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode, s.Epoch = "n1", 1 }, says: "attached to node n1"},
+		"a dry run":      {flags: releaseFlags{dryRun: true}},
+		"nothing to end": {flags: releaseFlags{cancel: true}, says: "nobody has asked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, c := cluster(t, tc.pods...), newCLI()
+			v := &v1alpha1.CacheVolume{}
+			key := client.ObjectKey{Name: "pvc-1"}
+			if err := api.Get(t.Context(), key, v); err != nil {
+				t.Fatal(err)
+			}
+			if tc.status != nil {
+				tc.status(&v.Status)
+				if err := api.Update(t.Context(), v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tc.flags.volume, tc.flags.timeout = "pvc-1", time.Minute
+			err := c.runRelease(t.Context(), api, tc.flags)
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v", err)
+			}
+			now, pv := &v1alpha1.CacheVolume{}, &corev1.PersistentVolume{}
+			if err := errors.Join(api.Get(t.Context(), key, now), api.Get(t.Context(), client.ObjectKey{Name: "again"}, pv)); err != nil {
+				t.Fatal(err)
+			}
+			if now.ResourceVersion != v.ResourceVersion || pv.Spec.PersistentVolumeReclaimPolicy != "" {
+				t.Errorf("changed: %+v, policy %q", now.Spec, pv.Spec.PersistentVolumeReclaimPolicy)
+			}
+		})
+	}
+}
+
+// TestARefusedReleaseIsCalledOff: what csi-controller refuses, it would do as soon as the reason is
+// gone.
+func TestARefusedReleaseIsCalledOff(t *testing.T) {
+	api, c := cluster(t), newCLI()
+	decide(t, api, func(v *v1alpha1.CacheVolume) {
+		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots",
+		})
+		_ = api.Update(t.Context(), v)
+	})
+	err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", timeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || !strings.Contains(err.Error(), "it has snapshots") {
+		t.Errorf("got %v", err)
+	}
+	v := &v1alpha1.CacheVolume{}
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil || v.Spec.Release {
+		t.Errorf("it is still asked for: %v", err)
+	}
+}
+
+func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
+	api, c := cluster(t), newCLI()
+	err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", timeout: 50 * time.Millisecond})
+	if !errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "--cancel --volume pvc-1") {
+		t.Errorf("got %v", err)
+	}
+	if err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", cancel: true}); err != nil {
+		t.Error(err)
+	}
+	v := &v1alpha1.CacheVolume{}
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil || v.Spec.Release {
+		t.Errorf("it is still asked for: %v", err)
+	}
+	v.Spec.Release, v.Status.Phase = true, v1alpha1.VolumeReleasing
+	if err := api.Update(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
+		t.Errorf("it is being released already: %v", err)
+	}
+}
+
+func TestStatusNamesVolumesWithoutAPersistentVolume(t *testing.T) {
+	s, out := sample(), &bytes.Buffer{}
+	s.uses = uses{"pvc-busy": {persistentVolume: "pvc-busy"}}
+	if err := s.printUnnamed(out, noon, 0); err != nil || !strings.Contains(out.String(), "No PersistentVolume names pvc-lost. kubectl escache release") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
