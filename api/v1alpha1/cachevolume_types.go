@@ -50,6 +50,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.dataPool) == has(oldSelf.dataPool)",message="dataPool is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption)",message="adoption is immutable"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
 	//
@@ -118,6 +119,9 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
 	FromSnapshot string `json:"fromSnapshot,omitempty"`
 
+	// Adoption is set if the image was there before the volume.
+	Adoption *Adoption `json:"adoption,omitempty"`
+
 	// Release gives the volume up and leaves its image, complete, in Ceph: csi-controller writes the
 	// cache back, removes the replicas, and then this object. The volume cannot be attached
 	// meanwhile. It can be set back to false until the phase is Releasing.
@@ -164,6 +168,19 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:Maximum=1048575
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="minor is immutable"
 	Minor int32 `json:"minor"`
+}
+
+// Adoption says how a volume came to an image that was there before.
+type Adoption struct {
+	// Request is the UID of the CacheAdoption.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="request is immutable"
+	Request string `json:"request"`
+	// FormatIfBlank lets csi-node make a filesystem if the image reads as zeros. Otherwise it never
+	// makes one: a blank image is an error then.
+	FormatIfBlank bool `json:"formatIfBlank,omitempty"`
 }
 
 // CacheOptions tune the cache. Zero means escached's default.

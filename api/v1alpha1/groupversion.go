@@ -1,5 +1,5 @@
 // Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheSnapshot,
-// CacheFlush and CacheDiscard. All are cluster-scoped.
+// CacheFlush, CacheDiscard and CacheAdoption. All are cluster-scoped.
 //
 // Sizes are in bytes. `make generate` writes the deepcopy functions and the CRDs in
 // charts/escache-csi/crds from these types.
@@ -54,7 +54,8 @@ func GroupVersion() schema.GroupVersion {
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(),
 		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{},
-		&CacheDiscard{}, &CacheDiscardList{}, &CacheSnapshot{}, &CacheSnapshotList{})
+		&CacheDiscard{}, &CacheDiscardList{}, &CacheSnapshot{}, &CacheSnapshotList{},
+		&CacheAdoption{}, &CacheAdoptionList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

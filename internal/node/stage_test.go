@@ -225,6 +225,9 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 		{"vanished filesystem", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
 			h.volumes["v"].Annotations = map[string]string{v1alpha1.AnnotationFilesystem: `{"state":"formatted","type":"ext4","uuid":"u"}`}
 		}, codes.FailedPrecondition, "vanished"},
+		{"adopted and blank", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
+			h.volumes["v"].Spec.Adoption = &v1alpha1.Adoption{Request: "r"}
+		}, codes.FailedPrecondition, "formatIfBlank"},
 		{"a record that cannot be read", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
 			h.volumes["v"].Annotations = map[string]string{v1alpha1.AnnotationFilesystem: "x"}
 		}, codes.FailedPrecondition, "restore it"},

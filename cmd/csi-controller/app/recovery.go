@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/internal/controller/adoption"
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
@@ -91,6 +92,9 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 	}).SetupWithManager(p.manager), release.New(release.Config{
 		Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "release"), Again: 5 * time.Second, Longest: p.options.LongestCall,
+	}).SetupWithManager(p.manager), adoption.New(adoption.Config{
+		Client: guarded, Live: live, Volumes: locked, Events: events,
+		Log: p.log.With("component", "adoption"), Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager)}
 	if o := p.options.Recovery; o.TaintDeadNodes {
 		errs = append(errs, p.manager.Add(failover.New(failover.Config{

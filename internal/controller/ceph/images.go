@@ -370,6 +370,7 @@ var meanings = []struct{ from, to error }{
 	{rbd.ErrForeign, volumes.ErrRefused},
 	{rbd.ErrReleased, volumes.ErrRefused},
 	{rbd.ErrHasSnapshots, volumes.ErrRefused},
+	{rbd.ErrExists, volumes.ErrRefused},
 	{rbd.ErrInvalid, volumes.ErrInvalid},
 	{rbd.ErrFull, volumes.ErrNoRoom},
 }

@@ -27,6 +27,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if v.Spec.Release {
 		return fmt.Errorf("volume %s is being released: its image stays: %w", id, volumes.ErrRefused)
 	}
+	if v.Spec.Adoption != nil && v.Status.Phase == "" {
+		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", id, volumes.ErrRefused)
+	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
 			return err

@@ -198,16 +198,18 @@ type fakeImages struct {
 	marks     map[volumes.ImageRef]string // the volume of each image that has a mark
 	notes     map[volumes.ImageRef]volumes.Note
 	released  map[volumes.ImageRef]volumes.Note
-	foreign   map[volumes.ImageRef]bool   // marked as another Kubernetes cluster's
-	taken     map[volumes.SnapshotRef]int // how often
-	clones    map[volumes.ImageRef]string // of which snapshot
-	taking    func(volumes.SnapshotRef)   // while a snapshot is taken
+	seen      map[volumes.ImageRef]volumes.Inspection // of images that others have made
+	foreign   map[volumes.ImageRef]bool               // marked as another Kubernetes cluster's
+	taken     map[volumes.SnapshotRef]int             // how often
+	clones    map[volumes.ImageRef]string             // of which snapshot
+	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
 }
 
 func newFakeImages() *fakeImages {
 	return &fakeImages{
 		pool: 50 * gib, images: map[volumes.ImageRef]int64{}, open: map[volumes.ImageRef][]string{},
 		notes: map[volumes.ImageRef]volumes.Note{}, released: map[volumes.ImageRef]volumes.Note{},
+		seen:  map[volumes.ImageRef]volumes.Inspection{},
 		marks: map[volumes.ImageRef]string{}, foreign: map[volumes.ImageRef]bool{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
@@ -302,6 +304,29 @@ func (f *fakeImages) Release(_ context.Context, image volumes.ImageRef, note vol
 		f.released[image] = note
 	}
 	return f.fail
+}
+
+func (f *fakeImages) Inspect(_ context.Context, image volumes.ImageRef, _ string) (volumes.Inspection, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen, there := f.seen[image]
+	if !there && f.fail == nil {
+		return seen, volumes.ErrNotFound
+	}
+	return seen, f.fail
+}
+
+func (f *fakeImages) Adopt(_ context.Context, image volumes.ImageRef, note volumes.Note) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if has := f.marks[image]; has != "" && has != note.Volume {
+		return "", fmt.Errorf("it is volume %s's: %w", has, volumes.ErrRefused)
+	}
+	if f.fail == nil {
+		f.images[image], f.marks[image], f.notes[image] = f.seen[image].SizeBytes, note.Volume, note
+		delete(f.released, image)
+	}
+	return "adopted", f.fail
 }
 
 func (f *fakeImages) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {

@@ -56,6 +56,13 @@ func (g guardedImages) Release(ctx context.Context, image volumes.ImageRef, note
 	return g.Images.Release(ctx, image, note)
 }
 
+func (g guardedImages) Adopt(ctx context.Context, image volumes.ImageRef, note volumes.Note) (string, error) {
+	if err := g.lease.Check(); err != nil {
+		return "", err
+	}
+	return g.Images.Adopt(ctx, image, note)
+}
+
 func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	if err := g.lease.Check(); err != nil {
 		return 0, err

@@ -47,6 +47,17 @@ type Snapshot struct {
 	Taken     time.Time
 }
 
+// Inspection describes an image that somebody else has made.
+type Inspection struct {
+	SizeBytes int64
+	DataPool  string
+	Layout    v1alpha1.ImageLayout
+	// Refusals has a sentence for each reason why the image cannot become a volume.
+	Refusals []string
+	// Released is the note of the volume that was released last; zero if there was none.
+	Released Note
+}
+
 // Images reaches Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key,
 // image in use, another size), ErrNoRoom, ErrUnavailable or context.DeadlineExceeded. Every call
 // returns soon after its context ends. No call changes an image that is marked as another
@@ -72,6 +83,11 @@ type Images interface {
 	// Release gives the image up: the note takes the place of its mark, and no call changes the image
 	// any more. Repeated, it does nothing.
 	Release(ctx context.Context, image ImageRef, note Note) error
+	// Inspect describes an image that somebody else has made, for this volume.
+	Inspect(ctx context.Context, image ImageRef, volume string) (Inspection, error)
+	// Adopt marks an image that nobody has marked, or that is marked as this volume's already, and
+	// returns Ceph's own id of it. An image of another volume is ErrRefused.
+	Adopt(ctx context.Context, image ImageRef, note Note) (id string, err error)
 	// Resize makes the image at least so large, and returns the size that it has then.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) (int64, error)
 	// Delete moves the image to the trash, which is emptied in the background. An image that is

@@ -1,0 +1,133 @@
+package csi_test
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+var outside = volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "csi-vol-1"}
+
+func adoption(volume string) volumes.Adoption {
+	return volumes.Adoption{
+		ImageRef: outside, Volume: volume, Request: "uid-of-" + volume, Mode: v1alpha1.CacheModeWriteback, Claim: "shop/data",
+		Cache: func(int64) int64 { return 64 << 20 },
+	}
+}
+
+func (w *world) outside() {
+	w.images.seen[outside] = volumes.Inspection{SizeBytes: 3 * gib, Layout: v1alpha1.ImageLayout{Features: []string{"layering", "exclusive-lock"}}}
+}
+
+func TestAnAdoptedImageIsAVolumeLikeOthers(t *testing.T) {
+	w := newWorld(t)
+	w.outside()
+	dry := adoption("a")
+	dry.DryRun = true
+	v, err := w.locked.Adopt(t.Context(), dry)
+	must(t, err)
+	if !w.gone("a") || v.Spec.SizeBytes != 3*gib || len(w.images.marks) > 0 {
+		t.Errorf("a dry run: %+v, marks %v", v.Spec, w.images.marks)
+	}
+	for range 2 { // the second call may come because the first one's answer was lost
+		_, err = w.locked.Adopt(t.Context(), adoption("a"))
+		must(t, err)
+	}
+	v = w.volume("a")
+	if v.Status.Phase != v1alpha1.VolumeReady || v.Status.Authority != v1alpha1.AuthorityCeph || v.Status.Epoch != 0 || v.Status.ImageID == "" ||
+		v.Spec.Image != "csi-vol-1" || v.Spec.SizeBytes != 3*gib || v.Spec.Group != "g1" || v.Spec.Adoption == nil || v.Spec.Adoption.FormatIfBlank ||
+		v.Annotations[v1alpha1.AnnotationClaim] != "shop/data" || w.images.marks[outside] != "a" {
+		t.Errorf("record %+v %+v, marks %v", v.Spec, v.Status, w.images.marks)
+	}
+	_, err = w.publish("a", v.Spec.Replicas[0])
+	must(t, err)
+	must(t, w.unpublish("a", v.Spec.Replicas[0]))
+}
+
+// TestAReleasedImageComesBackInItsOldEpoch: hosts may still know the former volume.
+func TestAReleasedImageComesBackInItsOldEpoch(t *testing.T) {
+	w := newWorld(t)
+	w.outside()
+	seen := w.images.seen[outside]
+	seen.Released = volumes.Note{Volume: "former", Epoch: 7}
+	w.images.seen[outside] = seen
+	_, err := w.locked.Adopt(t.Context(), adoption("a"))
+	must(t, err)
+	v := w.volume("a")
+	if v.Status.Epoch != 7 || len(v.Status.Outdated) != 2 {
+		t.Errorf("status %+v", v.Status)
+	}
+	_, err = w.publish("a", v.Spec.Replicas[0])
+	must(t, err)
+	if now := w.volume("a"); now.Status.Epoch != 8 || len(now.Status.Outdated) != 0 || w.fleet.Replicas() != 2 {
+		t.Errorf("status %+v, %d replicas", now.Status, w.fleet.Replicas())
+	}
+}
+
+func TestWhatCannotBeAdoptedStaysAsItIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*world)
+		code    codes.Code
+		words   []string
+	}{
+		"not there": {func(w *world) { delete(w.images.seen, outside) }, codes.NotFound, []string{"csi-vol-1"}},
+		"unfit": {func(w *world) {
+			w.images.seen[outside] = volumes.Inspection{SizeBytes: gib, Refusals: []string{"it is in use", "it is encrypted"}}
+		}, codes.FailedPrecondition, []string{"it is in use; and it is encrypted"}},
+		"adopted already": {func(w *world) {
+			_, err := w.locked.Adopt(context.Background(), adoption("first"))
+			must(w.t, err)
+		}, codes.FailedPrecondition, []string{"volume first has it"}},
+		"taken just now": {func(w *world) { w.images.marks[outside] = "other" }, codes.FailedPrecondition, []string{"volume other's"}},
+		"of which a host has a replica": {func(w *world) {
+			g := &v1alpha1.NodeGroup{}
+			must(w.t, w.api.Get(context.Background(), client.ObjectKey{Name: "g1"}, g))
+			g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2", Volume: "former", Pool: "rbd", Image: "csi-vol-1"}}
+			must(w.t, w.api.Status().Update(context.Background(), g))
+		}, codes.FailedPrecondition, []string{"node n2", "volume former"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.outside()
+			tc.prepare(w)
+			marked := w.images.marks[outside]
+			_, err := w.locked.Adopt(t.Context(), adoption("a"))
+			wants(t, err, tc.code, tc.words...)
+			if !w.gone("a") || w.images.marks[outside] != marked {
+				t.Errorf("it has left something: record gone %t, marks %v", w.gone("a"), w.images.marks)
+			}
+		})
+	}
+}
+
+func TestAnAdoptionGoesOnAfterACrash(t *testing.T) {
+	for name, marked := range map[string]bool{"before the mark": false, "after the mark": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.outside()
+			_, err := w.locked.Adopt(t.Context(), adoption("a"))
+			must(t, err)
+			v := w.volume("a")
+			place := v.Spec.Port
+			v.Status = v1alpha1.CacheVolumeStatus{}
+			must(t, w.api.Status().Update(t.Context(), v))
+			if !marked {
+				delete(w.images.marks, outside)
+			}
+			w.restart()
+			wants(t, w.delete("a"), codes.FailedPrecondition, "not the driver's")
+			_, err = w.publish("a", "n1")
+			wants(t, err, codes.FailedPrecondition, "not created yet")
+			_, err = w.locked.Adopt(t.Context(), adoption("a"))
+			must(t, err)
+			if now := w.volume("a"); now.Status.Phase != v1alpha1.VolumeReady || now.Spec.Port != place || w.images.marks[outside] != "a" {
+				t.Errorf("record %+v %+v", now.Spec, now.Status)
+			}
+		})
+	}
+}

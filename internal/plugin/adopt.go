@@ -1,0 +1,197 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/fstype"
+)
+
+// adoptFlags are the flags of adopt.
+type adoptFlags struct {
+	pool, image, persistentVolume         string
+	clusterID, class, group, claim        string
+	fsType, mode                          string
+	formatIfBlank, apply, fsTypeWasChosen bool
+	timeout                               time.Duration
+}
+
+func (c *cli) adopt() *cobra.Command {
+	var f adoptFlags
+	command := &cobra.Command{
+		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV",
+		Short: "Make a volume of an RBD image that exists, without copying it",
+		Long: "Make a volume of an RBD image that exists, without copying it: one made with `rbd`, by ceph-csi, by OpenStack Cinder, or one that\n" +
+			"was released. csi-controller checks the image and refuses one that is in use, a clone, encrypted, of another cluster, or unfit.\n\n" +
+			"Without --apply it only checks, and prints what it would make. The image is never formatted, even if it reads as zeros, unless you ask\n" +
+			"for it. The new PersistentVolume has the reclaim policy Retain. The way back is kubectl escache release.",
+		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
+			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache",
+		Args: noArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			f.fsTypeWasChosen = command.Flags().Changed("fs-type")
+			if err := f.validate(); err != nil {
+				return err
+			}
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return c.runAdopt(command.Context(), api, f)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.pool, "pool", "", "the image's pool")
+	flags.StringVar(&f.image, "image", "", "the image")
+	flags.StringVar(&f.persistentVolume, "persistent-volume", "", "a PersistentVolume of ceph-csi, whose image it is")
+	flags.StringVar(&f.clusterID, "cluster-id", "", "the Ceph cluster (default: that of --storage-class, or of all StorageClasses of this driver)")
+	flags.StringVar(&f.class, "storage-class", "", "the StorageClass whose parameters for the cache count, and that the claim names")
+	flags.StringVar(&f.group, "group", "", "place it in this NodeGroup")
+	flags.StringVar(&f.claim, "claim", "", "make this PersistentVolumeClaim, NAMESPACE/NAME, bound to the volume")
+	flags.StringVar(&f.fsType, "fs-type", fstype.Ext4, "the filesystem on the image: ext4 or xfs")
+	flags.StringVar(&f.mode, "volume-mode", "Filesystem", "Filesystem, or Block for an image without a filesystem of its own, such as a machine's disk")
+	flags.BoolVar(&f.formatIfBlank, "format-if-blank", false, "make a filesystem if the image reads as zeros")
+	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
+	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
+	return command
+}
+
+func (f *adoptFlags) validate() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{errUsage}, args...)...)
+	}
+	switch {
+	case (f.pool != "" && f.image != "") == (f.persistentVolume != "") || (f.pool == "") != (f.image == ""):
+		return refuse("name either --pool and --image or --persistent-volume")
+	case strings.ContainsAny(f.pool+f.image, "/@"):
+		return refuse("pool %q and image %q: a name with / or @ is not one of a pool or an image; images in RADOS namespaces cannot be adopted", f.pool, f.image)
+	case f.mode != "Filesystem" && f.mode != "Block":
+		return refuse("--volume-mode %s is none of Filesystem and Block", f.mode)
+	}
+	if err := fstype.Known(f.fsType); err != nil {
+		return refuse("--fs-type: %v", err)
+	}
+	return nil
+}
+
+func (c *cli) runAdopt(ctx context.Context, api client.Client, f adoptFlags) error {
+	t, err := c.newTwin(ctx, api, f)
+	if err != nil {
+		return err
+	}
+	// The image is checked before anything is changed.
+	done, err := c.ask(ctx, api, t.request(f, true), f.timeout)
+	if err != nil {
+		return err
+	}
+	t.sizeBytes = done.SizeBytes
+	if !f.apply {
+		c.printf("# Image %s/%s, %s, can be adopted, with a cache of %s on each of two hosts. With --apply this is made:\n",
+			t.pool, t.image, v1alpha1.HumanBytes(t.sizeBytes), v1alpha1.HumanBytes(done.CacheBytes))
+		return c.printTwin(t)
+	}
+	if t.source != nil {
+		if err := retain(ctx, api, t.source); err != nil {
+			return err
+		}
+	}
+	if done, err = c.ask(ctx, api, t.request(f, false), f.timeout); err != nil {
+		return err
+	}
+	t.volume, t.placed, t.sizeBytes = done.Volume, done.Group, done.SizeBytes
+	return c.applyTwin(ctx, api, t)
+}
+
+// ask has csi-controller carry out a request, and returns the result.
+func (c *cli) ask(
+	ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration,
+) (v1alpha1.CacheAdoptionStatus, error) {
+	if err := api.Create(ctx, request); err != nil {
+		return request.Status, err
+	}
+	err := c.awaitAdoption(ctx, api, request, timeout)
+	return request.Status, err
+}
+
+// request returns what csi-controller is asked for.
+func (t *twin) request(f adoptFlags, dryRun bool) *v1alpha1.CacheAdoption {
+	a := &v1alpha1.CacheAdoption{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "adopt-"},
+		Spec: v1alpha1.CacheAdoptionSpec{
+			ClusterID: t.clusterID, Pool: t.pool, Image: t.image, StorageClass: f.class, Group: f.group, FormatIfBlank: f.formatIfBlank, DryRun: dryRun,
+		},
+	}
+	if t.claim != "" {
+		a.Spec.Claim = &v1alpha1.ClaimReference{Namespace: t.namespace, Name: t.claim}
+	}
+	return a
+}
+
+// awaitAdoption waits until the request's phase is final, and removes the request.
+func (c *cli) awaitAdoption(ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		if err := api.Get(waiting, client.ObjectKeyFromObject(request), request); err != nil && waiting.Err() == nil {
+			return err
+		}
+		switch request.Status.Phase { //nolint:exhaustive // all others are pending
+		case v1alpha1.AdoptionDone, v1alpha1.AdoptionChecked:
+			return client.IgnoreNotFound(api.Delete(ctx, request))
+		case v1alpha1.AdoptionRefused:
+			_ = api.Delete(ctx, request)
+			return fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+		}
+		select {
+		case <-waiting.Done():
+			return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: kubectl delete cacheadoption %s",
+				errTimeUp, request.Name, request.Status.Message, request.Name)
+		case <-time.After(pollInterval / 4):
+		}
+	}
+}
+
+// findCluster returns the Ceph cluster that the flags or the StorageClasses name.
+func findCluster(ctx context.Context, api client.Reader, f adoptFlags) (string, error) {
+	if f.class != "" {
+		class := &storagev1.StorageClass{}
+		err := api.Get(ctx, client.ObjectKey{Name: f.class}, class)
+		switch {
+		case apierrors.IsNotFound(err):
+			return "", fmt.Errorf("there is no StorageClass %s", f.class)
+		case err != nil:
+			return "", err
+		case class.Provisioner != v1alpha1.DriverName:
+			return "", fmt.Errorf("StorageClass %s is of driver %s, not of %s", f.class, class.Provisioner, v1alpha1.DriverName)
+		case f.clusterID == "":
+			return class.Parameters["clusterID"], nil
+		}
+	}
+	if f.clusterID != "" {
+		return f.clusterID, nil
+	}
+	all := &storagev1.StorageClassList{}
+	if err := api.List(ctx, all); err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, class := range all.Items {
+		if id := class.Parameters["clusterID"]; class.Provisioner == v1alpha1.DriverName && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) != 1 {
+		return "", fmt.Errorf("%w: the StorageClasses of this driver name %d Ceph clusters; choose one with --cluster-id or --storage-class", errUsage, len(ids))
+	}
+	return ids[0], nil
+}
