@@ -112,6 +112,7 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 		{"cachesnapshots", &v1alpha1.CacheSnapshotList{}, nil},
 		{"cacheflushes", &v1alpha1.CacheFlushList{}, nil},
 		{"cachediscards", &v1alpha1.CacheDiscardList{}, nil},
+		{"cacheadoptions", &v1alpha1.CacheAdoptionList{}, nil},
 		{"nodes", &corev1.NodeList{}, nil},
 		{"persistentvolumes", &corev1.PersistentVolumeList{}, nil},
 		{"storageclasses", &storagev1.StorageClassList{}, nil},
