@@ -168,6 +168,20 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	}
 }
 
+func TestAReleaseThatWaitsIsTold(t *testing.T) {
+	s := sample()
+	v := &s.volumes[0]
+	v.Spec.Release = true
+	v.Status.Conditions = append(v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Message: "it has snapshots"})
+	told := false
+	for _, p := range s.problems() {
+		told = told || strings.Contains(p.what, "it has snapshots") && strings.Contains(p.todo, "--cancel --volume pvc-busy")
+	}
+	if !told || !strings.Contains(nextStep(v), "being released") {
+		t.Errorf("problems %+v, next step %s", s.problems(), nextStep(v))
+	}
+}
+
 func TestStatusNamesVolumesWithoutAPersistentVolume(t *testing.T) {
 	s, out := sample(), &bytes.Buffer{}
 	s.uses = uses{"pvc-busy": {persistentVolume: "pvc-busy"}}

@@ -111,6 +111,10 @@ func volumeProblems(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) []proble
 	if stuck := unreachableData(v); stuck != "" {
 		all = append(all, problem{where, stuck, nextStep(v)})
 	}
+	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased); v.Spec.Release && c != nil {
+		all = append(all, problem{where, "it waits to be released: " + c.Message,
+			"do what the message says; to keep the volume: kubectl escache release --cancel --volume " + v.Name})
+	}
 	if !v.DeletionTimestamp.IsZero() {
 		all = append(all, problem{where, "it has been in deletion since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
 			"if that lasts: kubectl describe pv " + v.Name + " shows what it waits for"})
@@ -186,6 +190,8 @@ func nextStep(v *v1alpha1.CacheVolume) string {
 	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return "do not delete anything: a host has data that this record does not know, as after a restore of an old etcd; " +
 			"docs/restore-etcd.md says how to bring the record up to date"
+	case v.Spec.Release:
+		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
 	case unreachableData(v) != "":
 		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
 			strings.Join(holders(v), " or "), v.Name)

@@ -1,0 +1,57 @@
+package csi_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+func (f *fakeImages) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.notes[image] = note
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.notes[image], f.fail
+}
+
+func (f *fakeImages) Release(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		delete(f.notes, image)
+		delete(f.marks, image)
+		f.released[image] = note
+	}
+	return f.fail
+}
+
+func (f *fakeImages) Inspect(_ context.Context, image volumes.ImageRef, _ string) (volumes.Inspection, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen, there := f.seen[image]
+	if !there && f.fail == nil {
+		return seen, volumes.ErrNotFound
+	}
+	return seen, f.fail
+}
+
+func (f *fakeImages) Adopt(_ context.Context, image volumes.ImageRef, note volumes.Note) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if has := f.marks[image]; has != "" && has != note.Volume {
+		return "", fmt.Errorf("it is volume %s's: %w", has, volumes.ErrRefused)
+	}
+	if f.fail == nil {
+		f.images[image], f.marks[image], f.notes[image] = f.seen[image].SizeBytes, note.Volume, note
+		delete(f.released, image)
+	}
+	return "adopted", f.fail
+}
