@@ -92,6 +92,19 @@ type CacheAdoptionStatus struct {
 	CacheBytes int64 `json:"cacheBytes,omitempty"`
 }
 
+// Adoption says how a volume came to an image that was there before.
+type Adoption struct {
+	// Request is the UID of the CacheAdoption.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="request is immutable"
+	Request string `json:"request"`
+	// FormatIfBlank lets csi-node make a filesystem if the image reads as zeros. Otherwise it never
+	// makes one: a blank image is an error then.
+	FormatIfBlank bool `json:"formatIfBlank,omitempty"`
+}
+
 // CacheAdoptionList is a list of CacheAdoptions.
 //
 // +kubebuilder:object:root=true

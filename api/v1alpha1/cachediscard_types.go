@@ -98,6 +98,21 @@ type CacheDiscardStatus struct {
 	Summary CacheDiscardSummary `json:"summary,omitempty"`
 }
 
+// DiscardedCache is a loss of acknowledged writes that was accepted by a CacheDiscard.
+type DiscardedCache struct {
+	// Request is the UID of the CacheDiscard, RequestedBy the user who created it.
+	Request     string `json:"request"`
+	RequestedBy string `json:"requestedBy"`
+	// Nodes held the only current copies. BytesAtStake is their dirty data in bytes when it was
+	// last reported.
+	//
+	// +listType=atomic
+	Nodes        []string    `json:"nodes,omitempty"`
+	BytesAtStake int64       `json:"bytesAtStake"`
+	Epoch        int64       `json:"epoch"`
+	Time         metav1.Time `json:"time"`
+}
+
 // CacheDiscardSummary is shown by `kubectl get`. No program reads it.
 type CacheDiscardSummary struct {
 	AtStake string `json:"atStake,omitempty"`

@@ -170,19 +170,6 @@ type CacheVolumeSpec struct {
 	Minor int32 `json:"minor"`
 }
 
-// Adoption says how a volume came to an image that was there before.
-type Adoption struct {
-	// Request is the UID of the CacheAdoption.
-	//
-	// +required
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="request is immutable"
-	Request string `json:"request"`
-	// FormatIfBlank lets csi-node make a filesystem if the image reads as zeros. Otherwise it never
-	// makes one: a blank image is an error then.
-	FormatIfBlank bool `json:"formatIfBlank,omitempty"`
-}
-
 // CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {
 	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
@@ -336,21 +323,6 @@ type ReplicaRepair struct {
 	Substitute string `json:"substitute,omitempty"`
 	// Since is when the repair began.
 	Since metav1.Time `json:"since"`
-}
-
-// DiscardedCache is a loss of acknowledged writes that was accepted by a CacheDiscard.
-type DiscardedCache struct {
-	// Request is the UID of the CacheDiscard, RequestedBy the user who created it.
-	Request     string `json:"request"`
-	RequestedBy string `json:"requestedBy"`
-	// Nodes held the only current copies. BytesAtStake is their dirty data in bytes when it was
-	// last reported.
-	//
-	// +listType=atomic
-	Nodes        []string    `json:"nodes,omitempty"`
-	BytesAtStake int64       `json:"bytesAtStake"`
-	Epoch        int64       `json:"epoch"`
-	Time         metav1.Time `json:"time"`
 }
 
 // WriteThroughClaim is one reason for a volume to write through.
