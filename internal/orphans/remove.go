@@ -68,8 +68,8 @@ func (r Removal) Volume(ctx context.Context, name string) error {
 		return fmt.Errorf("volume %s is attached to node %q or may have dirty data; detach and flush it first", name, v.Status.AttachedNode)
 	}
 	if v.Status.Epoch > 0 {
-		return fmt.Errorf("volume %s may have replicas on %v; `kubectl escache release --volume %s` removes them and the volume, and leaves "+
-			"the image", name, v.Spec.Replicas, name)
+		return fmt.Errorf("volume %s may have replicas on %v; `kubectl escache release --volume %s` removes them and the volume, "+
+			"and leaves the image", name, v.Spec.Replicas, name)
 	}
 	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/fstype"
 )
 
 // adoptFlags are the flags of adopt.
@@ -31,10 +30,12 @@ func (c *cli) adopt() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV",
 		Short: "Make a volume of an RBD image that exists, without copying it",
-		Long: "Make a volume of an RBD image that exists, without copying it: one made with `rbd`, by ceph-csi, by OpenStack Cinder, or one that\n" +
-			"was released. csi-controller checks the image and refuses one that is in use, a clone, encrypted, of another cluster, or unfit.\n\n" +
-			"Without --apply it only checks, and prints what it would make. The image is never formatted, even if it reads as zeros, unless you ask\n" +
-			"for it. The new PersistentVolume has the reclaim policy Retain. The way back is kubectl escache release.",
+		Long: "Make a volume of an RBD image that exists, without copying it: one made with `rbd`, by ceph-csi, by OpenStack\n" +
+			"Cinder, or one that was released. csi-controller checks the image and refuses one that is in use, a clone,\n" +
+			"encrypted, of another cluster, or unfit.\n\n" +
+			"Without --apply it only checks, and prints what it would make. The image is never formatted, even if it reads as\n" +
+			"zeros, unless you ask for it. The new PersistentVolume has the reclaim policy Retain. The way back is kubectl\n" +
+			"escache release.",
 		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
 			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache",
 		Args: noArgs,
@@ -54,12 +55,14 @@ func (c *cli) adopt() *cobra.Command {
 	flags.StringVar(&f.pool, "pool", "", "the image's pool")
 	flags.StringVar(&f.image, "image", "", "the image")
 	flags.StringVar(&f.persistentVolume, "persistent-volume", "", "a PersistentVolume of ceph-csi, whose image it is")
-	flags.StringVar(&f.clusterID, "cluster-id", "", "the Ceph cluster (default: that of --storage-class, or of all StorageClasses of this driver)")
+	flags.StringVar(&f.clusterID, "cluster-id", "",
+		"the Ceph cluster (default: that of --storage-class, or of all StorageClasses of this driver)")
 	flags.StringVar(&f.class, "storage-class", "", "the StorageClass whose parameters for the cache count, and that the claim names")
 	flags.StringVar(&f.group, "group", "", "place it in this NodeGroup")
 	flags.StringVar(&f.claim, "claim", "", "make this PersistentVolumeClaim, NAMESPACE/NAME, bound to the volume")
-	flags.StringVar(&f.fsType, "fs-type", fstype.Ext4, "the filesystem on the image: ext4 or xfs")
-	flags.StringVar(&f.mode, "volume-mode", "Filesystem", "Filesystem, or Block for an image without a filesystem of its own, such as a machine's disk")
+	flags.StringVar(&f.fsType, "fs-type", "ext4", "the filesystem on the image: ext4 or xfs")
+	flags.StringVar(&f.mode, "volume-mode", "Filesystem",
+		"Filesystem, or Block for an image without a filesystem of its own, such as a machine's disk")
 	flags.BoolVar(&f.formatIfBlank, "format-if-blank", false, "make a filesystem if the image reads as zeros")
 	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
@@ -74,12 +77,12 @@ func (f *adoptFlags) validate() error {
 	case (f.pool != "" && f.image != "") == (f.persistentVolume != "") || (f.pool == "") != (f.image == ""):
 		return refuse("name either --pool and --image or --persistent-volume")
 	case strings.ContainsAny(f.pool+f.image, "/@"):
-		return refuse("pool %q and image %q: a name with / or @ is not one of a pool or an image; images in RADOS namespaces cannot be adopted", f.pool, f.image)
+		return refuse("pool %q and image %q: a name with / or @ is not one of a pool or an image; "+
+			"images in RADOS namespaces cannot be adopted", f.pool, f.image)
 	case f.mode != "Filesystem" && f.mode != "Block":
 		return refuse("--volume-mode %s is none of Filesystem and Block", f.mode)
-	}
-	if err := fstype.Known(f.fsType); err != nil {
-		return refuse("--fs-type: %v", err)
+	case f.fsType != "ext4" && f.fsType != "xfs":
+		return refuse("--fs-type %s is none of ext4 and xfs", f.fsType)
 	}
 	return nil
 }
@@ -128,7 +131,8 @@ func (t *twin) request(f adoptFlags, dryRun bool) *v1alpha1.CacheAdoption {
 	a := &v1alpha1.CacheAdoption{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "adopt-"},
 		Spec: v1alpha1.CacheAdoptionSpec{
-			ClusterID: t.clusterID, Pool: t.pool, Image: t.image, StorageClass: f.class, Group: f.group, FormatIfBlank: f.formatIfBlank, DryRun: dryRun,
+			ClusterID: t.clusterID, Pool: t.pool, Image: t.image, StorageClass: f.class, Group: f.group,
+			FormatIfBlank: f.formatIfBlank, DryRun: dryRun,
 		},
 	}
 	if t.claim != "" {
@@ -154,7 +158,8 @@ func (c *cli) awaitAdoption(ctx context.Context, api client.Client, request *v1a
 		}
 		select {
 		case <-waiting.Done():
-			return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: kubectl delete cacheadoption %s",
+			return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: "+
+				"kubectl delete cacheadoption %s",
 				errTimeUp, request.Name, request.Status.Message, request.Name)
 		case <-time.After(pollInterval / 4):
 		}
@@ -191,7 +196,8 @@ func findCluster(ctx context.Context, api client.Reader, f adoptFlags) (string, 
 		}
 	}
 	if len(ids) != 1 {
-		return "", fmt.Errorf("%w: the StorageClasses of this driver name %d Ceph clusters; choose one with --cluster-id or --storage-class", errUsage, len(ids))
+		return "", fmt.Errorf("%w: the StorageClasses of this driver name %d Ceph clusters; choose one with "+
+			"--cluster-id or --storage-class", errUsage, len(ids))
 	}
 	return ids[0], nil
 }

@@ -39,15 +39,17 @@ func (o *cephCSI) staticVolume(v *v1alpha1.CacheVolume, pv *corev1.PersistentVol
 		features = strings.Join(v.Spec.Layout.Features, ",")
 	}
 	out := &corev1.PersistentVolume{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}, ObjectMeta: metav1.ObjectMeta{Name: objectName(v.Spec.Image)},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+		ObjectMeta: metav1.ObjectMeta{Name: objectName(v.Spec.Image)},
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.Spec.SizeBytes, resource.BinarySI)},
+			Capacity:                      storage(v.Spec.SizeBytes),
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: o.driver, VolumeHandle: v.Spec.Image, FSType: "ext4",
 				VolumeAttributes: map[string]string{
-					"clusterID": cmp.Or(o.clusterID, v.Spec.ClusterID), "pool": v.Spec.Pool, "staticVolume": "true", "imageFeatures": features,
+					"clusterID": cmp.Or(o.clusterID, v.Spec.ClusterID), "pool": v.Spec.Pool,
+					"staticVolume": "true", "imageFeatures": features,
 				},
 				NodeStageSecretRef: &corev1.SecretReference{Name: o.secret, Namespace: o.secretNamespace},
 			}},
@@ -61,6 +63,11 @@ func (o *cephCSI) staticVolume(v *v1alpha1.CacheVolume, pv *corev1.PersistentVol
 		out.Spec.CSI.FSType = ""
 	}
 	return out
+}
+
+// storage is a size as Kubernetes writes it.
+func storage(bytes int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
 }
 
 // objectName turns an image's name into one that Kubernetes accepts.

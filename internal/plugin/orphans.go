@@ -19,7 +19,7 @@ func (c *cli) orphans() *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
 		Short: "List CacheVolumes that no PersistentVolume names",
-		Long: "List CacheVolumes that no PersistentVolume names, as after a PersistentVolume with the reclaim policy Retain was deleted.\n" +
+		Long: "List CacheVolumes that no PersistentVolume names, as after one with the reclaim policy Retain was deleted.\n" +
 			"It changes nothing. kubectl escache release gives such a volume up and leaves its image.\n" +
 			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
 			"removes the orphans that you name.",

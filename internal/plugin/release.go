@@ -31,8 +31,8 @@ func (c *cli) release() *cobra.Command {
 		Use:   "release --volume VOLUME | --claim NAMESPACE/NAME",
 		Short: "Give a volume up and leave its image, complete, in Ceph",
 		Long: "Give a volume up and leave its image, complete, in Ceph, where ceph-csi or `rbd map` can use it. No data is copied.\n\n" +
-			"No pod may use the volume. Its PersistentVolume gets the reclaim policy Retain; the cache is written back; the replicas and\n" +
-			"the CacheVolume are removed. At the end it prints a PersistentVolume for ceph-csi, and what is left to do.\n" +
+			"No pod may use the volume. Its PersistentVolume gets the reclaim policy Retain; the cache is written back; the\n" +
+			"replicas and the CacheVolume are removed. At the end it prints a PersistentVolume for ceph-csi, and what is left to do.\n" +
 			"If the driver refuses, nothing is changed but the reclaim policy. The way back is kubectl escache adopt.",
 		Example: "  kubectl escache release --claim shop/data-app-0 --dry-run\n" +
 			"  kubectl escache release --volume pvc-0a1b",
@@ -145,7 +145,8 @@ func unused(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, pvs
 		}
 	}
 	if node := v.Status.AttachedNode; node != "" && !v.Status.FlushAttached() {
-		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until kubectl escache status shows no host for it",
+		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until "+
+			"kubectl escache status shows no host for it",
 			v.Name, node)
 	}
 	return nil
@@ -207,7 +208,8 @@ func setRelease(ctx context.Context, api client.Client, volume string, release b
 	})
 }
 
-var errReleasing = errors.New("the volume is being released already, and there is no way back; kubectl escache adopt takes its image in again")
+var errReleasing = errors.New("the volume is being released already, and there is no way back; " +
+	"kubectl escache adopt takes its image in again")
 
 func (c *cli) cancelRelease(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume) error {
 	if !v.Spec.Release {

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,7 +38,8 @@ type twin struct {
 // newTwin finds out what to make, and refuses what cannot be made.
 func (c *cli) newTwin(ctx context.Context, api client.Reader, f adoptFlags) (*twin, error) {
 	t := &twin{
-		pool: f.pool, image: f.image, class: f.class, fsType: f.fsType, mode: corev1.PersistentVolumeMode(f.mode), access: corev1.ReadWriteOnce,
+		pool: f.pool, image: f.image, class: f.class,
+		fsType: f.fsType, mode: corev1.PersistentVolumeMode(f.mode), access: corev1.ReadWriteOnce,
 	}
 	var err error
 	if t.clusterID, err = findCluster(ctx, api, f); err != nil {
@@ -82,7 +82,8 @@ func (t *twin) follow(ctx context.Context, api client.Reader, f adoptFlags) erro
 		return m == corev1.ReadWriteOnce || m == corev1.ReadWriteOncePod
 	})
 	if at < 0 {
-		return fmt.Errorf("PersistentVolume %s has the access modes %v; a volume of this driver has ReadWriteOnce or ReadWriteOncePod only", pv.Name, modes)
+		return fmt.Errorf("PersistentVolume %s has the access modes %v; a volume of this driver has ReadWriteOnce or "+
+			"ReadWriteOncePod only", pv.Name, modes)
 	}
 	t.source, t.access, t.options = pv, modes[at], pv.Spec.MountOptions
 	if pv.Spec.VolumeMode != nil {
@@ -143,8 +144,8 @@ func (t *twin) unnamed(ctx context.Context, api client.Reader) error {
 	for i := range all.Items {
 		pool, image, err := imageOf(&all.Items[i])
 		if err == nil && pool == t.pool && image == t.image {
-			return fmt.Errorf("image %s/%s is that of PersistentVolume %s: name it with --persistent-volume, so that it is checked and kept from "+
-				"deleting the image", pool, image, all.Items[i].Name)
+			return fmt.Errorf("image %s/%s is that of PersistentVolume %s: name it with --persistent-volume, so that it is "+
+				"checked and kept from deleting the image", pool, image, all.Items[i].Name)
 		}
 	}
 	return nil
@@ -177,8 +178,9 @@ func (t *twin) persistentVolume() *corev1.PersistentVolume {
 			Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": v1alpha1.DriverName},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, MountOptions: t.options, StorageClassName: t.class,
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(t.sizeBytes, resource.BinarySI)},
+			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, MountOptions: t.options,
+			StorageClassName:              t.class,
+			Capacity:                      storage(t.sizeBytes),
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: v1alpha1.DriverName, VolumeHandle: name,
@@ -208,9 +210,10 @@ func (t *twin) persistentVolumeClaim() *corev1.PersistentVolumeClaim {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: t.claim},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, StorageClassName: &t.class, VolumeName: cmp.Or(t.volume, "NAME"),
+			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, StorageClassName: &t.class,
+			VolumeName: cmp.Or(t.volume, "NAME"),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(t.sizeBytes, resource.BinarySI)},
+				Requests: storage(t.sizeBytes),
 			},
 		},
 	}

@@ -143,11 +143,11 @@ func (i *Inspection) marked(image, volume string) []string {
 	case m.Kubernetes == "":
 		return nil
 	case i.foreign:
-		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; release it there. "+
-			"If that cluster is gone for good, and no host has a cache of the image: "+remove, m.Volume, m.Kubernetes, image)}
+		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; "+
+			"release it there. If that cluster is gone for good, and no host has a cache of the image: "+remove, m.Volume, m.Kubernetes, image)}
 	case m.Volume != volume:
-		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name any more, hosts may "+
-			"still have data of it that Ceph does not have; if you are certain that none has: "+remove, m.Volume, image)}
+		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name "+
+			"any more, hosts may still have data of it that Ceph does not have; if you are certain that none has: "+remove, m.Volume, image)}
 	}
 	return nil
 }
@@ -157,7 +157,8 @@ var unmappable = map[string]string{
 	"journaling":  "with which the kernel cannot map it: `rbd feature disable IMAGE journaling`",
 	"migrating":   "so it is being migrated: `rbd migration commit IMAGE` or `abort` ends that",
 	"non-primary": "so another cluster mirrors into it: `rbd mirror image promote IMAGE`, once that one has been demoted",
-	"dirty-cache": "so a client's own write-back cache may have data of it: end that client in an orderly way, or `rbd persistent-cache flush IMAGE`",
+	"dirty-cache": "so a client's own write-back cache may have data of it: " +
+		"end that client in an orderly way, or `rbd persistent-cache flush IMAGE`",
 }
 
 // AdoptImage marks an image, which nobody has marked, as this Kubernetes cluster's and the volume's,

@@ -161,7 +161,8 @@ func (r *Reconciler) parameters(ctx context.Context, a *v1alpha1.CacheAdoption) 
 		return p, fmt.Errorf("StorageClass %s: %w: %w", class.Name, volumes.ErrRefused, err)
 	}
 	if p.ClusterID != a.Spec.ClusterID {
-		return p, fmt.Errorf("StorageClass %s is of Ceph cluster %s, not of %s: %w", class.Name, p.ClusterID, a.Spec.ClusterID, volumes.ErrRefused)
+		return p, fmt.Errorf("StorageClass %s is of Ceph cluster %s, not of %s: %w",
+			class.Name, p.ClusterID, a.Spec.ClusterID, volumes.ErrRefused)
 	}
 	return p, nil
 }
@@ -172,7 +173,8 @@ func (r *Reconciler) groups(ctx context.Context, a *v1alpha1.CacheAdoption, p st
 		return p.NodeGroups, nil
 	}
 	if len(p.NodeGroups) > 0 && !slices.Contains(p.NodeGroups, a.Spec.Group) {
-		return nil, fmt.Errorf("StorageClass %s allows the groups %v, not %s: %w", a.Spec.StorageClass, p.NodeGroups, a.Spec.Group, volumes.ErrRefused)
+		return nil, fmt.Errorf("StorageClass %s allows the groups %v, not %s: %w",
+			a.Spec.StorageClass, p.NodeGroups, a.Spec.Group, volumes.ErrRefused)
 	}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: a.Spec.Group}, &v1alpha1.NodeGroup{})
 	if apierrors.IsNotFound(err) {

@@ -21,7 +21,8 @@ func (i *Images) Inspect(ctx context.Context, image volumes.ImageRef, volume str
 	}
 	released, err := volumes.ParseNote(seen.Mark.Released)
 	out := volumes.Inspection{
-		SizeBytes: seen.SizeBytes, DataPool: seen.DataPool, Layout: layoutOf(seen.ImageInfo), Refusals: seen.Refusals(volume), Released: released,
+		SizeBytes: seen.SizeBytes, DataPool: seen.DataPool, Layout: layoutOf(seen.ImageInfo),
+		Refusals: seen.Refusals(volume), Released: released,
 	}
 	return out, err
 }

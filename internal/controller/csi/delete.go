@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -24,11 +25,8 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if v.Spec.Release {
-		return fmt.Errorf("volume %s is being released: its image stays: %w", id, volumes.ErrRefused)
-	}
-	if v.Spec.Adoption != nil && v.Status.Phase == "" {
-		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", id, volumes.ErrRefused)
+	if err := ownsImage(v); err != nil {
+		return err
 	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
@@ -75,5 +73,16 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return err
 	}
 	crashpoint.Reach("delete_volume/object_removed")
+	return nil
+}
+
+// ownsImage refuses a volume whose image is not the driver's yet, or soon not any more.
+func ownsImage(v *v1alpha1.CacheVolume) error {
+	switch {
+	case v.Spec.Release:
+		return fmt.Errorf("volume %s is being released: its image stays: %w", v.Name, volumes.ErrRefused)
+	case v.Spec.Adoption != nil && v.Status.Phase == "":
+		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", v.Name, volumes.ErrRefused)
+	}
 	return nil
 }

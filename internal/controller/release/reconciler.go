@@ -70,7 +70,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case errors.Is(failure, volumes.ErrNotFound):
 		return ctrl.Result{}, nil
 	case failure == nil && v.Spec.Release:
-		r.Events.Eventf(v, nil, corev1.EventTypeNormal, "Released", "Release", "image %s is left, complete, in pool %s", v.Spec.Image, v.Spec.Pool)
+		r.Events.Eventf(v, nil, corev1.EventTypeNormal, "Released", "Release",
+			"image %s is left, complete, in pool %s", v.Spec.Image, v.Spec.Pool)
 		return ctrl.Result{}, nil
 	}
 	reason, message := v1alpha1.ReasonReleasePending, ""

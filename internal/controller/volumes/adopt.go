@@ -122,7 +122,8 @@ func (s *Steps) takeImage(ctx context.Context, v *v1alpha1.CacheVolume, released
 	v.Status.ImageID = id
 	v.Status.Summary.Size, v.Status.Summary.Cache = v1alpha1.HumanBytes(v.Spec.SizeBytes), v1alpha1.HumanBytes(v.Spec.CacheBytes)
 	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageAdopted", Message: "the image is there", ObservedGeneration: v.Generation,
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ImageAdopted", Message: "the image is there",
+		ObservedGeneration: v.Generation,
 	})
 	if err := s.UpdateStatus(ctx, v, "its image is adopted"); err != nil {
 		return err
@@ -169,7 +170,8 @@ func (s *Steps) unclaimed(ctx context.Context, a Adoption) error {
 	for i := range groups.Items {
 		for _, r := range groups.Items[i].Status.StaleReplicas {
 			if r.Pool == a.Pool && r.Image == a.Image {
-				return fmt.Errorf("node %s of group %s still has a replica of image %s, of volume %s; it is removed when the host is back: %w",
+				return fmt.Errorf("node %s of group %s still has a replica of image %s, of volume %s; it is removed when the "+
+					"host is back: %w",
 					r.Node, groups.Items[i].Name, a.ImageRef, r.Volume, ErrRefused)
 			}
 		}

@@ -61,7 +61,8 @@ func ParseNote(text string) (Note, error) {
 	}
 	var n Note
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
-		return Note{}, fmt.Errorf("the note in its metadata cannot be read (%w); remove the key escache.io/record with `rbd image-meta remove`: %w",
+		return Note{}, fmt.Errorf("the note in its metadata cannot be read (%w); remove the key escache.io/record with "+
+			"`rbd image-meta remove`: %w",
 			err, ErrRefused)
 	}
 	if n.Version > NoteVersion {
@@ -76,7 +77,8 @@ func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 	note := s.NewNote(v)
 	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
 	pv := &corev1.PersistentVolume{}
-	if err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv); err == nil && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == v.Name {
+	err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv)
+	if err == nil && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == v.Name {
 		note.PersistentVolume, note.StorageClass = pv.Name, pv.Spec.StorageClassName
 		if claim := pv.Spec.ClaimRef; claim != nil {
 			note.Claim = claim.Namespace + "/" + claim.Name
@@ -94,7 +96,7 @@ func (s *Steps) NotBehind(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err != nil {
 		return fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
-	if note.Epoch > v.Status.Epoch && (note.Volume == v.Name) {
+	if note.Epoch > v.Status.Epoch && note.Volume == v.Name {
 		return fmt.Errorf("volume %s: %w: its image's metadata has epoch %d of node %q, the record says %d",
 			v.Name, authority.ErrRecordBehind, note.Epoch, note.AttachedNode, v.Status.Epoch)
 	}

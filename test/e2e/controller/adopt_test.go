@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +34,7 @@ func (w *world) adopt(ctx context.Context, d *driver, name, image string) (*v1al
 		if err := w.api.Get(ctx, client.ObjectKeyFromObject(a), a); err != nil {
 			return nil, err
 		}
-		switch a.Status.Phase { //nolint:exhaustive // the rest is not final
+		switch a.Status.Phase {
 		case v1alpha1.AdoptionDone:
 			return a, nil
 		case v1alpha1.AdoptionRefused:
@@ -130,7 +129,7 @@ func adoptScenes() []scene {
 			v := w.one(t)
 			mark := w.rbd(t, "image-meta", "get", "rbd/"+volumeOfOthers, "escache.io/volume")
 			if v.Status.Phase != v1alpha1.VolumeReady || v.Status.ImageID == "" || strings.TrimSpace(mark) != v.Name {
-				t.Error(fmt.Sprintf("record %+v, mark %s", v.Status, mark))
+				t.Errorf("record %+v, mark %s", v.Status, mark)
 			}
 		},
 		clean: func(t *testing.T, w *world, d *driver) {
