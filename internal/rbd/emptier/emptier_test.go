@@ -102,6 +102,20 @@ func run(t *testing.T, of *trash) (*Emptier, chan struct{}) {
 	return e, kicked
 }
 
+// waitUntilRunning waits until so many images are being purged at once.
+func (t *trash) waitUntilRunning(tt *testing.T, n int) {
+	tt.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		t.mu.Lock()
+		running := t.running
+		t.mu.Unlock()
+		if running == n {
+			return
+		}
+	}
+	tt.Fatalf("never were %d purges under way", n)
+}
+
 func (t *trash) waitFor(tt *testing.T, n int) map[string]bool {
 	tt.Helper()
 	got := map[string]bool{}
@@ -157,6 +171,7 @@ func TestLargeImagesDoNotTakeAllWorkers(t *testing.T) {
 	}
 	_, kicked := run(t, of)
 	kicked <- struct{}{}
+	of.waitUntilRunning(t, largeAtOnce)
 	for range 2 * Workers {
 		of.release <- struct{}{}
 		of.waitFor(t, 1)
