@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -114,6 +115,32 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 	must(t, w.unpublish("pvc-1", holder))
 	_, err = w.publish("pvc-1", third)
 	must(t, err)
+}
+
+// The volume is drained, so its record says that the truth is in Ceph. The lost copy has seen this
+// attachment, and is dirty.
+func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
+	w := newWorld(t)
+	v, holder, lost, _ := w.widow("pvc-1")
+	w.epoch(holder, "pvc-1")
+	w.epoch(lost, "pvc-1")
+	w.host(lost).Change(ref(v), func(s *escache.VolumeStatus) { *s.DirtyBytes = 4096 })
+	v.Status.Authority, v.Status.WriteThrough = v1alpha1.AuthorityCeph, []v1alpha1.WriteThroughClaim{{
+		Owner: "repair", Epoch: v.Status.Epoch, Since: metav1.Now(),
+	}}
+	must(t, w.api.Status().Update(t.Context(), v))
+	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
+	must(t, err)
+	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, err)
+	w.host(holder).Sync(ref(v), 100)
+	c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, err)
+	w.host(lost).Restart(t)
+	w.poll()
+	if !c.Done || w.host(lost).Has(ref(v)) {
+		t.Errorf("the lost replica is still there; %+v", c)
+	}
 }
 
 func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
