@@ -69,7 +69,9 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost str
 	}
 	crashpoint.Reach("repair/substitute_cleared")
 	if substitute != lost && slices.Contains(group.Spec.Nodes, lost) {
-		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{s.stale(v, lost)}); err != nil {
+		stale := s.stale(v, lost)
+		stale.Epoch = v.Status.Epoch // it may have seen this attachment, in which it is on record as outdated
+		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{stale}); err != nil {
 			return "", err
 		}
 	}
