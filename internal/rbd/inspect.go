@@ -144,10 +144,12 @@ func (i *Inspection) marked(image, volume string) []string {
 		return nil
 	case i.foreign:
 		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; "+
-			"release it there. If that cluster is gone for good, and no host has a cache of the image: "+remove, m.Volume, m.Kubernetes, image)}
+			"release it there. If that cluster is gone for good, and no host has a cache of the image: "+remove,
+			m.Volume, m.Kubernetes, image)}
 	case m.Volume != volume:
 		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name "+
-			"any more, hosts may still have data of it that Ceph does not have; if you are certain that none has: "+remove, m.Volume, image)}
+			"any more, hosts may still have data of it that Ceph does not have; if you are certain that none has: "+remove,
+			m.Volume, image)}
 	}
 	return nil
 }

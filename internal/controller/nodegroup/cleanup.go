@@ -50,9 +50,7 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	// While its place is being filled, the holder may still be linked to a replica without a disk. It
-	// leaves it in its own time.
-	if r := v.Status.Repair; err == nil && r != nil && r.Lost == stale.Node && r.Substitute != stale.Node && v.Status.IsOutdated(r.Substitute) {
+	if err == nil && beingReplaced(v, stale.Node) {
 		return nil
 	}
 	// If the volume has a replica there again, the stale one was removed before the new one was
@@ -70,6 +68,13 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 		}
 	}
 	return r.strike(ctx, group, stale)
+}
+
+// beingReplaced reports whether the place of a node's replica is being filled by another one. The
+// holder may then still be linked to the replica, which has no disk, and leaves it in its own time.
+func beingReplaced(v *v1alpha1.CacheVolume, node string) bool {
+	r := v.Status.Repair
+	return r != nil && r.Lost == node && r.Substitute != node && v.Status.IsOutdated(r.Substitute)
 }
 
 // strike removes an entry from the list.

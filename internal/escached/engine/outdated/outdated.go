@@ -96,9 +96,9 @@ const (
 )
 
 // mayBeOutdated reports whether this replica may be outdated without DRBD knowing it. While it is
-// linked, DRBD knows.
-func mayBeOutdated(st drbd.Status, up bool) bool {
-	return !up || st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
+// linked, DRBD knows. Before it comes up on a disk that has failed, EnsureUp asks.
+func mayBeOutdated(st drbd.Status, up, failed bool) bool {
+	return !up && !failed || up && st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
 }
 
 // mark marks the replica outdated if the record lists it, or if its disk has failed and the record
@@ -111,7 +111,7 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		return err
 	}
 	failed := m.FailedDisks.Get(v.Name()) != faileddisk.Sound
-	if v.Phase != volume.Ready || !mayBeOutdated(st, up) || failed && !up { // EnsureUp asks about a failed disk
+	if v.Phase != volume.Ready || !mayBeOutdated(st, up, failed) {
 		m.setUnasked(v.Name(), false)
 		return nil
 	}
