@@ -23,7 +23,7 @@ func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 	}
 	slices.Sort(candidates)
 	return slices.DeleteFunc(slices.Compact(candidates), func(address string) bool {
-		return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == address })
+		return IsFenced(v, address)
 	})
 }
 

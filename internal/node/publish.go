@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/blockdev"
@@ -20,7 +21,11 @@ import (
 const publishTime = time.Minute
 
 func (s *Service) publish(ctx context.Context, r publishRequest) error {
-	if err := s.stageAnew(ctx, r); err != nil {
+	v, err := s.Kube.Volume(ctx, r.volume)
+	if err != nil {
+		return err
+	}
+	if err := s.stageAnew(ctx, r, v); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
@@ -28,7 +33,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	if err := checkDirectory("the target path's parent", filepath.Dir(r.target)); err != nil {
 		return err
 	}
-	source, device, table, err := s.publishSource(ctx, r)
+	source, device, table, err := s.publishSource(ctx, r, v)
 	if err != nil {
 		return err
 	}
@@ -55,11 +60,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 // stageAnew stages a volume again that was taken from this node by force and given back. If the
 // kubelet did not run meanwhile, it takes the volume for staged and only publishes it to the next pod.
 // But the device's Ceph client is fenced, so all its I/O with Ceph fails.
-func (s *Service) stageAnew(ctx context.Context, r publishRequest) error {
-	v, err := s.Kube.Volume(ctx, r.volume)
-	if err != nil {
-		return err
-	}
+func (s *Service) stageAnew(ctx context.Context, r publishRequest, v *v1alpha1.CacheVolume) error {
 	if len(v.Status.Fenced) == 0 {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (s *Service) stageAnew(ctx context.Context, r publishRequest) error {
 // publishSource returns the path to bind to the target: the staged filesystem, or the device node
 // of a block volume.
 func (s *Service) publishSource(
-	ctx context.Context, r publishRequest,
+	ctx context.Context, r publishRequest, v *v1alpha1.CacheVolume,
 ) (source string, device blockdev.Number, table []mounts.Entry, err error) {
 	if table, err = s.Mounter.Table(); err != nil {
 		return "", device, nil, err
@@ -118,10 +119,6 @@ func (s *Service) publishSource(
 	}
 	if at := mounts.At(table, r.staging); at != nil {
 		return "", device, nil, fmt.Errorf("%w: volume %s is staged as a filesystem, and a block volume is wanted", ErrRefused, r.volume)
-	}
-	v, err := s.Kube.Volume(ctx, r.volume)
-	if err != nil {
-		return "", device, nil, err
 	}
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
 	if err != nil {

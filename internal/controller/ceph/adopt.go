@@ -43,11 +43,7 @@ func layoutOf(info rbd.ImageInfo) v1alpha1.ImageLayout {
 
 // Adopt marks an image that nobody has marked.
 func (i *Images) Adopt(ctx context.Context, image volumes.ImageRef, note volumes.Note) (id string, err error) {
-	cluster, err := i.cluster(image.ClusterID)
-	if err != nil {
-		return "", err
-	}
-	text, err := note.Text()
+	cluster, text, err := i.clusterAndText(image, note)
 	if err != nil {
 		return "", err
 	}

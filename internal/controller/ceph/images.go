@@ -124,11 +124,7 @@ func (i *Images) Mark(ctx context.Context, image volumes.ImageRef, volume string
 
 // Note writes a note about its volume into an image's metadata.
 func (i *Images) Note(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
-	cluster, err := i.cluster(image.ClusterID)
-	if err != nil {
-		return err
-	}
-	text, err := note.Text()
+	cluster, text, err := i.clusterAndText(image, note)
 	if err != nil {
 		return err
 	}
@@ -150,11 +146,7 @@ func (i *Images) Noted(ctx context.Context, image volumes.ImageRef) (volumes.Not
 
 // Release gives an image up.
 func (i *Images) Release(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
-	cluster, err := i.cluster(image.ClusterID)
-	if err != nil {
-		return err
-	}
-	text, err := note.Text()
+	cluster, text, err := i.clusterAndText(image, note)
 	if err != nil {
 		return err
 	}
@@ -348,6 +340,16 @@ func (i *Images) cluster(id string) (*rbd.Cluster, error) {
 		return nil, translate(context.Background(), err)
 	}
 	return cluster, nil
+}
+
+// clusterAndText returns the image's cluster, and the note in the form of its metadata.
+func (i *Images) clusterAndText(image volumes.ImageRef, note volumes.Note) (*rbd.Cluster, string, error) {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return nil, "", err
+	}
+	text, err := note.Text()
+	return cluster, text, err
 }
 
 func refOf(image volumes.ImageRef) rbd.ImageRef {

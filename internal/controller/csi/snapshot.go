@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -154,11 +153,7 @@ func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
 			return err
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	return fmt.Errorf("volume %s has snapshots in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
-		volume, strings.Join(names, ", "), volumes.ErrRefused)
+	return volumes.RefuseSnapshots(volume, names)
 }
 
 // snapshot reads a CacheSnapshot from the API server itself.

@@ -3,7 +3,6 @@ package volumes
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,8 +122,7 @@ func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v
 	}
 	for _, client := range late {
 		client.EarlierUntil = earlier(blocked, client.Address)
-		known := slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == client.Address })
-		if client.Time = s.now(); !known {
+		if client.Time = s.now(); !authority.IsFenced(v, client.Address) {
 			v.Status.Fenced = append(v.Status.Fenced, client)
 		}
 	}

@@ -95,9 +95,7 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
-	fenced := func(client string) bool {
-		return slices.ContainsFunc(v.Status.Fenced, func(f v1alpha1.FencedClient) bool { return f.Address == client })
-	}
+	fenced := func(client string) bool { return authority.IsFenced(v, client) }
 	if clients = slices.DeleteFunc(clients, fenced); len(clients) > 0 {
 		return fmt.Errorf("image %s is open in, or locked by, Ceph client %s; find and end it (`rbd status`, `rbd lock ls`): %w",
 			ImageOf(v), strings.Join(clients, ", "), ErrRefused)
@@ -118,6 +116,11 @@ func (s *Steps) withoutSnapshots(ctx context.Context, volume string) error {
 			names = append(names, all.Items[i].Name)
 		}
 	}
+	return RefuseSnapshots(volume, names)
+}
+
+// RefuseSnapshots returns why a volume with these snapshots in its image cannot go, nil without any.
+func RefuseSnapshots(volume string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
