@@ -6,11 +6,13 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -307,6 +309,42 @@ func TestASecondCallLearnsTheRunningVerb(t *testing.T) {
 	if err := e.PutReplica(t.Context(), putReq); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestAVerbWaitsForWorkThatNobodyAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const work = 3 * time.Second
+		e := newWorld(t).restarted()
+		for _, verb := range verbsOfALife() {
+			release, err := e.Lock(ref, watch.VerbReconnect)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { time.Sleep(work); release() }()
+			start := time.Now()
+			if err := verb.do(e); err != nil || time.Since(start) < work {
+				t.Fatalf("%s: after %s: %v", verb.name, time.Since(start), err)
+			}
+		}
+	})
+}
+
+func TestAVerbDoesNotWaitForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newWorld(t).restarted()
+		if _, err := e.Lock(ref, watch.VerbReconnect); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.PutReplica(t.Context(), putReq); code(err) != escache.CodeBusy {
+			t.Errorf("the work hangs: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := e.PutReplica(ctx, putReq); code(err) != escache.CodeBusy || time.Since(start) > 2*time.Second {
+			t.Errorf("the caller hangs up: after %s: %v", time.Since(start), err)
+		}
+	})
 }
 
 func TestWhatALateMapLeftIsGivenBackAndAConnectedVolumeIsNot(t *testing.T) {
