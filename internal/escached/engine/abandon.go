@@ -9,15 +9,12 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/engine/outdated"
-	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// unfreezeTimeout bounds how long the kernel may take to fail frozen I/O, and verbs that hang in
-// that I/O to end.
+// unfreezeTimeout bounds how long the kernel may take to fail frozen I/O.
 const unfreezeTimeout = 20 * time.Second
 
 // Abandon gives up the device of a volume that another node has taken over, or is about to. The copy
@@ -64,10 +61,7 @@ func (e *Engine) abandonable(ref escache.VolumeRef) (volume.Volume, error) {
 // only Abandon can end. Then takeAbandoned makes the I/O fail first, on the same proof, and the
 // other verb returns an error.
 func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) (context.Context, func(), error) {
-	longer, done, busy := e.beginWaiting(ctx, req.VolumeRef, func(running string) bool {
-		// The background work on frozen I/O ends by itself, and must not be disturbed.
-		return slices.Contains([]string{watch.VerbAskArbiter, watch.VerbReconnect, watch.VerbSettlePermit, outdated.Verb}, running)
-	})
+	longer, done, busy := e.Begin(ctx, req.VolumeRef, "abandon", host.ChangeTimeout)
 	if busy == nil {
 		return longer, done, nil
 	}
@@ -86,23 +80,7 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 	if err := e.failIO(ctx, v); err != nil {
 		return nil, nil, err
 	}
-	return e.beginWaiting(ctx, req.VolumeRef, func(string) bool { return true })
-}
-
-// beginWaiting locks the volume. It waits for a running verb if worth returns true for it.
-func (e *Engine) beginWaiting(ctx context.Context, ref escache.VolumeRef, worth func(running string) bool) (
-	context.Context, func(), error,
-) {
-	for start := e.Now(); ; {
-		longer, done, busy := e.Begin(ctx, ref, "abandon", host.ChangeTimeout)
-		running := e.Running(volume.NameOf(ref)) // "" if the verb has just ended
-		if busy == nil || e.Now().Sub(start) > unfreezeTimeout || running != "" && !worth(running) {
-			return longer, done, busy
-		}
-		if err := pause.For(ctx, host.Poll); err != nil {
-			return nil, nil, err
-		}
-	}
+	return e.BeginAfterAll(ctx, req.VolumeRef, "abandon", host.ChangeTimeout)
 }
 
 // holdsAnything reports whether there is anything to give up: a device, a map or the Primary role.
@@ -296,7 +274,7 @@ func (e *Engine) finishAbandoned(ctx context.Context) {
 		if v.Phase != volume.Abandoning {
 			continue
 		}
-		ctx, done, err := e.Begin(ctx, v.VolumeRef, "abandon", host.ChangeTimeout)
+		ctx, done, err := e.TryBegin(ctx, v.VolumeRef, "abandon", host.ChangeTimeout)
 		if err != nil {
 			continue // a verb is running
 		}

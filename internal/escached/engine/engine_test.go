@@ -12,7 +12,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/engine/watch"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -316,7 +316,7 @@ func TestAVerbWaitsForWorkThatNobodyAskedFor(t *testing.T) {
 		const work = 3 * time.Second
 		e := newWorld(t).restarted()
 		for _, verb := range verbsOfALife() {
-			release, err := e.Lock(ref, watch.VerbReconnect)
+			release, err := e.Lock(ref, host.WorkReconnect)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,7 +332,7 @@ func TestAVerbWaitsForWorkThatNobodyAskedFor(t *testing.T) {
 func TestAVerbDoesNotWaitForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newWorld(t).restarted()
-		if _, err := e.Lock(ref, watch.VerbReconnect); err != nil {
+		if _, err := e.Lock(ref, host.WorkReconnect); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.PutReplica(t.Context(), putReq); code(err) != escache.CodeBusy {

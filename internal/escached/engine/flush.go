@@ -68,7 +68,11 @@ type flushAnswer struct {
 // flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if
 // something has become dirty since the job found nothing dirty, and there is time for another job.
 func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
-	job, err := e.joinFlush(v)
+	var job *flushJob
+	err = e.AfterOwnWork(ctx, v.VolumeRef, func() (err error) {
+		job, err = e.joinFlush(v)
+		return err
+	})
 	if err != nil {
 		return answer, false, err
 	}

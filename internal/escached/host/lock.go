@@ -2,12 +2,14 @@ package host
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
 )
 
 const (
@@ -16,14 +18,50 @@ const (
 	ChangeTimeout = 2 * time.Minute
 	// turnTimeout bounds how long a verb waits for its turn.
 	turnTimeout = 10 * time.Minute
+	// lockTimeout bounds how long a verb waits for another one to end.
+	lockTimeout = 20 * time.Second
 )
+
+// Names under which work that escached does by itself locks a volume. It takes seconds. A caller did not
+// ask for it and cannot see it, so verbs wait for it.
+const (
+	WorkAskArbiter   = "ask_arbiter"
+	WorkAskRecord    = "ask_record"
+	WorkCleanUp      = "clean_up"
+	WorkReconnect    = "connect_again"
+	WorkSettlePermit = "settle_permit"
+)
+
+var ownWork = []string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkReconnect, WorkSettlePermit}
 
 // Poll is how often the kernel's state is read while a verb waits for it to change.
 const Poll = 200 * time.Millisecond
 
-// Begin locks the volume for a verb. The context that it returns does not end when the caller hangs
-// up, so that the verb is not stopped half way.
+// Begin locks the volume for a verb. It waits for work that escached does by itself. The context that
+// it returns does not end when the caller hangs up, so that the verb is not stopped half way.
 func (h *Host) Begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	longer context.Context, done func(), err error,
+) {
+	err = h.AfterOwnWork(ctx, ref, func() error {
+		longer, done, err = h.TryBegin(ctx, ref, verb, timeout)
+		return err
+	})
+	return longer, done, err
+}
+
+// BeginAfterAll is Begin that waits for every running verb, not only for escached's own work.
+func (h *Host) BeginAfterAll(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
+	longer context.Context, done func(), err error,
+) {
+	err = h.lockAfter(ctx, ref, func() error {
+		longer, done, err = h.TryBegin(ctx, ref, verb, timeout)
+		return err
+	}, func(string) bool { return true })
+	return longer, done, err
+}
+
+// TryBegin is Begin that waits for nothing. It is for work that escached does by itself.
+func (h *Host) TryBegin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
 	release, err := h.Lock(ref, verb)
@@ -32,6 +70,25 @@ func (h *Host) Begin(ctx context.Context, ref escache.VolumeRef, verb string, ti
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	return ctx, func() { cancel(); release() }, nil
+}
+
+// AfterOwnWork calls lock, which locks the volume, again for as long as work of escached's own has it
+// locked. If that takes too long or ctx ends, it returns the last error of lock.
+func (h *Host) AfterOwnWork(ctx context.Context, ref escache.VolumeRef, lock func() error) error {
+	return h.lockAfter(ctx, ref, lock, func(running string) bool { return slices.Contains(ownWork, running) })
+}
+
+func (h *Host) lockAfter(ctx context.Context, ref escache.VolumeRef, lock func() error, worth func(running string) bool) error {
+	for start := h.Now(); ; {
+		err := lock()
+		if err == nil || problem.Of(err).Code != escache.CodeBusy || h.Now().Sub(start) > lockTimeout {
+			return err
+		}
+		running := h.Running(volume.NameOf(ref)) // "" if the verb has just ended
+		if running != "" && !worth(running) || pause.For(ctx, Poll) != nil {
+			return err
+		}
+	}
 }
 
 // BeginInTurn is Begin for verbs that lay or remove replicas. When many pods start, dozens of them

@@ -17,7 +17,7 @@ func (m *Marker) CheckDisk(ctx context.Context, ref escache.VolumeRef) {
 	if v, ok := m.Volumes.Get(volume.NameOf(ref)); !ok || !m.concerned(v) {
 		return
 	}
-	ctx, done, err := m.Begin(ctx, ref, Verb, host.ChangeTimeout)
+	ctx, done, err := m.TryBegin(ctx, ref, host.WorkAskRecord, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running; the next round looks again
 	}

@@ -19,9 +19,6 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// Verb is the name under which a Marker locks a volume while it asks the arbiter.
-const Verb = "ask_record"
-
 // Marker asks the arbiter for records. It remembers the unasked replicas: those that came up while
 // the arbiter could not say whether they are outdated. It asks again about them. Until the arbiter
 // answers, only its answer at the promotion keeps an outdated copy from being used.
@@ -176,7 +173,7 @@ func (m *Marker) Watch(ctx context.Context) {
 
 // Ask asks the arbiter about one unasked replica, and marks it if it is outdated.
 func (m *Marker) Ask(ctx context.Context, ref escache.VolumeRef) {
-	ctx, done, err := m.Begin(ctx, ref, Verb, host.ChangeTimeout)
+	ctx, done, err := m.TryBegin(ctx, ref, host.WorkAskRecord, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running; the next round asks
 	}

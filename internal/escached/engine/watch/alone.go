@@ -50,7 +50,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 // does not run it: it could not come up at the start. Without the secret of the link the peer would
 // only refuse it.
 func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
-	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbReconnect, host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkReconnect, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running
 	}

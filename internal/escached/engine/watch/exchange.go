@@ -54,7 +54,7 @@ func offersBitmap(st drbd.Status) bool {
 // connectAnew drops the link and connects again. A Primary must not be frozen for that (see the
 // package permit), so it takes a permit first: the copy of a peer that is to be filled does not count.
 func (w *Watcher) connectAnew(ctx context.Context, ref escache.VolumeRef) error {
-	ctx, done, err := w.Begin(ctx, ref, VerbReconnect, host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, ref, host.WorkReconnect, host.ChangeTimeout)
 	if err != nil {
 		return nil // a verb is running; the next round looks again
 	}

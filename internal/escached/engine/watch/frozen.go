@@ -48,7 +48,7 @@ func (w *Watcher) Frozen(ctx context.Context, finishAbandoned func(context.Conte
 }
 
 func (w *Watcher) askAgain(ctx context.Context, v volume.Volume) error {
-	ctx, done, err := w.Begin(ctx, v.VolumeRef, VerbAskArbiter, host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkAskArbiter, host.ChangeTimeout)
 	if err != nil {
 		return nil // a verb is running; the next round asks
 	}

@@ -69,7 +69,7 @@ func (w *Watcher) FindLeftovers(ctx context.Context) []volume.Volume {
 
 // CleanUp unmaps and demotes one volume, unless it has a device or a running verb by now.
 func (w *Watcher) CleanUp(ctx context.Context, v volume.Volume) {
-	ctx, done, err := w.Begin(ctx, v.VolumeRef, "clean_up", host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkCleanUp, host.ChangeTimeout)
 	if err != nil {
 		return // a verb is running by now
 	}

@@ -73,7 +73,7 @@ func PermitDue(st drbd.Status, state permit.State, told bool) Due {
 
 // SettlePermit does what is due about the permit of a volume.
 func (w *Watcher) SettlePermit(ctx context.Context, ref escache.VolumeRef, told bool) error {
-	ctx, done, err := w.Begin(ctx, ref, VerbSettlePermit, host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, ref, host.WorkSettlePermit, host.ChangeTimeout)
 	if err != nil {
 		return nil // a verb is running; the next round looks again
 	}

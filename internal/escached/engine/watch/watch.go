@@ -21,14 +21,6 @@ type Watcher struct {
 // New returns a Watcher of a host.
 func New(h *host.Host, log *slog.Logger) *Watcher { return &Watcher{Host: h, log: log} }
 
-// Names under which the background work locks a volume.
-const (
-	VerbAskArbiter = "ask_arbiter"
-	VerbReconnect  = "connect_again"
-	// VerbSettlePermit takes or drops a permit.
-	VerbSettlePermit = "settle_permit"
-)
-
 // eachReplica calls do for every replica, with what DRBD says of it, and whether DRBD runs it. It costs one
 // read of /proc/drbd, and nothing on a host without replicas.
 func (w *Watcher) eachReplica(do func(v volume.Volume, st drbd.Status, up bool)) {
