@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
+	"github.com/escache/escache-csi/internal/escached/deviceusers"
 	"github.com/escache/escache-csi/internal/escached/devmapper"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine"
@@ -47,7 +48,7 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
 		States: states, Records: records, Images: images, Caches: caches,
-		Kernel: kernel.New(run, states, images, caches), Stuck: run.Stuck,
+		Kernel: kernel.New(run, states, images, caches), KillUsers: deviceusers.Kill, Stuck: run.Stuck,
 	}), version, log), nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/deviceusers"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 )
 
@@ -187,9 +189,22 @@ func (d *worldDRBD) ResumeIO(_ context.Context, name string) error {
 	if st := d.minors[(*world)(d).minorOf(name)]; st.Disk != drbd.Diskless || st.Connection != drbd.StandAlone {
 		d.t.Errorf("I/O goes on without a verdict: %+v", st)
 	}
+	if !d.userKilled {
+		d.t.Errorf("a write that only the local disk has is acknowledged")
+	}
 	d.set(name, func(st *drbd.Status) { st.Suspended = false })
 	d.ioFailed()
 	return nil
+}
+
+// KillUsers kills the process that uses the device.
+func (d *worldDRBD) KillUsers(_ context.Context, paths ...string) ([]deviceusers.Process, error) {
+	if err := (*world)(d).step("kill users"); err != nil {
+		return nil, err
+	}
+	device := (*world)(d).state().Path // "" if there is none
+	d.userKilled = slices.Contains(paths, drbd.Device(putReq.Minor)) && (device == "" || slices.Contains(paths, device))
+	return []deviceusers.Process{{PID: 7, Name: "postgres"}}, nil
 }
 
 func (d *worldDRBD) Outdate(_ context.Context, name string) error {
@@ -224,5 +239,5 @@ func (w *world) takenOver(epoch int64) {
 func (w *world) freeze(name string) {
 	st := w.minors[w.minorOf(name)]
 	st.Connection, st.PeerRole, st.PeerDisk, st.Suspended = "WFConnection", "Unknown", "DUnknown", true
-	w.minors[w.minorOf(name)] = st
+	w.minors[w.minorOf(name)], w.userKilled = st, false
 }

@@ -41,6 +41,8 @@ type world struct {
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
 	// grant going on.
 	lostOnLeaving bool
+	// userKilled means that the process that waits for a frozen write was killed.
+	userKilled bool
 	// ioFailed is told when frozen I/O was made to fail.
 	ioFailed func()
 	// drbdRead is told when the state of the replicas was read.
@@ -113,7 +115,7 @@ func (w *world) engine() *Engine {
 	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
-		Caches: w.caches, Kernel: worldKernel{},
+		Caches: w.caches, Kernel: worldKernel{}, KillUsers: (*worldDRBD)(w).KillUsers,
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}), "test", slog.New(slog.DiscardHandler))
 }

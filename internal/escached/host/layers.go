@@ -6,6 +6,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/deviceusers"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
@@ -84,6 +85,8 @@ type Layers struct {
 	Images     Images
 	Caches     cache.Engine
 	Kernel     Kernel
+	// KillUsers ends the processes that use block devices, and returns them.
+	KillUsers func(ctx context.Context, paths ...string) ([]deviceusers.Process, error)
 	// Stuck returns the volumes that have a child process stuck in the kernel, by name.
 	Stuck func() map[string]*command.StuckError
 }

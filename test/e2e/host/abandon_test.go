@@ -20,8 +20,14 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	v.Lay(t)
 	before := v.Connect(t, n1)
 	acks := n1.Fill(t, before.Device, 0, 4*mib)
-	writer := n1.StartWriter(t, before.Device, labtest.Writes{Offset: 8 * mib, Span: 4 * mib})
-	writer.WaitForMore(t, 20, time.Minute)
+	// One of several writes is usually under way in a way that the disk of n1 has it and n2 does not.
+	var writers []*labtest.Writer
+	for i := range int64(4) {
+		writers = append(writers, n1.StartWriter(t, before.Device, labtest.Writes{Offset: (4 + i) * 2 * mib, Span: 2 * mib}))
+	}
+	for _, w := range writers {
+		w.WaitForMore(t, 10, time.Minute)
+	}
 
 	lab.Cut(t, n1)
 	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
@@ -29,7 +35,11 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	refusedAbandon(t, v, n1, epoch+1, "cut off from the arbiter")
 	lab.Blocklist(t, before.ClientAddress)
 	after := v.Connect(t, n2)
-	acks = append(acks, writer.Acks()...)
+	frozenAt := map[*labtest.Writer]int{}
+	for _, w := range writers {
+		acks = append(acks, w.Acks()...)
+		frozenAt[w] = w.Count()
+	}
 	n2.Verify(t, after.Device, acks)
 	refusedAbandon(t, v, n1, v.Epoch(), "still cut off, but taken over")
 	more := n2.Fill(t, after.Device, 16*mib, 2*mib)
@@ -39,7 +49,7 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	lab.Heal(t)
 	v.WaitForStatus(t, n1, "stays frozen", noticeLimit, frozen)
 	refusedAbandon(t, v, n1, epoch, "with its own epoch")
-	// The writer has the device open: its I/O fails, which ends it, and then the device can go.
+	// The writers have the device open: they are killed, and then the device can go.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	begin := time.Now()
@@ -51,7 +61,11 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 		return err
 	})
 	t.Logf("given up after %s", time.Since(begin))
-	writer.Lost(t)
+	for _, w := range writers {
+		if late := len(w.Lost(t)) - frozenAt[w]; late > 0 {
+			t.Errorf("%d writes that n2 does not have were acknowledged when n1 gave the device up", late)
+		}
+	}
 	for range 2 { // repeated, it has nothing to do
 		if err := n1.API.Abandon(ctx, v.VolumeRef, v.Epoch()); err != nil {
 			t.Errorf("abandon once more: %v", err)
