@@ -323,7 +323,8 @@ type VolumeRecord struct {
 	Outdated []string `json:"outdated"`
 }
 
-// AbandonRequest is the body of POST /v1/abandon.
+// AbandonRequest is the body of POST /v1/abandon. Processes that use the device of a volume whose I/O is frozen are
+// killed.
 type AbandonRequest struct {
 	VolumeRef
 

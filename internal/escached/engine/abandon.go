@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -161,8 +162,9 @@ func isCopy(record escache.VolumeRecord, node string) bool {
 }
 
 // failIO makes the I/O of a Primary fail. Its order makes that safe: without the link nothing reaches
-// the peer, and the kernel freezes what is not frozen already; without the disk nothing can be
-// acknowledged when the kernel lets the I/O go on. With a permit the kernel freezes nothing: until the
+// the peer, and the kernel freezes what is not frozen already; without the disk the kernel fails all I/O
+// when it goes on, but for a write that the disk had before. That one ends well although only this host
+// has it, so whoever waits for it is killed first, and never learns that. With a permit the kernel freezes nothing: until the
 // disk is gone, I/O goes on as it did before the device was to be given up.
 func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	st, up, err := e.Replica(v.Minor)
@@ -190,10 +192,36 @@ func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	if st, up, err = e.Replica(v.Minor); err != nil || !up || !st.Suspended {
 		return err
 	}
+	if err := e.killUsers(ctx, v); err != nil {
+		return err
+	}
+	crashpoint.Reach("abandon/killed")
 	if err := e.Replicator.ResumeIO(ctx, v.Name()); err != nil {
 		return err
 	}
 	return e.waitForState(ctx, v, func(st drbd.Status) bool { return !st.Suspended })
+}
+
+// killUsers kills the processes of this host that use the volume's device.
+func (e *Engine) killUsers(ctx context.Context, v volume.Volume) error {
+	dev, connected, err := e.Device(ctx, v.Name())
+	if err != nil {
+		return err
+	}
+	devices := []string{drbd.Device(v.Minor)}
+	if connected {
+		devices = append(devices, dev.Path)
+	}
+	killed, err := e.KillUsers(ctx, devices...)
+	if len(killed) > 0 {
+		e.log.Warn("killed the processes that used a device which another node has taken over", "pool", v.Pool, "image", v.Image,
+			"processes", fmt.Sprint(killed))
+	}
+	if err != nil {
+		return fmt.Errorf("%s/%s: the I/O stays frozen until no process of %s uses the device, so that none learns of a write that only "+
+			"this host has: %w; switch %s off if this does not end", v.Pool, v.Image, e.Config.Node, err, e.Config.Node)
+	}
+	return nil
 }
 
 // waitForState waits until DRBD's state is the one that a command has asked for. It fails after
