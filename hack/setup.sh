@@ -36,12 +36,15 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "setup.sh: installing $(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
 export DEBIAN_FRONTEND=noninteractive
-# Another apt may run at the same time: wait for it instead of failing.
+# Another apt may run at the same time: wait for it instead of failing. A second setup.sh also waits with its download: Debian's container
+# images delete all downloaded packages after each installation.
 options=(-q -y -o DPkg::Lock::Timeout=600)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { flock /var/lib/apt/lists apt-get "${options[@]}" update &&
-  apt-get "${options[@]}" install --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+exec 9</var/lib/apt/lists
+flock 9
+if ! { apt-get "${options[@]}" update &&
+  apt-get "${options[@]}" install --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null 9<&-; then
   tail -n 40 "$log" >&2
   echo "setup.sh: apt-get failed; see above" >&2
   exit 1
