@@ -70,6 +70,10 @@ fuzz: setup ## fuzz parsers, the HTTP API and the CSI calls for FUZZ_MINUTES (10
 chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh driver
 
+.PHONY: soak
+soak: ## break the whole driver at random for SOAK_MINUTES (30) and count lost data; SOAK_SEED=N repeats a run
+	hack/soak.sh
+
 .PHONY: nightly
 nightly: ## run every check, also those that are too slow for CI, and print what became of each (NIGHTLY_LIST=1 names them)
 	hack/nightly.sh

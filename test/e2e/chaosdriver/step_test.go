@@ -28,9 +28,16 @@ func stepRows() []row {
 // killControllers ends both replicas of csi-controller at once.
 func (s *scene) killControllers() {
 	s.Helper()
+	if killControllers(s) == 0 {
+		s.Fatalf("there is no csi-controller to kill")
+	}
+}
+
+// killControllers kills every csi-controller of the lab, and returns how many there were.
+func killControllers(t labtest.T) (killed int) {
+	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	check(s, err)
-	killed := 0
+	check(t, err)
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if program, _, _ := strings.Cut(string(line), "\x00"); err != nil || filepath.Base(program) != "csi-controller" {
@@ -41,9 +48,7 @@ func (s *scene) killControllers() {
 			killed++
 		}
 	}
-	if killed == 0 {
-		s.Fatalf("there is no csi-controller to kill")
-	}
+	return killed
 }
 
 // snapshot asks for one, and returns its name.

@@ -1,0 +1,342 @@
+//go:build e2e
+
+package chaosdriver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/test/lab/labclient"
+	"github.com/escache/escache-csi/test/labtest"
+	"github.com/escache/escache-csi/test/soakplan"
+)
+
+// soak keeps several volumes in use, breaks things at random, and looks after each round whether all that
+// was acknowledged is there.
+type soak struct {
+	*testing.T
+	*world
+
+	plan    soakplan.Plan
+	without []string // faults that are left out: ROUND.FAULT
+	volumes []*scene
+	cuts    []cut // that are in force
+	// waiting are volumes without a pod that only their former host can go on with.
+	waiting map[*scene]bool
+	begun   time.Time
+	faults  map[soakplan.Kind]int
+	moves   int
+	rounds  int
+}
+
+type cut struct {
+	host string
+	what labclient.Cut
+}
+
+// TestSoak runs rounds of random faults for SOAK_MINUTES. SOAK_SEED repeats the rounds of another run,
+// SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out.
+func TestSoak(t *testing.T) {
+	minutes := setting(t, "SOAK_MINUTES", 0)
+	if minutes == 0 {
+		t.Skip("it runs for SOAK_MINUTES: `make soak`")
+	}
+	seed := uint64(setting(t, "SOAK_SEED", rand.Int64N(1_000_000))) //nolint:gosec // a seed is no secret
+	first, last := rounds(t)
+	w := open(t)
+	k := &soak{
+		T: t, world: w, begun: time.Now(), faults: map[soakplan.Kind]int{}, waiting: map[*scene]bool{},
+		plan:    soakplan.Plan{Seed: seed, Hosts: len(w.lab.Hosts), Volumes: int(setting(t, "SOAK_VOLUMES", 4))},
+		without: strings.Split(os.Getenv("SOAK_WITHOUT"), ","),
+	}
+	t.Cleanup(func() { w.cleanUp(t) })
+	t.Cleanup(k.report)
+	k.sayf("SOAK_SEED=%d, %d volumes, %d minutes", seed, k.plan.Volumes, minutes)
+	for i := range k.plan.Volumes {
+		s := w.newScene(t)
+		k.volumes = append(k.volumes, s)
+		t.Cleanup(func() { s.watch.end(t) })
+		s.openOn(w.lab.Hosts[i%len(w.lab.Hosts)])
+		s.write()
+	}
+	for n := first; n <= last && time.Since(k.begun) < time.Duration(minutes)*time.Minute; n++ {
+		k.round(k.plan.Round(n))
+		k.rounds++
+	}
+	for _, s := range k.volumes {
+		s.takenOver = true // the rounds read the second copies
+		s.finish()
+	}
+}
+
+func setting(t *testing.T, name string, value int64) int64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return value
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		t.Fatalf("%s=%q is not a number", name, text)
+	}
+	return n
+}
+
+func rounds(t *testing.T) (first, last int) {
+	t.Helper()
+	const variable, all = "SOAK_ROUNDS", 1_000_000
+	text := os.Getenv(variable)
+	if text == "" {
+		return 1, all
+	}
+	if n, err := fmt.Sscanf(text, "%d-%d", &first, &last); n != 2 || err != nil || first < 1 {
+		t.Fatalf("%s=%q is not FROM-TO", variable, text)
+	}
+	return first, last
+}
+
+// sayf prints at once what happens: whatever ends the run, this is known.
+func (k *soak) sayf(format string, args ...any) {
+	fmt.Printf("%8s  %s\n", time.Since(k.begun).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
+}
+
+// report counts what was done. After a failure it says how to repeat it.
+func (k *soak) report() {
+	acks, lost, double := 0, 0, 0
+	var recovered []time.Duration
+	for _, s := range k.volumes {
+		acks += len(s.check.Acks())
+		lost += s.check.Lost
+		double += s.check.Double
+		recovered = append(recovered, s.recovered...)
+	}
+	k.sayf("%d rounds, %d moves, %d writes acknowledged, %d lost, %d of two writers", k.rounds, k.moves, acks, lost, double)
+	for _, kind := range slices.Sorted(maps.Keys(k.faults)) {
+		k.sayf("%4d %s", k.faults[kind], kind)
+	}
+	if len(recovered) > 0 {
+		slices.Sort(recovered)
+		k.sayf("from a round's begin until a volume was written to again: median %s, longest %s",
+			recovered[len(recovered)/2].Round(time.Second), recovered[len(recovered)-1].Round(time.Second))
+	}
+	if k.Failed() {
+		n := k.rounds + 1
+		k.sayf("repeat this round: SOAK_SEED=%d SOAK_VOLUMES=%d SOAK_ROUNDS=%d-%d make soak; leave faults out with SOAK_WITHOUT=%d.1,…",
+			k.plan.Seed, k.plan.Volumes, n, n, n)
+	}
+}
+
+func (k *soak) round(r soakplan.Round) {
+	k.Helper()
+	for i := len(r.Faults) - 1; i >= 0; i-- {
+		if slices.Contains(k.without, fmt.Sprintf("%d.%d", r.Number, i+1)) {
+			r.Faults[i].Kind = ""
+		}
+	}
+	r.Faults = slices.DeleteFunc(r.Faults, func(f soakplan.Fault) bool { return f.Kind == "" })
+	k.sayf("%s", r)
+	for _, s := range k.volumes {
+		s.fault()
+	}
+	k.breaks(r.Faults)
+	for _, f := range r.Faults {
+		if f.Forced {
+			k.takenByForce(k.lab.Hosts[f.Host])
+		}
+	}
+	check(k, k.mend(k.Context()))
+	for _, s := range k.volumes {
+		k.settle(s, r)
+	}
+	for _, s := range k.volumes {
+		s.redundant()
+		s.check.Verify(s, s.holder, s.device)
+	}
+	for _, m := range r.Moves {
+		k.move(k.volumes[m.Volume], k.lab.Hosts[m.Host])
+	}
+}
+
+// breaks begins and ends faults at their times.
+func (k *soak) breaks(faults []soakplan.Fault) {
+	k.Helper()
+	type event struct {
+		at  time.Duration
+		say string
+		do  func(context.Context) error
+	}
+	var events []event
+	for _, f := range faults {
+		k.faults[f.Kind]++
+		begin, end := k.actions(f)
+		events = append(events, event{f.At, "begins: " + f.String(), begin})
+		if end != nil && f.For > 0 && !f.Forced { // mend ends the others
+			events = append(events, event{f.At + f.For, "ends: " + f.String(), end})
+		}
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	start := time.Now()
+	for _, e := range events {
+		time.Sleep(time.Until(start.Add(e.at)))
+		k.sayf("%s", e.say)
+		ctx, cancel := context.WithTimeout(k.Context(), bootTime)
+		err := e.do(ctx)
+		cancel()
+		if err != nil {
+			k.Fatalf("%s: %v", e.say, err)
+		}
+	}
+}
+
+// actions returns what begins a fault, and what ends it, or nil.
+func (k *soak) actions(f soakplan.Fault) (begin, end func(context.Context) error) {
+	host := k.lab.Hosts[f.Host]
+	shell := func(script string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := host.Try(ctx, nil, "sh", "-c", script)
+			return err
+		}
+	}
+	cuts := func(what labclient.Cut) (begin, end func(context.Context) error) {
+		c := cut{host.Name, what}
+		return func(ctx context.Context) error {
+				k.cuts = append(k.cuts, c)
+				return k.client.Cut(ctx, c.host, c.what)
+			}, func(ctx context.Context) error {
+				k.cuts = slices.DeleteFunc(k.cuts, func(other cut) bool { return other == c })
+				return k.healAllBut(ctx, k.cuts)
+			}
+	}
+	switch peer := k.lab.Hosts[f.Peer].Name; f.Kind {
+	case soakplan.PowerLoss:
+		return on(k.client.PowerOff, host), on(k.client.PowerOn, host)
+	case soakplan.Freeze:
+		return on(k.client.Freeze, host), on(k.client.Thaw, host)
+	case soakplan.DiskLoss:
+		return func(ctx context.Context) error { return k.client.FailDisk(ctx, host.Name, false) },
+			func(ctx context.Context) error { return k.client.FailDisk(ctx, host.Name, true) }
+	case soakplan.CutLink:
+		return cuts(labclient.Cut{From: peer})
+	case soakplan.CutOneWay:
+		return cuts(labclient.Cut{From: peer, OneWay: true})
+	case soakplan.SlowLink:
+		return cuts(labclient.Cut{From: peer, Slow: true})
+	case soakplan.CutCeph:
+		return cuts(labclient.Cut{From: labclient.CutCeph})
+	case soakplan.CutAPI:
+		return cuts(labclient.Cut{From: labclient.CutControlPlane})
+	case soakplan.StallCeph:
+		return k.client.StallCeph, k.client.ResumeCeph
+	case soakplan.StopAPI:
+		return k.client.StopAPIServer, k.client.StartAPIServer
+	case soakplan.KillDriver:
+		return func(context.Context) error { killControllers(k); return nil }, nil // without API server none may run
+	case soakplan.Kill: // it may just be starting again
+		return shell("kill -9 $(cat " + serviceDir + f.Service + ".pid) || true"), nil
+	case soakplan.Stop:
+		return shell("kill -STOP $(cat " + serviceDir + f.Service + ".pid) || true"),
+			shell("kill -CONT $(cat " + serviceDir + f.Service + ".pid) || true")
+	case soakplan.Clock:
+		const step = `date -s "@$(($(date +%%s) + %d))" >/dev/null`
+		return shell(fmt.Sprintf(step, 3600)), shell(fmt.Sprintf(step, -3600))
+	default:
+		panic("unknown fault " + f.Kind)
+	}
+}
+
+func on(do func(context.Context, string) error, h *labtest.Host) func(context.Context) error {
+	return func(ctx context.Context) error { return do(ctx, h.Name) }
+}
+
+func (k *soak) healAllBut(ctx context.Context, stay []cut) error {
+	err := k.client.Heal(ctx)
+	for _, c := range stay {
+		err = cmp.Or(err, k.client.Cut(ctx, c.host, c.what))
+	}
+	return err
+}
+
+// takenByForce has an operator say that a host is dead, if that helps a volume. Volumes are taken to the
+// hosts of their second copies, where those are current on record: of the others only the dead host has
+// everything, and they wait for it.
+func (k *soak) takenByForce(dead *labtest.Host) {
+	k.Helper()
+	var taken []*scene
+	for _, s := range k.volumes {
+		if s.holder == dead && !s.record().Status.IsOutdated(s.partner().Name) {
+			taken = append(taken, s)
+		}
+	}
+	if len(taken) == 0 {
+		return
+	}
+	for _, s := range k.volumes {
+		if s.holder != dead {
+			continue
+		}
+		heir := s.partner()
+		s.loses()
+		if !slices.Contains(taken, s) {
+			k.sayf("%s waits for %s: its copy on %s is outdated", s.volume, dead.Name, heir.Name)
+			k.waiting[s] = true
+			continue
+		}
+		s.takes(heir)
+		k.sayf("%s was taken from %s to %s", s.volume, dead.Name, heir.Name)
+	}
+}
+
+// settle returns when a volume is written to again.
+func (k *soak) settle(s *scene, r soakplan.Round) {
+	k.Helper()
+	if k.waiting[s] {
+		delete(k.waiting, s)
+		s.takes(s.holder)
+		return
+	}
+	rebooted := slices.ContainsFunc(r.Faults, func(f soakplan.Fault) bool {
+		return f.Kind == soakplan.PowerLoss && k.lab.Hosts[f.Host] == s.holder
+	})
+	if !rebooted {
+		s.goesOn()
+		return
+	}
+	s.writer.Lost(s)
+	s.againOn(s.holder)
+	s.tookOver()
+}
+
+// againOn waits until the pod has its device on a host that was booted.
+func (s *scene) againOn(h *labtest.Host) {
+	s.Helper()
+	labtest.WaitForCommand(s, "pod "+s.pod+" has its volume again", podTime, func(ctx context.Context) error {
+		status, err := h.API.VolumeStatus(ctx, s.image.VolumeRef)
+		if err == nil && status.Device == "" {
+			err = fmt.Errorf("escached on %s says it is %s", h.Name, status.State)
+		}
+		return err
+	})
+	s.runs(h)
+}
+
+// move takes a volume to another host in good order. What Ceph has meanwhile is all.
+func (k *soak) move(s *scene, to *labtest.Host) {
+	k.Helper()
+	k.sayf("%s moves from %s to %s", s.volume, s.holder.Name, to.Name)
+	s.writer.Stop(s)
+	s.leaves()
+	s.inCeph()
+	s.fault()
+	s.takes(to)
+	s.redundant()
+	k.moves++
+}
