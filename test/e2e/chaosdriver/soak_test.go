@@ -303,16 +303,22 @@ func (k *soak) settle(s *scene, r soakplan.Round) {
 		s.takes(s.holder)
 		return
 	}
-	rebooted := slices.ContainsFunc(r.Faults, func(f soakplan.Fault) bool {
-		return f.Kind == soakplan.PowerLoss && k.lab.Hosts[f.Host] == s.holder
-	})
-	if !rebooted {
+	switch {
+	case k.lost(s.holder, soakplan.PowerLoss, r):
+		s.writer.Lost(s)
+		s.againOn(s.holder)
+		s.tookOver()
+	case k.lost(s.holder, soakplan.DiskLoss, r): // a holder does not take its disk back while it is one
 		s.goesOn()
-		return
+		k.move(s, s.partner())
+	default:
+		s.goesOn()
 	}
-	s.writer.Lost(s)
-	s.againOn(s.holder)
-	s.tookOver()
+}
+
+// lost reports whether a host was lost in this way in a round.
+func (k *soak) lost(h *labtest.Host, kind soakplan.Kind, r soakplan.Round) bool {
+	return slices.ContainsFunc(r.Faults, func(f soakplan.Fault) bool { return f.Kind == kind && k.lab.Hosts[f.Host] == h })
 }
 
 // againOn waits until the pod has its device on a host that was booted.
