@@ -171,7 +171,7 @@ func krew(t *testing.T, m made) {
 	}
 	// Another archive than the manifest's is refused.
 	env := []string{"KREW_ROOT=" + t.TempDir(), "KREW_OS=linux", "KREW_ARCH=amd64", "KREW_NO_UPGRADE_CHECK=1"}
-	wrong := m.path(asset("kubectl-escache", "windows/amd64", "tar.gz"))
+	wrong := m.path(asset("escached", "linux/amd64", "tar.gz"))
 	if out, err := run(t, env, program, "install", "--manifest", m.path("escache.yaml"), "--archive", wrong); err == nil {
 		t.Errorf("krew installs anything:\n%s", out)
 	}
