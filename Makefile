@@ -6,6 +6,10 @@ CEPH_TAGS  = $(shell hack/ceph-tags.sh)
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS    = -s -w -X main.version=$(VERSION)
 STATIC     = csi-node escached kubectl-escache
+OUT       ?= bin/release
+
+# For hack/publish: where images are, what signs a release, and where its files will be.
+export REGISTRY REPOSITORY INSECURE RELEASE_KEY RELEASE_URL
 
 .PHONY: help
 help: ## list the targets
@@ -94,6 +98,23 @@ vulncheck: setup ## look for known vulnerabilities in the code that the programs
 generate: ## generate deepcopy functions and CRDs from api/v1alpha1, and the chart's README from its values
 	go generate ./api/...
 	go tool -modfile=hack/tools/helm-docs/go.mod helm-docs --chart-search-root charts --sort-values-order file --log-level warning
+
+.PHONY: release
+release: ## make a release: VERSION=v0.1.0 [OUT=DIR] [RELEASE_KEY=FILE] (as root, some minutes; docs/release.md)
+	hack/publish/release.sh '$(OUT)' '$(VERSION)'
+
+.PHONY: images
+images: ## build the images as OCI archives in OUT, as root
+	IMAGES_OCI='$(abspath $(OUT))' IMAGES_VERSION='$(VERSION)' hack/images.sh
+
+.PHONY: push
+push: ## push the images and the chart in OUT to REGISTRY=HOST [REPOSITORY=PATH] (INSECURE=1: without TLS)
+	hack/publish/push.sh '$(OUT)' '$(REGISTRY)'
+
+.PHONY: release-test
+release-test: ## make a release with the images, check every file of it, and push it to a registry on this machine (as root)
+	hack/setup.sh build
+	RELEASE_TEST=all go test -count 1 -timeout 60m -v ./test/release
 
 .PHONY: images-test
 images-test: ## build the images on base images made from Debian's packages, and try them (some minutes, as root)

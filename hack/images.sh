@@ -3,7 +3,10 @@
 # Needs root and some minutes. It works in a temporary directory; IMAGES_DIR=DIR uses and keeps DIR, and makes the next run faster.
 # IMAGES_OUT=DIR also writes DIR/TARGET.tar for `ctr images import`, with the image name that the chart expects and the chart's tag,
 # or the tag IMAGES_TAG.
+# IMAGES_OCI=DIR writes DIR/TARGET_VERSION_linux_ARCH.oci.tar, OCI archives for a release, named REGISTRY/REPOSITORY/TARGET:VERSION
+# (ghcr.io, escache). IMAGES_VERSION=VERSION is what the programs print, and the tag there.
 set -euo pipefail
+umask 022 # for the files in images and archives
 cd "$(dirname "$0")/.."
 
 targets=("$@")
@@ -26,13 +29,21 @@ clean() { # an interrupted build leaves mounts
 }
 trap clean EXIT
 
+version=${IMAGES_VERSION:-test}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+. hack/publish/archive.sh
+
 bootstrap() {
   debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" >"$dir/debootstrap.log" 2>&1 || {
     tail "$dir/debootstrap.log" >&2
     exit 1
   }
-  rm -rf "$dir"/base/var/cache/apt/archives/*.deb "$dir"/base/var/lib/apt/lists/* "$dir"/base/usr/share/{doc,locale,man}/*
+  mirror=$(sed -n 's/^deb \([^ ]*\) .*/\1/p' "$dir/base/etc/apt/sources.list" | head -n 1)
+  printf 'deb %s bookworm main\ndeb %s bookworm-updates main\ndeb %s bookworm-security main\n' \
+    "$mirror" "$mirror" "${mirror%/debian*}/debian-security" >"$dir/base/etc/apt/sources.list"
 }
+upgrade='apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get upgrade -q -y &&
+  rm -rf /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig /usr/share/doc/* /usr/share/locale/* /usr/share/man/*'
 base() { # NAME [FROM:TO]…
   local name=$1 id
   shift
@@ -40,9 +51,22 @@ base() { # NAME [FROM:TO]…
   [ -e "$dir/base/etc/debian_version" ] || bootstrap
   id=$(buildah from scratch)
   buildah add -q "$id" "$dir/base" / >/dev/null
+  buildah run "$id" -- sh -c "$upgrade" >"$dir/upgrade.log" 2>&1 || {
+    tail "$dir/upgrade.log" >&2
+    exit 1
+  }
   for copy in "$@"; do buildah add -q "$id" "${copy%%:*}" "${copy#*:}" >/dev/null; done
   buildah config --env "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "$id"
-  buildah commit -q --rm "$id" "$name" >/dev/null
+  buildah commit -q --rm --timestamp "$SOURCE_DATE_EPOCH" "$id" "$name" >/dev/null
+}
+oci() { # TARGET: writes the OCI archive
+  local name=${REGISTRY:-ghcr.io}/${REPOSITORY:-escache}/$1:$version layout
+  layout=$dir/layout
+  rm -rf "$layout"
+  buildah push -q "localhost/$1:test" "oci:$layout:$version"
+  name_layout "$layout" "$name"
+  mkdir -p "$IMAGES_OCI"
+  archive "$IMAGES_OCI/${1}_${version}_linux_$(go env GOARCH).oci.tar" "$layout" .
 }
 base localhost/base:1
 base localhost/build-base:1 "$(go env GOROOT):/usr/local/go"
@@ -55,7 +79,7 @@ for module in . hack/tools/cyclonedx-gomod; do go -C "$module" mod download; don
 for target in "${targets[@]}"; do
   buildah build -q --layers --pull-never --target "$target" --tag "localhost/$target:test" --network host \
     --build-arg BASE=localhost/base:1 --build-arg BUILD_BASE=localhost/build-base:1 --build-arg "GOPROXY=$(go env GOPROXY)" \
-    --build-arg VERSION=test --volume "$(go env GOMODCACHE):/root/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" .
+    --build-arg "VERSION=$version" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" --timestamp "$SOURCE_DATE_EPOCH" --volume "$(go env GOMODCACHE):/root/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" .
   id=$(buildah from --pull-never "localhost/$target:test")
   case $target in
     escached) buildah run "$id" -- sh -c 'escached version && which chroot cp sed' ;;
@@ -64,6 +88,7 @@ for target in "${targets[@]}"; do
   esac
   buildah run "$id" -- grep -q '"name": "github.com/escache/escache-csi' "/usr/share/escache/$target.cdx.json"
   buildah rm "$id" >/dev/null
+  [ -z "${IMAGES_OCI:-}" ] || oci "$target"
   if [ -n "${IMAGES_OUT:-}" ]; then
     mkdir -p "$IMAGES_OUT"
     rm -f "$IMAGES_OUT/$target.tar"

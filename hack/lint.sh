@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 hack/setup.sh build lint
 tags=$(hack/ceph-tags.sh)
 go tool -modfile=hack/tools/golangci-lint/go.mod golangci-lint run --build-tags "e2e,lab,$tags" ./...
-git ls-files '*.sh' .ci/run | xargs shellcheck -x
+git ls-files '*.sh' .ci/run hack/publish/kubectl_complete-escache | xargs shellcheck -x

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # CI runs lint and test, which include graph and e2e-operators. The others here check nothing.
-not=$(printf '%s\n' help setup build lint graph e2e-operators generate lab nightly)
+not=$(printf '%s\n' help setup build lint graph e2e-operators generate lab nightly release images push)
 
 targets=("$@")
 if [ $# = 0 ]; then

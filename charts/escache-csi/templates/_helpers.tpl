@@ -28,9 +28,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
-{{- /* image: takes root and image; the chart's version is the tag of our own images. */}}
+{{- /* image: takes root and image; the chart's appVersion is the tag of our own images. */}}
 {{- define "escache.image" -}}
-{{- $registry := .image.registry | default .root.Values.image.registry }}
+{{- $registry := get (.root.Values.global | default dict) "imageRegistry" | default .image.registry | default .root.Values.image.registry }}
 {{- $name := ternary .image.repository (printf "%s/%s" $registry .image.repository) (empty $registry) }}
 {{- if .image.digest }}{{ $name }}@{{ .image.digest }}
 {{- else }}{{ $name }}:{{ .image.tag | default .root.Chart.AppVersion }}

@@ -1,0 +1,182 @@
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// registry is a registry on this machine.
+type registry struct {
+	address string
+	program string
+	env     []string
+}
+
+func (r registry) crane(t *testing.T, args ...string) string {
+	t.Helper()
+	return strings.TrimSpace(mustRun(t, r.env, r.program, append([]string{"--insecure"}, args...)...))
+}
+
+// serve starts a registry that ends with the test.
+func serve(t *testing.T) registry {
+	t.Helper()
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	check(t, err)
+	r := registry{address: free.Addr().String(), program: tool(t, "crane")}
+	check(t, free.Close())
+	command := exec.CommandContext(t.Context(), r.program, "registry", "serve", "--address", r.address)
+	check(t, command.Start())
+	t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.address)
+		if err == nil {
+			check(t, conn.Close())
+			return r
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the registry does not serve %s: %v", r.address, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// withTLS puts TLS before a registry, with an authority that only the environment names.
+func (r registry) withTLS(t *testing.T) registry {
+	t.Helper()
+	proxy := httputil.NewSingleHostReverseProxy(&neturl.URL{Scheme: "http", Host: r.address})
+	server := httptest.NewTLSServer(http.HandlerFunc(proxy.ServeHTTP))
+	t.Cleanup(server.Close)
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+	check(t, os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	return registry{address: server.Listener.Addr().String(), program: r.program, env: []string{"SSL_CERT_FILE=" + authority}}
+}
+
+// writeImage writes an OCI archive of an image with one small layer, and returns its digest.
+func writeImage(t *testing.T, path, arch string) string {
+	t.Helper()
+	var layer bytes.Buffer
+	out := tar.NewWriter(&layer)
+	check(t, out.WriteHeader(&tar.Header{Name: "arch", Mode: 0o644, Size: int64(len(arch))}))
+	_, err := out.Write([]byte(arch))
+	check(t, err)
+	check(t, out.Close())
+	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
+	add := func(kind string, data []byte) map[string]any {
+		files["blobs/sha256/"+sumOf(data)] = data
+		return map[string]any{"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + sumOf(data), "size": len(data)}
+	}
+	encode := func(v any) []byte {
+		data, err := json.Marshal(v)
+		check(t, err)
+		return data
+	}
+	config := add("config.v1+json", encode(map[string]any{
+		"os": "linux", "architecture": arch, "config": map[string]any{},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sumOf(layer.Bytes())}},
+	}))
+	manifest := add("manifest.v1+json", encode(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": config, "layers": []any{add("layer.v1.tar", layer.Bytes())},
+	}))
+	files["index.json"] = encode(map[string]any{"schemaVersion": 2, "manifests": []any{manifest}})
+	file, err := os.Create(path)
+	check(t, err)
+	archive := tar.NewWriter(file)
+	for name, data := range files {
+		check(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data))}))
+		_, err := archive.Write(data)
+		check(t, err)
+	}
+	check(t, archive.Close())
+	check(t, file.Close())
+	return fmt.Sprint(manifest["digest"])
+}
+
+// TestPush pushes small images to a registry, with TLS and without.
+func TestPush(t *testing.T) {
+	dir := t.TempDir()
+	node := map[string]string{}
+	for _, arch := range []string{"amd64", "arm64"} {
+		node[arch] = writeImage(t, filepath.Join(dir, "csi-node_"+version+"_linux_"+arch+".oci.tar"), arch)
+	}
+	controller := writeImage(t, filepath.Join(dir, "csi-controller_"+version+"_linux_amd64.oci.tar"), "amd64")
+	script := checkout + "/hack/publish/push.sh"
+	plain := serve(t)
+	for name, r := range map[string]registry{"without TLS": plain, "with TLS": serve(t).withTLS(t)} {
+		env := r.env
+		if len(env) == 0 {
+			env = []string{"INSECURE=1"}
+		}
+		mustRun(t, append(env, "REPOSITORY=a/b"), script, dir, r.address)
+		out := mustRun(t, env, script, dir, r.address)
+		mustRun(t, env, script, dir, r.address) // it can be repeated
+		if got := r.crane(t, "digest", r.address+"/escache/csi-controller:"+version); got != controller || !strings.Contains(out, "@"+got) {
+			t.Errorf("%s: csi-controller has the digest %s, not %s\n%s", name, got, controller, out)
+		}
+		if got := r.crane(t, "digest", r.address+"/a/b/csi-controller:"+version); got != controller {
+			t.Errorf("%s: in another repository csi-controller has the digest %s", name, got)
+		}
+		for arch, want := range node { // one name, and each processor gets its own image
+			got := r.crane(t, "digest", "--platform", "linux/"+arch, r.address+"/escache/csi-node:"+version)
+			if got != want {
+				t.Errorf("%s: csi-node for %s has the digest %s, not %s", name, arch, got, want)
+			}
+		}
+	}
+}
+
+func TestPushSaysWhatIsMissing(t *testing.T) {
+	script := checkout + "/hack/publish/push.sh"
+	dir := t.TempDir()
+	if out, err := run(t, nil, script, dir, "registry.test"); err == nil || !strings.Contains(out, "run make images") {
+		t.Errorf("without images: %v, %s", err, out)
+	}
+	writeImage(t, filepath.Join(dir, "csi-node_"+version+"_linux_amd64.oci.tar"), "amd64")
+	if out, err := run(t, nil, script, dir, ""); err == nil || !strings.Contains(out, "REGISTRY=") {
+		t.Errorf("without a registry: %v, %s", err, out)
+	}
+	// An authority that nobody trusts is refused.
+	r := serve(t).withTLS(t)
+	if out, err := run(t, nil, script, dir, r.address); err == nil || !strings.Contains(out, "push "+r.address) {
+		t.Errorf("pushed to a registry that is not trusted: %s", out)
+	}
+}
+
+func TestReleaseRefusesWhatIsWrong(t *testing.T) {
+	_, key := newKey(t)
+	full := t.TempDir()
+	check(t, os.WriteFile(full+"/file", nil, 0o600))
+	junk := filepath.Join(t.TempDir(), "junk.pem")
+	check(t, os.WriteFile(junk, []byte("junk"), 0o600))
+	for _, c := range []struct{ name, dir, version, key, want string }{
+		{"no v", t.TempDir(), "0.1.0", key, "VERSION=v0.1.0"},
+		{"a commit", t.TempDir(), "d37039c-dirty", key, "VERSION=v0.1.0"},
+		{"two parts", t.TempDir(), "v1.0", key, "VERSION=v0.1.0"},
+		{"metadata, which a tag cannot have", t.TempDir(), "v1.0.0+1", key, "VERSION=v0.1.0"},
+		{"files of another release", full, "v1.0.0", key, "is not empty"},
+		{"no key", t.TempDir(), "v1.0.0", "/nowhere/key", "openssl genpkey"},
+		{"a key that is none", t.TempDir(), "v1.0.0", junk, "no private key in PEM"},
+	} {
+		out, err := run(t, []string{"RELEASE_KEY=" + c.key}, checkout+"/hack/publish/release.sh", c.dir, c.version)
+		if err == nil || !strings.Contains(out, c.want) {
+			t.Errorf("%s: %v, %q", c.name, err, out)
+		}
+	}
+}
