@@ -29,7 +29,7 @@ in_lab() { # SUITE [FLAG]…: a package of test/e2e, run inside the lab's namesp
 build_tools() {
   go run ./test/buildtools --build-all
   local name
-  for name in crane cyclonedx-gomod gotestsum helm helm-docs krew nfpm promtool; do go tool -modfile="hack/tools/$name/go.mod" -n "$name"; done
+  for name in gotestsum helm-docs promtool; do go tool -modfile="hack/tools/$name/go.mod" -n "$name"; done
 }
 
 step "install packages" hack/setup.sh build lab kubernetes screens

@@ -111,6 +111,7 @@ func writeImage(t *testing.T, path, arch string) string {
 
 // TestPush pushes small images to a registry, with TLS and without.
 func TestPush(t *testing.T) {
+	wanted(t)
 	dir := t.TempDir()
 	node := map[string]string{}
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -143,6 +144,7 @@ func TestPush(t *testing.T) {
 }
 
 func TestPushSaysWhatIsMissing(t *testing.T) {
+	wanted(t)
 	script := checkout + "/hack/publish/push.sh"
 	dir := t.TempDir()
 	if out, err := run(t, nil, script, dir, "registry.test"); err == nil || !strings.Contains(out, "run make images") {
