@@ -48,7 +48,8 @@ const (
 // nodeGroup.
 //
 // +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
-// +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || (has(self.node) && self.mode == 'Drain')",message="secondCopies is for a drain of a node"
+// +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || has(self.node)",message="name the node"
+// +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || self.mode == 'Drain'",message="only for Drain"
 type CacheFlushSpec struct {
 	// Volume is the name of a CacheVolume.
 	//

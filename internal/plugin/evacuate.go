@@ -48,7 +48,9 @@ func (c *cli) evacuate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			e := evacuating{node: args[0], copies: protect == protectDrain, chosen: command.Flags().Changed("protect"), wait: wait, timeout: timeout}
+			e := evacuating{
+				node: args[0], copies: protect == protectDrain, chosen: command.Flags().Changed("protect"), wait: wait, timeout: timeout,
+			}
 			return c.runEvacuate(command.Context(), api, e)
 		},
 	}
@@ -121,7 +123,8 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 		return nil, err
 	case e.copies && !flush.Spec.SecondCopies:
 		return nil, fmt.Errorf("the CRDs of this cluster are older than this plugin, and know no protection of second copies; "+
-			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with --protect=none",
+			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with "+
+			"--protect=none",
 			e.node)
 	}
 	return flush, nil
@@ -178,7 +181,8 @@ func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node s
 		case len(open) == 0:
 			return nil
 		case len(open) != last:
-			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n", node, len(open), len(all), open[0].Name)
+			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
+				node, len(open), len(all), open[0].Name)
 			last = len(open)
 		}
 		select {

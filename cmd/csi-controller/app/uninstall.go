@@ -68,7 +68,9 @@ func waitForGroups(ctx context.Context, kube client.Reader, every time.Duration)
 		if err := kube.List(ctx, all); err != nil {
 			return fmt.Errorf("list NodeGroups: %w", err)
 		}
-		at := slices.IndexFunc(all.Items, func(g v1alpha1.NodeGroup) bool { return controllerutil.ContainsFinalizer(&g, v1alpha1.GroupFinalizer) })
+		at := slices.IndexFunc(all.Items, func(g v1alpha1.NodeGroup) bool {
+			return controllerutil.ContainsFinalizer(&g, v1alpha1.GroupFinalizer)
+		})
 		if at < 0 {
 			return nil
 		}

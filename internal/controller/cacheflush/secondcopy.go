@@ -71,7 +71,9 @@ func (r *Reconciler) stillNeedsTwo(ctx context.Context, f *v1alpha1.CacheFlush, 
 // left ends the work on a volume that the CacheFlush of a node is not for any more. A volume whose
 // second copy was given to another host writes through until that copy is current, so long as it has not
 // moved itself; over tells whether it is done.
-func (r *Reconciler) left(ctx context.Context, v *v1alpha1.CacheVolume, owner string, now v1alpha1.FlushedVolume) (is v1alpha1.FlushedVolume, over bool) {
+func (r *Reconciler) left(
+	ctx context.Context, v *v1alpha1.CacheVolume, owner string, now v1alpha1.FlushedVolume,
+) (is v1alpha1.FlushedVolume, over bool) {
 	switch {
 	case !slices.Contains(authority.Claims(v), owner):
 		return done(now, "it has moved to node "+v.Status.AttachedNode), true

@@ -61,11 +61,11 @@ func blocked(g *v1alpha1.NodeGroup, n needs) (reason, message string) {
 	case g.DeletionTimestamp.IsZero():
 		return "", ""
 	case len(n.volumes) > 0:
-		return v1alpha1.ReasonVolumesLeft, fmt.Sprintf("it is being deleted, and kept because %s in it (%s): delete their claims, or give them up "+
-			"with kubectl escache release --volume NAME%s", are(len(n.volumes)), names(n.volumes), goesOn)
+		return v1alpha1.ReasonVolumesLeft, fmt.Sprintf("it is being deleted, and kept because %s in it (%s): delete their claims, "+
+			"or give them up with kubectl escache release --volume NAME%s", are(len(n.volumes)), names(n.volumes), goesOn)
 	case len(n.replicas) > 0:
-		return v1alpha1.ReasonReplicasLeft, fmt.Sprintf("it is being deleted, and kept because replicas wait to be removed (%s): they are when "+
-			"their hosts are back; if a host will never be back, kubectl delete node NAME%s", where(n.replicas), goesOn)
+		return v1alpha1.ReasonReplicasLeft, fmt.Sprintf("it is being deleted, and kept because replicas wait to be removed (%s): they "+
+			"are when their hosts are back; if a host will never be back, kubectl delete node NAME%s", where(n.replicas), goesOn)
 	default:
 		return v1alpha1.ReasonVolumesLeft, "it is being deleted, and a volume is being created in it" + goesOn
 	}
@@ -113,9 +113,12 @@ func outside(g *v1alpha1.NodeGroup, volumes []*v1alpha1.CacheVolume) string {
 	}
 	var all []string
 	for _, node := range slices.Sorted(maps.Keys(left)) {
-		what := []string{fmt.Sprintf("node %s is not in the group any more, and has replicas of %s: keep it on", node, count(len(left[node])))}
+		has := count(len(left[node]))
+		what := []string{fmt.Sprintf("node %s is not in the group any more, and has replicas of %s: keep it on", node, has)}
 		for _, fate := range redundancy.Fates() {
-			of := slices.DeleteFunc(slices.Clone(left[node]), func(v *v1alpha1.CacheVolume) bool { return redundancy.FateOf(v, node) != fate })
+			of := slices.DeleteFunc(slices.Clone(left[node]), func(v *v1alpha1.CacheVolume) bool {
+				return redundancy.FateOf(v, node) != fate
+			})
 			if len(of) > 0 {
 				what = append(what, fate.Is+" ("+names(of)+"): "+fate.Then)
 			}

@@ -213,7 +213,10 @@ func (r *Reconciler) pollMember(ctx context.Context, group, name, owner string) 
 	}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return sight{name: name, deleted: true, reason: reasonUnknown, problem: fmt.Sprintf("Kubernetes has no node %s; check the spelling", name)}
+			return sight{
+				name: name, deleted: true, reason: reasonUnknown,
+				problem: fmt.Sprintf("Kubernetes has no node %s; check the spelling", name),
+			}
 		}
 		return sight{name: name, reason: reasonUnknown, problem: fmt.Sprintf("node %s cannot be read: %v", name, err)}
 	}
