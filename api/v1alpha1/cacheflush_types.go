@@ -48,6 +48,8 @@ const (
 // nodeGroup.
 //
 // +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
+// +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || has(self.node)",message="name the node"
+// +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || self.mode == 'Drain'",message="only for Drain"
 type CacheFlushSpec struct {
 	// Volume is the name of a CacheVolume.
 	//
@@ -62,6 +64,11 @@ type CacheFlushSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
+
+	// SecondCopies selects also the volumes that have a replica on the node and are attached elsewhere.
+	// They write through, so that they survive the loss of their host while this node is away. After
+	// the deletion of the CacheFlush each of them writes back again once its copy here is current.
+	SecondCopies bool `json:"secondCopies,omitempty"`
 
 	// NodeGroup selects every attached volume of this group.
 	//

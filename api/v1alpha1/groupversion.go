@@ -45,6 +45,10 @@ const Finalizer = "escache.io/volume"
 // SnapshotFinalizer keeps a CacheSnapshot until the snapshot in Ceph is gone.
 const SnapshotFinalizer = "escache.io/snapshot"
 
+// GroupFinalizer keeps a NodeGroup while a volume is in it, or a host of it has a replica that waits to
+// be removed. csi-controller sets it with the first volume and removes it after the last one.
+const GroupFinalizer = "escache.io/nodegroup"
+
 // GroupVersion returns the API group and version of these types.
 func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}

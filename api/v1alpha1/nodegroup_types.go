@@ -135,7 +135,25 @@ const (
 	// GroupRedundant is false while volumes lack their second replica because a member has been
 	// gone for long. The message says which member, and how far the repair is.
 	GroupRedundant = "Redundant"
+	// GroupDeletionBlocked is there, and true, while somebody has deleted the group and something needs
+	// it. The message says what, and what to do. Nothing new is placed in the group; what is there
+	// works.
+	GroupDeletionBlocked = "DeletionBlocked"
+	// GroupFormerMembers is there, and true, while hosts that are not in the group any more have
+	// replicas of its volumes. The message says which, and what follows.
+	GroupFormerMembers = "FormerMembersHaveReplicas"
 )
+
+// Reasons of GroupDeletionBlocked.
+const (
+	// ReasonVolumesLeft: volumes are in the group.
+	ReasonVolumesLeft = "VolumesLeft"
+	// ReasonReplicasLeft: no volume is, and hosts have replicas that wait to be removed.
+	ReasonReplicasLeft = "ReplicasLeft"
+)
+
+// ReasonReplicasOutside is the reason of GroupFormerMembers.
+const ReasonReplicasOutside = "ReplicasOutsideTheGroup"
 
 // NodeGroupList is a list of NodeGroups.
 //

@@ -63,7 +63,11 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 // member have room.
 func (s *State) groupOfPrimary(r Request) *group {
 	n := s.nodes[r.Primary]
-	if n == nil || n.group == nil || n.room() < r.CacheBytes || s.scores[n.group.slot].room < r.CacheBytes {
+	if n == nil || n.group == nil || n.room() < r.CacheBytes {
+		return nil
+	}
+	// The score knows that no volume may come. Whether there is room beside the node, choosePair finds out.
+	if !r.Stays && s.scores[n.group.slot].room < r.CacheBytes {
 		return nil
 	}
 	if len(r.Groups) > 0 && !slices.Contains(r.Groups, n.group.name) {

@@ -101,7 +101,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 		return Shortfall{Group: name, Reason: "there is no such NodeGroup"}
 	case r.Primary != "" && len(r.Groups) > 0 && !slices.Contains(r.Groups, name):
 		return Shortfall{Group: name, Reason: "not among the allowed groups " + bounded(r.Groups)}
-	case g.cordoned:
+	case g.cordoned && !r.Stays:
 		return Shortfall{Group: name, Reason: "cordoned", room: noRoom}
 	}
 	out := Shortfall{Group: name, room: noRoom}

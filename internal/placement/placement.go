@@ -51,6 +51,9 @@ type Request struct {
 	Primary string
 	// Without are hosts that may not be the partner.
 	Without []string
+	// Stays means that the volume is in the group of Primary already. Then a cordoned group takes it
+	// too.
+	Stays bool
 }
 
 // Placement is the answer to a Request.

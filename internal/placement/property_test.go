@@ -138,7 +138,7 @@ func (w *world) takes(m Member, size int64) bool {
 
 func (w *world) fits(r Request) bool {
 	for _, g := range w.groups {
-		if g.Cordoned || (len(r.Groups) > 0 && !slices.Contains(r.Groups, g.Name)) {
+		if g.Cordoned && !r.Stays || (len(r.Groups) > 0 && !slices.Contains(r.Groups, g.Name)) {
 			continue
 		}
 		takers, primary := 0, r.Primary == ""
@@ -159,7 +159,7 @@ func (w *world) check(t *testing.T, p Placement, r Request) {
 	t.Helper()
 	g, ok := w.groups[p.Group]
 	switch {
-	case !ok || g.Cordoned:
+	case !ok || g.Cordoned && !r.Stays:
 		t.Fatalf("placed on group %+v, known %v", g, ok)
 	case len(r.Groups) > 0 && !slices.Contains(r.Groups, p.Group):
 		t.Fatalf("placed on %s, allowed %v", p.Group, r.Groups)
@@ -222,6 +222,7 @@ func TestRandomLife(t *testing.T) {
 				}
 				if r.IntN(3) == 0 {
 					req.Primary = fmt.Sprintf("%s-n%d", g, r.IntN(4))
+					req.Stays = r.IntN(2) == 0
 				}
 				p, err := s.Decide(req)
 				if again, errAgain := w.rebuilt(t, r).Decide(req); again != p || fmt.Sprint(errAgain) != fmt.Sprint(err) {

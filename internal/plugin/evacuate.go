@@ -8,61 +8,189 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 )
 
 // evacuation returns the name of the CacheFlush that drains a node.
 func evacuation(node string) string { return "evacuate-" + node }
 
+// Values of --protect: what becomes of volumes whose second copy is on the host.
+const (
+	protectDrain = "drain" // they write through until that copy is current again
+	protectNone  = "none"  // they go on with one copy
+)
+
 func (c *cli) evacuate() *cobra.Command {
 	var wait bool
 	var timeout time.Duration
+	var protect string
 	command := &cobra.Command{
 		Use:   "evacuate NODE",
 		Short: "Prepare a host for kubectl drain: place nothing new there, and keep its caches clean",
 		Long: "Prepare a host for kubectl drain: the driver places no new replicas there, flushes its caches to Ceph, and writes\n" +
-			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.",
+			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.\n\n" +
+			"Volumes that are attached elsewhere and have their second copy there are drained too, so that they survive the loss of\n" +
+			"another host meanwhile: after kubectl escache uncordon each of them writes back again once that copy is current.\n" +
+			"With --protect=none they go on with one copy.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
 		Args:    oneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
-			return c.runEvacuate(command.Context(), args[0], wait, timeout)
+			if protect != protectDrain && protect != protectNone {
+				return fmt.Errorf("%w: --protect=%s is neither %s nor %s", errUsage, protect, protectDrain, protectNone)
+			}
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			e := evacuating{
+				node: args[0], copies: protect == protectDrain, chosen: command.Flags().Changed("protect"), wait: wait, timeout: timeout,
+			}
+			return c.runEvacuate(command.Context(), api, e)
 		},
 	}
+	command.Flags().StringVar(&protect, "protect", protectDrain,
+		"drain or none: what becomes of volumes that are attached elsewhere and have their second copy there")
 	command.Flags().BoolVar(&wait, "wait", false, "wait until everything is in Ceph, and show progress")
 	command.Flags().DurationVar(&timeout, "timeout", time.Hour, "stop waiting after this time; the evacuation goes on")
 	return command
 }
 
-func (c *cli) runEvacuate(ctx context.Context, node string, wait bool, timeout time.Duration) error {
-	api, err := c.connect()
+// evacuating is what evacuate was asked for.
+type evacuating struct {
+	node    string
+	copies  bool // drain also volumes whose second copy is there
+	chosen  bool // the user said so
+	wait    bool
+	timeout time.Duration
+}
+
+func (c *cli) runEvacuate(ctx context.Context, api client.WithWatch, e evacuating) error {
+	if err := cordon(ctx, api, e.node, true); err != nil {
+		return err
+	}
+	c.printf("node %s is cordoned: no new replicas are placed there\n", e.node)
+	flush, err := drainOf(ctx, api, e)
 	if err != nil {
 		return err
 	}
-	if err := cordon(ctx, api, node, true); err != nil {
+	volumes := &v1alpha1.CacheVolumeList{}
+	if err := api.List(ctx, volumes); err != nil {
 		return err
 	}
-	c.printf("node %s is cordoned: no new replicas are placed there\n", node)
-	flush := &v1alpha1.CacheFlush{
-		ObjectMeta: metav1.ObjectMeta{Name: evacuation(node)},
-		Spec:       v1alpha1.CacheFlushSpec{Node: node, Mode: v1alpha1.FlushModeDrain},
-	}
-	if err := api.Create(ctx, flush); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	if !wait {
+	c.printSecondCopies(secondCopies(volumes.Items, e.node), flush.Spec)
+	if !e.wait {
 		c.printf("cacheflush.%s/%s drains its volumes; once kubectl escache status says Drained, kubectl drain %s is quick\n",
-			v1alpha1.GroupName, flush.Name, node)
+			v1alpha1.GroupName, flush.Name, e.node)
 		return nil
 	}
-	if err := c.follow(ctx, api, flush.Name, timeout); err != nil {
+	began := c.now()
+	if err := c.follow(ctx, api, flush.Name, e.timeout); err != nil {
 		return err
 	}
-	c.printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", node, node)
+	if flush.Spec.SecondCopies {
+		if err := c.followCopies(ctx, api, flush.Name, e.node, e.timeout-c.now().Sub(began)); err != nil {
+			return err
+		}
+	}
+	c.printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", e.node, e.node)
 	return nil
+}
+
+// drainOf returns the CacheFlush that drains the node, and makes it if there is none. One that is there
+// stays as it is.
+func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.CacheFlush, error) {
+	flush := &v1alpha1.CacheFlush{
+		ObjectMeta: metav1.ObjectMeta{Name: evacuation(e.node)},
+		Spec:       v1alpha1.CacheFlushSpec{Node: e.node, Mode: v1alpha1.FlushModeDrain, SecondCopies: e.copies},
+	}
+	err := api.Create(ctx, flush)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush); err != nil {
+			return nil, err
+		}
+		if e.chosen && flush.Spec.SecondCopies != e.copies {
+			return nil, fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
+				"kubectl escache uncordon %s", e.node, e.node)
+		}
+	case err != nil:
+		return nil, err
+	case e.copies && !flush.Spec.SecondCopies:
+		return nil, fmt.Errorf("the CRDs of this cluster are older than this plugin, and know no protection of second copies; "+
+			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with "+
+			"--protect=none",
+			e.node)
+	}
+	return flush, nil
+}
+
+// secondCopies returns the volumes that are attached elsewhere and have a replica on the node.
+func secondCopies(volumes []v1alpha1.CacheVolume, node string) []*v1alpha1.CacheVolume {
+	var out []*v1alpha1.CacheVolume
+	for i := range volumes {
+		v := &volumes[i]
+		if at := v.Status.AttachedNode; at != "" && at != node && v.Spec.HasReplica(node) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (c *cli) printSecondCopies(of []*v1alpha1.CacheVolume, spec v1alpha1.CacheFlushSpec) {
+	count, have, their, they := fmt.Sprintf("%d volumes", len(of)), "have", "their", "they write"
+	if len(of) == 1 {
+		count, have, their, they = "1 volume", "has", "its", "it writes"
+	}
+	switch {
+	case len(of) == 0:
+	case spec.SecondCopies:
+		c.printf("%s attached elsewhere %s %s second copy there: %s through to Ceph until node %s is uncordoned and that copy is current\n",
+			count, have, their, they, spec.Node)
+	default:
+		c.printf("%s %s one copy until %s is back\n", count, have, spec.Node)
+	}
+}
+
+// followCopies waits until the record of every volume with its second copy on the node says that Ceph
+// has everything. A volume may have come there after the CacheFlush was done with those it knew.
+func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, max(timeout, pollInterval))
+	defer cancel()
+	last := -1
+	for {
+		volumes := &v1alpha1.CacheVolumeList{}
+		err := api.List(ctx, volumes)
+		switch {
+		case ctx.Err() != nil:
+			return c.notFinished(ctx, flush, timeout)
+		case err != nil:
+			return err
+		}
+		all := secondCopies(volumes.Items, node)
+		open := slices.DeleteFunc(slices.Clone(all), authority.InCeph)
+		switch {
+		case len(open) == 0 && len(all) > 0:
+			c.printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
+			return nil
+		case len(open) == 0:
+			return nil
+		case len(open) != last:
+			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
+				node, len(open), len(all), open[0].Name)
+			last = len(open)
+		}
+		select {
+		case <-ctx.Done():
+			return c.notFinished(ctx, flush, timeout)
+		case <-time.After(pollInterval / 2):
+		}
+	}
 }
 
 func (c *cli) uncordon() *cobra.Command {
@@ -93,6 +221,7 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 	if err := api.Delete(ctx, flush); client.IgnoreNotFound(err) != nil {
 		return err
 	}
+	said := ""
 	for {
 		err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush)
 		switch {
@@ -102,6 +231,12 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		case ctx.Err() != nil:
 		case err != nil:
 			return err
+		default:
+			complete := meta.FindStatusCondition(flush.Status.Conditions, v1alpha1.FlushConditionComplete)
+			if complete != nil && complete.Reason == "Restoring" && complete.Message != said {
+				said = complete.Message
+				c.printf("%s\n", said)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -109,6 +109,12 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 }
 
 func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
+	if group != nil {
+		for _, node := range redundancy.Left(v, group) {
+			fate := redundancy.FateOf(v, node)
+			c.printLinef("Outside", "node %s is not in group %s any more, and has a replica (%s): %s", node, group.Name, fate.Is, fate.Then)
+		}
+	}
 	one := redundancy.Of(v, group, redundancy.Evidence{})
 	if one.Whole() {
 		c.printLinef("Copies", "%s", one.Message)

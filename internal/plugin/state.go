@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -68,12 +69,27 @@ func (s *state) problems() []problem {
 				"nothing: the driver removes them when the host is back; if a host is gone for good, take it out of the group"})
 		}
 	}
+	for i := range s.groups {
+		all = append(all, guardProblems(&s.groups[i])...)
+	}
 	for i := range s.volumes {
 		v := &s.volumes[i]
 		all = append(append(all, volumeProblems(v, s.group(v))...), s.waiting[v.Name]...)
 	}
 	for i := range s.flushes {
 		all = append(all, flushProblems(&s.flushes[i])...)
+	}
+	return all
+}
+
+// guardProblems returns what keeps a group that was deleted, and which hosts outside a group have
+// replicas.
+func guardProblems(g *v1alpha1.NodeGroup) []problem {
+	var all []problem
+	for _, kind := range []string{v1alpha1.GroupDeletionBlocked, v1alpha1.GroupFormerMembers} {
+		if c := meta.FindStatusCondition(g.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue {
+			all = append(all, problem{"group " + g.Name, c.Message, "do what the message says; docs/replace-a-host.md has the commands"})
+		}
 	}
 	return all
 }

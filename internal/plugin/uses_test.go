@@ -21,7 +21,7 @@ import (
 
 // cluster holds the volume pvc-1, which was made for user/shared. Its first PersistentVolume is
 // gone; the one of today, "again", belongs to the claim user/static.
-func cluster(t *testing.T, more ...client.Object) client.Client {
+func cluster(t *testing.T, more ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {

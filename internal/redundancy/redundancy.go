@@ -128,7 +128,7 @@ func found(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Ev
 		return say(v1alpha1.ReasonPeerOutdated, "a new copy is being made on %s", lost)
 	case e.Loss == authority.DiskLost:
 		return say(v1alpha1.ReasonPeerDiskLost, "the disk of the copy on %s has failed", lost)
-	case group != nil && !slices.Contains(group.Spec.Nodes, lost):
+	case group != nil && slices.Contains(Left(v, group), lost):
 		return say(v1alpha1.ReasonHostLeft, "node %s, which had the second copy, is not in group %s any more", lost, group.Name)
 	case e.Loss == authority.OtherMachine:
 		return say(v1alpha1.ReasonHostReinstalled, "node %s has other disks than those with the copy: the host or its disks were "+

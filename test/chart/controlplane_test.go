@@ -170,6 +170,13 @@ func life(t *testing.T, c *controlPlane, version string) {
 		t.Error("the renewed certificate was renewed again")
 	}
 
+	const fewer = `nodeGroups=[]`
+	upgrade("--set-json", fewer)
+	if c.must("", "get", "nodegroup", "rack-1", "-o", "name") == "" {
+		t.Error("an upgrade with a shorter list of groups deleted one")
+	}
+	upgrade() // and with it again, Helm takes it for its own
+
 	// The Job that looks for volumes never ends here, where no pod runs: Helm must not go on
 	// without its word.
 	if out, err := c.helm(version, "uninstall", release, "--timeout", "5s"); err == nil {
@@ -183,9 +190,10 @@ func life(t *testing.T, c *controlPlane, version string) {
 	kinds := "deployments,daemonsets,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings," +
 		"nodegroups,storageclasses,csidrivers,networkpolicies,poddisruptionbudgets"
 	left := c.must("", "get", kinds, "-A", "-l", "app.kubernetes.io/part-of=escache-csi", "-o", "name")
-	if left != "" {
+	if strings.TrimSpace(left) != "nodegroup.escache.io/rack-1" { // volumes might be in it
 		t.Errorf("left behind:\n%s", left)
 	}
+	c.must("", "delete", "nodegroup", "rack-1")
 	c.must("", "get", "crd", "cachevolumes.escache.io") // taking it away would take all volumes' records away
 }
 

@@ -206,9 +206,10 @@ type parts struct {
 
 // assemble gives every part to the manager, which runs them while this process leads.
 func (p parts) assemble(ctx context.Context) error {
+	guard := nodegroup.NewGuard(p.writer, p.manager.GetAPIReader(), p.book)
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: p.writer, Live: p.manager.GetAPIReader(), Images: p.lease.Images(p.images), Hosts: p.hosts, Book: p.book,
-		Links:  p.links,
+		Groups: guard, Links: p.links,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "service"), Now: time.Now,
 	})
 	service := csi.NewService(csi.Config{
@@ -224,7 +225,7 @@ func (p parts) assemble(ctx context.Context) error {
 	})
 	groups := nodegroup.New(nodegroup.Config{
 		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
-		Book: p.book, Locks: p.locks,
+		Book: p.book, Guard: guard, Locks: p.locks,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
 		Poll: p.options.Poll, Patience: 4 * time.Second, Quiet: 10 * time.Second, Parallel: 32,
 	})

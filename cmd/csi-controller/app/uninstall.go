@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -16,12 +17,12 @@ import (
 // namedVolumes bounds how many volumes the refusal names.
 const namedVolumes = 5
 
-// newCheckUninstall returns the command that fails while there are volumes. The chart runs it
-// before it removes the driver that they need.
+// newCheckUninstall returns the command that fails while there are volumes, or NodeGroups that only
+// csi-controller can let go. The chart runs it before it removes the driver that they need.
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail if there are CacheVolumes: detaching and removing them needs the driver",
+		Short: "Fail if there are CacheVolumes, or NodeGroups that csi-controller keeps: removing them needs the driver",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -30,7 +31,10 @@ func newCheckUninstall(o *Options) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			return checkUninstall(ctx, kube)
+			if err := checkUninstall(ctx, kube); err != nil {
+				return err
+			}
+			return waitForGroups(ctx, kube, time.Second)
 		},
 	}
 }
@@ -53,4 +57,42 @@ func checkUninstall(ctx context.Context, kube client.Reader) error {
 	}
 	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or give the volumes up and keep their images with "+
 		"`kubectl escache release --volume NAME`, and uninstall again", len(all.Items), strings.Join(names, ", "))
+}
+
+// waitForGroups waits until csi-controller has taken its finalizer off all NodeGroups, which it does
+// within seconds after the last volume. With the finalizer, nobody could delete them any more once
+// csi-controller is gone. The error says what still keeps a group when the time is up.
+func waitForGroups(ctx context.Context, kube client.Reader, every time.Duration) error {
+	for {
+		all := &v1alpha1.NodeGroupList{}
+		if err := kube.List(ctx, all); err != nil {
+			return fmt.Errorf("list NodeGroups: %w", err)
+		}
+		at := slices.IndexFunc(all.Items, func(g v1alpha1.NodeGroup) bool {
+			return controllerutil.ContainsFinalizer(&g, v1alpha1.GroupFinalizer)
+		})
+		if at < 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return stillKept(&all.Items[at])
+		case <-time.After(every):
+		}
+	}
+}
+
+func stillKept(g *v1alpha1.NodeGroup) error {
+	const by = "\"kubectl patch nodegroup %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'\""
+	if n := len(g.Status.StaleReplicas); n > 0 {
+		var hosts []string
+		for _, r := range g.Status.StaleReplicas {
+			hosts = append(hosts, r.Node)
+		}
+		slices.Sort(hosts)
+		return fmt.Errorf("csi-controller keeps NodeGroup %s, because %d replicas wait to be removed on %s: bring these hosts back, and "+
+			"uninstall again; if one will never be back, delete its Node", g.Name, n, strings.Join(slices.Compact(hosts), ", "))
+	}
+	return fmt.Errorf("csi-controller has not let go of NodeGroup %s, although there are no volumes: check that csi-controller runs, and "+
+		"uninstall again; if it cannot run any more: "+by, g.Name, g.Name)
 }

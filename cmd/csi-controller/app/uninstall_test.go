@@ -1,9 +1,11 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -30,5 +32,42 @@ func TestUninstallIsRefusedWhileThereAreVolumes(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "7 volumes") || !strings.Contains(err.Error(), "pvc-0") ||
 		!strings.Contains(err.Error(), "kubectl escache release") || strings.Contains(err.Error(), "pvc-6") {
 		t.Errorf("refusal: %v", err)
+	}
+}
+
+func TestUninstallWaitsUntilNodeGroupsCanBeDeletedWithoutTheDriver(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1", Finalizers: []string{v1alpha1.GroupFinalizer}}}
+	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(g, &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack2"}}).Build()
+	wait := func(longest time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), longest)
+		defer cancel()
+		return waitForGroups(ctx, kube, time.Millisecond)
+	}
+	const short = 50 * time.Millisecond
+	if err := wait(short); err == nil || !strings.Contains(err.Error(), "NodeGroup rack1") || !strings.Contains(err.Error(), "kubectl patch nodegroup rack1") {
+		t.Errorf("csi-controller does not let go: %v", err)
+	}
+	g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2"}, {Node: "n2"}}
+	if err := kube.Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait(short); err == nil || !strings.Contains(err.Error(), "2 replicas") || !strings.Contains(err.Error(), "on n2:") {
+		t.Errorf("a host is down: %v", err)
+	}
+	released := make(chan error, 1)
+	go func() {
+		time.Sleep(short)
+		g.Finalizers = nil
+		released <- kube.Update(context.WithoutCancel(t.Context()), g)
+	}()
+	if err := wait(time.Minute); err != nil {
+		t.Errorf("csi-controller has let go: %v", err)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // cancel restores write-back on every volume that was drained, and then lets Kubernetes remove the
 // object. A host that does not answer delays that, because its volumes would write through for
-// ever.
+// ever, and so does a second copy that is not current yet.
 func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(f, v1alpha1.FlushFinalizer) {
 		r.forget(f.UID)
@@ -30,7 +30,11 @@ func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.R
 			names = append(names, v.Name)
 		}
 	}
-	failures := r.restore(ctx, f.Name, names)
+	var may func(ctx context.Context, volume string) error
+	if f.Spec.SecondCopies {
+		may = func(ctx context.Context, volume string) error { return r.stillNeedsTwo(ctx, f, volume) }
+	}
+	failures := r.restore(ctx, f.Name, names, may)
 	if len(failures) > 0 {
 		before := f.DeepCopy()
 		r.condition(f, metav1.ConditionFalse, "Restoring", text(append([]string{"write-back is being restored"}, failures...)))
@@ -50,7 +54,7 @@ func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.R
 
 // abandoned ends the claims of a CacheFlush that was removed without its finalizer.
 func (r *Reconciler) abandoned(ctx context.Context, name string) (ctrl.Result, error) {
-	if failures := r.restore(ctx, name, nil); len(failures) > 0 {
+	if failures := r.restore(ctx, name, nil, nil); len(failures) > 0 {
 		r.Log.WarnContext(ctx, "write-back is not restored yet", "cacheflush", name, "failures", strings.Join(failures, "; "))
 		return ctrl.Result{RequeueAfter: r.Pass}, nil
 	}
@@ -58,8 +62,10 @@ func (r *Reconciler) abandoned(ctx context.Context, name string) (ctrl.Result, e
 }
 
 // restore ends the claims of a CacheFlush on the named volumes, and on those that the cache of
-// objects knows.
-func (r *Reconciler) restore(ctx context.Context, flush string, names []string) (failures []string) {
+// objects knows, except where may returns an error. No may: everywhere.
+func (r *Reconciler) restore(
+	ctx context.Context, flush string, names []string, may func(ctx context.Context, volume string) error,
+) (failures []string) {
 	owner := v1alpha1.FlushOwner(flush)
 	claimed, err := all(ctx, r.Client, false, func(v *v1alpha1.CacheVolume) bool {
 		return slices.ContainsFunc(v.Status.WriteThrough, func(c v1alpha1.WriteThroughClaim) bool { return c.Owner == owner })
@@ -74,7 +80,14 @@ func (r *Reconciler) restore(ctx context.Context, flush string, names []string) 
 	names = slices.Compact(names)
 	var mu sync.Mutex
 	each(len(names), cap(r.slots), func(i int) {
-		if err := r.Drain.Restore(ctx, names[i], owner); err != nil {
+		var err error
+		if may != nil {
+			err = may(ctx, names[i])
+		}
+		if err == nil {
+			err = r.Drain.Restore(ctx, names[i], owner)
+		}
+		if err != nil {
 			mu.Lock()
 			defer mu.Unlock()
 			failures = append(failures, fmt.Sprintf("%s: %v", names[i], err))

@@ -141,10 +141,13 @@ func (r *Reconciler) step(
 			"start its pod once, which flushes it",
 			strings.Join(v.Spec.Replicas, " and "))
 		return now
-	case f.Spec.Node != "" && at != f.Spec.Node:
-		return done(now, "it has moved to node "+at)
 	}
 	owner := v1alpha1.FlushOwner(f.Name)
+	if f.Spec.Node != "" && !selects(f.Spec, v) {
+		if now, over := r.left(ctx, v, owner, now); over {
+			return now
+		}
+	}
 	if was.Phase == v1alpha1.FlushDrained {
 		return r.verify(ctx, v, owner, now)
 	}

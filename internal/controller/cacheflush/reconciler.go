@@ -97,7 +97,7 @@ func attachments() predicate.Predicate {
 }
 
 // concerned returns the CacheFlushes that have a claim on the volume, even if they are gone, and
-// the drains of the node that has it.
+// the drains of a node that are for it.
 func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	v, ok := o.(*v1alpha1.CacheVolume)
 	if !ok {
@@ -115,7 +115,7 @@ func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile
 			r.Log.WarnContext(ctx, "a drain of the volume's node may learn of it late", "volume", v.Name, "error", err)
 		}
 		for i := range all.Items {
-			if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node == v.Status.AttachedNode {
+			if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node != "" && selects(f.Spec, v) {
 				names = append(names, f.Name)
 			}
 		}

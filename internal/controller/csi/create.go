@@ -95,6 +95,9 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 	if err != nil {
 		return nil, fmt.Errorf("place volume %s: %w", r.ID, err)
 	}
+	if err := s.KeepGroup(ctx, r.ID, place.Group); err != nil {
+		return nil, err
+	}
 	v := &v1alpha1.CacheVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{

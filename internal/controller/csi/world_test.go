@@ -61,6 +61,7 @@ func newWorld(t *testing.T) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
 		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
+		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
 	w.cached = w.api
 	w.restart()
@@ -76,13 +77,14 @@ func (w *world) restart() {
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 	})
 	must(w.t, nodegroup.Rebuild(context.Background(), w.api, w.book))
+	guard := nodegroup.NewGuard(w.api, w.api, w.book)
 	w.groups = nodegroup.New(nodegroup.Config{
-		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
+		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Guard: guard, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
 		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
-		Events: events.NewFakeRecorder(1000), Links: w.links,
+		Events: events.NewFakeRecorder(1000), Groups: guard, Links: w.links,
 	})
 	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
 	w.locked = volumes.NewLocked(steps, locks)

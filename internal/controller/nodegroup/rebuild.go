@@ -27,7 +27,7 @@ func Rebuild(ctx context.Context, live client.Reader, book *reservation.Book) er
 	owners := Owners(groups.Items)
 	for i := range groups.Items {
 		g := &groups.Items[i]
-		if !g.DeletionTimestamp.IsZero() {
+		if ended(g) {
 			continue
 		}
 		if err := book.SetGroup(lastKnown(g, owners), g.Status.StaleReplicas); err != nil {
@@ -49,7 +49,7 @@ func Rebuild(ctx context.Context, live client.Reader, book *reservation.Book) er
 }
 
 func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group {
-	out := placement.Group{Name: g.Name, Cordoned: g.Spec.Cordoned}
+	out := placement.Group{Name: g.Name, Cordoned: closed(g)}
 	for _, node := range g.Spec.Nodes {
 		if owners[node] != g.Name {
 			continue

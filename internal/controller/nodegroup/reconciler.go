@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -40,6 +41,7 @@ type Config struct {
 	Live   client.Reader
 	Hosts  Hosts
 	Book   *reservation.Book
+	Guard  *Guard
 	Locks  *operation.Locks
 	Events events.EventRecorder
 	Log    *slog.Logger
@@ -70,8 +72,23 @@ func New(config Config) *Reconciler {
 	return &Reconciler{Config: config, wrote: map[string]time.Time{}, seen: map[string]metav1.Time{}}
 }
 
+// GroupField is the field of CacheVolumes by which the reconciler's cache has to index them.
+const GroupField = "spec.group"
+
+// GroupOf returns the key by which CacheVolumes are indexed.
+func GroupOf(o client.Object) []string {
+	if v, ok := o.(*v1alpha1.CacheVolume); ok {
+		return []string{v.Spec.Group}
+	}
+	return nil
+}
+
 // SetupWithManager makes the manager call Reconcile for every group while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
+	// The context is not used: the index is there as long as the cache.
+	if err := m.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.CacheVolume{}, GroupField, GroupOf); err != nil {
+		return fmt.Errorf("index volumes by group: %w", err)
+	}
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.NodeGroup{}).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
@@ -87,12 +104,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if client.IgnoreNotFound(err) != nil {
 			return again, err
 		}
-		r.forget(request.Name)
+		r.forget(ctx, request.Name)
 		return ctrl.Result{}, nil
 	}
-	if !group.DeletionTimestamp.IsZero() {
-		r.forget(request.Name)
+	if ended(group) {
+		r.forget(ctx, request.Name)
 		return ctrl.Result{}, nil
+	}
+	volumes, err := r.volumesOf(ctx, group.Name)
+	if err != nil {
+		return again, err
 	}
 	owners, err := r.owners(ctx)
 	if err != nil {
@@ -104,7 +125,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		// placement knew of it.
 		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
 	}
-	if err := r.write(ctx, group, seen); err != nil {
+	needed := needsOf(group, volumes, seen)
+	if gone, err := r.guard(ctx, group, needed); gone || err != nil {
+		return again, err
+	}
+	if err := r.write(ctx, group, seen, needed); err != nil {
 		return again, err
 	}
 	if err := r.cleanUp(ctx, group, seen); err != nil {
@@ -113,8 +138,32 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return again, nil
 }
 
-func (r *Reconciler) forget(name string) {
+// volumesOf returns the volumes of a group by name. They are the cache's own: nobody may change them.
+func (r *Reconciler) volumesOf(ctx context.Context, group string) ([]*v1alpha1.CacheVolume, error) {
+	all := &v1alpha1.CacheVolumeList{}
+	if err := r.Client.List(ctx, all, client.MatchingFields{GroupField: group}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the volumes of group %s: %w", group, err)
+	}
+	return byName(all.Items), nil
+}
+
+// guard sets or removes the group's finalizer. It reports whether the group is gone with it.
+func (r *Reconciler) guard(ctx context.Context, group *v1alpha1.NodeGroup, needed needs) (gone bool, err error) {
+	has, deleted := controllerutil.ContainsFinalizer(group, v1alpha1.GroupFinalizer), !group.DeletionTimestamp.IsZero()
+	switch {
+	case needed.any() && !has && !deleted:
+		return false, r.Guard.restore(ctx, group.Name)
+	case !needed.any() && has:
+		released, err := r.Guard.release(ctx, group.Name)
+		return released && deleted, err
+	default:
+		return false, nil
+	}
+}
+
+func (r *Reconciler) forget(ctx context.Context, name string) {
 	r.Book.RemoveGroup(name)
+	r.Guard.forget(ctx, name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.wrote, name)
@@ -126,6 +175,7 @@ type sight struct {
 	problem string // why no replica can be placed here; empty: ready
 	reason  string // the problem in one word
 	claimed bool   // by an older group: the member counts for nothing here
+	deleted bool   // Kubernetes has no such node
 	host    *escache.Node
 }
 
@@ -163,7 +213,10 @@ func (r *Reconciler) pollMember(ctx context.Context, group, name, owner string) 
 	}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return sight{name: name, reason: reasonUnknown, problem: fmt.Sprintf("Kubernetes has no node %s; check the spelling", name)}
+			return sight{
+				name: name, deleted: true, reason: reasonUnknown,
+				problem: fmt.Sprintf("Kubernetes has no node %s; check the spelling", name),
+			}
 		}
 		return sight{name: name, reason: reasonUnknown, problem: fmt.Sprintf("node %s cannot be read: %v", name, err)}
 	}
@@ -193,7 +246,8 @@ func (r *Reconciler) owners(ctx context.Context) (map[string]string, error) {
 }
 
 // Owners returns, for each node, which of the groups has it: the oldest one that names it; of two
-// that are equally old the first by name.
+// that are equally old the first by name. A group that is being deleted has its nodes while it has
+// volumes.
 func Owners(groups []v1alpha1.NodeGroup) map[string]string {
 	byAge := slices.Clone(groups)
 	slices.SortFunc(byAge, func(a, b v1alpha1.NodeGroup) int {
@@ -204,7 +258,7 @@ func Owners(groups []v1alpha1.NodeGroup) map[string]string {
 	})
 	owners := map[string]string{}
 	for _, g := range byAge {
-		if !g.DeletionTimestamp.IsZero() {
+		if ended(&g) {
 			continue
 		}
 		for _, node := range g.Spec.Nodes {
@@ -216,10 +270,18 @@ func Owners(groups []v1alpha1.NodeGroup) map[string]string {
 	return owners
 }
 
+// ended reports whether a group is deleted and csi-controller does not keep it.
+func ended(g *v1alpha1.NodeGroup) bool {
+	return !g.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(g, v1alpha1.GroupFinalizer)
+}
+
+// closed reports whether nothing new may be placed in the group.
+func closed(g *v1alpha1.NodeGroup) bool { return g.Spec.Cordoned || !g.DeletionTimestamp.IsZero() }
+
 // placementOf returns the group as placement sees it. A member that does not answer keeps the
 // capacity that it had last, so that a reboot does not drive the next volumes away from its group.
 func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
-	out := placement.Group{Name: group.Name, Cordoned: group.Spec.Cordoned}
+	out := placement.Group{Name: group.Name, Cordoned: closed(group)}
 	for _, s := range seen {
 		if s.claimed {
 			continue

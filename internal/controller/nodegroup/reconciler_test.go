@@ -33,6 +33,7 @@ type bench struct {
 	hosts  map[string]*escache.Node
 	api    client.Client
 	book   *reservation.Book
+	guard  *Guard
 	events *events.FakeRecorder
 	r      *Reconciler
 }
@@ -63,6 +64,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
 	}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}).WithObjects(objects...).
+		WithIndex(&v1alpha1.CacheVolume{}, GroupField, GroupOf).
 		WithInterceptorFuncs(interceptor.Funcs{
 			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 				b.writes++
@@ -72,8 +74,10 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	b.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
 	})
+	b.guard = NewGuard(b.api, b.api, b.book)
 	b.r = New(Config{
-		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Locks: operation.NewLocks(time.Now), Events: b.events, Log: slog.New(slog.DiscardHandler),
+		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Guard: b.guard, Locks: operation.NewLocks(time.Now), Events: b.events,
+		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
 	})
 	return b

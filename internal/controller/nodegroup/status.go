@@ -21,7 +21,7 @@ const stillSeen = time.Minute
 // write patches the group's status if a transition happened, or if figures changed and were not
 // written for a while. The patch contains only what this reconciler owns, so it never undoes a
 // stale replica that is recorded meanwhile.
-func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
+func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight, needed needs) error {
 	now := metav1.NewTime(r.Now())
 	wanted := group.DeepCopy()
 	wanted.Status.Members = nil
@@ -30,6 +30,7 @@ func (r *Reconciler) write(ctx context.Context, group *v1alpha1.NodeGroup, seen 
 	}
 	wanted.Status.Volumes = r.volumes(group.Name)
 	conditions(wanted, seen)
+	guarded(wanted, needed)
 	summarize(&wanted.Status)
 	if !r.worthWriting(group, wanted, now.Time) {
 		return nil
@@ -98,6 +99,9 @@ func conditions(g *v1alpha1.NodeGroup, seen []sight) {
 	}
 	ready := metav1.Condition{Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Reason: "CanPlace"}
 	switch fit := len(seen) - len(problems); {
+	case !g.DeletionTimestamp.IsZero():
+		ready.Status, ready.Reason = metav1.ConditionFalse, "Deleted"
+		ready.Message = "it is being deleted: no new volumes are placed here"
 	case g.Spec.Cordoned:
 		ready.Status, ready.Reason = metav1.ConditionFalse, "Cordoned"
 		ready.Message = "cordoned: no new volumes are placed here"
@@ -171,6 +175,7 @@ func (r *Reconciler) emitEvents(old, now *v1alpha1.NodeGroup, seen []sight) {
 			r.Events.Eventf(now, nil, corev1.EventTypeNormal, "MemberReady", "Poll", "node %s is ready", s.name)
 		}
 	}
+	r.emitGuarded(old, now)
 	was := meta.IsStatusConditionTrue(old.Status.Conditions, v1alpha1.GroupReady)
 	ready := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.GroupReady)
 	if is := ready.Status == metav1.ConditionTrue; was != is {
@@ -179,5 +184,20 @@ func (r *Reconciler) emitEvents(old, now *v1alpha1.NodeGroup, seen []sight) {
 			kind, note = corev1.EventTypeWarning, ready.Message
 		}
 		r.Events.Eventf(now, nil, kind, ready.Reason, "Poll", "%s", note)
+	}
+}
+
+// emitGuarded emits an Event when a deletion begins to wait, and when hosts outside the group come to
+// have replicas, or have none any more.
+func (r *Reconciler) emitGuarded(old, now *v1alpha1.NodeGroup) {
+	for _, kind := range []string{v1alpha1.GroupDeletionBlocked, v1alpha1.GroupFormerMembers} {
+		was, is := meta.FindStatusCondition(old.Status.Conditions, kind), meta.FindStatusCondition(now.Status.Conditions, kind)
+		switch {
+		case was == nil && is != nil:
+			r.Events.Eventf(now, nil, corev1.EventTypeWarning, kind, "Guard", "%s", is.Message)
+		case kind == v1alpha1.GroupFormerMembers && was != nil && is == nil:
+			r.Events.Eventf(now, nil, corev1.EventTypeNormal, "FormerMembersFree", "Guard",
+				"no host outside the group has a replica on record any more")
+		}
 	}
 }

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, volumes ...string) *world {
 		objects = append(objects, v)
 	}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}).
-		WithObjects(objects...).Build()
+		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).WithObjects(objects...).Build()
 	w.restart()
 	for _, name := range volumes {
 		v := w.volume(name)
@@ -98,14 +98,15 @@ func (w *world) restart() {
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 	})
 	check(w.t, nodegroup.Rebuild(w.t.Context(), w.api, book))
+	guard := nodegroup.NewGuard(w.api, w.api, book)
 	w.groups = nodegroup.New(nodegroup.Config{
-		Client: w.api, Live: w.api, Hosts: h, Book: book, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
+		Client: w.api, Live: w.api, Hosts: h, Book: book, Guard: guard, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	links, err := linkkey.New("test", []byte("the key of the Kubernetes cluster"))
 	check(w.t, err)
 	steps := volumes.NewSteps(volumes.Config{
-		Cached: w.api, Live: w.api, Hosts: h, Book: book, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
+		Cached: w.api, Live: w.api, Hosts: h, Book: book, Groups: guard, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 	})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
 	w.events = events.NewFakeRecorder(1000)

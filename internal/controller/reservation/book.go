@@ -113,7 +113,7 @@ func (b *Book) Around(v *v1alpha1.CacheVolume, node string, without ...string) (
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, err := b.ledger.Move(placement.Request{
-		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Without: without,
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Without: without, Stays: true,
 	})
 	if err == nil {
 		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
@@ -217,6 +217,18 @@ func (b *Book) RemoveGroup(name string) {
 	defer b.mu.Unlock()
 	b.ledger.RemoveGroup(name)
 	delete(b.ready, name)
+}
+
+// Has reports whether a volume has a place in the group, also one that is being created.
+func (b *Book) Has(group string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.volumes {
+		if e.Group == group {
+			return true
+		}
+	}
+	return false
 }
 
 // Usage returns, for each group, what is used and what still fits, sorted by name.

@@ -147,6 +147,37 @@ func TestMoveIsAroundTheNode(t *testing.T) {
 	}
 }
 
+// A cordoned group takes no new volumes, and those that it has go on: they move between its hosts, and
+// lost copies are replaced.
+func TestVolumesOfACordonedGroupMoveWithinIt(t *testing.T) {
+	b := newBook(t, 10)
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n2", "n3"}, CacheBytes: 600, Port: 7000}}
+	v.Name = "v"
+	b.Observe(v)
+	cordoned := placement.Group{Name: "g", Cordoned: true}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		cordoned.Members = append(cordoned.Members, placement.Member{Name: n, Ready: n != "n3", CapacityBytes: 1000})
+	}
+	if err := b.SetGroup(cordoned, nil); err != nil {
+		t.Fatal(err)
+	}
+	p, err := b.Around(v, "n1")
+	if err != nil || p.Primary != "n1" || p.Partner != "n2" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := b.Around(v, "n3"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("around a host that is not ready: %v", err)
+	}
+	if _, err := b.Reserve("new", 1, nil); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("a new volume: %v", err)
+	}
+	full := *v
+	full.Spec.CacheBytes = 1001
+	if _, err := b.Around(&full, "n1"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("without room: %v", err)
+	}
+}
+
 func TestSlotRanges(t *testing.T) {
 	good := Slots{Ports: Range{7800, 8799}, Minors: Range{100, 1099}}
 	if err := good.Validate(); err != nil || good.count() != 1000 {

@@ -97,6 +97,9 @@ func (s *Steps) placeAdopted(ctx context.Context, a Adoption, v *v1alpha1.CacheV
 	if err != nil {
 		return fmt.Errorf("place volume %s: %w", v.Name, err)
 	}
+	if err := s.KeepGroup(ctx, v.Name, place.Group); err != nil {
+		return err
+	}
 	v.Spec.Group, v.Spec.Replicas, v.Spec.Port, v.Spec.Minor = place.Group, []string{place.Primary, place.Partner}, place.Port, place.Minor
 	if err := s.Cached.Create(ctx, v); err != nil {
 		// The place stays taken until the record appears or this process ends: perhaps it was written.

@@ -42,6 +42,20 @@ func (s *Steps) Group(ctx context.Context, name string) (*v1alpha1.NodeGroup, er
 	return g, nil
 }
 
+// KeepGroup keeps the group in which a volume has just taken a place. The volume's record is written
+// afterwards. If that fails, the place is free again.
+func (s *Steps) KeepGroup(ctx context.Context, volume, group string) error {
+	err := s.Groups.Keep(ctx, group)
+	if err == nil {
+		return nil
+	}
+	s.Book.Forget(volume)
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("group %s was deleted just now: %w", group, ErrBusy)
+	}
+	return fmt.Errorf("place volume %s: %w", volume, err)
+}
+
 // UpdateStatus writes a volume's status. It fails if somebody has written the object since it was
 // read.
 func (s *Steps) UpdateStatus(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {

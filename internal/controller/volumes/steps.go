@@ -11,6 +11,7 @@
 package volumes
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -32,6 +33,7 @@ type Config struct {
 	Images Images
 	Hosts  Hosts
 	Book   *reservation.Book
+	Groups Groups
 	Links  Links
 
 	// Events go to the volumes.
@@ -39,6 +41,13 @@ type Config struct {
 	// Log gets the decisions that an operator may have to account for: fencing and discarding.
 	Log *slog.Logger
 	Now func() time.Time
+}
+
+// Groups keeps NodeGroups that have volumes.
+type Groups interface {
+	// Keep makes sure that a group is not gone while volumes are in it. It is called before the record
+	// of a volume that has a place there is written.
+	Keep(ctx context.Context, group string) error
 }
 
 // Links knows the secrets of replication links.

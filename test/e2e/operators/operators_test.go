@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/escachetest"
@@ -45,6 +47,8 @@ func TestOperators(t *testing.T) {
 	t.Run("flush a claim", w.flushClaim)
 	t.Run("on a terminal", w.onTerminal)
 	t.Run("evacuate and uncordon", w.evacuation)
+	t.Run("second copies", w.secondCopies)
+	t.Run("a group with a volume", w.guardedGroup)
 	t.Run("another leader in the middle", w.anotherLeader)
 	t.Run("discard a cache", w.discard)
 	t.Run("support bundle", w.bundle)
@@ -121,6 +125,72 @@ func (w *world) evacuation(t *testing.T) {
 			t.Errorf("%s: %+v", name, v.Status)
 		}
 	}
+}
+
+// secondCopies has n3 away, on which all volumes have their second copy and none is attached.
+func (w *world) secondCopies(t *testing.T) {
+	says(t, w.escache(t, 0, "evacuate", "n3", "--protect=none"), "3 volumes have one copy until n3 is back")
+	says(t, w.escache(t, 1, "evacuate", "n3", "--protect=drain"), "first kubectl escache uncordon n3")
+	w.escache(t, 0, "uncordon", "n3")
+	out := w.escache(t, 0, "evacuate", "n3", "--wait", "--timeout=2m")
+	says(t, out, "3 volumes attached elsewhere have their second copy there", "all 3 write through to Ceph, which has everything")
+	if v := w.volume(t, "a"); v.Status.Authority != v1alpha1.AuthorityCeph || w.mode("n1", "a") != escache.ModeWritethrough {
+		t.Errorf("%+v", v.Status)
+	}
+	outdated := func(nodes ...string) {
+		v := w.volume(t, "a")
+		v.Status.Outdated = nodes
+		must(t, w.api.Status().Update(t.Context(), v))
+	}
+	w.link("n1", "n3", "a", false)
+	outdated("n3")
+	out = w.escache(t, 3, "uncordon", "n3", "--timeout=6s")
+	says(t, out, "pvc-a: it writes through until the copy on node n3 is current", "the driver goes on")
+	if w.mode("n1", "a") != escache.ModeWritethrough || w.mode("n1", "b") != escache.ModeWriteback {
+		t.Error("a writes back with one copy, or b does not with two")
+	}
+	w.link("n1", "n3", "a", true)
+	outdated()
+	says(t, w.escache(t, 0, "uncordon", "n3"), "its caches write back")
+	if v := w.volume(t, "a"); v.Status.Authority != v1alpha1.AuthorityCache || w.mode("n1", "a") != escache.ModeWriteback {
+		t.Errorf("%+v", v.Status)
+	}
+}
+
+// guardedGroup deletes a group that has a volume, and then the volume.
+func (w *world) guardedGroup(t *testing.T) {
+	group := &v1alpha1.NodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "rack9"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"x1", "x2", "x3"}},
+	}
+	must(t, w.api.Create(t.Context(), group))
+	v := &v1alpha1.CacheVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-kept"},
+		Spec: v1alpha1.CacheVolumeSpec{
+			ClusterID: "c", Pool: "rbd", Image: "escache-kept", SizeBytes: 1 << 30, CacheBytes: 1 << 30, Group: "rack9",
+			Replicas: []string{"x1", "x9"}, CacheMode: v1alpha1.CacheModeWriteback, Port: 7801, Minor: 101,
+		},
+	}
+	must(t, w.api.Create(t.Context(), v))
+	until := func(what string, holds func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(200 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not within 30 s: %s\n%s", what, w.escache(t, 0, "status"))
+			}
+		}
+	}
+	read := func() error { return w.api.Get(t.Context(), client.ObjectKeyFromObject(group), group) }
+	until("the group has a finalizer", func() bool { return read() == nil && len(group.Finalizers) > 0 })
+	until("status tells of the host outside", func() bool {
+		return strings.Contains(w.escache(t, 0, "status"), "node x9 is not in the group any more")
+	})
+	says(t, w.escache(t, 0, "explain", "--volume", "pvc-kept"), "node x9 is not in group rack9 any more")
+	w.kubectl(t, "delete", "nodegroup", "rack9", "--wait=false")
+	until("status names what keeps it", func() bool {
+		return strings.Contains(w.escache(t, 0, "status"), "kept because 1 volume is in it (pvc-kept)")
+	})
+	must(t, w.api.Delete(t.Context(), v))
+	until("the group is gone", func() bool { return apierrors.IsNotFound(read()) })
 }
 
 func (w *world) anotherLeader(t *testing.T) {

@@ -111,11 +111,12 @@ func (w *world) lead(t *testing.T) {
 		Drain: drain.New(drain.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Now: time.Now}),
 		Pass:  2 * time.Second, Verify: 3 * time.Second, Parallel: 4, Volumes: 16,
 	}).SetupWithManager(m))
+	book := reservation.NewBook(reservation.Slots{
+		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
+	})
 	must(t, nodegroup.New(nodegroup.Config{
 		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Events: events, Log: logger, Now: time.Now,
-		Book: reservation.NewBook(reservation.Slots{
-			Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
-		}),
+		Book: book, Guard: nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book),
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	}).SetupWithManager(m))
 	ctx, stop := context.WithCancel(context.Background())
@@ -162,7 +163,19 @@ func (w *world) attach(t *testing.T, name, node string, dirty int64) {
 	}))
 	h.Stage(ref(name), "10.0.0.1:0/1", 1, escache.ModeWriteback)
 	h.Write(ref(name), dirty)
+	w.link(node, partner, name, true)
 	w.bind(t, name)
+}
+
+// link plays DRBD's link to a volume's second copy, as the node with the volume sees it.
+func (w *world) link(node, partner, name string, up bool) {
+	peer := escache.Peer{Name: partner, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown}
+	if up {
+		peer.ConnectionState, peer.DiskState = escache.LinkConnected, escache.DiskUpToDate
+	}
+	w.fleet.Hosts[node].Change(ref(name), func(s *escache.VolumeStatus) {
+		s.Peers, s.DiskState, s.SyncedPercent = []escache.Peer{peer}, escache.DiskUpToDate, 100
+	})
 }
 
 func (w *world) bind(t *testing.T, name string) {

@@ -1,0 +1,125 @@
+package plugin
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// second is a volume on n1 with its second copy on n2.
+func second(name string, truth v1alpha1.Authority) *v1alpha1.CacheVolume {
+	v := alone(name, "")
+	v.Status.Outdated, v.Status.Conditions, v.Status.Authority = nil, nil, truth
+	return v
+}
+
+func rack() *v1alpha1.NodeGroup {
+	return &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
+}
+
+func drained(name string) *v1alpha1.CacheFlush {
+	f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.CacheFlushSpec{Node: "n2", Mode: "Drain", SecondCopies: true}}
+	f.Status.Phase = v1alpha1.FlushDrained
+	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionTrue, Message: "drained"}}
+	return f
+}
+
+func TestEvacuateSaysWhatBecomesOfSecondCopies(t *testing.T) {
+	detached, elsewhere, here := second("detached", ""), second("elsewhere", ""), second("here", "")
+	detached.Status.AttachedNode, elsewhere.Spec.Replicas, here.Status.AttachedNode = "", []string{"n1", "n3"}, "n2"
+	others := []client.Object{detached, elsewhere, here}
+	for _, tc := range []struct {
+		name   string
+		copies bool
+		of     []client.Object
+		says   string
+		never  string
+	}{
+		{"none", false, []client.Object{second("a", ""), second("b", "")}, "2 volumes have one copy until n2 is back\n", "write through"},
+		{"none, one", false, []client.Object{second("a", "")}, "1 volume has one copy until n2 is back\n", "write through"},
+		{"none, nothing there", false, nil, "is cordoned", "one copy"},
+		{"drain", true, []client.Object{second("a", ""), second("b", "")}, "2 volumes attached elsewhere have their second copy there: they write through to Ceph until node n2 is uncordoned and that copy is current", "one copy"},
+		{"drain, nothing there", true, nil, "is cordoned", "write through"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			api := cluster(t, append(append([]client.Object{rack()}, others...), tc.of...)...)
+			var out bytes.Buffer
+			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			if err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: tc.copies}); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), tc.says) || strings.Contains(out.String(), tc.never) {
+				t.Errorf("it says\n%s", out.String())
+			}
+			f := &v1alpha1.CacheFlush{}
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n2"}, f); err != nil {
+				t.Fatal(err)
+			}
+			if f.Spec.SecondCopies != tc.copies || f.Spec.Node != "n2" || f.Spec.Mode != v1alpha1.FlushModeDrain {
+				t.Errorf("CacheFlush %+v", f.Spec)
+			}
+		})
+	}
+}
+
+func TestEvacuateMayBeRepeated(t *testing.T) {
+	for name, tc := range map[string]struct {
+		asks evacuating
+		fine bool
+	}{
+		"the same":                   {evacuating{copies: true, chosen: true}, true},
+		"another, not said":          {evacuating{copies: false}, true},
+		"another, said":              {evacuating{copies: false, chosen: true}, false},
+		"the same, as it is default": {evacuating{copies: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := cluster(t, rack(), drained("evacuate-n2"), second("a", v1alpha1.AuthorityCeph))
+			var out bytes.Buffer
+			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			tc.asks.node = "n2"
+			err := c.runEvacuate(t.Context(), api, tc.asks)
+			if (err == nil) != tc.fine {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			if err != nil && !strings.Contains(err.Error(), "kubectl escache uncordon n2") {
+				t.Errorf("it does not say what to do: %v", err)
+			}
+			if err == nil && !strings.Contains(out.String(), "1 volume attached elsewhere has its second copy there: it writes through") {
+				t.Errorf("it says what is not so:\n%s", out.String())
+			}
+		})
+	}
+}
+
+// The CacheFlush may be done with all volumes that it knew when another one came.
+func TestEvacuateWaitsForEverySecondCopy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		truth v1alpha1.Authority
+		says  string
+		err   error
+	}{
+		"drained": {v1alpha1.AuthorityCeph, "volumes with their second copy on node n2: all 1 write through to Ceph, which has everything", nil},
+		"dirty":   {v1alpha1.AuthorityCache, "volumes with their second copy on node n2: 1 of 1 are not in Ceph yet, such as a", errTimeUp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := cluster(t, rack(), drained("evacuate-n2"), second("a", tc.truth))
+			var out bytes.Buffer
+			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: true, wait: true, timeout: 10 * time.Millisecond})
+			if !errors.Is(err, tc.err) || !strings.Contains(out.String(), tc.says) {
+				t.Errorf("%v\n%s", err, out.String())
+			}
+			if done := strings.Contains(out.String(), "everything on node n2 is in Ceph"); done != (tc.err == nil) {
+				t.Errorf("it says that all is done: %v\n%s", done, out.String())
+			}
+		})
+	}
+}

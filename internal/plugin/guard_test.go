@@ -1,0 +1,52 @@
+package plugin
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *testing.T) {
+	s := &state{groups: []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}}}
+	s.groups[0].Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.GroupDeletionBlocked, Status: metav1.ConditionTrue, Message: "kept for pvc-1"},
+		{Type: v1alpha1.GroupFormerMembers, Status: metav1.ConditionTrue, Message: "node n4 has replicas of pvc-2"},
+		{Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Message: "ready"},
+	}
+	var out strings.Builder
+	if err := s.print(&out, "table", noon, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"group rack1: kept for pvc-1", "group rack1: node n4 has replicas of pvc-2", "docs/replace-a-host.md"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("it does not say %q:\n%s", part, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "group rack1: ready") {
+		t.Errorf("what is right is shown as wrong:\n%s", out.String())
+	}
+}
+
+func TestExplainSaysWhatFollowsForAReplicaOutsideTheGroup(t *testing.T) {
+	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "rack1", Replicas: []string{"n1", "n4"}}}
+	v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Authority: v1alpha1.AuthorityCache}
+	var out bytes.Buffer
+	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
+	c.printCopies(v, group)
+	if !strings.Contains(out.String(), "node n4 is not in group rack1 any more, and has a replica (second copy there): restart its pod") {
+		t.Errorf("explain says\n%s", out.String())
+	}
+	out.Reset()
+	v.Spec.Replicas = []string{"n1", "n2"}
+	c.printCopies(v, group)
+	if strings.Contains(out.String(), "any more") {
+		t.Errorf("both are in the group, and explain says\n%s", out.String())
+	}
+}
