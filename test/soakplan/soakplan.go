@@ -33,6 +33,13 @@ const (
 	Clock      Kind = "clock an hour ahead"
 )
 
+var (
+	lostHost   = []Kind{PowerLoss, Freeze, DiskLoss}
+	ofLinks    = []Kind{CutLink, CutOneWay, SlowLink} // between two hosts
+	ofPrograms = []Kind{Kill, Stop}                   // of a host
+	ofAll      = []Kind{StallCeph, StopAPI, KillDriver}
+)
+
 // Services of a host that are killed and stopped.
 var Services = []string{"escached", "csi-node", "kubelet", "containerd"}
 
@@ -50,13 +57,12 @@ type Fault struct {
 
 func (f Fault) String() string {
 	text := string(f.Kind)
-	switch f.Kind {
-	case CutLink, CutOneWay, SlowLink:
+	switch {
+	case slices.Contains(ofLinks, f.Kind):
 		text += fmt.Sprintf(" n%d-n%d", f.Host+1, f.Peer+1)
-	case StallCeph, StopAPI, KillDriver:
-	case Kill, Stop:
+	case slices.Contains(ofPrograms, f.Kind):
 		text += fmt.Sprintf(" %s on n%d", f.Service, f.Host+1)
-	default:
+	case !slices.Contains(ofAll, f.Kind):
 		text += fmt.Sprintf(" n%d", f.Host+1)
 	}
 	text += fmt.Sprintf(", after %s", f.At)
@@ -105,12 +111,12 @@ const (
 
 // Round returns the round with a number from 1.
 func (p Plan) Round(number int) Round {
-	draw := drawer{rand.New(rand.NewPCG(p.Seed, uint64(number))), p.Hosts} //nolint:gosec // it must be the same for the same seed
+	draw := drawer{rand.New(rand.NewPCG(p.Seed, uint64(number))), p.Hosts}
 	r := Round{Number: number}
 	victim := -1
 	for range 1 + draw.IntN(mostFaults) {
 		f := draw.fault(victim)
-		if slices.Contains([]Kind{PowerLoss, Freeze, DiskLoss}, f.Kind) {
+		if slices.Contains(lostHost, f.Kind) {
 			victim = f.Host
 		}
 		r.Faults = append(r.Faults, f)
@@ -145,14 +151,13 @@ func (d drawer) fault(victim int) Fault {
 		Kind: kinds[d.IntN(len(kinds))], Host: d.IntN(d.hosts),
 		At: d.between(0, latest), For: d.between(shortest, longest),
 	}
-	switch f.Kind {
-	case CutLink, CutOneWay, SlowLink:
+	switch {
+	case slices.Contains(ofLinks, f.Kind):
 		f.Peer = (f.Host + 1 + d.IntN(d.hosts-1)) % d.hosts
-	case PowerLoss, Freeze:
-		f.Forced = d.IntN(2) == 0
-	case Kill, Stop:
+	case slices.Contains(ofPrograms, f.Kind):
 		f.Service = Services[d.IntN(len(Services))]
-	default:
+	case f.Kind == PowerLoss, f.Kind == Freeze:
+		f.Forced = d.IntN(2) == 0
 	}
 	if f.Kind == Kill || f.Kind == KillDriver {
 		f.For = 0
@@ -165,18 +170,15 @@ func (d drawer) fault(victim int) Fault {
 func possible(faults []Fault) []Fault {
 	lost := map[Kind]int{PowerLoss: -1, Freeze: -1, DiskLoss: -1}
 	for _, f := range faults {
-		if _, ok := lost[f.Kind]; ok {
+		if slices.Contains(lostHost, f.Kind) {
 			lost[f.Kind] = f.Host
 		}
 	}
 	return slices.DeleteFunc(faults, func(f Fault) bool {
-		switch f.Kind {
-		case Kill, Stop, Clock:
-			return f.Host == lost[PowerLoss] || f.Host == lost[Freeze]
-		case CutLink, CutOneWay, SlowLink:
+		if slices.Contains(ofLinks, f.Kind) {
 			return lost[DiskLoss] >= 0
-		default:
-			return false
 		}
+		inside := f.Kind == Clock || slices.Contains(ofPrograms, f.Kind)
+		return inside && (f.Host == lost[PowerLoss] || f.Host == lost[Freeze])
 	})
 }

@@ -108,7 +108,7 @@ func (n numbers) killOne(pid int) (sent bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer unix.Close(handle)
+	defer func() { _ = unix.Close(handle) }()
 	// The PID may have become another process's before it was opened.
 	if uses, err := n.usedBy(pid); err != nil || !uses {
 		return false, err

@@ -40,24 +40,26 @@ const Poll = 200 * time.Millisecond
 // Begin locks the volume for a verb. It waits for work that escached does by itself. The context that
 // it returns does not end when the caller hangs up, so that the verb is not stopped half way.
 func (h *Host) Begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
-	longer context.Context, done func(), err error,
+	context.Context, func(), error,
 ) {
-	err = h.AfterOwnWork(ctx, ref, func() error {
-		longer, done, err = h.TryBegin(ctx, ref, verb, timeout)
+	var release func()
+	err := h.AfterOwnWork(ctx, ref, func() (err error) {
+		release, err = h.Lock(ref, verb)
 		return err
 	})
-	return longer, done, err
+	return begun(ctx, timeout, release, err)
 }
 
 // BeginAfterAll is Begin that waits for every running verb, not only for escached's own work.
 func (h *Host) BeginAfterAll(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
-	longer context.Context, done func(), err error,
+	context.Context, func(), error,
 ) {
-	err = h.lockAfter(ctx, ref, func() error {
-		longer, done, err = h.TryBegin(ctx, ref, verb, timeout)
+	var release func()
+	err := h.lockAfter(ctx, ref, func() (err error) {
+		release, err = h.Lock(ref, verb)
 		return err
 	}, func(string) bool { return true })
-	return longer, done, err
+	return begun(ctx, timeout, release, err)
 }
 
 // TryBegin is Begin that waits for nothing. It is for work that escached does by itself.
@@ -65,6 +67,11 @@ func (h *Host) TryBegin(ctx context.Context, ref escache.VolumeRef, verb string,
 	context.Context, func(), error,
 ) {
 	release, err := h.Lock(ref, verb)
+	return begun(ctx, timeout, release, err)
+}
+
+// begun returns the context of a verb that has locked its volume, and what ends the verb.
+func begun(ctx context.Context, timeout time.Duration, release func(), err error) (context.Context, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}

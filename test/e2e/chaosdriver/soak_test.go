@@ -50,7 +50,7 @@ func TestSoak(t *testing.T) {
 	if minutes == 0 {
 		t.Skip("it runs for SOAK_MINUTES: `make soak`")
 	}
-	seed := uint64(setting(t, "SOAK_SEED", rand.Int64N(1_000_000))) //nolint:gosec // a seed is no secret
+	seed := uint64(setting(t, "SOAK_SEED", rand.Int64N(1_000_000)))
 	first, last := rounds(t)
 	w := open(t)
 	k := &soak{

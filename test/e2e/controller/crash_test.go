@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,6 +94,9 @@ func (s scene) die(t *testing.T, l *line, point string) {
 		}
 	})
 	s.prepare(t, w, first)
+	if point == "nodegroup/kept" { // only the first volume of a group passes it
+		w.groupsFree(t)
+	}
 	first.dieAt(t, point)
 	err := s.call(t, w, first)
 	if err == nil || !waitEnded(first) {
@@ -104,6 +108,19 @@ func (s scene) die(t *testing.T, l *line, point string) {
 	s.check(t, w)
 	s.clean(t, w, second)
 	w.empty(t)
+}
+
+// groupsFree waits until csi-controller has let go of all groups without a volume.
+func (w *world) groupsFree(t *testing.T) {
+	t.Helper()
+	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
+	eventually(t, time.Minute, func() bool {
+		must(t, errors.Join(w.api.List(t.Context(), groups), w.api.List(t.Context(), volumes)))
+		return !slices.ContainsFunc(groups.Items, func(g v1alpha1.NodeGroup) bool {
+			used := slices.ContainsFunc(volumes.Items, func(v v1alpha1.CacheVolume) bool { return v.Spec.Group == g.Name })
+			return !used && len(g.Finalizers) > 0
+		})
+	}, func() string { return fmt.Sprintf("a group without volumes has a finalizer: %+v", groups.Items) })
 }
 
 func waitEnded(d *driver) bool {
