@@ -12,8 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
@@ -29,6 +32,7 @@ type soak struct {
 	plan    soakplan.Plan
 	without []string // faults that are left out: ROUND.FAULT
 	volumes []*scene
+	cutting sync.Mutex
 	cuts    []cut // that are in force
 	// waiting are volumes without a pod that only their former host can go on with.
 	waiting map[*scene]bool
@@ -184,17 +188,21 @@ func (k *soak) breaks(faults []soakplan.Fault) {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	ctx, cancel := context.WithTimeout(k.Context(), bootTime)
+	defer cancel()
+	var running errgroup.Group // a host that boots keeps nothing else waiting
 	start := time.Now()
 	for _, e := range events {
 		time.Sleep(time.Until(start.Add(e.at)))
 		k.sayf("%s", e.say)
-		ctx, cancel := context.WithTimeout(k.Context(), bootTime)
-		err := e.do(ctx)
-		cancel()
-		if err != nil {
-			k.Fatalf("%s: %v", e.say, err)
-		}
+		running.Go(func() error {
+			if err := e.do(ctx); err != nil {
+				return fmt.Errorf("%s: %w", e.say, err)
+			}
+			return nil
+		})
 	}
+	check(k, running.Wait())
 }
 
 // actions returns what begins a fault, and what ends it, or nil.
@@ -209,9 +217,13 @@ func (k *soak) actions(f soakplan.Fault) (begin, end func(context.Context) error
 	cuts := func(what labclient.Cut) (begin, end func(context.Context) error) {
 		c := cut{host.Name, what}
 		return func(ctx context.Context) error {
+				k.cutting.Lock()
+				defer k.cutting.Unlock()
 				k.cuts = append(k.cuts, c)
 				return k.client.Cut(ctx, c.host, c.what)
 			}, func(ctx context.Context) error {
+				k.cutting.Lock()
+				defer k.cutting.Unlock()
 				k.cuts = slices.DeleteFunc(k.cuts, func(other cut) bool { return other == c })
 				return k.healAllBut(ctx, k.cuts)
 			}
@@ -239,7 +251,10 @@ func (k *soak) actions(f soakplan.Fault) (begin, end func(context.Context) error
 	case soakplan.StopAPI:
 		return k.client.StopAPIServer, k.client.StartAPIServer
 	case soakplan.KillDriver:
-		return func(context.Context) error { killControllers(k); return nil }, nil // without API server none may run
+		return func(context.Context) error {
+			_, err := killControllers() // without API server none may run
+			return err
+		}, nil
 	case soakplan.Kill: // it may just be starting again
 		return shell("kill -9 $(cat " + serviceDir + f.Service + ".pid) || true"), nil
 	case soakplan.Stop:

@@ -28,16 +28,19 @@ func stepRows() []row {
 // killControllers ends both replicas of csi-controller at once.
 func (s *scene) killControllers() {
 	s.Helper()
-	if killControllers(s) == 0 {
+	killed, err := killControllers()
+	check(s, err)
+	if killed == 0 {
 		s.Fatalf("there is no csi-controller to kill")
 	}
 }
 
 // killControllers kills every csi-controller of the lab, and returns how many there were.
-func killControllers(t labtest.T) (killed int) {
-	t.Helper()
+func killControllers() (killed int, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	check(t, err)
+	if err != nil {
+		return 0, err
+	}
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if program, _, _ := strings.Cut(string(line), "\x00"); err != nil || filepath.Base(program) != "csi-controller" {
@@ -48,7 +51,7 @@ func killControllers(t labtest.T) (killed int) {
 			killed++
 		}
 	}
-	return killed
+	return killed, nil
 }
 
 // snapshot asks for one, and returns its name.
