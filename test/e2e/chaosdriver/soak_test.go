@@ -321,8 +321,8 @@ func (k *soak) settle(s *scene, r soakplan.Round) {
 	switch {
 	case k.lost(s.holder, soakplan.PowerLoss, r):
 		s.writer.Lost(s)
-		s.againOn(s.holder)
-		s.tookOver()
+		s.leaves() // its pod has ended with the host
+		s.takes(s.holder)
 	case k.lost(s.holder, soakplan.DiskLoss, r): // a holder does not take its disk back while it is one
 		s.goesOn()
 		k.move(s, s.partner())
@@ -334,19 +334,6 @@ func (k *soak) settle(s *scene, r soakplan.Round) {
 // lost reports whether a host was lost in this way in a round.
 func (k *soak) lost(h *labtest.Host, kind soakplan.Kind, r soakplan.Round) bool {
 	return slices.ContainsFunc(r.Faults, func(f soakplan.Fault) bool { return f.Kind == kind && k.lab.Hosts[f.Host] == h })
-}
-
-// againOn waits until the pod has its device on a host that was booted.
-func (s *scene) againOn(h *labtest.Host) {
-	s.Helper()
-	labtest.WaitForCommand(s, "pod "+s.pod+" has its volume again", podTime, func(ctx context.Context) error {
-		status, err := h.API.VolumeStatus(ctx, s.image.VolumeRef)
-		if err == nil && status.Device == "" {
-			err = fmt.Errorf("escached on %s says it is %s", h.Name, status.State)
-		}
-		return err
-	})
-	s.runs(h)
 }
 
 // move takes a volume to another host in good order. What Ceph has meanwhile is all.
