@@ -32,7 +32,9 @@ const (
 	WorkSettlePermit = "settle_permit"
 )
 
-var ownWork = []string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkReconnect, WorkSettlePermit}
+func isOwnWork(verb string) bool {
+	return slices.Contains([]string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkReconnect, WorkSettlePermit}, verb)
+}
 
 // Poll is how often the kernel's state is read while a verb waits for it to change.
 const Poll = 200 * time.Millisecond
@@ -42,23 +44,24 @@ const Poll = 200 * time.Millisecond
 func (h *Host) Begin(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
-	var release func()
-	err := h.AfterOwnWork(ctx, ref, func() (err error) {
-		release, err = h.Lock(ref, verb)
-		return err
-	})
-	return begun(ctx, timeout, release, err)
+	return h.beginAfter(ctx, ref, verb, timeout, isOwnWork)
 }
 
 // BeginAfterAll is Begin that waits for every running verb, not only for escached's own work.
 func (h *Host) BeginAfterAll(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration) (
 	context.Context, func(), error,
 ) {
+	return h.beginAfter(ctx, ref, verb, timeout, func(string) bool { return true })
+}
+
+func (h *Host) beginAfter(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration, worth func(running string) bool) (
+	context.Context, func(), error,
+) {
 	var release func()
 	err := h.lockAfter(ctx, ref, func() (err error) {
 		release, err = h.Lock(ref, verb)
 		return err
-	}, func(string) bool { return true })
+	}, worth)
 	return begun(ctx, timeout, release, err)
 }
 
@@ -82,9 +85,10 @@ func begun(ctx context.Context, timeout time.Duration, release func(), err error
 // AfterOwnWork calls lock, which locks the volume, again for as long as work of escached's own has it
 // locked. If that takes too long or ctx ends, it returns the last error of lock.
 func (h *Host) AfterOwnWork(ctx context.Context, ref escache.VolumeRef, lock func() error) error {
-	return h.lockAfter(ctx, ref, lock, func(running string) bool { return slices.Contains(ownWork, running) })
+	return h.lockAfter(ctx, ref, lock, isOwnWork)
 }
 
+// lockAfter calls lock again for as long as a verb has the volume locked for which worth returns true.
 func (h *Host) lockAfter(ctx context.Context, ref escache.VolumeRef, lock func() error, worth func(running string) bool) error {
 	for start := h.Now(); ; {
 		err := lock()
