@@ -8,16 +8,21 @@ import (
 // Runs says how often each row of a fault matrix runs.
 func Runs(t T) int {
 	t.Helper()
-	const variable = "CHAOS_RUNS"
-	text := os.Getenv(variable)
+	return Number(t, "CHAOS_RUNS", 1)
+}
+
+// Number reads a setting from the environment: a number from 1, or otherwise where it is not set.
+func Number(t T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
 	if text == "" {
-		return 1
+		return otherwise
 	}
-	runs, err := strconv.Atoi(text)
-	if err != nil || runs < 1 {
-		t.Fatalf("%s=%q is not a number of runs", variable, text)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is not a number from 1", name, text)
 	}
-	return runs
+	return n
 }
 
 // CoreOnly says whether only the core of a fault matrix is to run, for a run that must not take

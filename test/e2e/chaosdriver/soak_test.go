@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -50,16 +49,16 @@ type cut struct {
 // TestSoak runs rounds of random faults for SOAK_MINUTES. SOAK_SEED repeats the rounds of another run,
 // SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out.
 func TestSoak(t *testing.T) {
-	minutes := setting(t, "SOAK_MINUTES", 0)
-	if minutes == 0 {
+	if os.Getenv("SOAK_MINUTES") == "" {
 		t.Skip("it runs for SOAK_MINUTES: `make soak`")
 	}
-	seed := uint64(setting(t, "SOAK_SEED", rand.Int64N(1_000_000)))
+	minutes := labtest.Number(t, "SOAK_MINUTES", 0)
+	seed := labtest.Number(t, "SOAK_SEED", 1+rand.IntN(1_000_000))
 	first, last := rounds(t)
 	w := open(t)
 	k := &soak{
 		T: t, world: w, begun: time.Now(), faults: map[soakplan.Kind]int{}, waiting: map[*scene]bool{},
-		plan:    soakplan.Plan{Seed: seed, Hosts: len(w.lab.Hosts), Volumes: int(setting(t, "SOAK_VOLUMES", 4))},
+		plan:    soakplan.Plan{Seed: uint64(seed), Hosts: len(w.lab.Hosts), Volumes: labtest.Number(t, "SOAK_VOLUMES", 4)},
 		without: strings.Split(os.Getenv("SOAK_WITHOUT"), ","),
 	}
 	t.Cleanup(func() { w.cleanUp(t) })
@@ -80,19 +79,6 @@ func TestSoak(t *testing.T) {
 		s.takenOver = true // the rounds read the second copies
 		s.finish()
 	}
-}
-
-func setting(t *testing.T, name string, value int64) int64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return value
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		t.Fatalf("%s=%q is not a number", name, text)
-	}
-	return n
 }
 
 func rounds(t *testing.T) (first, last int) {
@@ -141,12 +127,13 @@ func (k *soak) report() {
 
 func (k *soak) round(r soakplan.Round) {
 	k.Helper()
-	for i := len(r.Faults) - 1; i >= 0; i-- {
-		if slices.Contains(k.without, fmt.Sprintf("%d.%d", r.Number, i+1)) {
-			r.Faults[i].Kind = ""
+	var faults []soakplan.Fault
+	for i, f := range r.Faults {
+		if !slices.Contains(k.without, fmt.Sprintf("%d.%d", r.Number, i+1)) {
+			faults = append(faults, f)
 		}
 	}
-	r.Faults = slices.DeleteFunc(r.Faults, func(f soakplan.Fault) bool { return f.Kind == "" })
+	r.Faults = faults
 	k.sayf("%s", r)
 	for _, s := range k.volumes {
 		s.fault()

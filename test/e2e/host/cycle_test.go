@@ -3,8 +3,6 @@
 package host
 
 import (
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/escache/escache-csi/test/labtest"
@@ -18,13 +16,7 @@ const defaultCycles = 200
 // cyclesLeaveNothing lives the whole life of a cache over and over, one volume on each pair of
 // hosts at the same time, and changing sides in between.
 func cyclesLeaveNothing(t *testing.T, lab *labtest.Lab) {
-	cycles := defaultCycles
-	if text := os.Getenv(cyclesVariable); text != "" {
-		var err error
-		if cycles, err = strconv.Atoi(text); err != nil || cycles < 1 {
-			t.Fatalf("%s=%q is not a number of cycles", cyclesVariable, text)
-		}
-	}
+	cycles := labtest.Number(t, cyclesVariable, defaultCycles)
 	before := map[string]labtest.ServiceUse{}
 	for _, h := range lab.Hosts {
 		before[h.Name] = h.ServiceUse(t)

@@ -95,7 +95,7 @@ type round struct {
 func TestEvacuate(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
-	c := &crowd{world: w, pods: number(t, "ESCACHE_E2E_PODS", 10), host: w.nodes[0]}
+	c := &crowd{world: w, pods: labtest.Number(t, "ESCACHE_E2E_PODS", 10), host: w.nodes[0]}
 	for _, n := range w.nodes {
 		w.shell(t, n, "rm -rf "+crowdAcks) // of an earlier run
 	}

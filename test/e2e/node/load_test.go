@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,21 +14,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-)
 
-// number of a setting in the environment, for runs that have less time.
-func number(t *testing.T, name string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is not a number", name, text)
-	}
-	return n
-}
+	"github.com/escache/escache-csi/test/labtest"
+)
 
 // together does something for every i below n at once.
 func together(n int, do func(i int)) {
@@ -45,7 +32,7 @@ func together(n int, do func(i int)) {
 func TestManyPods(t *testing.T) {
 	w := open(t)
 	defer w.cleanUp(t)
-	count := number(t, "ESCACHE_E2E_PODS", 50)
+	count := labtest.Number(t, "ESCACHE_E2E_PODS", 50)
 	var objects strings.Builder
 	for i := range count {
 		objects.WriteString(claimObject(fmt.Sprintf("many-%d", i), "e2e-node-ext4", "Filesystem", "128Mi"))
@@ -125,7 +112,7 @@ func TestMoves(t *testing.T) {
 		// Each begins on another host, and so a host mostly has one coming or leaving.
 		all[i] = &traveller{name: name, volume: w.claim(t, name, "e2e-node-ext4", "Filesystem", "128Mi"), moves: i}
 	}
-	trips := (number(t, "ESCACHE_E2E_MOVES", 100) + len(all) - 1) / len(all)
+	trips := (labtest.Number(t, "ESCACHE_E2E_MOVES", 100) + len(all) - 1) / len(all)
 	settled := min(len(w.nodes), trips) // by then everything has been used on every host
 	w.travel(t, all, settled)
 	early := w.held(t)

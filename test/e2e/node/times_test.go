@@ -10,6 +10,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/escache/escache-csi/test/labtest"
 )
 
 // times are what was measured, a value each round.
@@ -62,7 +64,7 @@ func TestTimes(t *testing.T) {
 	// Room for the most that a round makes dirty, below the mark from which the cache writes back
 	// by itself.
 	w.apply(t, w.class("times", "Immediate", "256Mi", "ext4"))
-	rounds := number(t, "ESCACHE_E2E_ROUNDS", 3)
+	rounds := labtest.Number(t, "ESCACHE_E2E_ROUNDS", 3)
 	var s times
 	for round := range rounds {
 		name := fmt.Sprintf("times-%d", round)
