@@ -46,7 +46,11 @@ func (g *Guard) Keep(ctx context.Context, group string) error {
 	if g.kept[group] {
 		return nil
 	}
-	return g.set(ctx, group)
+	written, err := g.set(ctx, group)
+	if written {
+		crashpoint.Reach("nodegroup/kept")
+	}
+	return err
 }
 
 // restore sets the finalizer of a group that has volumes and lacks it: its volumes were made by an older
@@ -56,18 +60,24 @@ func (g *Guard) restore(ctx context.Context, group string) error {
 		return err
 	}
 	defer g.end()
-	return g.set(ctx, group)
+	written, err := g.set(ctx, group)
+	if written {
+		crashpoint.Reach("nodegroup/restored")
+	}
+	return err
 }
 
-// set adds the finalizer. The API server refuses it on a group that is being deleted.
-func (g *Guard) set(ctx context.Context, group string) error {
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+// set adds the finalizer, and reports whether it was missing. The API server refuses it on a group that is
+// being deleted.
+func (g *Guard) set(ctx context.Context, group string) (written bool, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		is := &v1alpha1.NodeGroup{}
 		if err := g.live.Get(ctx, client.ObjectKey{Name: group}, is); err != nil {
 			return err
 		}
 		before := is.DeepCopy()
-		if !controllerutil.AddFinalizer(is, v1alpha1.GroupFinalizer) {
+		written = controllerutil.AddFinalizer(is, v1alpha1.GroupFinalizer)
+		if !written {
 			return nil
 		}
 		if !is.DeletionTimestamp.IsZero() {
@@ -76,11 +86,10 @@ func (g *Guard) set(ctx context.Context, group string) error {
 		return g.client.Patch(ctx, is, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 	if err != nil {
-		return fmt.Errorf("keep group %s from being deleted while it has volumes: %w", group, err)
+		return false, fmt.Errorf("keep group %s from being deleted while it has volumes: %w", group, err)
 	}
 	g.kept[group] = true
-	crashpoint.Reach("nodegroup/kept")
-	return nil
+	return written, nil
 }
 
 // release takes the finalizer off a group, unless a volume is in it after all. It reports whether it

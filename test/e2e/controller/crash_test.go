@@ -45,6 +45,9 @@ func crashes(t *testing.T, w *world) {
 			}
 		})
 	}
+	for _, b := range background() {
+		t.Run(strings.ReplaceAll(b.point, "/", ":")+" by itself", func(t *testing.T) { b.die(t, l) })
+	}
 }
 
 // line is replicas that lead one after the other.
@@ -57,7 +60,7 @@ type line struct {
 
 func (l *line) next() *driver {
 	l.members++
-	return l.world.launch(l.t, fmt.Sprintf("replica-%d", l.members), soon...)
+	return l.world.start(l.t, fmt.Sprintf("replica-%d", l.members), soon...)
 }
 
 // leader is the one that leads now. After a test that failed it is a new one.
@@ -75,7 +78,7 @@ func (s scene) trace(t *testing.T, l *line) []string {
 	s.prepare(t, w, d)
 	d.reached(t)
 	must(t, s.call(t, w, d))
-	points := d.reached(t)
+	points := slices.DeleteFunc(d.reached(t), byItself)
 	s.check(t, w)
 	s.clean(t, w, d)
 	w.empty(t)
@@ -85,14 +88,7 @@ func (s scene) trace(t *testing.T, l *line) []string {
 func (s scene) die(t *testing.T, l *line, point string) {
 	first, w := l.leader(t), l.world
 	second := l.next()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of the first leader:\n%s\nof the second:\n%s", first.log(), second.log())
-			first.bury()
-			second.bury()
-			w.purge(t)
-		}
-	})
+	l.explain(t, first, second)
 	s.prepare(t, w, first)
 	if point == "nodegroup/kept" { // only the first volume of a group passes it
 		w.groupsFree(t)
@@ -108,6 +104,18 @@ func (s scene) die(t *testing.T, l *line, point string) {
 	s.check(t, w)
 	s.clean(t, w, second)
 	w.empty(t)
+}
+
+// explain shows what two leaders did if the test fails, and clears up for the next one.
+func (l *line) explain(t *testing.T, first, second *driver) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the first leader:\n%s\nof the second:\n%s", first.log(), second.log())
+			first.bury()
+			second.bury()
+			l.world.purge(t)
+		}
+	})
 }
 
 // groupsFree waits until csi-controller has let go of all groups without a volume.

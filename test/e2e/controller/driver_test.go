@@ -50,6 +50,19 @@ var brief = []string{"--lease-duration=12s", "--lease-renew-deadline=10s", "--le
 // launch starts a replica. It ends with the test; its log is shown when the test has failed.
 func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	t.Helper()
+	d := w.start(t, name, args...)
+	t.Cleanup(func() {
+		d.bury()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, d.log())
+		}
+	})
+	return d
+}
+
+// start is launch for a test with so many replicas that nobody wants all their logs.
+func (w *world) start(t *testing.T, name string, args ...string) *driver {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "csi-") //nolint:usetesting // a socket's path has 108 characters at most
 	must(t, err)
 	d := &driver{name: name, dir: dir, world: w}
@@ -65,9 +78,6 @@ func (w *world) launch(t *testing.T, name string, args ...string) *driver {
 	t.Cleanup(func() {
 		conn.Close()
 		d.bury()
-		if t.Failed() {
-			t.Logf("log of %s:\n%s", name, d.log())
-		}
 		os.RemoveAll(dir)
 	})
 	return d

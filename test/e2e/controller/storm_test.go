@@ -14,9 +14,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
 func oneName(t *testing.T, w *world) {
@@ -121,9 +118,7 @@ func groupStatus(t *testing.T, w *world) {
 		t.Helper()
 		seen := ""
 		eventually(t, 30*time.Second, func() bool {
-			g := &v1alpha1.NodeGroup{}
-			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: group}, g))
-			told, err := json.Marshal(g.Status)
+			told, err := json.Marshal(w.group(t, group).Status)
 			must(t, err)
 			seen = string(told)
 			return strings.Contains(seen, text)
