@@ -163,34 +163,23 @@ func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node s
 	ctx, cancel := context.WithTimeout(ctx, max(timeout, pollInterval))
 	defer cancel()
 	last := -1
-	for {
+	return poll(ctx, pollInterval/2, func() (bool, error) {
 		volumes := &v1alpha1.CacheVolumeList{}
-		err := api.List(ctx, volumes)
-		switch {
-		case ctx.Err() != nil:
-			return c.notFinished(ctx, flush, timeout)
-		case err != nil:
-			return err
+		if err := api.List(ctx, volumes); err != nil {
+			return false, err
 		}
 		all := secondCopies(volumes.Items, node)
 		open := slices.DeleteFunc(slices.Clone(all), authority.InCeph)
 		switch {
 		case len(open) == 0 && len(all) > 0:
 			c.printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
-			return nil
-		case len(open) == 0:
-			return nil
-		case len(open) != last:
+		case len(open) > 0 && len(open) != last:
 			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
 				node, len(open), len(all), open[0].Name)
 			last = len(open)
 		}
-		select {
-		case <-ctx.Done():
-			return c.notFinished(ctx, flush, timeout)
-		case <-time.After(pollInterval / 2):
-		}
-	}
+		return len(open) == 0, nil
+	}, func() error { return c.notFinished(ctx, flush, timeout) })
 }
 
 func (c *cli) uncordon() *cobra.Command {
@@ -222,29 +211,25 @@ func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duratio
 		return err
 	}
 	said := ""
-	for {
+	return poll(ctx, pollInterval/4, func() (bool, error) {
 		err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush)
-		switch {
-		case apierrors.IsNotFound(err):
+		if apierrors.IsNotFound(err) {
 			c.printf("node %s takes new replicas, and its caches write back again\n", node)
-			return nil
-		case ctx.Err() != nil:
-		case err != nil:
-			return err
-		default:
-			complete := meta.FindStatusCondition(flush.Status.Conditions, v1alpha1.FlushConditionComplete)
-			if complete != nil && complete.Reason == "Restoring" && complete.Message != said {
-				said = complete.Message
-				c.printf("%s\n", said)
-			}
+			return true, nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: write-back is not restored everywhere yet; the driver goes on. "+
-				"To see what is missing: kubectl get cacheflush %s -o wide", errTimeUp, flush.Name)
-		case <-time.After(pollInterval / 4):
+		if err != nil {
+			return false, err
 		}
-	}
+		complete := meta.FindStatusCondition(flush.Status.Conditions, v1alpha1.FlushConditionComplete)
+		if complete != nil && complete.Reason == "Restoring" && complete.Message != said {
+			said = complete.Message
+			c.printf("%s\n", said)
+		}
+		return false, nil
+	}, func() error {
+		return fmt.Errorf("%w: write-back is not restored everywhere yet; the driver goes on. "+
+			"To see what is missing: kubectl get cacheflush %s -o wide", errTimeUp, flush.Name)
+	})
 }
 
 // cordon adds a node to its group's list of cordoned nodes, or removes it.
