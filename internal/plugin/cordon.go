@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/replacement"
 )
 
 func (c *cli) cordon() *cobra.Command {
@@ -95,11 +96,15 @@ func (c *cli) runUncordon(ctx context.Context, api client.Client, name string, t
 // endForeign ends the evacuation of a host that has left its group since. If there is none, the name is
 // wrong, as unknown says.
 func (c *cli) endForeign(ctx context.Context, api client.Client, host string, timeout time.Duration, unknown error) error {
-	err := api.Get(ctx, client.ObjectKey{Name: evacuation(host)}, &v1alpha1.CacheFlush{})
+	listed, err := takeOffLists(ctx, api, host)
+	if err != nil {
+		return err
+	}
+	err = api.Get(ctx, client.ObjectKey{Name: evacuation(host)}, &v1alpha1.CacheFlush{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !listed:
 		return unknown
-	case err != nil:
+	case client.IgnoreNotFound(err) != nil:
 		return err
 	}
 	return c.endEvacuation(ctx, api, host, timeout, "is in no NodeGroup: its evacuation has ended")
@@ -168,6 +173,31 @@ func setCordoned(ctx context.Context, api client.Client, name string, on bool) (
 	return group, host, err
 }
 
+// takeOffLists takes a host that is in no group off the lists of cordoned nodes. It reports whether it was
+// on one.
+func takeOffLists(ctx context.Context, api client.Client, host string) (listed bool, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		groups := &v1alpha1.NodeGroupList{}
+		if err := api.List(ctx, groups); err != nil {
+			return err
+		}
+		for i := range groups.Items {
+			g := &groups.Items[i]
+			if !slices.Contains(g.Spec.CordonedNodes, host) {
+				continue
+			}
+			before := g.DeepCopy()
+			g.Spec.CordonedNodes = slices.DeleteFunc(g.Spec.CordonedNodes, func(n string) bool { return n == host })
+			if err := api.Patch(ctx, g, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+				return err
+			}
+			listed = true
+		}
+		return nil
+	})
+	return listed, err
+}
+
 // Kinds that may stand before a name.
 const (
 	groupKind = "group/"
@@ -184,7 +214,7 @@ func groupOrHost(groups []v1alpha1.NodeGroup, arg string) (group *v1alpha1.NodeG
 		kind, name = "", arg
 	}
 	at := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
-	of := ownerOf(groups, name)
+	of := replacement.Owner(groups, name)
 	switch kind {
 	case "group", "nodegroup", "nodegroup." + v1alpha1.GroupName:
 		if at < 0 {
@@ -211,21 +241,4 @@ func groupOrHost(groups []v1alpha1.NodeGroup, arg string) (group *v1alpha1.NodeG
 	default:
 		return nil, name, fmt.Errorf("there is no NodeGroup %s, and node %s is in %w", name, name, errNoGroup)
 	}
-}
-
-// ownerOf returns the group that a node belongs to, the oldest one that names it; nil if none does.
-func ownerOf(groups []v1alpha1.NodeGroup, node string) *v1alpha1.NodeGroup {
-	var owner *v1alpha1.NodeGroup
-	for i := range groups {
-		g := &groups[i]
-		if !slices.Contains(g.Spec.Nodes, node) {
-			continue
-		}
-		older := owner == nil || g.CreationTimestamp.Before(&owner.CreationTimestamp) ||
-			g.CreationTimestamp.Equal(&owner.CreationTimestamp) && g.Name < owner.Name
-		if older {
-			owner = g
-		}
-	}
-	return owner
 }

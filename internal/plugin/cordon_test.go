@@ -92,17 +92,35 @@ func TestUncordonAGroup(t *testing.T) {
 	must(t, api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n1"}, &v1alpha1.CacheFlush{}))
 }
 
-// A host that was evacuated and then replaced is in no group, and its evacuation has to end all the same.
+// A host that was evacuated and then replaced is in no group. Its evacuation has to end all the same, and
+// the chart does not take it off the list of cordoned nodes.
 func TestUncordonEndsTheEvacuationOfAHostThatHasLeftItsGroup(t *testing.T) {
-	api := cluster(t, rack(), drained("evacuate-n9"))
-	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-	must(t, c.runUncordon(t.Context(), api, "n9", time.Second))
-	if !strings.Contains(out.String(), "node n9 is in no NodeGroup: its evacuation has ended\n") {
-		t.Errorf("it says\n%s", out.String())
-	}
-	if err := api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n9"}, &v1alpha1.CacheFlush{}); err == nil {
-		t.Error("the evacuation goes on")
+	for name, tc := range map[string]struct {
+		cordoned []string
+		more     []client.Object
+	}{
+		"evacuated and cordoned": {[]string{"n1", "n9"}, []client.Object{drained("evacuate-n9")}},
+		"evacuated":              {[]string{"n1"}, []client.Object{drained("evacuate-n9")}},
+		"cordoned":               {[]string{"n1", "n9"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := rack()
+			g.Spec.CordonedNodes = tc.cordoned
+			api := cluster(t, append(tc.more, g)...)
+			var out bytes.Buffer
+			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			must(t, c.runUncordon(t.Context(), api, "n9", time.Second))
+			if !strings.Contains(out.String(), "node n9 is in no NodeGroup: its evacuation has ended\n") {
+				t.Errorf("it says\n%s", out.String())
+			}
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n9"}, &v1alpha1.CacheFlush{}); err == nil {
+				t.Error("the evacuation goes on")
+			}
+			must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
+			if !slices.Equal(g.Spec.CordonedNodes, []string{"n1"}) {
+				t.Errorf("cordoned: %q", g.Spec.CordonedNodes)
+			}
+		})
 	}
 }
 
