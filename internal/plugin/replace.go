@@ -194,7 +194,7 @@ func oldHost(p *replacement.Plan, c *cli) string {
 		has = fmt.Sprintf("has a copy of %s of the group, with caches of %s", volumes(n), v1alpha1.HumanBytes(p.CacheBytes))
 	}
 	if p.Done {
-		if len(p.Volumes) == 0 {
+		if len(p.Volumes)+len(p.Notes) == 0 {
 			has += ": it can be switched off"
 		}
 		return p.Old + " " + has
@@ -217,7 +217,7 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	case p.OldAnswers:
 		steps = append(steps, "kubectl escache evacuate "+p.Old+" --wait", "kubectl drain "+p.Old+" --ignore-daemonsets --delete-emptydir-data")
 	default:
-		steps = append(steps, "If Kubernetes takes "+p.Old+" for alive, or its pods do not move: docs/hosts/host-died.md")
+		steps = append(steps, "If pods on "+p.Old+" do not move, tell Kubernetes that it is dead: docs/hosts/host-died.md")
 	}
 	values := len(steps)
 	switch {
@@ -225,7 +225,7 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	case by != "":
 		steps = append(steps, "The NodeGroup is managed by "+by+". Change it there (in the chart's values, or spec.nodes), and roll that out:")
 	default:
-		steps = append(steps, "kubectl escache replace-host "+p.Old+" "+p.New+" --apply, or change its nodes in your files if it is made from any")
+		steps = append(steps, "kubectl escache replace-host "+p.Old+" "+p.New+" --apply, or change the nodes in your files, if you have any")
 	}
 	steps = append(steps, rest(p, changed)...)
 	if len(steps) == 0 {
@@ -240,7 +240,8 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	for i, step := range steps {
 		c.printf("%s", wrap(fmt.Sprintf("  %d. %s", i+1, step), "     ", screen.width))
 		if i == values && !changed && by != "" {
-			c.printf("         nodeGroups:\n           - name: %s\n             nodes: %s # was %s\n", p.Group.Name, list(p.Nodes), list(p.Group.Spec.Nodes))
+			c.printf("         nodeGroups:\n           - name: %s\n             nodes: %s # was %s\n", p.Group.Name, list(p.Nodes),
+				list(p.Group.Spec.Nodes))
 		}
 	}
 }

@@ -151,7 +151,12 @@ func TestReplaceHostAgainSaysWhatIsLeft(t *testing.T) {
 		more []client.Object
 		says []string
 	}{
-		"copies":     {[]client.Object{on("second", "n1")}, []string{"Group g has n4 in the place of n3 already.\n", "second copy there: second\n", "What is left to do:"}},
+		"copies": {[]client.Object{on("second", "n1")}, []string{"Group g has n4 in the place of n3 already.\n", "second copy there: second\n", "What is left to do:"}},
+		"a copy of another group": {[]client.Object{func() client.Object {
+			v := on("far", "n1")
+			v.Spec.Group = "g7"
+			return v
+		}()}, []string{"n3 has no copy of a volume of the group\n", "1 volume of another group has a copy on n3, too"}},
 		"evacuation": {[]client.Object{drained("evacuate-n3")}, []string{"1. kubectl escache uncordon n3"}},
 		"nothing":    {nil, []string{"Group g has n4 in the place of n3 already.\n", "n3 has no copy of a volume of the group: it can be switched off\n"}},
 	} {
