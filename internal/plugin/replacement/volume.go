@@ -51,26 +51,20 @@ func (p *Plan) judge(v *v1alpha1.CacheVolume, now time.Time) Volume {
 	case forPod && v.Status.AttachedNode == p.Old:
 		return p.attachedThere(v, refuse)
 	case forPod:
-		return p.attachedElsewhere(v, refuse)
+		return p.attachedElsewhere(v, now, refuse)
 	default:
 		return p.detached(v, now, refuse)
 	}
 }
 
 // unreachable returns the hosts with a current copy if somebody needs the one on the old host, and none
-// of them answers. A pod on another host with a current copy has the data, whatever the record says of its
-// host.
+// of them answers. That counts also while a pod has the volume: nobody knows whether its host is alive.
 func (p *Plan) unreachable(v *v1alpha1.CacheVolume, now time.Time) []string {
 	current := authority.Current(v)
-	at := v.Status.AttachedNode
-	switch {
-	case drained(v), v.Status.IsOutdated(p.Old), at != "" && at != p.Old && slices.Contains(current, at):
+	if drained(v) || v.Status.IsOutdated(p.Old) || slices.ContainsFunc(current, func(node string) bool { return p.answers(node, now) }) {
 		return nil
-	case slices.ContainsFunc(current, func(node string) bool { return p.answers(node, now) }):
-		return nil
-	default:
-		return current
 	}
+	return current
 }
 
 func (p *Plan) answers(node string, now time.Time) bool {
@@ -102,10 +96,13 @@ func (p *Plan) attachedThere(v *v1alpha1.CacheVolume, refuse func(is, then strin
 	}
 }
 
-func (p *Plan) attachedElsewhere(v *v1alpha1.CacheVolume, refuse func(is, then string) Volume) Volume {
+func (p *Plan) attachedElsewhere(v *v1alpha1.CacheVolume, now time.Time, refuse func(is, then string) Volume) Volume {
 	at := v.Status.AttachedNode
 	onlyThere := v.Status.IsOutdated(at) && !v.Status.IsOutdated(p.Old)
 	switch {
+	case !p.answers(at, now) && !drained(v) && !v.Status.IsOutdated(p.Old):
+		return refuse(fmt.Sprintf("attached to %s, which does not answer: only %s has a current copy that can be reached", at, p.Old),
+			fmt.Sprintf("bring %s back, or have its pod start on another host (docs/hosts/host-died.md)", at))
 	case onlyThere && drained(v):
 		return Volume{Name: v.Name, Is: "the only copy there, drained", Then: "restart its pod on another host, and it gets two copies in " +
 			"the group"}
