@@ -256,7 +256,8 @@ func rest(p *replacement.Plan, changed bool) []string {
 		steps = append(steps, "Restart the pods of volumes that have a copy on "+p.Old+", one after the other")
 	}
 	if !p.Done || len(p.Volumes) > 0 {
-		steps = append(steps, fmt.Sprintf("kubectl escache status -o wide, until %s is Ready and nothing is said of copies on %s", p.New, p.Old))
+		steps = append(steps, fmt.Sprintf("kubectl escache status -o wide, until %s is Ready and no attached or dirty volume has a copy on %s",
+			p.New, p.Old))
 	}
 	if p.Evacuated || !changed && p.OldAnswers {
 		steps = append(steps, "kubectl escache uncordon "+p.Old+", which ends its evacuation; then it can be switched off")

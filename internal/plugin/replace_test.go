@@ -86,7 +86,7 @@ func TestReplaceHost(t *testing.T) {
 			"NodeGroup g has the nodes [n1, n2, n4] now.\n", "What is left to do:\n", "Restart the pods of volumes that have a copy on n3",
 		}, []string{"replace-host n3 n4 --apply", "kubectl escache evacuate", "uncordon"}},
 		{"do it, evacuated", answering(), replacing{apply: true}, []client.Object{drained("evacuate-n3")}, is, 0, []string{
-			"1. kubectl escache status -o wide, until n4 is Ready", "2. kubectl escache uncordon n3, which ends its evacuation",
+			"1. kubectl escache status -o wide, until n4 is Ready and no attached or dirty volume has a copy on n3", "2. kubectl escache uncordon n3, which ends its evacuation",
 		}, []string{"Restart the pods"}},
 		{"do it, with Helm", byHelm(answering()), replacing{apply: true}, nil, was, exitFailed, []string{
 			"nodes: [n1, n2, n4] # was [n1, n2, n3]", "nothing was changed: NodeGroup g is managed by Helm release escache in namespace escache-system",
