@@ -15,7 +15,7 @@ rm "$work/chart/README.md.gotmpl"
 # Who has the package has no checkout: pages are named by their address.
 docs=$(sed -n 's/^home: //p' charts/escache-csi/Chart.yaml)/blob/$version/docs
 find "$work/chart" -type f -not -path '*/crds/*' -exec sed -i -E \
-  -e "s#(^|[^/A-Za-z])docs/([a-z-]+\.md)#\1$docs/\2#g" -e "s#/blob/main/docs/#/blob/$version/docs/#g" {} +
+  -e "s#(^|[^/A-Za-z])docs/([a-z/-]+\.md)#\1$docs/\2#g" -e "s#/blob/main/docs/#/blob/$version/docs/#g" {} +
 sed -i -E -e "s#^  registry: ghcr\.io\$#  registry: ${REGISTRY:-ghcr.io}#" -e "s#repository: escache/#repository: ${REPOSITORY:-escache}/#" \
   "$work/chart/values.yaml"
 

@@ -145,25 +145,24 @@ func (t *twin) request(f adoptFlags, dryRun bool) *v1alpha1.CacheAdoption {
 func (c *cli) awaitAdoption(ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for {
-		if err := api.Get(waiting, client.ObjectKeyFromObject(request), request); err != nil && waiting.Err() == nil {
-			return err
+	return poll(waiting, pollInterval/4, func() (bool, error) {
+		if err := api.Get(waiting, client.ObjectKeyFromObject(request), request); err != nil {
+			return false, err
 		}
 		switch request.Status.Phase { //nolint:exhaustive // all others are pending
 		case v1alpha1.AdoptionDone, v1alpha1.AdoptionChecked:
-			return client.IgnoreNotFound(api.Delete(ctx, request))
+			return true, client.IgnoreNotFound(api.Delete(ctx, request))
 		case v1alpha1.AdoptionRefused:
 			_ = api.Delete(ctx, request)
-			return fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+			return true, fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+		default:
+			return false, nil
 		}
-		select {
-		case <-waiting.Done():
-			return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: "+
-				"kubectl delete cacheadoption %s",
-				errTimeUp, request.Name, request.Status.Message, request.Name)
-		case <-time.After(pollInterval / 4):
-		}
-	}
+	}, func() error {
+		return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: "+
+			"kubectl delete cacheadoption %s",
+			errTimeUp, request.Name, request.Status.Message, request.Name)
+	})
 }
 
 // findCluster returns the Ceph cluster that the flags or the StorageClasses name.

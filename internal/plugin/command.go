@@ -94,8 +94,8 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	c.config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		c.status(), c.flush(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.adopt(), c.release(),
-		c.repair(), c.discardCache(), c.supportBundle(),
+		c.status(), c.flush(), c.cordon(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.adopt(), c.release(),
+		c.repair(), c.replaceHost(), c.discardCache(), c.supportBundle(),
 	)
 	return root
 }

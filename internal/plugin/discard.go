@@ -114,24 +114,23 @@ func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.Cach
 func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1alpha1.CacheDiscard, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for {
-		if err := api.Get(ctx, client.ObjectKeyFromObject(request), request); err != nil && ctx.Err() == nil {
-			return err
+	return poll(ctx, pollInterval/4, func() (bool, error) {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(request), request); err != nil {
+			return false, err
 		}
 		switch request.Status.Phase { //nolint:exhaustive // all others are pending
 		case v1alpha1.DiscardDone:
 			c.printf("discarded: the truth of volume %s is in Ceph now; the copies on %s will be wiped when their hosts are back\n",
 				request.Spec.Volume, strings.Join(request.Status.Nodes, " and "))
-			return nil
+			return true, nil
 		case v1alpha1.DiscardRefused:
-			return fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+			return true, fmt.Errorf("refused, nothing was changed: %s", request.Status.Message)
+		default:
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: CacheDiscard %s is pending (%s); the driver keeps trying. "+
-				"To withdraw it: kubectl delete cachediscard %s",
-				errTimeUp, request.Name, request.Status.Message, request.Name)
-		case <-time.After(pollInterval / 4):
-		}
-	}
+	}, func() error {
+		return fmt.Errorf("%w: CacheDiscard %s is pending (%s); the driver keeps trying. "+
+			"To withdraw it: kubectl delete cachediscard %s",
+			errTimeUp, request.Name, request.Status.Message, request.Name)
+	})
 }

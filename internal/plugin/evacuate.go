@@ -8,9 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -71,10 +69,9 @@ type evacuating struct {
 }
 
 func (c *cli) runEvacuate(ctx context.Context, api client.WithWatch, e evacuating) error {
-	if err := cordon(ctx, api, e.node, true); err != nil {
+	if err := c.runCordon(ctx, api, hostKind+e.node); err != nil {
 		return err
 	}
-	c.printf("node %s is cordoned: no new replicas are placed there\n", e.node)
 	flush, err := drainOf(ctx, api, e)
 	if err != nil {
 		return err
@@ -163,110 +160,21 @@ func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node s
 	ctx, cancel := context.WithTimeout(ctx, max(timeout, pollInterval))
 	defer cancel()
 	last := -1
-	for {
+	return poll(ctx, pollInterval/2, func() (bool, error) {
 		volumes := &v1alpha1.CacheVolumeList{}
-		err := api.List(ctx, volumes)
-		switch {
-		case ctx.Err() != nil:
-			return c.notFinished(ctx, flush, timeout)
-		case err != nil:
-			return err
+		if err := api.List(ctx, volumes); err != nil {
+			return false, err
 		}
 		all := secondCopies(volumes.Items, node)
 		open := slices.DeleteFunc(slices.Clone(all), authority.InCeph)
 		switch {
 		case len(open) == 0 && len(all) > 0:
 			c.printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
-			return nil
-		case len(open) == 0:
-			return nil
-		case len(open) != last:
+		case len(open) > 0 && len(open) != last:
 			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
 				node, len(open), len(all), open[0].Name)
 			last = len(open)
 		}
-		select {
-		case <-ctx.Done():
-			return c.notFinished(ctx, flush, timeout)
-		case <-time.After(pollInterval / 2):
-		}
-	}
-}
-
-func (c *cli) uncordon() *cobra.Command {
-	var timeout time.Duration
-	command := &cobra.Command{
-		Use:   "uncordon NODE",
-		Short: "End an evacuation: place replicas on the host again, and let its caches write back again",
-		Args:  oneArg("NODE"),
-		RunE: func(command *cobra.Command, args []string) error {
-			return c.runUncordon(command.Context(), args[0], timeout)
-		},
-	}
-	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "stop waiting for write-back after this time; the driver goes on")
-	return command
-}
-
-func (c *cli) runUncordon(ctx context.Context, node string, timeout time.Duration) error {
-	api, err := c.connect()
-	if err != nil {
-		return err
-	}
-	if err := cordon(ctx, api, node, false); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	flush := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: evacuation(node)}}
-	if err := api.Delete(ctx, flush); client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	said := ""
-	for {
-		err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush)
-		switch {
-		case apierrors.IsNotFound(err):
-			c.printf("node %s takes new replicas, and its caches write back again\n", node)
-			return nil
-		case ctx.Err() != nil:
-		case err != nil:
-			return err
-		default:
-			complete := meta.FindStatusCondition(flush.Status.Conditions, v1alpha1.FlushConditionComplete)
-			if complete != nil && complete.Reason == "Restoring" && complete.Message != said {
-				said = complete.Message
-				c.printf("%s\n", said)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: write-back is not restored everywhere yet; the driver goes on. "+
-				"To see what is missing: kubectl get cacheflush %s -o wide", errTimeUp, flush.Name)
-		case <-time.After(pollInterval / 4):
-		}
-	}
-}
-
-// cordon adds a node to its group's list of cordoned nodes, or removes it.
-func cordon(ctx context.Context, api client.Client, node string, on bool) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		groups := &v1alpha1.NodeGroupList{}
-		if err := api.List(ctx, groups); err != nil {
-			return err
-		}
-		at := slices.IndexFunc(groups.Items, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, node) })
-		if at < 0 {
-			return fmt.Errorf("node %s is in no NodeGroup; kubectl escache status lists them", node)
-		}
-		g := &groups.Items[at]
-		if slices.Contains(g.Spec.CordonedNodes, node) == on {
-			return nil
-		}
-		if on {
-			g.Spec.CordonedNodes = append(g.Spec.CordonedNodes, node)
-		} else {
-			g.Spec.CordonedNodes = slices.DeleteFunc(g.Spec.CordonedNodes, func(n string) bool { return n == node })
-		}
-		return api.Update(ctx, g)
-	})
+		return len(open) == 0, nil
+	}, func() error { return c.notFinished(ctx, flush, timeout) })
 }

@@ -106,16 +106,14 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	show := c.newProgress()
-	for {
+	return poll(ctx, pollInterval/2, func() (bool, error) {
 		f := &v1alpha1.CacheFlush{}
 		err := api.Get(ctx, client.ObjectKey{Name: name}, f)
 		switch {
-		case ctx.Err() != nil:
-			return c.notFinished(ctx, name, timeout)
 		case apierrors.IsNotFound(err):
-			return fmt.Errorf("CacheFlush %s was deleted before it was done", name)
+			return true, fmt.Errorf("CacheFlush %s was deleted before it was done", name)
 		case err != nil:
-			return err
+			return false, err
 		}
 		show.show(f)
 		condition := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)
@@ -123,16 +121,12 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 		case condition == nil:
 		case condition.Status == metav1.ConditionTrue:
 			c.printf("%s\n", condition.Message)
-			return nil
+			return true, nil
 		case f.Status.Phase == v1alpha1.FlushFailed, condition.Reason == "VolumesFailed":
-			return fmt.Errorf("not everything is in Ceph: %s", condition.Message)
+			return true, fmt.Errorf("not everything is in Ceph: %s", condition.Message)
 		}
-		select {
-		case <-ctx.Done():
-			return c.notFinished(ctx, name, timeout)
-		case <-time.After(pollInterval / 2):
-		}
-	}
+		return false, nil
+	}, func() error { return c.notFinished(ctx, name, timeout) })
 }
 
 func (c *cli) notFinished(ctx context.Context, name string, timeout time.Duration) error {

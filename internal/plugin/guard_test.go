@@ -23,7 +23,7 @@ func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *
 	if err := s.print(&out, "table", noon, 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"group rack1: kept for pvc-1", "group rack1: node n4 has replicas of pvc-2", "docs/replace-a-host.md"} {
+	for _, part := range []string{"group rack1: kept for pvc-1", "group rack1: node n4 has replicas of pvc-2", "docs/hosts"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("it does not say %q:\n%s", part, out.String())
 		}

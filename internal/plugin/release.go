@@ -227,29 +227,25 @@ func (c *cli) awaitRelease(ctx context.Context, api client.Client, asked *v1alph
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waitsFor := "csi-controller has not begun"
-	for {
+	return poll(ctx, pollInterval/4, func() (bool, error) {
 		v := &v1alpha1.CacheVolume{}
 		err := api.Get(ctx, client.ObjectKeyFromObject(asked), v)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil && ctx.Err() == nil {
-			return err
+		if err != nil {
+			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}
 		condition := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased)
-		if err == nil && condition != nil && condition.ObservedGeneration >= asked.Generation {
-			waitsFor = condition.Message
-			if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing {
-				return c.refusedRelease(ctx, api, v.Name, condition.Message)
-			}
+		if condition == nil || condition.ObservedGeneration < asked.Generation {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: volume %s waits to be released (%s); the driver keeps trying. To keep the volume: "+
-				"kubectl escache release --cancel --volume %s", errTimeUp, v.Name, waitsFor, asked.Name)
-		case <-time.After(pollInterval / 4):
+		waitsFor = condition.Message
+		if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing {
+			return true, c.refusedRelease(ctx, api, v.Name, condition.Message)
 		}
-	}
+		return false, nil
+	}, func() error {
+		return fmt.Errorf("%w: volume %s waits to be released (%s); the driver keeps trying. To keep the volume: "+
+			"kubectl escache release --cancel --volume %s", errTimeUp, asked.Name, waitsFor, asked.Name)
+	})
 }
 
 func (c *cli) refusedRelease(ctx context.Context, api client.Client, volume, why string) error {

@@ -88,7 +88,7 @@ func guardProblems(g *v1alpha1.NodeGroup) []problem {
 	var all []problem
 	for _, kind := range []string{v1alpha1.GroupDeletionBlocked, v1alpha1.GroupFormerMembers} {
 		if c := meta.FindStatusCondition(g.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue {
-			all = append(all, problem{"group " + g.Name, c.Message, "do what the message says; docs/replace-a-host.md has the commands"})
+			all = append(all, problem{"group " + g.Name, c.Message, "do what the message says; docs/hosts has the commands"})
 		}
 	}
 	return all

@@ -27,14 +27,7 @@ func exists(path string) bool {
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	pages := []string{"README.md", "CONTRIBUTING.md", "charts/escache-csi/README.md"}
-	all, err := filepath.Glob(root + "/docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range all {
-		pages = append(pages, "docs/"+filepath.Base(page))
-	}
+	pages := append(pagesOf(t), "README.md", "CONTRIBUTING.md", "charts/escache-csi/README.md")
 	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
 	links := 0
 	for _, page := range pages {
@@ -50,6 +43,63 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 	if links < 30 {
 		t.Errorf("only %d links were found", links)
+	}
+}
+
+// pagesOf returns the paths of all pages below docs.
+func pagesOf(t *testing.T) []string {
+	t.Helper()
+	var pages []string
+	for _, pattern := range []string{"/docs/*.md", "/docs/*/*.md"} {
+		all, err := filepath.Glob(root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range all {
+			path, err := filepath.Rel(root, page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages = append(pages, path)
+		}
+	}
+	return pages
+}
+
+func TestReadmeListsEveryPage(t *testing.T) {
+	list := read(t, "docs/README.md")
+	for _, page := range pagesOf(t) {
+		name := strings.TrimPrefix(page, "docs/")
+		if name != "README.md" && !strings.Contains(list, "]("+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
+
+// TestPagesThatProgramsNameAreThere looks at what programs and chart say to people, and at comments.
+func TestPagesThatProgramsNameAreThere(t *testing.T) {
+	page := regexp.MustCompile(`(?:^|[^/A-Za-z])(docs/[a-z/-]+\.md)\b`)
+	named := 0
+	for _, folder := range []string{"api", "charts", "cmd", "hack", "internal"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, match := range page.FindAllStringSubmatch(string(text), -1) {
+				named++
+				if !exists(match[1]) {
+					t.Errorf("%s names %s, which is not there", path, match[1])
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if named < 20 {
+		t.Errorf("only %d pages are named", named)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 
 // pages in the order in which one world can go through them; the last one ends it.
 var pages = []string{
-	"see-the-state", "troubleshooting", "plan-a-migration", "host-died", "ceph-maintenance", "cache-disk-full", "upgrade", "replace-a-host", "uninstall",
+	"see-the-state", "troubleshooting", "plan-a-migration", "hosts/rolling-reboot", "hosts/host-died", "hosts/disk-replaced", "hosts/host-reinstalled",
+	"ceph-maintenance", "cache-disk-full", "upgrade", "hosts/group-added", "hosts/replace-a-host", "hosts/group-removed", "uninstall",
 }
 
 // elsewhere are the commands that this test cannot run, and why.
@@ -22,19 +23,24 @@ var elsewhere = map[string]string{
 
 // runDocs runs every command of every page, as it stands there.
 func (w *world) runDocs(t *testing.T) {
-	all, err := filepath.Glob(filepath.Join(checkout, "docs", "*.md"))
+	docs := filepath.Join(checkout, "docs")
+	all, err := filepath.Glob(filepath.Join(docs, "*.md"))
+	must(t, err)
+	deeper, err := filepath.Glob(filepath.Join(docs, "*", "*.md"))
 	must(t, err)
 	known := map[string]bool{"README": true}
 	for _, name := range pages {
 		known[name] = true
 		t.Run(name, func(t *testing.T) {
-			for _, command := range commandsOf(t, filepath.Join(checkout, "docs", name+".md")) {
+			for _, command := range commandsOf(t, filepath.Join(docs, name+".md")) {
 				w.runDoc(t, command)
 			}
 		})
 	}
-	for _, path := range all {
-		if name := strings.TrimSuffix(filepath.Base(path), ".md"); !known[name] && len(commandsOf(t, path)) > 0 {
+	for _, path := range append(all, deeper...) {
+		name, err := filepath.Rel(docs, strings.TrimSuffix(path, ".md"))
+		must(t, err)
+		if !known[name] && len(commandsOf(t, path)) > 0 {
 			t.Errorf("the commands of %s are not run by anything", path)
 		}
 	}
@@ -75,6 +81,7 @@ func (w *world) runDoc(t *testing.T, command string) {
 				words[i] = filepath.Join(t.TempDir(), filepath.Base(word))
 			}
 		}
+		w.beat(t, "n4") // no kubelet says that it lives
 		w.escache(t, 0, words[2:]...)
 		return
 	}

@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -62,7 +63,7 @@ type world struct {
 func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	w := &world{root: t, kube: kubetest.Start(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3")}
+	w := &world{root: t, kube: kubetest.Start(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3", "n4")}
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
@@ -73,13 +74,14 @@ func start(t *testing.T) *world {
 	return w
 }
 
-// install makes the kinds, the nodes and a group of them.
+// install makes the kinds, the nodes and a group of three of them. csi-node has registered on n4, and n5 to
+// n7 have no host behind them.
 func (w *world) install(t *testing.T) {
 	t.Helper()
 	w.kubectl(t, "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io",
 		"crd/cacheflushes.escache.io", "crd/cachediscards.escache.io")
-	for _, name := range []string{"n1", "n2", "n3"} {
+	for _, name := range []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7"} {
 		n := w.fleet.Node(name)
 		status := n.Status
 		must(t, w.api.Create(t.Context(), n))
@@ -87,10 +89,29 @@ func (w *world) install(t *testing.T) {
 		n.Status = status
 		must(t, w.api.Status().Patch(t.Context(), n, client.MergeFrom(made)))
 	}
+	must(t, w.api.Create(t.Context(), &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n4"},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+			Name: v1alpha1.DriverName, NodeID: "n4", Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(64))},
+		}}},
+	}))
 	must(t, w.api.Create(t.Context(), &v1alpha1.NodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: "rack1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}},
 	}))
 	must(t, w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}))
+}
+
+// beat says that a node lives, as its kubelet would.
+func (w *world) beat(t *testing.T, name string) {
+	t.Helper()
+	n := &corev1.Node{}
+	must(t, w.api.Get(t.Context(), client.ObjectKey{Name: name}, n))
+	n.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+	}}
+	before := n.DeepCopy()
+	before.Status.Conditions = nil
+	must(t, w.api.Status().Patch(t.Context(), n, client.MergeFrom(before)))
 }
 
 // lead starts the controllers, as a csi-controller that leads.

@@ -1,0 +1,27 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// poll looks at once and then again after each interval, until look says that it is done, with or
+// without an error, or fails. When the context ends first, the error is that of unfinished: what look
+// fails with then has no other cause.
+func poll(ctx context.Context, interval time.Duration, look func() (done bool, err error), unfinished func() error) error {
+	for {
+		done, err := look()
+		switch {
+		case done:
+			return err
+		case ctx.Err() != nil:
+			return unfinished()
+		case err != nil:
+			return err
+		case pause.For(ctx, interval) != nil:
+			return unfinished()
+		}
+	}
+}
