@@ -11,7 +11,7 @@ type Batch struct {
 
 // NewBatch returns an empty batch for records of this log.
 func (l *Log) NewBatch() *Batch {
-	return &Batch{buffer: alignedBytes(record.LongestBlocks(l.super.RingBlocks) * record.BlockBytes), used: 1}
+	return &Batch{buffer: AlignedBytes(record.LongestBlocks(l.super.RingBlocks) * record.BlockBytes), used: 1}
 }
 
 // Empty reports whether nothing was written to the batch.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
@@ -17,13 +18,13 @@ func TestNothingAcknowledgedIsLostAtPowerCuts(t *testing.T) {
 	lost, lives := 0, 0
 	for seed := uint64(0); lost < cuts; seed++ {
 		w := newWorld(seed)
-		if err := Format(w.disk, record.Volume{byte(seed), byte(seed >> 8), 1}, int64(len(w.disk.stable))); err != nil {
+		if err := Format(w.disk, record.Volume{byte(seed), byte(seed >> 8), 1}, int64(len(w.disk.Stable))); err != nil {
 			t.Fatal(err)
 		}
 		for range 20 {
-			w.disk.powerOn(1 + w.random.IntN(25))
+			w.disk.PowerOn(1 + w.random.IntN(25))
 			err := w.live(t, seed)
-			if !errors.Is(err, errPower) {
+			if !errors.Is(err, logtest.ErrPower) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			lost++
@@ -78,7 +79,7 @@ func (w *world) step(b *Batch) error {
 	if b.Empty() {
 		return nil
 	}
-	err := w.log.Append(b)
+	_, err := w.log.Append(b)
 	if errors.Is(err, ErrFull) {
 		copy(w.now, w.before)
 		if err := w.writeBack(ringBlocks); err != nil {

@@ -62,7 +62,7 @@ func Open(disk Disk) (*Log, []Loss, error) {
 // eraseUnfinished erases the header of a record that was never acknowledged. The next record gets its number, and may
 // go to another place: then recovery would find two. The generation alone tells them apart only until the next one.
 func (l *Log) eraseUnfinished() error {
-	block := alignedBytes(record.BlockBytes)
+	block := AlignedBytes(record.BlockBytes)
 	for _, at := range l.candidates() {
 		if at >= l.super.Start.Block+l.ring {
 			continue // the ring is full: no record was begun there
@@ -95,7 +95,7 @@ func (l *Log) begin(next record.Superblock) error {
 }
 
 func readSuper(disk Disk) (record.Superblock, error) {
-	block := alignedBytes(record.BlockBytes)
+	block := AlignedBytes(record.BlockBytes)
 	for i := range int64(record.Superblocks) {
 		if _, err := disk.ReadAt(block, i*record.BlockBytes); err != nil {
 			return record.Superblock{}, fmt.Errorf("read the superblock of the log: %w", err)
@@ -111,7 +111,7 @@ func readSuper(disk Disk) (record.Superblock, error) {
 func (l *Log) replay() ([]Loss, error) {
 	var (
 		losses []Loss
-		buffer = alignedBytes(record.LongestBlocks(l.ring) * record.BlockBytes)
+		buffer = AlignedBytes(record.LongestBlocks(l.ring) * record.BlockBytes)
 	)
 	for {
 		next, damaged, err := l.next(buffer)
@@ -216,7 +216,7 @@ func (l *Log) witness(buffer []byte) (*record.Header, error) {
 
 // accept makes a record a part of the log.
 func (l *Log) accept(h record.Header, lost []int) {
-	l.apply(h, lost)
+	l.apply(&l.index, h, lost)
 	l.head = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
 	if h.Tail.Sequence > l.tail.Sequence {
 		l.tail = h.Tail

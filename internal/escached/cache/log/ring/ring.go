@@ -58,7 +58,7 @@ func Format(disk Disk, volume record.Volume, bytes int64) error {
 
 // writeSuper writes all copies of a superblock, one after the other: one of them is in order at any time.
 func writeSuper(disk Disk, s record.Superblock) error {
-	block := alignedBytes(record.BlockBytes)
+	block := AlignedBytes(record.BlockBytes)
 	s.Encode(block)
 	for i := range int64(record.Superblocks) {
 		if err := disk.WriteStable(block, i*record.BlockBytes); err != nil {
@@ -82,9 +82,9 @@ func (l *Log) fit(block uint64, blocks int) uint64 {
 	return block
 }
 
-// Append writes a batch as one record. When it returns, the record is stable on every copy. After an error the record
-// may be there or not; the log can only be opened anew.
-func (l *Log) Append(b *Batch) error {
+// Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After
+// ErrFull nothing was written. After any other error the record may be there or not, and the log can only be opened anew.
+func (l *Log) Append(b *Batch) (uint64, error) {
 	l.mu.Lock()
 	at := record.Place{Block: l.fit(l.head.Block, b.used), Sequence: l.head.Sequence}
 	end := at.Block + uint64(b.used)
@@ -92,32 +92,32 @@ func (l *Log) Append(b *Batch) error {
 	h := record.Header{Volume: l.volume, Generation: l.super.Generation, Place: at, Tail: l.tail, Extents: b.extents}
 	l.mu.Unlock()
 	if full {
-		return ErrFull
+		return 0, ErrFull
 	}
 	p := b.buffer[:b.used*record.BlockBytes]
 	if err := h.Encode(p); err != nil {
-		return err
+		return 0, err
 	}
 	if err := l.disk.WriteStable(p, l.offset(at.Block)); err != nil {
-		return fmt.Errorf("write record %d of the log: %w", at.Sequence, err)
+		return 0, fmt.Errorf("write record %d of the log: %w", at.Sequence, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.apply(h, nil)
+	l.apply(&l.index, h, nil)
 	l.head = record.Place{Block: end, Sequence: at.Sequence + 1}
-	return nil
+	return at.Sequence, nil
 }
 
-// apply puts a record into the index, without those extents whose data is lost.
-func (l *Log) apply(h record.Header, lost []int) {
+// apply puts a record into an index, without those extents whose data is lost.
+func (l *Log) apply(x *index.Index, h record.Header, lost []int) {
 	data := h.Place.Block + 1
 	for i, e := range h.Extents {
 		switch {
 		case slices.Contains(lost, i):
 		case e.Kind == record.Data:
-			l.index.Put(e.Start, e.Blocks, l.place(data))
+			x.Put(e.Start, e.Blocks, l.place(data))
 		default:
-			l.index.Zero(e.Start, e.Blocks, l.place(h.Place.Block))
+			x.Zero(e.Start, e.Blocks, l.place(h.Place.Block))
 		}
 		data += uint64(e.DataBlocks())
 	}
@@ -175,8 +175,8 @@ func (l *Log) State() State {
 	}
 }
 
-// alignedBytes returns memory that begins at a block's border, as O_DIRECT wants it.
-func alignedBytes(n int) []byte {
+// AlignedBytes returns memory that begins at a block's border, as O_DIRECT wants it.
+func AlignedBytes(n int) []byte {
 	p := make([]byte, n+record.BlockBytes)
 	past := int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % record.BlockBytes)
 	return p[record.BlockBytes-past:][:n:n]

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
 func TestABatchReadsItsNewestWrite(t *testing.T) {
-	d := newDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
-	if err := Format(d, record.Volume{1}, int64(len(d.stable))); err != nil {
+	d := logtest.NewDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
+	if err := Format(d, record.Volume{1}, int64(len(d.Stable))); err != nil {
 		t.Fatal(err)
 	}
 	b := open(t, d).NewBatch()
@@ -53,7 +54,7 @@ func TestABatchTakesNoMoreThanARecordHolds(t *testing.T) {
 	if b.Zero(5000, 1, true) || b.Write(5000, data) != 0 {
 		t.Error("a batch took more extents than a header holds")
 	}
-	if err := l.Append(b); err != nil {
+	if _, err := l.Append(b); err != nil {
 		t.Error(err)
 	}
 }
@@ -68,7 +69,7 @@ func TestRecoveryKnowsWhatTheOriginHas(t *testing.T) {
 	l.Done(w)
 	b := l.NewBatch()
 	b.Zero(8, 1, true)
-	if err := l.Append(b); err != nil {
+	if _, err := l.Append(b); err != nil {
 		t.Fatal(err)
 	}
 	if l.State().Dirty != 5 {
@@ -87,7 +88,7 @@ func TestRecoveryKnowsWhatTheOriginHas(t *testing.T) {
 func TestReleaseWaitsForReaders(t *testing.T) {
 	_, l := filled(t, 0)
 	released := make(chan error, 1)
-	p := alignedBytes(3 * record.BlockBytes)
+	p := AlignedBytes(3 * record.BlockBytes)
 	err := l.Read(0, p, func(uint64, []byte) error {
 		go func() { released <- l.Release() }()
 		time.Sleep(50 * time.Millisecond)
@@ -116,12 +117,12 @@ func TestForeignRecordsAreNotTaken(t *testing.T) {
 	} {
 		d, l := filled(t, 0, 2)
 		at := l.offset(3)
-		h, err := record.DecodeHeader(d.stable[at:], l.volume)
+		h, err := record.DecodeHeader(d.Stable[at:], l.volume)
 		if err != nil {
 			t.Fatal(err)
 		}
 		change(&h)
-		if err := h.Encode(d.stable[at:][:3*record.BlockBytes]); err != nil {
+		if err := h.Encode(d.Stable[at:][:3*record.BlockBytes]); err != nil {
 			t.Fatal(err)
 		}
 		want := uint64(1)
@@ -136,8 +137,8 @@ func TestForeignRecordsAreNotTaken(t *testing.T) {
 
 func FuzzInspect(f *testing.F) {
 	add := func(starts ...uint64) {
-		d := newDisk(record.Superblocks+record.MinRingBlocks, rand.New(rand.NewPCG(1, 1)))
-		if err := Format(d, record.Volume{1}, int64(len(d.stable))); err != nil {
+		d := logtest.NewDisk(record.Superblocks+record.MinRingBlocks, rand.New(rand.NewPCG(1, 1)))
+		if err := Format(d, record.Volume{1}, int64(len(d.Stable))); err != nil {
 			f.Fatal(err)
 		}
 		l, _, err := Open(d)
@@ -148,12 +149,12 @@ func FuzzInspect(f *testing.F) {
 		for _, s := range starts {
 			b.Reset()
 			b.Write(s, make([]byte, record.BlockBytes))
-			if err := l.Append(b); err != nil {
+			if _, err := l.Append(b); err != nil {
 				f.Fatal(err)
 			}
 		}
-		f.Add(d.stable, uint(0), byte(0))
-		f.Add(d.stable, uint(2*record.BlockBytes+48), byte(7))
+		f.Add(d.Stable, uint(0), byte(0))
+		f.Add(d.Stable, uint(2*record.BlockBytes+48), byte(7))
 	}
 	add()
 	add(0, 5, 5)
@@ -161,8 +162,8 @@ func FuzzInspect(f *testing.F) {
 		if len(image) < record.Superblocks*record.BlockBytes {
 			return
 		}
-		d := &disk{stable: append(bytes.Clone(image), make([]byte, (record.Superblocks+ringBlocks)*record.BlockBytes)...)}
-		d.stable[at%uint(len(d.stable))] ^= x
+		d := &logtest.Disk{Stable: append(bytes.Clone(image), make([]byte, (record.Superblocks+ringBlocks)*record.BlockBytes)...)}
+		d.Stable[at%uint(len(d.Stable))] ^= x
 		l, _, err := Inspect(d)
 		if err != nil {
 			return

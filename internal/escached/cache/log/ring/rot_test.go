@@ -7,14 +7,15 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
 // filled is a log with one record for each of the given starts, each of two blocks.
-func filled(t *testing.T, starts ...uint64) (*disk, *Log) {
+func filled(t *testing.T, starts ...uint64) (*logtest.Disk, *Log) {
 	t.Helper()
-	d := newDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
-	if err := Format(d, record.Volume{1}, int64(len(d.stable))); err != nil {
+	d := logtest.NewDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
+	if err := Format(d, record.Volume{1}, int64(len(d.Stable))); err != nil {
 		t.Fatal(err)
 	}
 	l := open(t, d)
@@ -22,14 +23,14 @@ func filled(t *testing.T, starts ...uint64) (*disk, *Log) {
 	for i, start := range starts {
 		b.Reset()
 		b.Write(start, bytes.Repeat([]byte{byte(i + 1)}, 2*record.BlockBytes))
-		if err := l.Append(b); err != nil {
+		if _, err := l.Append(b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return d, l
 }
 
-func open(t *testing.T, d *disk) *Log {
+func open(t *testing.T, d *logtest.Disk) *Log {
 	t.Helper()
 	l, losses, err := Open(d)
 	if err != nil || len(losses) > 0 {
@@ -40,7 +41,7 @@ func open(t *testing.T, d *disk) *Log {
 
 func first(t *testing.T, l *Log, block uint64) byte {
 	t.Helper()
-	p := alignedBytes(record.BlockBytes)
+	p := AlignedBytes(record.BlockBytes)
 	if err := l.Read(block, p, func(_ uint64, p []byte) error { clear(p); return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func first(t *testing.T, l *Log, block uint64) byte {
 }
 
 // Records are three blocks long here: the first is at block 0 of the ring.
-func damage(d *disk, l *Log, block uint64) { d.stable[l.offset(block)+100] ^= 1 }
+func damage(d *logtest.Disk, l *Log, block uint64) { d.Stable[l.offset(block)+100] ^= 1 }
 
 func TestDecayInTheMiddleIsTold(t *testing.T) {
 	for _, test := range []struct {
@@ -111,7 +112,7 @@ func TestALastRecordThatIsIncompleteNeverWas(t *testing.T) {
 func TestOneDamagedSuperblockDoesNoHarm(t *testing.T) {
 	for i := range int64(record.Superblocks) {
 		d, _ := filled(t, 0, 2)
-		d.stable[i*record.BlockBytes+40] ^= 1
+		d.Stable[i*record.BlockBytes+40] ^= 1
 		l, losses, err := Inspect(d)
 		if err != nil || len(losses) > 0 || l.State().Sequence != 2 {
 			t.Errorf("without superblock %d: losses %v, %v, %+v", i, losses, err, l.State())
@@ -120,7 +121,7 @@ func TestOneDamagedSuperblockDoesNoHarm(t *testing.T) {
 }
 
 func TestADiskWithoutALog(t *testing.T) {
-	d := newDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
+	d := logtest.NewDisk(record.Superblocks+ringBlocks, rand.New(rand.NewPCG(1, 1)))
 	if _, _, err := Inspect(d); !errors.Is(err, ErrNoLog) {
 		t.Errorf("got %v, want ErrNoLog", err)
 	}
@@ -137,7 +138,7 @@ func TestAFullLogRefusesRecordsUntilRoomIsReleased(t *testing.T) {
 	for {
 		b.Reset()
 		b.Write(uint64(written)%12*2, bytes.Repeat([]byte{written + 1}, 2*record.BlockBytes))
-		err := l.Append(b)
+		_, err := l.Append(b)
 		if errors.Is(err, ErrFull) {
 			break
 		}
@@ -154,13 +155,13 @@ func TestAFullLogRefusesRecordsUntilRoomIsReleased(t *testing.T) {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	l.Done(w)
-	if err := l.Append(b); !errors.Is(err, ErrFull) {
+	if _, err := l.Append(b); !errors.Is(err, ErrFull) {
 		t.Errorf("a record went over one that recovery would begin with: %v", err)
 	}
 	if err := l.Release(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Append(b); err != nil {
+	if _, err := l.Append(b); err != nil {
 		t.Errorf("after Release: %v", err)
 	}
 	want := l.State().Dirty
@@ -179,13 +180,13 @@ func TestWriteBackLeavesWhatIsNewer(t *testing.T) {
 	if len(w.Pieces) != 2 || w.Pieces[0].Start != 0 || w.Pieces[1].Start != 2 {
 		t.Fatalf("pieces %+v", w.Pieces)
 	}
-	p := alignedBytes(2 * record.BlockBytes)
+	p := AlignedBytes(2 * record.BlockBytes)
 	if err := l.ReadPiece(w.Pieces[0], p); err != nil || p[0] != 3 {
 		t.Errorf("block 0 is written back with the content of record %d, %v", p[0], err)
 	}
 	b := l.NewBatch()
 	b.Write(1, bytes.Repeat([]byte{9}, record.BlockBytes))
-	if err := l.Append(b); err != nil {
+	if _, err := l.Append(b); err != nil {
 		t.Fatal(err)
 	}
 	l.Done(w)

@@ -1,7 +1,9 @@
 package ring
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/index"
@@ -29,14 +31,37 @@ type Work struct {
 // Empty reports whether the log has nothing that the origin lacks.
 func (w Work) Empty() bool { return len(w.headers) == 0 }
 
-// Oldest returns the oldest records, up to `blocks` blocks of data or the record `last`, whatever comes first. It always returns one
-// record if there is one.
-func (l *Log) Oldest(blocks uint64, last uint64) (Work, error) {
+// Oldest returns the oldest records, up to `blocks` blocks of data or the record `last`, whatever comes first. It always
+// returns one record if there is one. What a later record has replaced is left out, whether that one is in the work or not.
+func (l *Log) Oldest(blocks, last uint64) (Work, error) {
+	return l.collect(blocks, last, func(h record.Header) []Piece {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.current(&l.index, h)
+	})
+}
+
+// UpTo returns all records up to `last`. With them the origin becomes what the volume was after that record: later ones
+// hide nothing.
+func (l *Log) UpTo(last uint64) (Work, error) {
+	then := &index.Index{}
+	w, err := l.collect(math.MaxUint64, last, func(h record.Header) []Piece {
+		l.apply(then, h, nil)
+		return nil
+	})
+	for _, h := range w.headers {
+		w.Pieces = append(w.Pieces, l.current(then, h)...)
+	}
+	w.sort()
+	return w, err
+}
+
+func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (Work, error) {
 	l.mu.Lock()
 	at, head := l.tail, l.head
 	l.mu.Unlock()
 	w := Work{next: at}
-	buffer := alignedBytes(record.BlockBytes)
+	buffer := AlignedBytes(record.BlockBytes)
 	for found := uint64(0); w.next.Sequence < head.Sequence && w.next.Sequence <= last && (found < blocks || w.Empty()); {
 		if after, lost := l.gaps[w.next.Sequence]; lost {
 			w.next = after
@@ -46,21 +71,19 @@ func (l *Log) Oldest(blocks uint64, last uint64) (Work, error) {
 		if err != nil {
 			return Work{}, err
 		}
-		pieces := l.current(h)
-		for _, p := range pieces {
+		for _, p := range pieces(h) {
 			found += p.Blocks
+			w.Pieces = append(w.Pieces, p)
 		}
-		w.Pieces = append(w.Pieces, pieces...)
 		w.headers = append(w.headers, h)
 		w.next = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
 	}
-	slices.SortFunc(w.Pieces, func(a, b Piece) int {
-		if a.Start < b.Start {
-			return -1
-		}
-		return 1
-	})
+	w.sort()
 	return w, nil
+}
+
+func (w *Work) sort() {
+	slices.SortFunc(w.Pieces, func(a, b Piece) int { return cmp.Compare(a.Start, b.Start) })
 }
 
 // live reads the header of a record that is known to be there.
@@ -77,20 +100,18 @@ func (l *Log) live(at record.Place, buffer []byte) (record.Header, error) {
 	return record.Header{}, fmt.Errorf("read record %d of the log: %w", at.Sequence, record.ErrInvalid)
 }
 
-// current returns what no later record has replaced.
-func (l *Log) current(h record.Header) []Piece {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// current returns what no later record of an index has replaced.
+func (l *Log) current(x *index.Index, h record.Header) []Piece {
 	var pieces []Piece
 	data := h.Place.Block + 1
 	for _, e := range h.Extents {
 		if e.Kind != record.Data {
-			for _, r := range l.index.Zeros(e.Start, e.Blocks, l.place(h.Place.Block)) {
+			for _, r := range x.Zeros(e.Start, e.Blocks, l.place(h.Place.Block)) {
 				pieces = append(pieces, Piece{Start: r.Start, Blocks: r.End - r.Start, Kind: e.Kind})
 			}
 			continue
 		}
-		for r := range l.index.Runs(e.Start, e.Blocks) {
+		for r := range x.Runs(e.Start, e.Blocks) {
 			if place := l.place(data + r.Start - e.Start); r.Found == index.InLog && r.Place == place {
 				pieces = append(pieces, Piece{Start: r.Start, Blocks: uint64(r.Blocks), Kind: record.Data, place: place})
 			}

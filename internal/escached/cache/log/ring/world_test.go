@@ -1,63 +1,16 @@
 package ring
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
-var errPower = errors.New("the power is gone")
-
-// disk loses its power at a write that a test chooses. Of that write, any sectors may be stable.
-type disk struct {
-	stable []byte
-	random *rand.Rand
-	writes int
-	cutAt  int // the number of the write that does not return; 0: never
-	dead   bool
-}
-
-const sector = 512
-
-func newDisk(blocks int, random *rand.Rand) *disk {
-	return &disk{stable: make([]byte, blocks*record.BlockBytes), random: random}
-}
-
-func (d *disk) ReadAt(p []byte, at int64) (int, error) {
-	if d.dead {
-		return 0, errPower
-	}
-	return copy(p, d.stable[at:]), nil
-}
-
-func (d *disk) WriteStable(p []byte, at int64) error {
-	if d.dead {
-		return errPower
-	}
-	if d.writes++; d.writes != d.cutAt {
-		copy(d.stable[at:], p)
-		return nil
-	}
-	d.dead = true
-	whole := d.random.IntN(4) == 0 // it was complete, and only the answer is missing
-	for i := 0; i < len(p); i += sector {
-		if whole || d.random.IntN(2) == 0 {
-			copy(d.stable[at+int64(i):], p[i:i+sector])
-		}
-	}
-	return errPower
-}
-
-// powerOn brings the disk back. It loses its power again at the given write from now on.
-func (d *disk) powerOn(cutAt int) {
-	d.dead, d.writes, d.cutAt = false, 0, cutAt
-}
-
 // world is a volume over a log and an origin, and what was acknowledged.
 type world struct {
-	disk   *disk
+	disk   *logtest.Disk
 	log    *Log
 	origin []byte
 	random *rand.Rand
@@ -75,11 +28,11 @@ const (
 
 func newWorld(seed uint64) *world {
 	random := rand.New(rand.NewPCG(seed, 7))
-	w := &world{disk: newDisk(record.Superblocks+ringBlocks, random), random: random, origin: make([]byte, volumeBlocks*record.BlockBytes)}
+	w := &world{disk: logtest.NewDisk(record.Superblocks+ringBlocks, random), random: random, origin: make([]byte, volumeBlocks*record.BlockBytes)}
 	w.now, w.before = slices.Clone(w.origin), slices.Clone(w.origin)
 	// The disk had other content, some of it of an earlier log.
-	for i := range w.disk.stable {
-		w.disk.stable[i] = byte(random.Uint32())
+	for i := range w.disk.Stable {
+		w.disk.Stable[i] = byte(random.Uint32())
 	}
 	return w
 }
@@ -87,8 +40,8 @@ func newWorld(seed uint64) *world {
 func (w *world) block() []byte {
 	p := make([]byte, record.BlockBytes)
 	w.serial++
-	for i := 0; i < len(p); i += sector { // each sector says which write it is of
-		p[i], p[i+1], p[i+2] = byte(w.serial), byte(w.serial>>8), byte(i/sector+1)
+	for i := 0; i < len(p); i += logtest.SectorBytes { // each sector says which write it is of
+		p[i], p[i+1], p[i+2] = byte(w.serial), byte(w.serial>>8), byte(i/logtest.SectorBytes+1)
 	}
 	return p
 }
@@ -115,7 +68,7 @@ func (w *world) write(b *Batch) {
 
 // read returns the whole volume.
 func (w *world) read(l *Log) ([]byte, error) {
-	p := alignedBytes(volumeBlocks * record.BlockBytes)
+	p := AlignedBytes(volumeBlocks * record.BlockBytes)
 	err := l.Read(0, p, func(start uint64, p []byte) error {
 		copy(p, w.origin[start*record.BlockBytes:])
 		return nil
@@ -131,7 +84,7 @@ func (w *world) writeBack(blocks uint64) error {
 	}
 	for _, p := range work.Pieces {
 		if w.random.IntN(40) == 0 {
-			return errPower
+			return logtest.ErrPower
 		}
 		into := w.origin[p.Start*record.BlockBytes:][:p.Blocks*record.BlockBytes]
 		if p.Kind != record.Data {
