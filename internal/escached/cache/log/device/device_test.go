@@ -47,7 +47,7 @@ func TestAFlushCostsOneWriteToTheLog(t *testing.T) {
 type slow struct {
 	disk
 	begun chan struct{}
-	go_   chan struct{}
+	goOn  chan struct{}
 }
 
 type disk interface {
@@ -55,19 +55,42 @@ type disk interface {
 	WriteStable(p []byte, at int64) error
 }
 
-func TestWritesThatArriveDuringAFlushShareTheNext(t *testing.T) {
+// openSlow returns a device of a disk whose writes wait for the test.
+func openSlow(t *testing.T) (*Device, *slow) {
+	t.Helper()
 	_, base, origin := start(t)
-	gate := &slow{disk: base, begun: make(chan struct{}), go_: make(chan struct{})}
+	gate := &slow{disk: base, begun: make(chan struct{}), goOn: make(chan struct{})}
 	opened := make(chan *Device)
 	go func() { opened <- openOn(t, gate, origin) }()
-	var d *Device
-	for d == nil { // the superblocks, and what Open erases
-		select {
+	for {
+		select { // the superblocks, and what Open erases
 		case <-gate.begun:
-			gate.go_ <- struct{}{}
-		case d = <-opened:
+			gate.goOn <- struct{}{}
+		case d := <-opened:
+			return d, gate
 		}
 	}
+}
+
+func TestReadsSeeTheNewestWriteDuringAFlush(t *testing.T) {
+	d, gate := openSlow(t)
+	must(t, errors.Join(d.Write(1, block(1)), d.Write(2, block(1))))
+	flushed := make(chan error)
+	go func() { flushed <- d.Flush() }()
+	<-gate.begun
+	must(t, d.Write(2, block(2)))
+	if read(t, d, 1) != 1 || read(t, d, 2) != 2 {
+		t.Errorf("blocks 1 and 2 have %d and %d", read(t, d, 1), read(t, d, 2))
+	}
+	gate.goOn <- struct{}{}
+	must(t, <-flushed)
+	if read(t, d, 1) != 1 || read(t, d, 2) != 2 {
+		t.Errorf("after the flush blocks 1 and 2 have %d and %d", read(t, d, 1), read(t, d, 2))
+	}
+}
+
+func TestWritesThatArriveDuringAFlushShareTheNext(t *testing.T) {
+	d, gate := openSlow(t)
 	var done sync.WaitGroup
 	write := func(i byte) {
 		done.Go(func() {
@@ -86,9 +109,9 @@ func TestWritesThatArriveDuringAFlushShareTheNext(t *testing.T) {
 		defer d.mu.Unlock()
 		return d.written == 8
 	})
-	gate.go_ <- struct{}{}
+	gate.goOn <- struct{}{}
 	<-gate.begun
-	gate.go_ <- struct{}{}
+	gate.goOn <- struct{}{}
 	done.Wait()
 	if s := d.log.State(); s.Sequence != 2 {
 		t.Errorf("8 writers needed %d records, want 2", s.Sequence)
@@ -106,7 +129,7 @@ func waitUntil(t *testing.T, f func() bool) {
 
 func (s *slow) WriteStable(p []byte, at int64) error {
 	s.begun <- struct{}{}
-	<-s.go_
+	<-s.goOn
 	return s.disk.WriteStable(p, at)
 }
 

@@ -162,17 +162,22 @@ func (d *Device) Hold() error {
 	d.mu.Lock()
 	last := d.newest
 	d.mu.Unlock()
-	work, err := d.log.UpTo(last)
-	if err != nil {
-		return err
-	}
-	if err := d.bring(work); err != nil {
+	if err := d.bringUpTo(last); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.held = true
 	return nil
+}
+
+// bringUpTo makes the origin what the volume was after a record. The caller holds back.
+func (d *Device) bringUpTo(last uint64) error {
+	work, err := d.log.UpTo(last)
+	if err != nil {
+		return err
+	}
+	return d.bring(work)
 }
 
 // Resume ends a hold.

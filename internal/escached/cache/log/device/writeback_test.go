@@ -54,9 +54,7 @@ func TestAHoldWithWritersHasWhatWasThereBefore(t *testing.T) {
 	must(t, d.Flush())
 	must(t, d.Write(1, block(2)))
 	must(t, d.Flush())
-	work, err := d.log.UpTo(1)
-	must(t, err)
-	must(t, d.bring(work))
+	must(t, d.bringUpTo(1))
 	if origin.has(1) != 1 {
 		t.Errorf("up to record 1 the image has %d", origin.has(1))
 	}
