@@ -33,8 +33,8 @@ type SequentialResult struct {
 }
 
 func benchCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "bench", Short: "time writes to a device; what was on it is lost"}
-	cmd.AddCommand(syncCommand(), sequentialCommand())
+	cmd := &cobra.Command{Use: "bench", Short: "time writes"}
+	cmd.AddCommand(syncCommand(), filesCommand(), sequentialCommand())
 	return cmd
 }
 
@@ -46,7 +46,7 @@ func syncCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "sync DEVICE",
-		Short: "4 KiB writes, each stable before its writer's next: writes a second and their latency",
+		Short: "4 KiB writes to a device, each stable before its writer's next: writes a second and their latency; what was on it is lost",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := benchSync(cmd.Context(), args[0], duration, span, writers)
@@ -131,7 +131,7 @@ func sequentialCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "sequential DEVICE",
-		Short: "large writes one after the other, stable at the end: bytes a second",
+		Short: "large writes to a device one after the other, stable at the end: bytes a second; what was on it is lost",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := benchSequential(cmd.Context(), args[0], bytes, size, depth)

@@ -204,3 +204,16 @@ func TestVerifyFindsWritesOfAFencedWriter(t *testing.T) {
 		t.Errorf("over a newer holder's block: %+v: %s", got, says)
 	}
 }
+
+func TestBenchFilesWritesAndRemovesItsFiles(t *testing.T) {
+	for _, appends := range []bool{true, false} {
+		dir := t.TempDir()
+		r, err := benchFiles(t.Context(), dir, 50*time.Millisecond, 3, appends)
+		if err != nil || r.Writes < 3 || r.PerSecond <= 0 {
+			t.Errorf("append %v: %+v, %v", appends, r, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("append %v: left %v, %v", appends, left, err)
+		}
+	}
+}

@@ -43,13 +43,8 @@ func bench(r *runner, rounds int, duration time.Duration) {
 	// Candidates take turns, so whatever else the machine does meets all of them.
 	var results results
 	for round := range rounds {
-		r.Logf("round %d of %d", round+1, rounds)
-		for _, c := range candidates {
-			for _, writers := range syncWriters {
-				results.addSync(c, writers, benchSync(r, lab.Hosts[0], c, duration, writers))
-				c.flush(r)
-			}
-		}
+		r.Logf("devices, round %d of %d", round+1, rounds)
+		syncTurns(r, lab.Hosts[0], candidates, &results, duration, works[:1])
 		for _, c := range candidates {
 			results.addSequential(writeTo(c), benchSequential(r, lab.Hosts[0], c.device()))
 			if c == candidate(cache) {
@@ -58,9 +53,28 @@ func bench(r *runner, rounds int, duration time.Duration) {
 			c.flush(r)
 		}
 	}
+	for _, c := range candidates {
+		mount(r, lab.Hosts[0], c)
+		c.flush(r)
+	}
+	for round := range rounds {
+		r.Logf("files, round %d of %d", round+1, rounds)
+		syncTurns(r, lab.Hosts[0], candidates, &results, duration, works[1:])
+	}
 	results.print(candidates)
 	fmt.Printf("\nescached on %s: %s; idle CPU %.2f %% of an emulated core\n",
 		lab.Hosts[0].Name, after, 100*(after.CPU-before.CPU).Seconds()/elapsed.Seconds())
+}
+
+func syncTurns(r *runner, h *labtest.Host, candidates []candidate, into *results, duration time.Duration, all []work) {
+	for _, w := range all {
+		for _, writers := range syncWriters {
+			for _, c := range candidates {
+				into.addSync(c, w, writers, benchSync(r, h, c, w, duration, writers))
+				c.flush(r)
+			}
+		}
+	}
 }
 
 // idle is how long escached is watched doing nothing.

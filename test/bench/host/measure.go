@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,45 +12,75 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// syncResult is what `blockcheck bench sync` prints, and what went through DRBD meanwhile.
+// syncResult is what `blockcheck bench sync` and `bench files` print, and what went through DRBD meanwhile.
 type syncResult struct {
 	Writes    int     `json:"writes"`
 	PerSecond float64 `json:"perSecond"`
 	P50Micros int64   `json:"p50Micros"`
 	P99Micros int64   `json:"p99Micros"`
 
-	Replicated int // writes to the DRBD device, each of which its peer has before it counts
+	replicated requests
 }
 
-func benchSync(r *runner, h *labtest.Host, c candidate, duration time.Duration, writers int) syncResult {
+// requests are counts of the DRBD device. Its peer has each of them before it counts.
+type requests struct{ writes, flushes int }
+
+// work is a way to write.
+type work struct {
+	name  string
+	args  []string // of blockcheck bench
+	files bool     // to files on an ext4, not to the device
+}
+
+// works are measured in this order: making a filesystem comes after all writes to bare devices.
+var works = []work{
+	{name: "4 KiB writes to the device, each stable before its writer's next", args: []string{"sync", "--span", fmt.Sprint(syncSpan)}},
+	{name: "ext4, 4 KiB written over what was there, and fdatasync", args: []string{"files"}, files: true},
+	{name: "ext4, 4 KiB appended, and fdatasync", args: []string{"files", "--append"}, files: true},
+}
+
+func benchSync(r *runner, h *labtest.Host, c candidate, w work, duration time.Duration, writers int) syncResult {
 	var result syncResult
-	before := writesTo(r, h, c.replicated())
-	measure(r, h, &result, "sync", c.device(),
-		"--duration", duration.String(), "--span", fmt.Sprint(syncSpan), "--writers", fmt.Sprint(writers))
-	result.Replicated = writesTo(r, h, c.replicated()) - before
+	before := requestsTo(r, h, c.replicated())
+	to := c.device()
+	if w.files {
+		to = directory(c)
+	}
+	measure(r, h, &result, append(slices.Clone(w.args), to, "--duration", duration.String(), "--writers", fmt.Sprint(writers))...)
+	after := requestsTo(r, h, c.replicated())
+	result.replicated = requests{after.writes - before.writes, after.flushes - before.flushes}
 	return result
 }
 
-// writesTo reads the kernel's count of completed writes: Documentation/block/stat.rst.
-func writesTo(r *runner, h *labtest.Host, minor int) int {
-	const completedWrites = 4
-	if minor < 0 {
-		return 0
-	}
-	line := strings.Fields(h.Run(r, "cat", fmt.Sprintf("/sys/block/drbd%d/stat", minor)))
-	if len(line) <= completedWrites {
-		r.Fatalf("the kernel's statistics of drbd%d have %d fields", minor, len(line))
-	}
-	n, err := strconv.Atoi(line[completedWrites])
-	if err != nil {
-		r.Fatalf("%v", err)
-	}
-	return n
+// directory is where a candidate's filesystem is mounted.
+func directory(c candidate) string { return "/mnt/" + strings.ReplaceAll(c.name(), " ", "-") }
+
+// mount makes a filesystem and mounts it until the benchmark ends.
+func mount(r *runner, h *labtest.Host, c candidate) {
+	dir := directory(c)
+	h.Shell(r, fmt.Sprintf("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 %[1]s && mkdir -p %[2]s && mount %[1]s %[2]s",
+		c.device(), dir))
+	r.Cleanup(func() { h.Shell(r, "umount "+dir+" && rmdir "+dir) })
 }
 
-// replicatedPerWrite is how many writes went through DRBD for each one that was asked for.
-func replicatedPerWrite(s syncResult) float64 {
-	return float64(s.Replicated) / float64(max(1, s.Writes))
+// requestsTo reads the kernel's counts of completed requests: Documentation/block/stat.rst.
+func requestsTo(r *runner, h *labtest.Host, minor int) requests {
+	const writes, flushes = 4, 15
+	if minor < 0 {
+		return requests{}
+	}
+	line := strings.Fields(h.Run(r, "cat", fmt.Sprintf("/sys/block/drbd%d/stat", minor)))
+	if len(line) <= flushes {
+		r.Fatalf("the kernel's statistics of drbd%d have %d fields", minor, len(line))
+	}
+	number := func(field int) int {
+		n, err := strconv.Atoi(line[field])
+		if err != nil {
+			r.Fatalf("%v", err)
+		}
+		return n
+	}
+	return requests{number(writes), number(flushes)}
 }
 
 // benchSequential returns bytes a second.

@@ -29,14 +29,15 @@ type results struct {
 
 type syncKey struct {
 	name    string
+	work    string
 	writers int
 }
 
-func (r *results) addSync(c candidate, writers int, result syncResult) {
+func (r *results) addSync(c candidate, w work, writers int, result syncResult) {
 	if r.sync == nil {
 		r.sync = map[syncKey][]syncResult{}
 	}
-	key := syncKey{c.name(), writers}
+	key := syncKey{c.name(), w.name, writers}
 	r.sync[key] = append(r.sync[key], result)
 }
 
@@ -51,22 +52,26 @@ func (r *results) addSequential(name string, bytesPerSecond float64) {
 func (r *results) print(candidates []candidate) {
 	rounds := len(r.sequential[flushName])
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, writers := range syncWriters {
-		fmt.Fprintf(w, "\n4 KiB writes, each stable before its writer's next, %d at a time (medians of %d rounds, taken in turns)\n",
-			writers, rounds)
-		fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD writes for each\tescache against it\t")
-		own := column(r.sync[syncKey{candidates[0].name(), writers}], perSecond)
-		for _, c := range candidates {
-			all := r.sync[syncKey{c.name(), writers}]
-			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
-				median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
-				median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
-				median(column(all, replicatedPerWrite)),
-				median(ratios(own, column(all, perSecond))))
+	for _, work := range works {
+		for _, writers := range syncWriters {
+			fmt.Fprintf(w, "\n%s, %d at a time (medians of %d rounds, taken in turns)\n", work.name, writers, rounds)
+			fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD writes for each\tDRBD flushes\tescache against it\t")
+			own := column(r.sync[syncKey{candidates[0].name(), work.name, writers}], perSecond)
+			for _, c := range candidates {
+				all := r.sync[syncKey{c.name(), work.name, writers}]
+				each := func(count func(requests) int) float64 {
+					return median(column(all, func(s syncResult) float64 { return float64(count(s.replicated)) / float64(max(1, s.Writes)) }))
+				}
+				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
+					median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
+					median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
+					each(func(r requests) int { return r.writes }), each(func(r requests) int { return r.flushes }),
+					median(ratios(own, column(all, perSecond))))
+			}
+			w.Flush()
 		}
-		w.Flush()
 	}
-	fmt.Printf("aim: escache ≥ %.1f × bare DRBD\n", aimSync)
+	fmt.Printf("aim: escache ≥ %.1f × bare DRBD in each table\n", aimSync)
 
 	fmt.Printf("\nSequential writes of %d MiB, and flush of the same\n", sequentialBytes/mib)
 	fmt.Fprintln(w, "what\tMiB/s\tagainst plain RBD\t")

@@ -1,0 +1,209 @@
+// Package device is what users of a volume read and write: a log in front of an origin.
+//
+// A plain write is answered from memory. Flush returns when everything that was written before is
+// stable: all of it goes to the log as one record, together with what others have written meanwhile.
+// So a synchronous write costs one write to the log, and many at a time cost one together.
+package device
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
+)
+
+// Origin is the image behind a log. Its writes are stable when they return.
+type Origin interface {
+	io.ReaderAt
+	io.WriterAt
+	// Zero makes a range read as zeros. Trim says that its room may be given back.
+	Zero(at, bytes int64, trim bool) error
+}
+
+// ErrClosed is the answer after Close.
+var ErrClosed = errors.New("the device is closed")
+
+// Device is safe for concurrent use. Offsets and lengths are in blocks, or whole blocks.
+type Device struct {
+	log    *ring.Log
+	origin Origin
+
+	mu      sync.Mutex // for what follows
+	change  *sync.Cond // of anything that somebody may wait for
+	pending *ring.Batch
+	flying  *ring.Batch // on its way to the log
+	spare   *ring.Batch
+	written uint64 // writes that are in a batch, or were
+	stable  uint64 // those of them that the log has
+	newest  uint64 // the last record
+	failure error  // of the log: nothing is acknowledged any more
+	through bool   // a write is acknowledged when the origin has it
+	held    bool   // the origin gets nothing
+	refused error  // the origin's last answer, if it was an error
+
+	back   sync.Mutex // held by whoever writes back
+	buffer []byte     // for what is written back
+}
+
+// New returns the device of a log that is open for writing.
+func New(log *ring.Log, origin Origin) *Device {
+	d := &Device{
+		log: log, origin: origin, newest: log.State().Sequence,
+		pending: log.NewBatch(), spare: log.NewBatch(), buffer: ring.AlignedBytes(record.MaxBlocks * record.BlockBytes),
+	}
+	d.change = sync.NewCond(&d.mu)
+	return d
+}
+
+// Close makes all calls that wait return ErrClosed. What is not stable is lost.
+func (d *Device) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fail(ErrClosed)
+}
+
+func (d *Device) fail(err error) {
+	if d.failure == nil {
+		d.failure = err
+	}
+	d.change.Broadcast()
+}
+
+// Write takes whole blocks. They are stable after the next Flush, or at once if the device writes through.
+func (d *Device) Write(start uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(p) > 0 {
+		if d.failure != nil {
+			return d.failure
+		}
+		n := d.pending.Write(start, p)
+		start, p = start+uint64(n), p[n*record.BlockBytes:]
+		if len(p) > 0 {
+			d.commit()
+		}
+	}
+	return d.wrote()
+}
+
+// Zero makes blocks read as zeros. Trim says that the origin may give their room back.
+func (d *Device) Zero(start uint64, blocks uint32, trim bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !d.pending.Zero(start, blocks, trim) {
+		if d.failure != nil {
+			return d.failure
+		}
+		d.commit()
+	}
+	return d.wrote()
+}
+
+func (d *Device) wrote() error {
+	d.written++
+	if d.through {
+		return d.flush()
+	}
+	return d.failure
+}
+
+// Flush returns when everything whose Write has returned is stable on every copy.
+func (d *Device) Flush() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.flush()
+}
+
+func (d *Device) flush() error {
+	for want := d.written; d.stable < want; {
+		if d.failure != nil {
+			return d.failure
+		}
+		d.commit()
+	}
+	return d.failure
+}
+
+// commit brings all that is pending to the log. If somebody else is at it, it waits until that is done, and what is pending still is.
+// The caller holds mu.
+func (d *Device) commit() {
+	if d.flying != nil {
+		d.change.Wait()
+		return
+	}
+	batch, written := d.pending, d.written
+	d.flying, d.pending, d.spare = batch, d.spare, nil
+	d.mu.Unlock()
+	sequence, err := d.append(batch)
+	d.mu.Lock()
+	if err == nil {
+		d.newest = max(d.newest, sequence)
+		d.stable = written
+	} else {
+		d.fail(err)
+	}
+	batch.Reset()
+	d.flying, d.spare = nil, batch
+	d.change.Broadcast()
+}
+
+// append writes a batch, and makes room for it if it must.
+func (d *Device) append(batch *ring.Batch) (uint64, error) {
+	if batch.Empty() {
+		return 0, nil
+	}
+	for {
+		sequence, err := d.log.Append(batch)
+		if errors.Is(err, ring.ErrFull) {
+			if err = d.makeRoom(); err == nil {
+				continue
+			}
+		}
+		if err == nil && d.writesThrough() {
+			err = d.settle(sequence)
+		}
+		return sequence, err
+	}
+}
+
+func (d *Device) writesThrough() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.through
+}
+
+// Read fills p with whole blocks.
+func (d *Device) Read(start uint64, p []byte) error {
+	missing := d.fromMemory(start, p)
+	for len(missing) > 0 {
+		first, n := missing[0], 1
+		for n < len(missing) && missing[n] == first+uint64(n) {
+			n++
+		}
+		part := p[(first-start)*record.BlockBytes:][:n*record.BlockBytes]
+		err := d.log.Read(first, part, func(start uint64, p []byte) error {
+			_, err := d.origin.ReadAt(p, int64(start)*record.BlockBytes)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		missing = missing[n:]
+	}
+	return nil
+}
+
+// fromMemory copies what the log does not have yet, and returns the other blocks.
+func (d *Device) fromMemory(start uint64, p []byte) []uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var missing []uint64
+	for at := start; len(p) > 0; at, p = at+1, p[record.BlockBytes:] {
+		if !d.pending.Read(at, p) && (d.flying == nil || !d.flying.Read(at, p)) {
+			missing = append(missing, at)
+		}
+	}
+	return missing
+}

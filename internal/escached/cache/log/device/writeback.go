@@ -1,0 +1,196 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
+)
+
+// stepBlocks is how much is written back before anything else has a chance: 4 MiB.
+const stepBlocks = 1024
+
+var (
+	// ErrHeld means that the origin gets nothing until Resume.
+	ErrHeld = errors.New("write-back is held")
+	// ErrRefused means that the origin refused a write. It gets no other until Retry.
+	ErrRefused = errors.New("the image refused a write")
+)
+
+// Step writes the oldest records back, and reports whether there is more. It does nothing during a hold.
+func (d *Device) Step() (more bool, err error) {
+	d.back.Lock()
+	defer d.back.Unlock()
+	return d.step(^uint64(0))
+}
+
+// step is Step for records up to last. The caller holds back.
+func (d *Device) step(last uint64) (more bool, err error) {
+	d.mu.Lock()
+	held, refused := d.held, d.refused
+	d.mu.Unlock()
+	if held {
+		return false, ErrHeld
+	}
+	if refused != nil {
+		return false, refused
+	}
+	work, err := d.log.Oldest(stepBlocks, last)
+	if err != nil || work.Empty() {
+		return false, err
+	}
+	return true, d.bring(work)
+}
+
+// bring writes work to the origin.
+func (d *Device) bring(work ring.Work) error {
+	for _, p := range work.Pieces {
+		if err := d.bringPiece(p); err != nil {
+			return err
+		}
+	}
+	d.log.Done(work)
+	return nil
+}
+
+func (d *Device) bringPiece(p ring.Piece) error {
+	at, bytes := int64(p.Start)*record.BlockBytes, int64(p.Blocks)*record.BlockBytes
+	var err error
+	if p.Kind == record.Data {
+		if err := d.log.ReadPiece(p, d.buffer); err != nil {
+			return err
+		}
+		_, err = d.origin.WriteAt(d.buffer[:bytes], at)
+	} else {
+		err = d.origin.Zero(at, bytes, p.Kind == record.Trim)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %d blocks from %d: %w", ErrRefused, p.Blocks, p.Start, err)
+		d.mu.Lock()
+		d.refused = err
+		d.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// WriteBack returns when the origin has everything that was written before the call.
+func (d *Device) WriteBack(ctx context.Context) error {
+	if err := d.Flush(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	last := d.newest
+	d.mu.Unlock()
+	for more := true; more; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var err error
+		d.back.Lock()
+		more, err = d.step(last)
+		d.back.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle waits until the origin has everything up to a record: for writing through.
+func (d *Device) settle(last uint64) error {
+	return d.insist(func() error {
+		for more := true; more; {
+			var err error
+			if more, err = d.step(last); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// makeRoom writes back until a record can be written again.
+func (d *Device) makeRoom() error {
+	return d.insist(func() error {
+		if _, err := d.step(^uint64(0)); err != nil {
+			return err
+		}
+		return d.log.Release()
+	})
+}
+
+// insist repeats f until it succeeds: after the origin refused a write, when somebody calls Retry; during a hold, when it
+// ends. A writer waits as long, and does not fail.
+func (d *Device) insist(f func() error) error {
+	for {
+		d.back.Lock()
+		err := f()
+		d.back.Unlock()
+		if !errors.Is(err, ErrHeld) && !errors.Is(err, ErrRefused) {
+			return err
+		}
+		d.mu.Lock()
+		for d.failure == nil && (d.held || d.refused != nil) {
+			d.change.Wait()
+		}
+		err = d.failure
+		d.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Retry lets write-back try again after the origin refused a write.
+func (d *Device) Retry() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refused = nil
+	d.change.Broadcast()
+}
+
+// Hold brings the origin to what the volume was at the call. It gets nothing more until Resume; users go on writing to the log.
+func (d *Device) Hold() error {
+	if err := d.Flush(); err != nil {
+		return err
+	}
+	d.back.Lock()
+	defer d.back.Unlock()
+	d.mu.Lock()
+	last := d.newest
+	d.mu.Unlock()
+	if err := d.bringUpTo(last); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = true
+	return nil
+}
+
+// bringUpTo makes the origin what the volume was after a record. The caller holds back.
+func (d *Device) bringUpTo(last uint64) error {
+	work, err := d.log.UpTo(last)
+	if err != nil {
+		return err
+	}
+	return d.bring(work)
+}
+
+// Resume ends a hold.
+func (d *Device) Resume() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = false
+	d.change.Broadcast()
+}
+
+// WriteThrough says whether the origin has a write before it is acknowledged. What is dirty already stays so.
+func (d *Device) WriteThrough(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.through = on
+}

@@ -1,0 +1,232 @@
+package ring
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+)
+
+// ErrNoLog means that there is no log on the disk, or that both superblocks are damaged.
+var ErrNoLog = errors.New("no log is on the disk")
+
+// Loss is acknowledged data that the disk no longer has: a later record is there, so this one was
+// stable once.
+type Loss struct {
+	// First and Last are the records.
+	First, Last uint64
+	// Extents are what is lost. It is nil if not even that can be read.
+	Extents []record.Extent
+}
+
+func (l Loss) String() string {
+	if l.Extents == nil {
+		return fmt.Sprintf("records %d to %d cannot be read: unknown blocks are lost", l.First, l.Last)
+	}
+	return fmt.Sprintf("record %d is damaged: lost are %v", l.First, l.Extents)
+}
+
+// Inspect finds a log and everything in it, and changes nothing. The log can be read, and not be
+// appended to. Losses do not make it fail: the caller decides.
+//
+// The last record has no witness: if it decays, it looks as if it had never been complete.
+func Inspect(disk Disk) (*Log, []Loss, error) {
+	super, err := readSuper(disk)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &Log{disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super, head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}}
+	losses, err := l.replay()
+	if err != nil {
+		return nil, nil, err
+	}
+	l.forgetDead()
+	return l, losses, nil
+}
+
+// Open is Inspect for writing.
+func Open(disk Disk) (*Log, []Loss, error) {
+	l, losses, err := Inspect(disk)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.eraseUnfinished(); err != nil {
+		return nil, nil, err
+	}
+	next := l.super
+	next.Generation++
+	next.Since = l.head.Sequence
+	return l, losses, l.begin(next)
+}
+
+// eraseUnfinished erases the header of a record that was never acknowledged. The next record gets its number, and may
+// go to another place: then recovery would find two. The generation alone tells them apart only until the next one.
+func (l *Log) eraseUnfinished() error {
+	block := AlignedBytes(record.BlockBytes)
+	for _, at := range l.candidates() {
+		if at >= l.super.Start.Block+l.ring {
+			continue // the ring is full: no record was begun there
+		}
+		if err := l.disk.WriteStable(block, l.offset(at)); err != nil {
+			return fmt.Errorf("erase block %d of the log: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// candidates are the blocks at which the record at the head can begin: right there, or at the start of the ring if it is
+// too long for the rest.
+func (l *Log) candidates() []uint64 {
+	blocks := []uint64{l.head.Block}
+	if wrapped := l.fit(l.head.Block, record.LongestBlocks(l.ring)); wrapped != l.head.Block {
+		blocks = append(blocks, wrapped)
+	}
+	return blocks
+}
+
+// begin writes a superblock with the tail as its start.
+func (l *Log) begin(next record.Superblock) error {
+	next.Start = l.tail
+	if err := writeSuper(l.disk, next); err != nil {
+		return err
+	}
+	l.super = next
+	return nil
+}
+
+func readSuper(disk Disk) (record.Superblock, error) {
+	block := AlignedBytes(record.BlockBytes)
+	for i := range int64(record.Superblocks) {
+		if _, err := disk.ReadAt(block, i*record.BlockBytes); err != nil {
+			return record.Superblock{}, fmt.Errorf("read the superblock of the log: %w", err)
+		}
+		if s, err := record.DecodeSuperblock(block); err == nil {
+			return s, nil
+		}
+	}
+	return record.Superblock{}, ErrNoLog
+}
+
+// replay reads records from the start on until there is no next one.
+func (l *Log) replay() ([]Loss, error) {
+	var (
+		losses []Loss
+		buffer = AlignedBytes(record.LongestBlocks(l.ring) * record.BlockBytes)
+	)
+	for {
+		next, damaged, err := l.next(buffer)
+		if err != nil {
+			return nil, err
+		}
+		if next != nil && damaged == nil {
+			l.accept(*next, nil)
+			continue
+		}
+		witness, err := l.witness(buffer)
+		if err != nil || witness == nil {
+			return losses, err // the next record never was, or was never complete
+		}
+		if next != nil {
+			loss := Loss{First: l.head.Sequence, Last: l.head.Sequence}
+			for _, i := range damaged {
+				loss.Extents = append(loss.Extents, next.Extents[i])
+			}
+			losses = append(losses, loss)
+			l.accept(*next, damaged)
+			continue
+		}
+		losses = append(losses, Loss{First: l.head.Sequence, Last: witness.Place.Sequence - 1})
+		l.gaps[l.head.Sequence] = witness.Place
+		l.head = witness.Place
+	}
+}
+
+// next reads the record at the head. It returns nil if there is none whose header is in order, and those extents whose
+// data is not.
+func (l *Log) next(buffer []byte) (*record.Header, []int, error) {
+	for _, block := range l.candidates() {
+		h, err := l.header(block, buffer)
+		if err != nil {
+			return nil, nil, err
+		}
+		if h == nil || h.Place.Sequence != l.head.Sequence {
+			continue
+		}
+		data := buffer[:(h.Blocks()-1)*record.BlockBytes]
+		if len(data) > 0 {
+			if _, err := l.disk.ReadAt(data, l.offset(block+1)); err != nil {
+				return nil, nil, fmt.Errorf("read record %d of the log: %w", h.Place.Sequence, err)
+			}
+		}
+		return h, h.Damaged(data), nil
+	}
+	return nil, nil, nil
+}
+
+// header reads the header at a block. It returns nil for anything that cannot be a part of this log.
+func (l *Log) header(block uint64, buffer []byte) (*record.Header, error) {
+	if block >= l.super.Start.Block+l.ring {
+		return nil, nil //nolint:nilnil // the ring is full
+	}
+	b := buffer[:record.BlockBytes]
+	if _, err := l.disk.ReadAt(b, l.offset(block)); err != nil {
+		return nil, fmt.Errorf("read block %d of the log: %w", block, err)
+	}
+	return l.belongs(b, block), nil
+}
+
+// belongs decodes a header, and returns nil unless it is one that this log wrote at this block.
+func (l *Log) belongs(b []byte, block uint64) *record.Header {
+	h, err := record.DecodeHeader(b, l.volume)
+	if err != nil || h.Place.Block != block || h.Place.Sequence < l.head.Sequence {
+		return nil
+	}
+	length := uint64(h.Blocks())
+	if length > uint64(record.LongestBlocks(l.ring)) || l.fit(block, h.Blocks()) != block || block+length > l.super.Start.Block+l.ring {
+		return nil
+	}
+	// A record that an earlier life left unfinished has the number of one of this life, and a lower
+	// generation.
+	if h.Place.Sequence >= l.super.Since && h.Generation != l.super.Generation ||
+		h.Place.Sequence < l.super.Since && h.Generation >= l.super.Generation {
+		return nil
+	}
+	return &h
+}
+
+// witness looks behind the head for a record that was begun after the one at the head had been
+// acknowledged. It looks no further than the next two records can begin.
+func (l *Log) witness(buffer []byte) (*record.Header, error) {
+	longest := uint64(record.LongestBlocks(l.ring))
+	end := min(l.fit(l.head.Block+1, int(longest))+2*longest, l.super.Start.Block+l.ring)
+	for block := l.head.Block + 1; block < end; {
+		n := min(uint64(len(buffer)/record.BlockBytes), end-block, l.ring-block%l.ring)
+		if _, err := l.disk.ReadAt(buffer[:n*record.BlockBytes], l.offset(block)); err != nil {
+			return nil, fmt.Errorf("read %d blocks of the log from %d: %w", n, block, err)
+		}
+		for i := range n {
+			if h := l.belongs(buffer[i*record.BlockBytes:][:record.BlockBytes], block+i); h != nil && h.Place.Sequence > l.head.Sequence {
+				return h, nil
+			}
+		}
+		block += n
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// accept makes a record a part of the log.
+func (l *Log) accept(h record.Header, lost []int) {
+	l.apply(&l.index, h, lost)
+	l.head = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
+	if h.Tail.Sequence > l.tail.Sequence {
+		l.tail = h.Tail
+	}
+}
+
+// forgetDead takes out of the index what the origin has, as the newest record says.
+func (l *Log) forgetDead() {
+	from, length := l.super.Start.Block, l.tail.Block-l.super.Start.Block
+	l.index.DropPlaces(func(place uint32) bool {
+		return (uint64(place)+l.ring-from%l.ring)%l.ring < length
+	})
+}

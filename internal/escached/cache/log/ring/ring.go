@@ -1,0 +1,183 @@
+// Package ring is the log of the cache engine `log`: records that are appended one at a time, found
+// again after a power loss, and forgotten once the origin has what is in them.
+//
+// A record counts only if all before it are there. One record is written at a time, so what was
+// acknowledged is always a prefix of what is on the disk.
+package ring
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/index"
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+)
+
+// Disk is the engine's part of a cache's disk.
+type Disk interface {
+	io.ReaderAt
+	// WriteStable returns when the data is stable on every copy of the disk. Offset, length and
+	// memory are aligned to blocks.
+	WriteStable(p []byte, at int64) error
+}
+
+// ErrFull means that a record has no room until the origin has more of the log.
+var ErrFull = errors.New("the log is full")
+
+// Log is an open log. Append and the methods of write-back may be called at the same time, each from one goroutine, and
+// Read from any.
+type Log struct {
+	disk   Disk
+	volume record.Volume
+	ring   uint64 // blocks
+
+	mu    sync.Mutex // for what follows
+	super record.Superblock
+	head  record.Place // of the next record
+	tail  record.Place // of the oldest record that the origin may lack
+	index index.Index
+	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
+
+	// reuse is held for reading while data is read from the ring, and for writing by whoever lets a part of the ring be
+	// overwritten.
+	reuse sync.RWMutex
+}
+
+// Format makes an empty log of so many bytes. What was there is lost.
+func Format(disk Disk, volume record.Volume, bytes int64) error {
+	blocks := bytes/record.BlockBytes - record.Superblocks
+	if blocks < record.MinRingBlocks {
+		return fmt.Errorf("%d bytes are too few for a log: it needs %d", bytes, (record.Superblocks+record.MinRingBlocks)*record.BlockBytes)
+	}
+	return writeSuper(disk, record.Superblock{Volume: volume, Since: 1, Start: record.Place{Sequence: 1}, RingBlocks: uint64(blocks)})
+}
+
+// writeSuper writes all copies of a superblock, one after the other: one of them is in order at any time.
+func writeSuper(disk Disk, s record.Superblock) error {
+	block := AlignedBytes(record.BlockBytes)
+	s.Encode(block)
+	for i := range int64(record.Superblocks) {
+		if err := disk.WriteStable(block, i*record.BlockBytes); err != nil {
+			return fmt.Errorf("write the superblock of the log: %w", err)
+		}
+	}
+	return nil
+}
+
+// offset is where a block of the ring is on the disk.
+func (l *Log) offset(block uint64) int64 {
+	return int64(record.Superblocks+block%l.ring) * record.BlockBytes
+}
+
+// fit is where a record of so many blocks goes that may begin at a block: at the start of the ring if it would go past
+// its end.
+func (l *Log) fit(block uint64, blocks int) uint64 {
+	if rest := l.ring - block%l.ring; rest < uint64(blocks) {
+		return block + rest
+	}
+	return block
+}
+
+// Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After
+// ErrFull nothing was written. After any other error the record may be there or not, and the log can only be opened anew.
+func (l *Log) Append(b *Batch) (uint64, error) {
+	l.mu.Lock()
+	at := record.Place{Block: l.fit(l.head.Block, b.used), Sequence: l.head.Sequence}
+	end := at.Block + uint64(b.used)
+	full := end-l.super.Start.Block > l.ring
+	h := record.Header{Volume: l.volume, Generation: l.super.Generation, Place: at, Tail: l.tail, Extents: b.extents}
+	l.mu.Unlock()
+	if full {
+		return 0, ErrFull
+	}
+	p := b.buffer[:b.used*record.BlockBytes]
+	if err := h.Encode(p); err != nil {
+		return 0, err
+	}
+	if err := l.disk.WriteStable(p, l.offset(at.Block)); err != nil {
+		return 0, fmt.Errorf("write record %d of the log: %w", at.Sequence, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.apply(&l.index, h, nil)
+	l.head = record.Place{Block: end, Sequence: at.Sequence + 1}
+	return at.Sequence, nil
+}
+
+// apply puts a record into an index, without those extents whose data is lost.
+func (l *Log) apply(x *index.Index, h record.Header, lost []int) {
+	data := h.Place.Block + 1
+	for i, e := range h.Extents {
+		switch {
+		case slices.Contains(lost, i):
+		case e.Kind == record.Data:
+			x.Put(e.Start, e.Blocks, l.place(data))
+		default:
+			x.Zero(e.Start, e.Blocks, l.place(h.Place.Block))
+		}
+		data += uint64(e.DataBlocks())
+	}
+}
+
+// place is a block's place in the index: its number in the ring. A record is never split, so blocks
+// that follow each other in a record do so here.
+func (l *Log) place(block uint64) uint32 { return uint32(block % l.ring) }
+
+// Read fills p with the blocks from start on. It calls origin for what the log does not have. Memory is aligned to blocks.
+func (l *Log) Read(start uint64, p []byte, origin func(start uint64, p []byte) error) error {
+	l.reuse.RLock()
+	defer l.reuse.RUnlock()
+	l.mu.Lock()
+	var runs []index.Run
+	for r := range l.index.Runs(start, uint32(len(p)/record.BlockBytes)) {
+		runs = append(runs, r)
+	}
+	l.mu.Unlock()
+	for _, r := range runs {
+		part := p[(r.Start-start)*record.BlockBytes:][:int(r.Blocks)*record.BlockBytes]
+		var err error
+		switch r.Found {
+		case index.InLog:
+			_, err = l.disk.ReadAt(part, l.offset(uint64(r.Place)))
+		case index.Zeroed:
+			clear(part)
+		case index.Clean:
+			err = origin(r.Start, part)
+		}
+		if err != nil {
+			return fmt.Errorf("read %d blocks from %d: %w", r.Blocks, r.Start, err)
+		}
+	}
+	return nil
+}
+
+// State is what a log has at one moment, in blocks.
+type State struct {
+	Dirty uint64 // that the origin lacks
+	Used  uint64 // of the ring, also by what was overwritten since
+	Ring  uint64
+	// Sequence is the newest record.
+	Sequence   uint64
+	Generation uint64
+}
+
+// State returns the state.
+func (l *Log) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return State{
+		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
+		Sequence: l.head.Sequence - 1, Generation: l.super.Generation,
+	}
+}
+
+// AlignedBytes returns memory that begins at a block's border, as O_DIRECT wants it.
+func AlignedBytes(n int) []byte {
+	p := make([]byte, n+record.BlockBytes)
+	past := int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % record.BlockBytes)
+	return p[record.BlockBytes-past:][:n:n]
+}

@@ -1,0 +1,167 @@
+package ring
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/index"
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+)
+
+// Piece is a run of blocks that the origin lacks.
+type Piece struct {
+	Start  uint64
+	Blocks uint64
+	Kind   record.Kind
+
+	place uint32 // of its data
+}
+
+// Work is what write-back has to bring to the origin before the tail can move.
+type Work struct {
+	// Pieces are in the order of their blocks, and do not overlap. Each is the newest content of its blocks.
+	Pieces []Piece
+
+	headers []record.Header
+	next    record.Place // the tail afterwards
+}
+
+// Empty reports whether the log has nothing that the origin lacks.
+func (w Work) Empty() bool { return len(w.headers) == 0 }
+
+// Oldest returns the oldest records, up to `blocks` blocks of data or the record `last`, whatever comes first. It always
+// returns one record if there is one. What a later record has replaced is left out, whether that one is in the work or not.
+func (l *Log) Oldest(blocks, last uint64) (Work, error) {
+	return l.collect(blocks, last, func(h record.Header) []Piece {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.current(&l.index, h)
+	})
+}
+
+// UpTo returns all records up to `last`. With them the origin becomes what the volume was after that record: later ones
+// hide nothing.
+func (l *Log) UpTo(last uint64) (Work, error) {
+	then := &index.Index{}
+	w, err := l.collect(math.MaxUint64, last, func(h record.Header) []Piece {
+		l.apply(then, h, nil)
+		return nil
+	})
+	for _, h := range w.headers {
+		w.Pieces = append(w.Pieces, l.current(then, h)...)
+	}
+	w.sort()
+	return w, err
+}
+
+func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (Work, error) {
+	l.mu.Lock()
+	at, head := l.tail, l.head
+	l.mu.Unlock()
+	w := Work{next: at}
+	buffer := AlignedBytes(record.BlockBytes)
+	for found := uint64(0); w.next.Sequence < head.Sequence && w.next.Sequence <= last && (found < blocks || w.Empty()); {
+		if after, lost := l.gaps[w.next.Sequence]; lost {
+			w.next = after
+			continue
+		}
+		h, err := l.live(w.next, buffer)
+		if err != nil {
+			return Work{}, err
+		}
+		for _, p := range pieces(h) {
+			found += p.Blocks
+			w.Pieces = append(w.Pieces, p)
+		}
+		w.headers = append(w.headers, h)
+		w.next = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
+	}
+	w.sort()
+	return w, nil
+}
+
+func (w *Work) sort() {
+	slices.SortFunc(w.Pieces, func(a, b Piece) int { return cmp.Compare(a.Start, b.Start) })
+}
+
+// live reads the header of a record that is known to be there.
+func (l *Log) live(at record.Place, buffer []byte) (record.Header, error) {
+	for _, block := range []uint64{at.Block, l.fit(at.Block, record.LongestBlocks(l.ring))} {
+		if _, err := l.disk.ReadAt(buffer, l.offset(block)); err != nil {
+			return record.Header{}, fmt.Errorf("read record %d of the log: %w", at.Sequence, err)
+		}
+		h, err := record.DecodeHeader(buffer, l.volume)
+		if err == nil && h.Place == (record.Place{Block: block, Sequence: at.Sequence}) {
+			return h, nil
+		}
+	}
+	return record.Header{}, fmt.Errorf("read record %d of the log: %w", at.Sequence, record.ErrInvalid)
+}
+
+// current returns what no later record of an index has replaced.
+func (l *Log) current(x *index.Index, h record.Header) []Piece {
+	var pieces []Piece
+	data := h.Place.Block + 1
+	for _, e := range h.Extents {
+		if e.Kind != record.Data {
+			for _, r := range x.Zeros(e.Start, e.Blocks, l.place(h.Place.Block)) {
+				pieces = append(pieces, Piece{Start: r.Start, Blocks: r.End - r.Start, Kind: e.Kind})
+			}
+			continue
+		}
+		for r := range x.Runs(e.Start, e.Blocks) {
+			if place := l.place(data + r.Start - e.Start); r.Found == index.InLog && r.Place == place {
+				pieces = append(pieces, Piece{Start: r.Start, Blocks: uint64(r.Blocks), Kind: record.Data, place: place})
+			}
+		}
+		data += uint64(e.Blocks)
+	}
+	return pieces
+}
+
+// ReadPiece reads the data of a piece.
+func (l *Log) ReadPiece(p Piece, into []byte) error {
+	if _, err := l.disk.ReadAt(into[:p.Blocks*record.BlockBytes], l.offset(uint64(p.place))); err != nil {
+		return fmt.Errorf("read %d blocks from %d of the log: %w", p.Blocks, p.Start, err)
+	}
+	return nil
+}
+
+// Done says that the origin has everything of w, and that it is stable there. The next record says so on the disk.
+func (l *Log) Done(w Work) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range w.headers {
+		data := h.Place.Block + 1
+		for _, e := range h.Extents {
+			if e.Kind == record.Data {
+				l.index.Clean(e.Start, e.Blocks, l.place(data))
+				data += uint64(e.Blocks)
+			} else {
+				l.index.CleanZeros(e.Start, e.Blocks, l.place(h.Place.Block))
+			}
+		}
+	}
+	l.tail = w.next
+}
+
+// Release makes the room of everything before the tail usable again. It costs a write of its own, so it is called when
+// room is needed, and not after each Done.
+func (l *Log) Release() error {
+	// Nobody may still read what is about to be overwritten.
+	l.reuse.Lock()
+	defer l.reuse.Unlock()
+	l.mu.Lock()
+	next, tail := l.super, l.tail
+	l.mu.Unlock()
+	next.Start = tail
+	if err := writeSuper(l.disk, next); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.super = next
+	l.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/escache/escache-csi/test/blockcheck/block"
+)
+
+// fileBlocks is the size of each writer's file if writers overwrite.
+const fileBlocks = 256
+
+func filesCommand() *cobra.Command {
+	var (
+		duration time.Duration
+		writers  int
+		appends  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "files DIRECTORY",
+		Short: "4 KiB writes to files, each followed by fdatasync: writes a second and their latency",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := benchFiles(cmd.Context(), args[0], duration, writers, appends)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+		},
+	}
+	cmd.Flags().DurationVar(&duration, "duration", 5*time.Second, "how long to write")
+	cmd.Flags().IntVar(&writers, "writers", 1, "how many write at the same time, each to a file of its own")
+	cmd.Flags().BoolVar(&appends, "append", false, "make the files longer, instead of writing over what is there")
+	return cmd
+}
+
+// benchFiles removes its files at the end.
+func benchFiles(ctx context.Context, dir string, duration time.Duration, writers int, appends bool) (result SyncResult, err error) {
+	files := make([]*os.File, 0, writers)
+	defer func() {
+		for _, f := range files {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	for i := range writers {
+		f, err := newFile(filepath.Join(dir, fmt.Sprintf("blockcheck-%d", i)), appends)
+		if err != nil {
+			return SyncResult{}, err
+		}
+		files = append(files, f)
+	}
+	begin := time.Now()
+	ctx, cancel := context.WithDeadline(ctx, begin.Add(duration))
+	defer cancel()
+	latencies, failed := make([][]time.Duration, writers), make([]error, writers)
+	var running sync.WaitGroup
+	for i, f := range files {
+		running.Go(func() { latencies[i], failed[i] = writeFile(ctx, f, appends) })
+	}
+	running.Wait()
+	elapsed := time.Since(begin)
+	if err := errors.Join(failed...); err != nil {
+		return SyncResult{}, err
+	}
+	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
+		return SyncResult{}, err
+	}
+	return summarise(slices.Concat(latencies...), elapsed), nil
+}
+
+func newFile(path string, empty bool) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil || empty {
+		return f, err
+	}
+	if _, err := f.Write(make([]byte, fileBlocks*block.Size)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, f.Sync()
+}
+
+func writeFile(ctx context.Context, f *os.File, appends bool) ([]time.Duration, error) {
+	p := make([]byte, block.Size)
+	var latencies []time.Duration
+	for n := int64(0); ctx.Err() == nil; n++ {
+		at := n
+		if !appends {
+			const stride = 101 // has no common divisor with fileBlocks
+			at = n * stride % fileBlocks
+		}
+		p[0], p[1], p[2] = byte(n), byte(n>>8), byte(n>>16)
+		start := time.Now()
+		if _, err := f.WriteAt(p, at*block.Size); err != nil {
+			return nil, err
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			return nil, fmt.Errorf("fdatasync %s: %w", f.Name(), err)
+		}
+		latencies = append(latencies, time.Since(start))
+	}
+	return latencies, nil
+}
