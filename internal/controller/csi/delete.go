@@ -55,6 +55,10 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, volumes.ErrNotFound) {
 		return err
 	}
+	// The record was read again if it was written back: somebody may want to keep the image now.
+	if err := ownsImage(v); err != nil {
+		return err
+	}
 	if err := s.MarkDeleted(ctx, v); err != nil {
 		return err
 	}

@@ -35,6 +35,10 @@ func (s *Steps) giveUp(ctx context.Context, id string) error {
 		if err := s.releasable(ctx, v); err != nil {
 			return err
 		}
+		// The record was read again since. From here on a change of it makes the update fail.
+		if !v.Spec.Release {
+			return fmt.Errorf("the release of volume %s was called off meanwhile: %w", v.Name, ErrBusy)
+		}
 		v.Status.Phase = v1alpha1.VolumeReleasing
 		if err := s.UpdateStatus(ctx, v, "it is being released"); err != nil {
 			return err
