@@ -217,7 +217,7 @@ func TestALeaderWithoutABookRemovesNoFinalizer(t *testing.T) {
 	g := group("g", 0, "n1", "n2", "n3")
 	g.Finalizers = []string{v1alpha1.GroupFinalizer}
 	b := newBench(t, g, inGroup("v", "g", "n1", "n2"))
-	if released, err := b.guard.release(t.Context(), "g"); released || err != nil || !b.kept("g") {
+	if released, err := b.guard.release(t.Context(), "g", func(*v1alpha1.NodeGroup) bool { return false }); released || err != nil || !b.kept("g") {
 		t.Errorf("released %v, %v", released, err)
 	}
 }
