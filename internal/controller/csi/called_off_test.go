@@ -65,3 +65,17 @@ func TestAVolumeIsNotDeletedIfItsReleaseIsAskedForMeanwhile(t *testing.T) {
 		t.Error("it was not released")
 	}
 }
+
+// TestAReleaseThatHasBegunIsFinished: kubectl edit does not know that there is no way back.
+func TestAReleaseThatHasBegunIsFinished(t *testing.T) {
+	w := newWorld(t)
+	v, _, _ := w.usedBefore("pvc-1")
+	now := w.volume("pvc-1")
+	now.Status.Phase = v1alpha1.VolumeReleasing
+	must(t, w.api.Status().Update(t.Context(), now))
+	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "its image stays")
+	must(t, w.locked.Release(t.Context(), "pvc-1"))
+	if _, released := w.images.released[volumes.ImageOf(v)]; !released || !w.gone("pvc-1") {
+		t.Error("it stays as it is, and nobody can use or delete it")
+	}
+}
