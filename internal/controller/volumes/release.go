@@ -28,7 +28,7 @@ func (l *Locked) Release(ctx context.Context, id string) error {
 // can have the volume, and each step can be repeated.
 func (s *Steps) giveUp(ctx context.Context, id string) error {
 	v, err := s.Volume(ctx, id)
-	if err != nil || !v.Spec.Release {
+	if err != nil || !v.BeingReleased() {
 		return err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReleasing {
@@ -149,7 +149,7 @@ func (l *Locked) ReportRelease(ctx context.Context, id, reason, message string) 
 }
 
 func setReleased(v *v1alpha1.CacheVolume, reason, message string) (changed bool) {
-	if !v.Spec.Release {
+	if !v.BeingReleased() {
 		return meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionReleased)
 	}
 	return meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
