@@ -183,6 +183,27 @@ func TestAnAdoptionThatIsRefusedAfterTheMarkLeavesNone(t *testing.T) {
 	}
 }
 
+func TestAnAdoptionIsWithdrawnOnlyWhileItIsNotFinished(t *testing.T) {
+	w := newWorld(t)
+	w.markedOnly("a")
+	for _, asks := range [][2]string{{"a", "another"}, {"none", "uid-of-none"}} {
+		must(t, w.locked.Withdraw(t.Context(), asks[0], asks[1]))
+	}
+	if w.gone("a") || w.images.marks[outside] != "a" {
+		t.Fatal("it was taken back for another request")
+	}
+	must(t, w.locked.Withdraw(t.Context(), "a", "uid-of-a"))
+	if !w.gone("a") || w.images.marks[outside] != "" || w.book.Has("g1") {
+		t.Fatalf("it has left something: record gone %t, marks %v, a place %t", w.gone("a"), w.images.marks, w.book.Has("g1"))
+	}
+	_, err := w.locked.Adopt(t.Context(), adoption("b"))
+	must(t, err)
+	must(t, w.locked.Withdraw(t.Context(), "b", "uid-of-b"))
+	if v := w.volume("b"); v.Status.Epoch != 7 || w.images.marks[outside] != "b" {
+		t.Errorf("a finished adoption was taken back: %+v, marks %v", v.Status, w.images.marks)
+	}
+}
+
 // TestARefusedAdoptionIsNotOverWhileItsRecordStays: nobody would remove the record afterwards.
 func TestARefusedAdoptionIsNotOverWhileItsRecordStays(t *testing.T) {
 	for name, failing := range map[string]interceptor.Funcs{
