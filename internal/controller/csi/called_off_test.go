@@ -79,3 +79,23 @@ func TestAReleaseThatHasBegunIsFinished(t *testing.T) {
 		t.Error("it stays as it is, and nobody can use or delete it")
 	}
 }
+
+// TestAReplicaIsStaleAsOfItsLastAttachment: an older entry of the same replica is left from before. With
+// its epoch the host would refuse to remove the replica for ever.
+func TestAReplicaIsStaleAsOfItsLastAttachment(t *testing.T) {
+	w := newWorld(t)
+	v, holder, partner := w.usedBefore("pvc-1")
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	must(t, w.unpublish("pvc-1", holder))
+	w.host(partner).Stop()
+	w.poll()
+	g, err := w.group()
+	must(t, err)
+	g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: partner, Volume: "pvc-1", Pool: v.Spec.Pool, Image: v.Spec.Image, Epoch: 1}}
+	must(t, w.api.Status().Update(t.Context(), g))
+	must(t, w.delete("pvc-1"))
+	if g, err = w.group(); err != nil || len(g.Status.StaleReplicas) != 1 || g.Status.StaleReplicas[0].Epoch != 2 {
+		t.Errorf("stale: %+v, %v", g.Status.StaleReplicas, err)
+	}
+}
