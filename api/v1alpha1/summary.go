@@ -89,3 +89,9 @@ func HumanBytes(n int64) string {
 	}
 	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + name
 }
+
+// BeingReleased reports whether the volume is to be given up and its image kept. Once that has begun,
+// there is no way back, whatever the spec says.
+func (v *CacheVolume) BeingReleased() bool {
+	return v.Spec.Release || v.Status.Phase == VolumeReleasing
+}

@@ -112,6 +112,11 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 		if err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush); err != nil {
 			return nil, err
 		}
+		if !flush.DeletionTimestamp.IsZero() {
+			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its evacuation before has not ended yet, and CacheFlush %s drains "+
+				"nothing any more; repeat the command once that is gone (kubectl get cacheflush %s -o wide says what it waits for)",
+				e.node, flush.Name, flush.Name)
+		}
 		if e.chosen && flush.Spec.SecondCopies != e.copies {
 			return nil, fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
 				"kubectl escache uncordon %s", e.node, e.node)

@@ -99,6 +99,21 @@ func TestEvacuateMayBeRepeated(t *testing.T) {
 	}
 }
 
+// After uncordon the CacheFlush stays until every second copy is current. It drains nothing any more.
+func TestEvacuateDoesNotTakeAnEvacuationThatEndsForItsOwn(t *testing.T) {
+	ending := drained("evacuate-n2")
+	ending.Finalizers, ending.DeletionTimestamp = []string{v1alpha1.FlushFinalizer}, &metav1.Time{Time: time.Now()}
+	for _, wait := range []bool{false, true} {
+		api := cluster(t, rack(), ending.DeepCopy(), second("a", v1alpha1.AuthorityCeph))
+		var out bytes.Buffer
+		c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+		err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: true, wait: wait, timeout: 10 * time.Millisecond})
+		if err == nil || !strings.Contains(err.Error(), "evacuate-n2") {
+			t.Errorf("waiting %t: %v\n%s", wait, err, out.String())
+		}
+	}
+}
+
 // The CacheFlush may be done with all volumes that it knew when another one came.
 func TestEvacuateWaitsForEverySecondCopy(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -124,7 +124,7 @@ func found(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Ev
 	case lost == v.Status.AttachedNode:
 		return say(v1alpha1.ReasonLocalDiskLost, "the disk of the copy on %s has failed: the pod there works with the copy on %s, over "+
 			"the network", lost, authority.Partner(v, lost))
-	case repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero():
+	case repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero() && !e.Away:
 		return say(v1alpha1.ReasonPeerOutdated, "a new copy is being made on %s", lost)
 	case e.Loss == authority.DiskLost:
 		return say(v1alpha1.ReasonPeerDiskLost, "the disk of the copy on %s has failed", lost)

@@ -16,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -28,6 +30,7 @@ import (
 // Volumes adopts images; *volumes.Locked.
 type Volumes interface {
 	Adopt(ctx context.Context, a volumes.Adoption) (*v1alpha1.CacheVolume, error)
+	Withdraw(ctx context.Context, volume, request string) error
 }
 
 // Config holds what a Reconciler needs.
@@ -48,24 +51,37 @@ type Reconciler struct{ Config }
 // New returns a reconciler.
 func New(config Config) *Reconciler { return &Reconciler{config} }
 
-// SetupWithManager makes the manager call Reconcile for every CacheAdoption while this process leads.
+// SetupWithManager makes the manager call Reconcile for every CacheAdoption while this process leads, and
+// for every volume whose adoption was not finished by an earlier process.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.CacheAdoption{}).
+		Watches(&v1alpha1.CacheVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.NewPredicateFuncs(unfinished))).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
 		Complete(r)
+}
+
+// unfinished reports whether a volume is to be made of an image and does not have it yet.
+func unfinished(o client.Object) bool {
+	v, ok := o.(*v1alpha1.CacheVolume)
+	return ok && v.Spec.Adoption != nil && v.Status.Phase == ""
 }
 
 // VolumeID returns the id of the volume that a CacheAdoption makes.
 func VolumeID(a *v1alpha1.CacheAdoption) string { return "adopted-" + string(a.UID) }
 
-// Reconcile carries out one CacheAdoption, or records why not.
+// Reconcile carries out one CacheAdoption, or records why not. If there is none of that name, it takes back
+// what was begun for those that are gone.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
 	a := &v1alpha1.CacheAdoption{}
-	if err := r.Live.Get(ctx, request.NamespacedName, a); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	err := r.Live.Get(ctx, request.NamespacedName, a)
+	if apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.takeBack(ctx)
+	}
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	if final(a) || !a.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
@@ -95,6 +111,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Events.Eventf(v, a, corev1.EventTypeNormal, "Adopted", "Adopt", "image %s of pool %s is this volume's", v.Spec.Image, v.Spec.Pool)
 	}
 	return ctrl.Result{}, nil
+}
+
+// takeBack withdraws the adoptions whose CacheAdoption was deleted before they were done. Nobody would
+// finish them.
+func (r *Reconciler) takeBack(ctx context.Context) error {
+	begun, wanted := &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheAdoptionList{}
+	if err := r.Client.List(ctx, begun); err != nil {
+		return fmt.Errorf("list volumes: %w", err)
+	}
+	begun.Items = slices.DeleteFunc(begun.Items, func(v v1alpha1.CacheVolume) bool { return !unfinished(&v) })
+	if len(begun.Items) == 0 {
+		return nil
+	}
+	// A record is written after its CacheAdoption, so this list has those of all that were begun.
+	if err := r.Live.List(ctx, wanted); err != nil {
+		return fmt.Errorf("list adoptions: %w", err)
+	}
+	var failures []error
+	for i := range begun.Items {
+		v := &begun.Items[i]
+		request := v.Spec.Adoption.Request
+		if slices.ContainsFunc(wanted.Items, func(a v1alpha1.CacheAdoption) bool { return string(a.UID) == request }) {
+			continue
+		}
+		if err := r.Volumes.Withdraw(ctx, v.Name, request); err != nil {
+			failures = append(failures, fmt.Errorf("take back the adoption of image %s as volume %s: %w", v.Spec.Image, v.Name, err))
+			continue
+		}
+		r.Log.InfoContext(ctx, "took back an adoption whose request is gone", "volume", v.Name, "pool", v.Spec.Pool, "image", v.Spec.Image)
+	}
+	return errors.Join(failures...)
 }
 
 func final(a *v1alpha1.CacheAdoption) bool {

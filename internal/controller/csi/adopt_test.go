@@ -2,10 +2,12 @@ package csi_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -131,3 +133,102 @@ func TestAnAdoptionGoesOnAfterACrash(t *testing.T) {
 		})
 	}
 }
+
+// markedOnly is what an adoption leaves that marks the image of a former volume and then cannot write
+// the record.
+func (w *world) markedOnly(volume string) {
+	w.t.Helper()
+	w.outside()
+	seen := w.images.seen[outside]
+	seen.Released = volumes.Note{Volume: "former", Epoch: 7}
+	w.images.seen[outside] = seen
+	_, err := w.locked.Adopt(context.Background(), adoption(volume))
+	must(w.t, err)
+	v := w.volume(volume)
+	v.Status = v1alpha1.CacheVolumeStatus{}
+	must(w.t, w.api.Status().Update(context.Background(), v))
+	w.restart()
+}
+
+// TestAnAdoptionKeepsTheOldEpochAfterACrash: the mark has replaced the note of the former volume.
+func TestAnAdoptionKeepsTheOldEpochAfterACrash(t *testing.T) {
+	w := newWorld(t)
+	w.markedOnly("a")
+	_, err := w.locked.Adopt(t.Context(), adoption("a"))
+	must(t, err)
+	if v := w.volume("a"); v.Status.Epoch != 7 || len(v.Status.Outdated) != 2 {
+		t.Errorf("epoch %d, outdated %v", v.Status.Epoch, v.Status.Outdated)
+	}
+}
+
+// TestAnAdoptionThatIsRefusedAfterTheMarkLeavesNone: somebody has mapped the image meanwhile.
+func TestAnAdoptionThatIsRefusedAfterTheMarkLeavesNone(t *testing.T) {
+	w := newWorld(t)
+	w.markedOnly("a")
+	free := w.images.seen[outside]
+	used := free
+	used.Refusals = []string{"it is in use"}
+	w.images.seen[outside] = used
+	_, err := w.locked.Adopt(t.Context(), adoption("a"))
+	wants(t, err, codes.FailedPrecondition, "it is in use")
+	if !w.gone("a") || w.images.marks[outside] != "" {
+		t.Fatalf("it has left something: record gone %t, marks %v", w.gone("a"), w.images.marks)
+	}
+	free.Released = w.images.seen[outside].Released
+	w.images.seen[outside] = free
+	_, err = w.locked.Adopt(t.Context(), adoption("b"))
+	must(t, err)
+	if v := w.volume("b"); v.Status.Epoch != 7 {
+		t.Errorf("epoch %d", v.Status.Epoch)
+	}
+}
+
+func TestAnAdoptionIsWithdrawnOnlyWhileItIsNotFinished(t *testing.T) {
+	w := newWorld(t)
+	w.markedOnly("a")
+	for _, asks := range [][2]string{{"a", "another"}, {"none", "uid-of-none"}} {
+		must(t, w.locked.Withdraw(t.Context(), asks[0], asks[1]))
+	}
+	if w.gone("a") || w.images.marks[outside] != "a" {
+		t.Fatal("it was taken back for another request")
+	}
+	must(t, w.locked.Withdraw(t.Context(), "a", "uid-of-a"))
+	if !w.gone("a") || w.images.marks[outside] != "" || w.book.Has("g1") {
+		t.Fatalf("it has left something: record gone %t, marks %v, a place %t", w.gone("a"), w.images.marks, w.book.Has("g1"))
+	}
+	_, err := w.locked.Adopt(t.Context(), adoption("b"))
+	must(t, err)
+	must(t, w.locked.Withdraw(t.Context(), "b", "uid-of-b"))
+	if v := w.volume("b"); v.Status.Epoch != 7 || w.images.marks[outside] != "b" {
+		t.Errorf("a finished adoption was taken back: %+v, marks %v", v.Status, w.images.marks)
+	}
+}
+
+// TestARefusedAdoptionIsNotOverWhileItsRecordStays: nobody would remove the record afterwards.
+func TestARefusedAdoptionIsNotOverWhileItsRecordStays(t *testing.T) {
+	for name, failing := range map[string]interceptor.Funcs{
+		"the deletion fails": {Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return errSlow }},
+		"the removal fails": {Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return errSlow
+		}, Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error { return errSlow }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.markedOnly("a")
+			below, ok := w.api.(client.WithWatch)
+			if !ok {
+				t.Fatal("the client cannot be wrapped")
+			}
+			w.cached = interceptor.NewClient(below, failing)
+			w.restart()
+			delete(w.images.seen, outside)
+			_, err := w.locked.Adopt(t.Context(), adoption("a"))
+			if w.gone("a") {
+				t.Fatal("the test changes nothing")
+			}
+			wants(t, err, codes.Unavailable)
+		})
+	}
+}
+
+var errSlow = errors.New("the API server is slow")

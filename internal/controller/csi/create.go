@@ -144,6 +144,9 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	if !v.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrBusy)
 	}
+	if v.Status.Phase == v1alpha1.VolumeReleasing {
+		return fmt.Errorf("volume %s is being released: %w", v.Name, volumes.ErrBusy)
+	}
 	var different []string
 	differs := func(what string, is, wanted any) {
 		if !reflect.DeepEqual(is, wanted) {

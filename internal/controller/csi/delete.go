@@ -55,6 +55,10 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, volumes.ErrNotFound) {
 		return err
 	}
+	// The record was read again if it was written back: somebody may want to keep the image now.
+	if err := ownsImage(v); err != nil {
+		return err
+	}
 	if err := s.MarkDeleted(ctx, v); err != nil {
 		return err
 	}
@@ -79,7 +83,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 // ownsImage refuses a volume whose image is not the driver's yet, or soon not any more.
 func ownsImage(v *v1alpha1.CacheVolume) error {
 	switch {
-	case v.Spec.Release:
+	case v.BeingReleased():
 		return fmt.Errorf("volume %s is being released: its image stays: %w", v.Name, volumes.ErrRefused)
 	case v.Spec.Adoption != nil && v.Status.Phase == "":
 		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", v.Name, volumes.ErrRefused)

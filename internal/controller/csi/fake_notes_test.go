@@ -29,6 +29,7 @@ func (f *fakeImages) Release(_ context.Context, image volumes.ImageRef, note vol
 		delete(f.notes, image)
 		delete(f.marks, image)
 		f.released[image] = note
+		f.see(image, note)
 	}
 	return f.fail
 }
@@ -52,6 +53,15 @@ func (f *fakeImages) Adopt(_ context.Context, image volumes.ImageRef, note volum
 	if f.fail == nil {
 		f.images[image], f.marks[image], f.notes[image] = f.seen[image].SizeBytes, note.Volume, note
 		delete(f.released, image)
+		f.see(image, volumes.Note{}) // the mark replaces it
 	}
 	return "adopted", f.fail
+}
+
+// see changes what Inspect finds of the volume that gave an image up.
+func (f *fakeImages) see(image volumes.ImageRef, released volumes.Note) {
+	if seen, there := f.seen[image]; there {
+		seen.Released = released
+		f.seen[image] = seen
+	}
 }

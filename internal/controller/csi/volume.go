@@ -35,6 +35,8 @@ func publishedOn(v *v1alpha1.CacheVolume) []string {
 // usable refuses a volume that is not made yet, or about to go.
 func usable(v *v1alpha1.CacheVolume) error {
 	switch {
+	case v.Status.Phase == v1alpha1.VolumeReleasing:
+		return fmt.Errorf("volume %s is being released, and its image is given up: %w", v.Name, volumes.ErrRefused)
 	case v.Spec.Release:
 		return fmt.Errorf("volume %s is being released; to keep it: kubectl escache release --cancel --volume %s: %w",
 			v.Name, v.Name, volumes.ErrRefused)

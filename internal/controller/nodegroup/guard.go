@@ -92,10 +92,10 @@ func (g *Guard) set(ctx context.Context, group string) (written bool, err error)
 	return written, nil
 }
 
-// release takes the finalizer off a group, unless a volume is in it after all. It reports whether it
-// did. The cache of objects may lack a new record: the book has those of this process, and the API
-// server those of the leader before.
-func (g *Guard) release(ctx context.Context, group string) (bool, error) {
+// release takes the finalizer off a group, unless a volume is in it after all, or it is needed as it is on
+// record now. It reports whether it did. The cache of objects may lack a new record: the book has those of
+// this process, and the API server those of the leader before.
+func (g *Guard) release(ctx context.Context, group string, needed func(*v1alpha1.NodeGroup) bool) (bool, error) {
 	if err := g.begin(ctx); err != nil {
 		return false, err
 	}
@@ -109,6 +109,9 @@ func (g *Guard) release(ctx context.Context, group string) (bool, error) {
 	is := &v1alpha1.NodeGroup{}
 	if err := g.live.Get(ctx, client.ObjectKey{Name: group}, is); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	if needed(is) {
+		return false, nil
 	}
 	delete(g.kept, group)
 	before := is.DeepCopy()

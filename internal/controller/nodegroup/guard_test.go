@@ -1,6 +1,7 @@
 package nodegroup
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -215,8 +217,39 @@ func TestALeaderWithoutABookRemovesNoFinalizer(t *testing.T) {
 	g := group("g", 0, "n1", "n2", "n3")
 	g.Finalizers = []string{v1alpha1.GroupFinalizer}
 	b := newBench(t, g, inGroup("v", "g", "n1", "n2"))
-	if released, err := b.guard.release(t.Context(), "g"); released || err != nil || !b.kept("g") {
+	if released, err := b.guard.release(t.Context(), "g", func(*v1alpha1.NodeGroup) bool { return false }); released || err != nil || !b.kept("g") {
 		t.Errorf("released %v, %v", released, err)
+	}
+}
+
+// The cache of objects may know already that the last volume is gone, and not yet that a replica of it
+// waits to be removed.
+func TestAReplicaThatWasJustGivenUpKeepsItsGroup(t *testing.T) {
+	g := group("g", 0, "n1", "n2", "n3")
+	g.Finalizers = []string{v1alpha1.GroupFinalizer}
+	b := newBench(t, g)
+	delete(b.hosts, "n2")
+	b.must(b.api.Delete(t.Context(), b.group("g")))
+	early := b.group("g")
+	now := b.group("g")
+	now.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2", Volume: "gone", Pool: "p", Image: "gone", Port: 7800}}
+	b.must(b.api.Status().Update(t.Context(), now))
+	below, ok := b.api.(client.WithWatch)
+	if !ok {
+		t.Fatal("the client cannot be wrapped")
+	}
+	b.r.Client = interceptor.NewClient(below, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if late, is := o.(*v1alpha1.NodeGroup); is {
+				early.DeepCopyInto(late)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	b.reconcile("g")
+	if b.group("g") == nil {
+		t.Error("the group is gone, and nobody will remove the replica on n2 when that is back")
 	}
 }
 

@@ -126,7 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
 	}
 	needed := needsOf(group, volumes, seen)
-	if gone, err := r.guard(ctx, group, needed); gone || err != nil {
+	if gone, err := r.guard(ctx, group, needed, seen); gone || err != nil {
 		return again, err
 	}
 	if err := r.write(ctx, group, seen, needed); err != nil {
@@ -148,13 +148,14 @@ func (r *Reconciler) volumesOf(ctx context.Context, group string) ([]*v1alpha1.C
 }
 
 // guard sets or removes the group's finalizer. It reports whether the group is gone with it.
-func (r *Reconciler) guard(ctx context.Context, group *v1alpha1.NodeGroup, needed needs) (gone bool, err error) {
+func (r *Reconciler) guard(ctx context.Context, group *v1alpha1.NodeGroup, needed needs, seen []sight) (gone bool, err error) {
 	has, deleted := controllerutil.ContainsFinalizer(group, v1alpha1.GroupFinalizer), !group.DeletionTimestamp.IsZero()
 	switch {
 	case needed.any() && !has && !deleted:
 		return false, r.Guard.restore(ctx, group.Name)
 	case !needed.any() && has:
-		released, err := r.Guard.release(ctx, group.Name)
+		// Replicas may have been given up since the group was read.
+		released, err := r.Guard.release(ctx, group.Name, func(now *v1alpha1.NodeGroup) bool { return needsOf(now, nil, seen).any() })
 		return released && deleted, err
 	default:
 		return false, nil

@@ -54,7 +54,7 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 
 func concerns(o client.Object) bool {
 	v, ok := o.(*v1alpha1.CacheVolume)
-	return ok && (v.Spec.Release || meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased) != nil)
+	return ok && (v.BeingReleased() || meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased) != nil)
 }
 
 // Reconcile releases one volume, or records why not yet, and tries again later.
@@ -69,7 +69,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	switch {
 	case errors.Is(failure, volumes.ErrNotFound):
 		return ctrl.Result{}, nil
-	case failure == nil && v.Spec.Release:
+	case failure == nil && v.BeingReleased():
 		r.Events.Eventf(v, nil, corev1.EventTypeNormal, "Released", "Release",
 			"image %s is left, complete, in pool %s", v.Spec.Image, v.Spec.Pool)
 		return ctrl.Result{}, nil

@@ -122,7 +122,7 @@ func (r *Repairer) examineOne(ctx context.Context, v *v1alpha1.CacheVolume, of *
 	}
 	lost := redundancy.Lost(v)
 	if lost == "" {
-		r.apart(v.Name, false, false)
+		r.apart(v.Name, "", false, false)
 		seen.Finding = redundancy.Of(v, group, redundancy.Evidence{})
 		partner := authority.Partner(v, v.Status.AttachedNode)
 		if since, _ := r.silent(of, partner, asked); !since.IsZero() {
@@ -143,7 +143,7 @@ func (r *Repairer) evidence(ctx context.Context, v *v1alpha1.CacheVolume, of *si
 		return e
 	}
 	if _, away := of.away[lost]; away {
-		r.apart(v.Name, false, false)
+		r.apart(v.Name, lost, false, false)
 		return e
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Ask)
@@ -153,25 +153,33 @@ func (r *Repairer) evidence(ctx context.Context, v *v1alpha1.CacheVolume, of *si
 	var own authority.Answer
 	own.Status, own.Err = r.Hosts.Status(ctx, lost, cachevolume.Ref(v))
 	e.Loss = authority.CopyLossOf(v, lost, own, report)
-	e.Away = r.apart(v.Name, own.Err == nil && authority.Unlinked(report, lost), asked)
+	// A copy that is being made gets its time, whoever has asked for it.
+	making := v.Status.Repair != nil && v.Status.Repair.Substitute == lost
+	e.Away = r.apart(v.Name, lost, own.Err == nil && authority.Unlinked(report, lost), asked && !making)
 	return e
 }
 
-// apart reports whether a copy whose host answers has been without a link for long, without a break in
-// what this process has seen. Nobody waits for a repair that somebody asks for.
-func (r *Repairer) apart(volume string, unlinked, asked bool) bool {
+// apartness is since when the copy on a node was seen without a link.
+type apartness struct {
+	node  string
+	since time.Time
+}
+
+// apart reports whether the copy on a node whose host answers has been without a link for long, without a
+// break in what this process has seen. Nobody waits for a repair that somebody asks for.
+func (r *Repairer) apart(volume, node string, unlinked, asked bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !unlinked {
 		delete(r.unlinked, volume)
 		return false
 	}
-	since, known := r.unlinked[volume]
-	if !known {
-		since = r.Now()
-		r.unlinked[volume] = since
+	seen, known := r.unlinked[volume]
+	if !known || seen.node != node {
+		seen = apartness{node, r.Now()}
+		r.unlinked[volume] = seen
 	}
-	return asked || r.After > 0 && r.Now().Sub(since) >= r.After
+	return asked || r.After > 0 && r.Now().Sub(seen.since) >= r.After
 }
 
 // tellPauses emits an Event when a group is paused, and one when it is not any more.

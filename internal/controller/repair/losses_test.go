@@ -231,6 +231,36 @@ func TestACopyThatStaysWithoutALinkIsReplaced(t *testing.T) {
 	}
 }
 
+// The host that was chosen answers, and cannot be reached over the replication network.
+func TestANewCopyThatStaysWithoutALinkIsReplacedToo(t *testing.T) {
+	w := newWorld(t, "v")
+	w.alone(escache.LinkConnected, escache.DiskDiskless)
+	for range 4 {
+		w.poll()
+	}
+	w.at("v", "Copying", "")
+	v := w.volume("v")
+	v.Annotations = map[string]string{v1alpha1.AnnotationRepair: "alice"}
+	check(t, w.api.Update(t.Context(), v))
+	w.fleet.Hosts["n1"].Change(ref("v"), func(s *escache.VolumeStatus) {
+		s.Peers = []escache.Peer{{Name: "n3", ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown}}
+	})
+	for range 3 {
+		w.poll()
+	}
+	if v := w.volume("v"); !v.Spec.HasReplica("n3") || v.Status.Repair == nil || v.Status.Repair.Lost != "n2" {
+		t.Fatalf("a new copy gets no time to be linked: replicas %v, repair %+v", v.Spec.Replicas, v.Status.Repair)
+	}
+	w.now = w.now.Add(2 * time.Minute)
+	for range 4 {
+		w.poll()
+	}
+	w.at("v", "Copying", "")
+	if v := w.volume("v"); !v.Spec.HasReplica("n2") {
+		t.Errorf("replicas %v, repair %+v", v.Spec.Replicas, v.Status.Repair)
+	}
+}
+
 func TestWhyTheSecondCopyIsGoneIsOnRecord(t *testing.T) {
 	w := newWorld(t, "v")
 	w.alone(escache.LinkWFConnection, escache.DiskOutdated)

@@ -163,6 +163,7 @@ func TestJudgeOfOtherLosses(t *testing.T) {
 		{"the partner has left the group", left, redundancy.Evidence{}, nil, nil, Begin, "n9", volumes.Elsewhere},
 		{"it has left, and is current", func(v *v1alpha1.CacheVolume) { left(v); v.Status.Outdated = nil }, redundancy.Evidence{}, nil, nil, Nothing, "", 0},
 		{"the substitute's disk", replaced, disk, nil, nil, Begin, "n3", volumes.Elsewhere},
+		{"the substitute's link stays down", replaced, redundancy.Evidence{Away: true}, nil, nil, Begin, "n3", volumes.Elsewhere},
 		{"the substitute has nothing yet", replaced, redundancy.Evidence{Loss: authority.ReplicaGone}, nil, nil, Copy, "n3", volumes.Same},
 
 		{"the holder's disk", onPeer, redundancy.Evidence{}, nil, nil, Begin, "n1", 0},

@@ -70,12 +70,12 @@ type Repairer struct {
 	said   map[string]time.Time // when a volume's progress was last written
 	paused map[string]string    // by group, why it is paused
 	// unlinked is since when a copy that is not current was seen without a link, by volume.
-	unlinked map[string]time.Time
+	unlinked map[string]apartness
 }
 
 // New returns a Repairer.
 func New(config Config) *Repairer {
-	return &Repairer{Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]time.Time{}}
+	return &Repairer{Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]apartness{}}
 }
 
 // NeedLeaderElection returns true: only the leader repairs.

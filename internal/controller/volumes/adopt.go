@@ -41,6 +41,25 @@ func (l *Locked) Adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, 
 	return under(l, a.Volume, "adoption", func() (*v1alpha1.CacheVolume, error) { return l.steps.adopt(ctx, a) })
 }
 
+// Withdraw takes an adoption back that was not finished: the mark goes off the image, and the record goes. A
+// volume that is gone, was asked for by another request, or has its image is left alone, which is
+// success.
+func (l *Locked) Withdraw(ctx context.Context, volume, request string) error {
+	_, err := under(l, volume, "withdrawal of an adoption", func() (struct{}, error) {
+		v, err := l.steps.Volume(ctx, volume)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			return struct{}{}, nil
+		case err != nil:
+			return struct{}{}, err
+		case v.Spec.Adoption == nil || v.Spec.Adoption.Request != request || v.Status.Phase != "":
+			return struct{}{}, nil
+		}
+		return struct{}{}, l.steps.undoAdoption(ctx, v)
+	})
+	return err
+}
+
 func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, error) {
 	v, err := s.Volume(ctx, a.Volume)
 	switch {
@@ -73,7 +92,24 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 		}
 	}
 	s.Book.Observe(v)
-	return v, s.takeImage(ctx, v, seen.Released)
+	epoch, _, err := s.formerEpoch(ctx, v, seen.Released)
+	if err != nil {
+		return nil, err
+	}
+	return v, s.takeImage(ctx, v, epoch)
+}
+
+// formerEpoch returns the epoch of the volume that gave the image up. An earlier call may have marked the
+// image for v: then the mark's note has the epoch, and what was left of the former volume is gone.
+func (s *Steps) formerEpoch(ctx context.Context, v *v1alpha1.CacheVolume, released Note) (epoch int64, marked bool, err error) {
+	note, err := s.Images.Noted(ctx, ImageOf(v))
+	if err != nil {
+		return 0, false, fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
+	}
+	if note.Volume == v.Name {
+		return note.Epoch, true, nil
+	}
+	return released.Epoch, false, nil
 }
 
 // newAdopted returns the record, without a place.
@@ -111,9 +147,9 @@ func (s *Steps) placeAdopted(ctx context.Context, a Adoption, v *v1alpha1.CacheV
 
 // takeImage marks the image and makes the volume ready. The mark decides between two who want the
 // same image.
-func (s *Steps) takeImage(ctx context.Context, v *v1alpha1.CacheVolume, released Note) error {
+func (s *Steps) takeImage(ctx context.Context, v *v1alpha1.CacheVolume, formerEpoch int64) error {
 	v.Status.Phase, v.Status.Authority = v1alpha1.VolumeReady, v1alpha1.AuthorityCeph
-	if v.Status.Epoch = released.Epoch; released.Epoch > 0 {
+	if v.Status.Epoch = formerEpoch; formerEpoch > 0 {
 		// Hosts may know attachments of the former volume. What they still have of it is laid anew.
 		v.Status.Outdated = v.Spec.Replicas
 	}
@@ -136,15 +172,35 @@ func (s *Steps) takeImage(ctx context.Context, v *v1alpha1.CacheVolume, released
 	return nil
 }
 
-// forgetAdoption removes the record of an adoption that was refused for good, and returns the reason.
+// forgetAdoption removes what an adoption that was refused for good has begun, and returns the reason. As
+// long as something is left, the error is none that ends the adoption.
 func (s *Steps) forgetAdoption(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
 	if v == nil || !errors.Is(cause, ErrRefused) && !errors.Is(cause, ErrNotFound) {
 		return cause
 	}
-	if err := s.MarkDeleted(ctx, v); err != nil {
-		return fmt.Errorf("%w; its record stays: %w", cause, err)
+	if err := s.undoAdoption(ctx, v); err != nil {
+		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", ErrUnavailable, cause.Error(), err.Error())
 	}
-	return errors.Join(cause, s.RemoveRecord(ctx, v))
+	return cause
+}
+
+// undoAdoption takes the mark off the image, if that is v's, and then removes the record. The image is
+// then as one that was released, and has the epoch of the former volume.
+func (s *Steps) undoAdoption(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	epoch, marked, err := s.formerEpoch(ctx, v, Note{})
+	if marked {
+		note := s.NewNote(v)
+		note.Epoch = epoch
+		err = s.Images.Release(ctx, ImageOf(v), note)
+	}
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	crashpoint.Reach("adopt/mark_taken_back")
+	if err := s.MarkDeleted(ctx, v); err != nil {
+		return err
+	}
+	return s.RemoveRecord(ctx, v)
 }
 
 // adoptPage bounds the memory needed to read all volumes.

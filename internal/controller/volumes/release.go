@@ -28,12 +28,16 @@ func (l *Locked) Release(ctx context.Context, id string) error {
 // can have the volume, and each step can be repeated.
 func (s *Steps) giveUp(ctx context.Context, id string) error {
 	v, err := s.Volume(ctx, id)
-	if err != nil || !v.Spec.Release {
+	if err != nil || !v.BeingReleased() {
 		return err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReleasing {
 		if err := s.releasable(ctx, v); err != nil {
 			return err
+		}
+		// The record was read again since. From here on a change of it makes the update fail.
+		if !v.Spec.Release {
+			return fmt.Errorf("the release of volume %s was called off meanwhile: %w", v.Name, ErrBusy)
 		}
 		v.Status.Phase = v1alpha1.VolumeReleasing
 		if err := s.UpdateStatus(ctx, v, "it is being released"); err != nil {
@@ -145,7 +149,7 @@ func (l *Locked) ReportRelease(ctx context.Context, id, reason, message string) 
 }
 
 func setReleased(v *v1alpha1.CacheVolume, reason, message string) (changed bool) {
-	if !v.Spec.Release {
+	if !v.BeingReleased() {
 		return meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionReleased)
 	}
 	return meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{

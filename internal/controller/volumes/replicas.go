@@ -152,8 +152,12 @@ func (s *Steps) recordStale(ctx context.Context, group string, stale []v1alpha1.
 			same := func(old v1alpha1.StaleReplica) bool {
 				return old.Node == r.Node && old.Pool == r.Pool && old.Image == r.Image
 			}
-			if !slices.ContainsFunc(g.Status.StaleReplicas, same) {
+			// An entry from before the replica was laid there again speaks of an older attachment.
+			switch at := slices.IndexFunc(g.Status.StaleReplicas, same); {
+			case at < 0:
 				g.Status.StaleReplicas = append(g.Status.StaleReplicas, r)
+			case g.Status.StaleReplicas[at].Epoch < r.Epoch:
+				g.Status.StaleReplicas[at] = r
 			}
 		}
 		return s.Cached.Status().Update(ctx, g)

@@ -144,10 +144,39 @@ func (n numbers) users(done map[int]bool) ([]Process, error) {
 	return found, nil
 }
 
-// usedBy reports whether the process has a device or a file of its filesystem open. It asks no
+// usedBy reports whether the process has a device or a file of its filesystem open, in any of its
+// threads: they may have files of their own, and the first one may have ended. It asks no
 // filesystem's server, so it does not hang.
 func (n numbers) usedBy(pid int) (bool, error) {
-	files := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	threads := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	entries, err := os.ReadDir(threads)
+	if err != nil {
+		return false, unlessGone(err)
+	}
+	looked := 0
+	for _, entry := range entries {
+		thread, err := strconv.Atoi(entry.Name())
+		if err != nil || looked != 0 && sameFiles(looked, thread) {
+			continue
+		}
+		looked = thread
+		if uses, err := n.opened(filepath.Join(threads, entry.Name(), "fd")); uses || err != nil {
+			return uses, err
+		}
+	}
+	return false, nil
+}
+
+// sameFiles reports whether two threads have the same table of open files. If the kernel does not tell,
+// it is taken for another one.
+func sameFiles(one, other int) bool {
+	const kcmpFiles = 2
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(one), uintptr(other), kcmpFiles, 0, 0, 0)
+	return errno == 0 && order == 0
+}
+
+// opened reports whether a device or a file of its filesystem is among the open files.
+func (n numbers) opened(files string) (bool, error) {
 	entries, err := os.ReadDir(files)
 	if err != nil {
 		return false, unlessGone(err)
