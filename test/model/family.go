@@ -22,6 +22,8 @@ const (
 	Outsiders                    // others put clients on the blocklist
 	Doubles                      // another machine has a host's name
 	Repairing                    // a lost copy is replaced while the volume is attached
+	Permits                      // hosts may go on without a peer that has no disk; disks work again
+	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 
 // Basic is what the protocol was made for.
