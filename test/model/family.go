@@ -29,7 +29,7 @@ const (
 // Basic is what the protocol was made for.
 const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Third
 
-func (m *Model) has(f Family) bool { return m.Bounds.With&f != 0 }
+func (m *Model) has(f Family) bool { return m.Bounds.With&f == f }
 
 // familyOf says in which family a trouble is.
 var familyOf = [kinds]Family{

@@ -20,6 +20,7 @@ var worlds = []struct {
 	{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 14, 10},
 	{"failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Failing | Power | Links | Control}, 14, 10},
 	{"permits", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Failing | Power | Links | Control}, 11, 9},
+	{"permits and restored records", Bounds{Writes: 2, Epochs: 2, Faults: 3, With: Permits | SetBack | Power | Links}, 12, 9},
 	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 18, 11},
 	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Third}, 14, 10},
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Third}, 14, 10},

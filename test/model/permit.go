@@ -222,3 +222,12 @@ func staleLeft() state {
 	n1.given, n1.permit = 2, permitted{file: permitGranted, unfrozen: true}
 	return s
 }
+
+// permitStored is a volume in use on n1, which has a permit, and of which there is a record from before
+// the disk of n2 has failed.
+func permitStored() state {
+	s := afterFailure(true)
+	s.saved = begun().rec
+	s.host[0].permit = permitted{file: permitGranted, unfrozen: true}
+	return s
+}

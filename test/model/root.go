@@ -7,6 +7,9 @@ type root struct {
 }
 
 func (m *Model) roots() []root {
+	if m.has(Permits | SetBack) {
+		return []root{{"a volume in use on n1, which has a permit: the disk of n2 has failed; etcd was backed up before", permitStored()}}
+	}
 	if m.has(Permits) {
 		return []root{
 			{"a volume in use on n1; the disk of n2 has failed, and that is on record", afterFailure(true)},
