@@ -24,7 +24,7 @@ func (m *Model) roots() []root {
 	}
 	if m.has(SetBack) {
 		all = append(all,
-			root{"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before it was attached", storedBefore()},
+			root{"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before that", storedBefore()},
 			root{"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained", storedDrained()})
 	}
 	return all
