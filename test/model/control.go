@@ -124,9 +124,6 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !m.on(AuthorityReadByAttach) {
 		seen.inCache = false
 	}
-	if !m.on(DrainedLeftAlone) {
-		seen.claim = false
-	}
 	plan, ok := m.planned(n, seen, h)
 	if ok && plan.Drained {
 		n.host[h].given = n.rec.epoch

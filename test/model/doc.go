@@ -59,6 +59,8 @@
 //
 // # What is left out
 //
+//   - That a drained volume is left alone when it is published again: since a copy that is laid anew does
+//     not count before it is filled, no promise hangs on it.
 //   - A disk of a Primary that works again without a reboot.
 //   - Two disks that fail one after the other, and a volume that changes hands, in one order of more
 //     than 14 steps. At 19 a Primary without a disk that was given up, and that nobody could ask to give its

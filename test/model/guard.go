@@ -37,7 +37,6 @@ const (
 	FencedMapNotUsed
 	DrainedInOneAnswer
 	CacheBeforeRestore
-	DrainedLeftAlone
 	DiscardOfThatEpoch
 	DiscardOutOfReach
 	DiscardFences
@@ -98,7 +97,6 @@ var Precautions = map[Guard]string{
 	FencedMapNotUsed:              "a device on a fenced map is not given out again",
 	DrainedInOneAnswer:            "an attached volume is drained when one answer says both: it writes through, and nothing is dirty",
 	CacheBeforeRestore:            "authority Cache is on record before write-back returns",
-	DrainedLeftAlone:              "a drained volume that is published again is left as it is",
 	DiscardOfThatEpoch:            "a discard is carried out only in the epoch by whose record it was ordered",
 	DiscardOutOfReach:             "nothing is discarded while a current copy is within reach",
 	DiscardFences:                 "who has the image open is fenced before a discard is on record",
