@@ -76,7 +76,7 @@ func (m *Model) permits(s *state, h uint8, try func(kind, func(*state) bool)) { 
 		switch {
 		case at.stage >= stageMapped:
 			// dev_connect has the lock.
-		case holds && s.connected(h) && peer.diskless && !at.frozen && !(p.file == permitGranted && p.unfrozen):
+		case holds && s.connected(h) && peer.diskless && !at.frozen && (p.file != permitGranted || !p.unfrozen):
 			set(permitAsks, func(p *permitted) { p.settling, p.file = settleAsked, permitAsked })
 		case p.file != noPermit && (!holds || current):
 			set(permitEnds, func(p *permitted) { p.settling, p.file = settleDrop, permitAsked })
@@ -128,8 +128,8 @@ func (r *rules) resynced(q countQuestion) bool {
 	answer, known := r.counted[q]
 	if !known {
 		s := escache.VolumeStatus{
-			State: escache.StateConnected, Role: escache.RoleSecondary, DiskState: escache.DiskDiskless, HostID: machine, Epoch: int64(q.epoch),
-			SyncedPercent: 100, IOSuspended: q.frozen, MayGoOnAlone: q.permit,
+			State: escache.StateConnected, Role: escache.RoleSecondary, DiskState: escache.DiskDiskless, HostID: machine,
+			Epoch: int64(q.epoch), SyncedPercent: 100, IOSuspended: q.frozen, MayGoOnAlone: q.permit,
 			Peers: []escache.Peer{{Name: names[q.peer], ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown}},
 		}
 		if q.primary {
@@ -165,7 +165,8 @@ func (m *Model) current(s *state, h uint8) bool {
 func (m *Model) countsPermit(s *state, h uint8) bool {
 	n := &s.host[h]
 	return m.real.resynced(countQuestion{
-		rec: s.rec, holder: h, peer: n.peer, epoch: n.tag, primary: true, linked: true, current: true, peerCurrent: true, permit: m.mayGoOn(s, h),
+		rec: s.rec, holder: h, peer: n.peer, epoch: n.tag, primary: true, linked: true, current: true, peerCurrent: true,
+		permit: m.mayGoOn(s, h),
 	})
 }
 
