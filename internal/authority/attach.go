@@ -31,6 +31,17 @@ type Attachment struct {
 	FlushFirst []string
 }
 
+// Unfilled returns the replicas of a volume that lack data when its cache begins to write back: those
+// that were laid anew beside the node's own copy, which is kept and fills them. They are on record as
+// outdated until then. Otherwise the record would count two copies while there is one, and that one
+// would be put on record as outdated if its disk failed. Replicas that are all new are equal.
+func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
+	if slices.Contains(plan.Renew, node) {
+		return nil // it is filled, or as new as the other, before it is used
+	}
+	return slices.DeleteFunc(slices.Clone(plan.Renew), func(renewed string) bool { return !v.Spec.HasReplica(renewed) })
+}
+
 // Confirmed decides whether a planned attachment that has not begun yet may begin, now that the
 // hosts have answered that have, or may have, a replica. None of them may have seen a later
 // attachment than the record. In a take-over the node itself must still have its copy: it must not

@@ -102,6 +102,27 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+func TestACopyThatIsLaidAnewBesideAKeptOneIsOutdatedUntilThatFillsIt(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		replicas []string // after the attachment's replicas were laid
+		renew    []string
+		want     []string
+	}{
+		{"nothing was laid anew", []string{"n1", "n2"}, nil, nil},
+		{"the partner's", []string{"n1", "n2"}, []string{"n2"}, []string{"n2"}},
+		{"both: they are equal", []string{"n1", "n2"}, []string{"n1", "n2"}, nil},
+		{"the node's own, which is filled before it is used", []string{"n1", "n2"}, []string{"n1"}, nil},
+		{"another host stands in, so all are new", []string{"n1", "n3"}, []string{"n2"}, nil},
+	} {
+		v := volume(func(*v1alpha1.CacheVolumeStatus) {})
+		v.Spec.Replicas = tc.replicas
+		if got := Unfilled(v, Attachment{Renew: tc.renew}, "n1"); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
 func standby(dirty *int64) answer {
 	return answer{Status: escache.VolumeStatus{
 		State: escache.StateStandby, Role: escache.RoleSecondary, DiskState: "UpToDate", DirtyBytes: dirty,

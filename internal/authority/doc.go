@@ -17,8 +17,8 @@
 //     group may have the volume, and replicas may be dropped and laid at will. Cache: there may be
 //     dirty data; only a node whose replica is current may have the volume.
 //   - attachedNode says who has the volume; epoch counts its attachments.
-//   - outdated lists the replicas that lack acknowledged writes. Only a completed resync, or a
-//     replica that is laid anew, takes a node off the list.
+//   - outdated lists the replicas that lack acknowledged writes. Only a completed resync takes a
+//     node off the list, or an attachment that lays all replicas anew.
 //   - fenced lists the Ceph clients that were put on the blocklist so that they cannot write.
 //
 // # The order

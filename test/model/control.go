@@ -124,9 +124,6 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !m.on(AuthorityReadByAttach) {
 		seen.inCache = false
 	}
-	if !m.on(DrainedLeftAlone) {
-		seen.claim = false
-	}
 	plan, ok := m.planned(n, seen, h)
 	if ok && plan.Drained {
 		n.host[h].given = n.rec.epoch
@@ -298,43 +295,6 @@ func (m *Model) advance(s *state) bool {
 	default:
 		return m.advanceUnpublish(s)
 	}
-}
-
-func (m *Model) layAll(s *state) bool {
-	ok := true
-	s.rec.replicas.each(func(h uint8) {
-		var peer uint8
-		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
-		switch {
-		case s.reaches(h) && m.mayLay(s, h):
-			ok = s.lay(h, peer, s.rec.epoch) && ok
-		case !s.ctl.over || h == s.ctl.node:
-			ok = false
-		}
-	})
-	return ok
-}
-
-// mayLay: a take-over does not lay the copy that it is to read from. A partner's that is missing is on
-// record as outdated before it is laid.
-func (m *Model) mayLay(s *state, h uint8) bool {
-	if !s.ctl.over || s.host[h].laid {
-		return true
-	}
-	if h == s.ctl.node {
-		return !m.on(OwnCopyConfirmed)
-	}
-	return s.rec.outdated.has(h) || m.swap(s, func(r *record) { r.outdated = r.outdated.with(h) })
-}
-
-func (m *Model) publish(s *state) bool {
-	node := s.ctl.node
-	if !s.rec.inCache && !m.swap(s, func(r *record) { r.inCache, r.outdated = m.on(AuthorityCacheBeforeWriteBack), 0 }) {
-		return false
-	}
-	s.host[node].given = s.rec.epoch
-	s.ctl = controller{}
-	return true
 }
 
 func (m *Model) advanceUnpublish(s *state) bool {

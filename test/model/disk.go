@@ -42,7 +42,7 @@ func (m *Model) failing(s *state, h uint8, try func(kind, uint8, bool, func(*sta
 func (s *state) loseDisk(h uint8, mark bool) {
 	n := &s.host[h]
 	n.diskless, n.upToDate, n.marked, n.spoilt = true, false, n.marked || mark, true
-	n.exposed = 0
+	n.exposed, n.permit.unfrozen = 0, false // what the kernel was told goes with the disk
 	if n.primary {
 		n.exposed = n.current
 	}
@@ -63,7 +63,12 @@ func (s *state) tellPeer(h uint8) {
 	n := &s.host[h]
 	peer := &s.host[n.peer]
 	s.newWithout(n.peer, h)
-	if n.primary && !peer.diskless && !peer.inconsistent {
+	n.writesAt(peer)
+}
+
+// writesAt: a Primary without a disk knows by its generation the copy that it writes to.
+func (n *host) writesAt(peer *host) {
+	if n.diskless && n.primary && !peer.diskless && !peer.inconsistent {
 		n.exposed = peer.current
 	}
 }
@@ -177,6 +182,22 @@ func (m *Model) onlyCurrent(s *state, h uint8) bool {
 	return answer.last
 }
 
+// onPeerOnly: a Primary's disk has failed, and only its peer has all that was acknowledged, which the
+// record does not count. While that host lives, it sees to it that the record does.
+func (s *state) onPeerOnly() bool {
+	for i := range s.host {
+		n := &s.host[i]
+		if !n.up || !n.diskless || !n.primary || n.peer == nobody {
+			continue
+		}
+		peer := &s.host[n.peer]
+		if peer.laid && !peer.inconsistent && peer.dirty >= s.acked && peer.current == n.exposed {
+			return true
+		}
+	}
+	return false
+}
+
 // writeOutdated puts a host on record as outdated. The record changes also if it is there already.
 func (m *Model) writeOutdated(s *state, h uint8) {
 	if m.on(GrantAlwaysWrites) || !s.rec.outdated.has(h) {
@@ -191,7 +212,7 @@ func (m *Model) countInstead(s *state, h uint8, try func(kind, func(*state) bool
 	at := &s.host[h]
 	r := &s.rec
 	if !at.diskless || !at.primary || at.frozen || !at.control || s.cacheOf(h) == nil ||
-		r.attached != h || r.epoch != at.tag || r.outdated.has(h) || !r.replicas.has(at.peer) {
+		r.attached != h || r.epoch != at.tag || r.outdated.has(h) || !r.replicas.has(at.peer) || m.mayGoOn(s, h) {
 		return
 	}
 	try(swapCounted, func(n *state) bool {

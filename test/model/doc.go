@@ -30,20 +30,27 @@
 // and the record, is fenced by what Ceph knows of it: the watch while its host lives, and the lock
 // in any case.
 //
+// A permit to go on without a peer that has no disk is modelled step by step: the question to the
+// arbiter, the file, what the kernel is told, and the two halves of a status, which are not read at one
+// moment. escached may be killed between any two of these steps, and its question then still be
+// answered. The file survives a power loss here, which a real one need not. That is a world of its own,
+// which begins when the disk of one host has failed already (see roots).
+//
 // What escached and csi-node decide by themselves is modelled by hand, with a guard where a promise
 // hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
 // which mode a device is connected.
 //
 // # What is assumed
 //
+//   - While DRBD's handler for a failed disk runs on a Primary whose peer is in sync and not counted, that
+//     host does not lose its power. What it had sent may be acknowledged, the peer alone has it, and the
+//     record does not count the peer: docs/limits.md. TestASecondIsLeft shows it.
 //   - A disk does not fail while the other copy's disk has failed too and is not on record: then no
 //     copy is left. A host whose disk has failed waits for its arbiter without end; the kernel waits
 //     nine minutes.
 //   - A Primary without a disk whose peer comes back acknowledges nothing before csi-node's next look
 //     has counted that peer in place of its own copy. If the link was down when the disk failed, the
 //     kernel does not wait for that look.
-//   - While its handler runs, a Primary whose disk has failed acknowledges what it had sent to its peer
-//     only if the record counts that peer. The kernel does not look at the record: docs/limits.md.
 //   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
 //   - With a record that was set back nothing is promised but that no data is removed, and that
 //     nothing begins that an answering host contradicts.
@@ -52,7 +59,13 @@
 //
 // # What is left out
 //
-//   - A disk that works again without a reboot.
+//   - That a drained volume is left alone when it is published again: since a copy that is laid anew does
+//     not count before it is filled, no promise hangs on it.
+//   - A disk of a Primary that works again without a reboot.
+//   - Two disks that fail one after the other, and a volume that changes hands, in one order of more
+//     than 14 steps. At 19 a Primary without a disk that was given up, and that nobody could ask to give its
+//     device up, connects again with the copy it has written to, after that was written back and before
+//     the record says so: docs/limits.md.
 //   - Another machine of the same name that has a replica laid on it. One that answers and has none is
 //     modelled.
 //   - DRBD's own note that a copy is outdated, but for a device that was given up. escached makes it

@@ -14,7 +14,11 @@ func (s *state) disconnect(p uint8) {
 			continue
 		}
 		n.syncing = false
-		if n.up && n.primary {
+		switch {
+		case !n.up || !n.primary:
+		case n.permit.unfrozen && !n.diskless:
+			s.goesOn(h)
+		default:
 			n.frozen = true
 		}
 	}
@@ -82,6 +86,8 @@ func (s *state) join(a, b uint8) {
 		x.frozen, y.frozen = false, false
 		s.newWithout(a, b)
 		s.newWithout(b, a)
+		x.writesAt(y)
+		y.writesAt(x)
 		return
 	}
 	if d == never {
@@ -130,10 +136,14 @@ func (s *state) synced(h uint8) {
 
 // goAlone begins a new generation.
 func (s *state) goAlone(h uint8) {
-	n := &s.host[h]
 	if s.rec.attached != h {
 		s.breaks(1, whyAloneWithoutRight)
 	}
+	s.newAlone(h)
+}
+
+func (s *state) newAlone(h uint8) {
+	n := &s.host[h]
 	n.alone, n.frozen, n.upToDate = true, false, true
 	if n.bitmap == 0 {
 		n.bitmap = n.current

@@ -79,12 +79,9 @@ type explorer struct {
 // attached, and one left dirty.
 func (m *Model) Explore(depth, limit int) Result {
 	e := &explorer{model: m, seed: maphash.MakeSeed()}
-	roots := []state{begun(), fresh(), left()}
-	if m.has(SetBack) {
-		roots = append(roots, storedBefore(), storedDrained())
-	}
+	roots := m.roots()
 	for i := range roots {
-		e.reach(-1, move{host: uint8(i)}, &roots[i])
+		e.reach(-1, move{host: uint8(i)}, &roots[i].state)
 	}
 	level := 0
 	for ; level < depth && e.more && e.broken == nil && len(e.ways) < limit; level++ {
@@ -137,13 +134,13 @@ func (m *Model) check(s *state) {
 	if writers > 1 {
 		s.breaks(1, whyTwoPrimaries)
 	}
-	if !s.survives() {
+	if !s.survives() && !s.onPeerOnly() {
 		s.breaks(3, whyNothingHoldsIt)
 	}
 }
 
 // trace tells the way to the broken promise by going it once more.
-func (e *explorer) trace(roots []state) []string {
+func (e *explorer) trace(roots []root) []string {
 	var way []move
 	at := int32(len(e.ways) - 1)
 	for e.ways[at].from >= 0 {
@@ -151,14 +148,8 @@ func (e *explorer) trace(roots []state) []string {
 		at = e.ways[at].from
 	}
 	slices.Reverse(way)
-	start := []string{
-		"a volume in use on n1, with its copy on n2", "a volume that was never attached",
-		"a volume that nobody has, dirty on n1, with an outdated copy on n2",
-		"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before it was attached",
-		"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained",
-	}
-	lines := []string{start[at]}
-	now := roots[at]
+	lines := []string{roots[at].text}
+	now := roots[at].state
 	for _, step := range way {
 		lines = append(lines, step.text(&now))
 		var then *state
@@ -171,46 +162,4 @@ func (e *explorer) trace(roots []state) []string {
 		now = *then
 	}
 	return lines
-}
-
-// begun is a volume in use on n1, with its copy on n2.
-func begun() state {
-	s := fresh()
-	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
-	s.ceph.lock = 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current, n.upToDate, n.tag = true, 1-i, 1, true, 1
-	}
-	n1 := &s.host[0]
-	n1.primary, n1.device, n1.client, n1.given = true, true, 1, 1
-	s.conn = s.conn.with(pair(0, 1))
-	return s
-}
-
-// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
-// then n1 lost its power and returned.
-func left() state {
-	s := fresh()
-	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
-	s.acked, s.last, s.faults = 1, 1, 1
-	for i := range uint8(2) {
-		n := &s.host[i]
-		n.laid, n.peer, n.current, n.tag = true, 1-i, 1, 1
-	}
-	n1 := &s.host[0]
-	n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 2, 1, true, 1
-	s.cut = s.cut.with(pair(0, 1))
-	return s
-}
-
-// fresh is a volume that was never attached.
-func fresh() state {
-	s := state{}
-	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
-	for i := range s.host {
-		n := &s.host[i]
-		n.up, n.control, n.storage, n.peer = true, true, true, nobody
-	}
-	return s
 }

@@ -22,12 +22,14 @@ const (
 	Outsiders                    // others put clients on the blocklist
 	Doubles                      // another machine has a host's name
 	Repairing                    // a lost copy is replaced while the volume is attached
+	Permits                      // hosts may go on without a peer that has no disk; disks work again
+	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 
 // Basic is what the protocol was made for.
 const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Third
 
-func (m *Model) has(f Family) bool { return m.Bounds.With&f != 0 }
+func (m *Model) has(f Family) bool { return m.Bounds.With&f == f }
 
 // familyOf says in which family a trouble is.
 var familyOf = [kinds]Family{

@@ -102,7 +102,11 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 	if n.device && !m.dropFenced(s, h) {
 		return n.unused
 	}
-	if !s.promotable(h) || !m.mapImage(s, h) {
+	if !s.promotable(h) {
+		return false
+	}
+	m.dropPermit(s, h)
+	if !m.mapImage(s, h) {
 		return false
 	}
 	if !m.promote(s, h) {

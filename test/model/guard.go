@@ -37,7 +37,6 @@ const (
 	FencedMapNotUsed
 	DrainedInOneAnswer
 	CacheBeforeRestore
-	DrainedLeftAlone
 	DiscardOfThatEpoch
 	DiscardOutOfReach
 	DiscardFences
@@ -51,6 +50,13 @@ const (
 	ModeOfTheRecord
 	LostOutdatedFirst
 	NewCopyOutdated
+	PermitFromArbiter
+	PermitInStatus
+	AskedIsAPermit
+	FreezesBeforeDropped
+	PermitReadBeforeLink
+	PermitEndsWithAttachment
+	RenewedOutdated
 	guardsEnd
 )
 
@@ -91,7 +97,6 @@ var Precautions = map[Guard]string{
 	FencedMapNotUsed:              "a device on a fenced map is not given out again",
 	DrainedInOneAnswer:            "an attached volume is drained when one answer says both: it writes through, and nothing is dirty",
 	CacheBeforeRestore:            "authority Cache is on record before write-back returns",
-	DrainedLeftAlone:              "a drained volume that is published again is left as it is",
 	DiscardOfThatEpoch:            "a discard is carried out only in the epoch by whose record it was ordered",
 	DiscardOutOfReach:             "nothing is discarded while a current copy is within reach",
 	DiscardFences:                 "who has the image open is fenced before a discard is on record",
@@ -105,6 +110,13 @@ var Precautions = map[Guard]string{
 	ModeOfTheRecord:               "a device that writes back is used only if authority is still Cache when its client goes on record",
 	LostOutdatedFirst:             "a repair replaces only a copy that is on record as outdated",
 	NewCopyOutdated:               "a copy that is to be made is on record as outdated before it is one of the volume's",
+	PermitFromArbiter:             "DRBD goes on without a frozen peer only after the arbiter has put the peer on record",
+	PermitInStatus:                "no peer is counted again while its host may go on without it",
+	AskedIsAPermit:                "a permit that is being taken or dropped counts as one",
+	FreezesBeforeDropped:          "DRBD freezes I/O again before the permit is gone from the status",
+	PermitReadBeforeLink:          "a status is made of the permit first, and of DRBD's state after it",
+	RenewedOutdated:               "a copy that is laid anew beside one that is kept counts only after that has filled it",
+	PermitEndsWithAttachment:      "a connect drops the permit that an earlier attachment has left",
 }
 
 // Reasons why a promise is broken, by number.

@@ -14,6 +14,7 @@ func (s *state) powerOff(h uint8) {
 	n.stage, n.epoch, n.writes = stageIdle, 0, false
 	n.restore, n.unread = restoreIdle, false
 	n.early = false
+	n.permit.off()
 }
 
 // replaceDisk puts an empty disk into a host that has no power.
@@ -65,6 +66,7 @@ func (s *state) unmapAndDemote(h uint8) {
 	}
 	n.client, n.primary, n.alone, n.frozen = 0, false, false, false
 	n.stopDevice()
+	n.permit.settling = settleNothing // the lock is this verb's
 }
 
 // mayStage is the question that csi-node asks of the record.
@@ -87,7 +89,11 @@ func (m *Model) stageConnect(s *state, h uint8) bool {
 		return false
 	}
 	n.tag = n.epoch
-	return s.promotable(h) && m.refilled(s, h) && m.mapImage(s, h)
+	if !s.promotable(h) || !m.refilled(s, h) {
+		return false
+	}
+	m.dropPermit(s, h)
+	return m.mapImage(s, h)
 }
 
 // stageUse assembles the cache and mounts it.
@@ -197,6 +203,7 @@ func (n *host) forgetReplica() {
 	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
 	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked, n.outdated = false, false, false, false, false, false
 	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
+	n.permit = permitted{}
 }
 
 // survives reports whether what was acknowledged can still be had, unless a disk is gone with it.

@@ -71,6 +71,16 @@ const (
 	doubleGone
 	repairBegins
 	repairGoesOn
+	permitAsks
+	permitIsGranted
+	permitUnfreezes
+	permitEnds
+	permitFreezes
+	permitGone
+	permitStops
+	lateAnswer
+	diskWorks
+	restoreReads
 	kinds
 )
 
@@ -148,6 +158,16 @@ var texts = map[kind]string{
 	doubleGone:        "%s itself answers again",
 	repairBegins:      "the controller begins to replace the lost copy by one on %s",
 	repairGoesOn:      "the controller goes on with the new copy on %s",
+	permitAsks:        "escached on %s begins to take a permit to go on without its peer",
+	permitIsGranted:   "the arbiter answers %s whether it may go on without its peer",
+	permitUnfreezes:   "DRBD on %s is told not to freeze I/O when the peer is lost",
+	permitEnds:        "escached on %s begins to drop its permit",
+	permitFreezes:     "DRBD on %s is told to freeze I/O again when the peer is lost",
+	permitGone:        "%s has no permit any more",
+	permitStops:       "escached on %s is killed while it takes or drops a permit",
+	lateAnswer:        "%s asks its arbiter whether it may go on without its peer, and nothing waits for the answer",
+	diskWorks:         "the disk of %s works again, and DRBD uses it",
+	restoreReads:      "csi-node on %s has read one half of the status",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
@@ -167,50 +187,11 @@ func (m move) text(before *state) string {
 	}
 }
 
-// Bounds keep the number of states finite.
-type Bounds struct {
-	// Writes, Epochs and Faults are how many of each there may be in all.
-	Writes, Epochs, Faults uint8
-	// With is what may happen at all.
-	With Family
-}
-
-// Model is the protocol with some of its guards.
-type Model struct {
-	Guards Guard
-	Bounds Bounds
-
-	real rules
-}
-
-// New returns a model.
-func New(guards Guard, bounds Bounds) *Model {
-	return &Model{Guards: guards, Bounds: bounds, real: newRules()}
-}
-
-func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
-
-// emit takes a state that a move leads to.
-type emit func(move, *state)
-
-// moves gives every state that one step leads to. Each starts from a copy.
-func (m *Model) moves(s *state, out emit) {
-	m.environment(s, out)
-	for i := range s.host {
-		h := uint8(i)
-		m.kernel(s, h, out)
-		if s.host[i].up {
-			m.node(s, h, out)
-		}
-	}
-	m.control(s, out)
-}
-
 // environment is what happens to the parts.
 func (m *Model) environment(s *state, out emit) {
 	fault := s.faults < m.Bounds.Faults
 	try := func(k kind, who uint8, costs bool, act func(n *state)) {
-		if costs && !fault || !m.allows(k) {
+		if costs && !fault || !m.allows(k) || k == powerOff && !m.has(Seconds) && s.host[who].telling && !s.survives() {
 			return
 		}
 		n := *s
@@ -336,7 +317,7 @@ func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)
 	at := &s.host[h]
 	usable := s.usable(h) && !m.uncounted(s, h)
 	// What was sent already may still be acknowledged while the handler runs.
-	sent := at.telling && at.marked && at.primary && !at.frozen && at.onlyPeer && s.cacheOf(h) != nil && !m.uncounted(s, h)
+	sent := at.telling && at.marked && at.primary && !at.frozen && at.onlyPeer && s.cacheOf(h) != nil
 	if (usable || sent) && at.pending != 0 {
 		try(writeEnds, h, func(n *state) bool { n.writeBoth(h, at.pending); return true })
 	}

@@ -39,6 +39,8 @@ func (m *Model) node(s *state, h uint8, out emit) {
 	m.gives(s, h, try)
 	m.count(s, h, try)
 	m.countInstead(s, h, try)
+	m.permits(s, h, try)
+	m.disksBack(s, h, try)
 }
 
 // stage is NodeStage. What fails is undone at once, and may begin anew.
@@ -109,6 +111,9 @@ func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //
 	looks := func(n *state) bool {
 		return (n.connected(h) && n.host[at.peer].upToDate && !n.host[at.peer].syncing && !at.diskless) || !m.on(ResyncBeforeCounted)
 	}
+	if m.has(Permits) {
+		looks = func(n *state) bool { return m.current(n, h) || !m.on(ResyncBeforeCounted) }
+	}
 	first, second := may, looks
 	if !m.on(RecordReadBeforePeer) {
 		first, second = looks, may
@@ -123,12 +128,33 @@ func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //
 			return first(n)
 		})
 	case restoreFirst:
+		if m.has(Permits) {
+			// The two halves of the status, one after the other.
+			half := func(n *state) bool { return m.countsPermit(n, h) }
+			if !m.on(PermitReadBeforeLink) {
+				half = second
+			}
+			try(restoreReads, func(n *state) bool { n.host[h].restore = restoreHalf; return half(n) })
+			return
+		}
 		try(restoreLooks, func(n *state) bool {
 			if !m.on(RecordReadBeforePeer) {
 				n.host[h].unread = false // it is read only now
 			}
 			n.host[h].restore = restoreBoth
 			if !second(n) {
+				n.host[h].restore, n.host[h].unread = restoreIdle, false
+			}
+			return true
+		})
+	case restoreHalf:
+		half := second
+		if !m.on(PermitReadBeforeLink) {
+			half = func(n *state) bool { return m.countsPermit(n, h) }
+		}
+		try(restoreLooks, func(n *state) bool {
+			n.host[h].restore = restoreBoth
+			if !half(n) {
 				n.host[h].restore, n.host[h].unread = restoreIdle, false
 			}
 			return true

@@ -25,6 +25,8 @@ type rules struct {
 	failed   map[selfQuestion]selfAnswer
 	lifted   map[goneQuestion]bool
 	replaced map[replaceQuestion]bool
+	counted  map[countQuestion]bool
+	anew     map[anewQuestion]set
 }
 
 func newRules() rules {
@@ -33,6 +35,7 @@ func newRules() rules {
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
+		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{},
 	}
 }
 
@@ -84,6 +87,10 @@ type (
 	replaceQuestion struct {
 		rec  record
 		lost uint8
+	}
+	anewQuestion struct {
+		replicas, renewed set
+		node              uint8
 	}
 	aloneQuestion struct {
 		rec               record
@@ -145,6 +152,21 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 		r.attaches[q] = a
 	}
 	return a.plan, a.ok
+}
+
+// unfilled asks which copies do not count yet after some were laid anew.
+func (r *rules) unfilled(replicas, renewed set, node uint8) set {
+	q := anewQuestion{replicas, renewed, node}
+	answer, known := r.anew[q]
+	if !known {
+		rec, plan := record{replicas: replicas, attached: nobody}, authority.Attachment{}
+		renewed.each(func(h uint8) { plan.Renew = append(plan.Renew, names[h]) })
+		for _, name := range authority.Unfilled(rec.volume(), plan, names[node]) {
+			answer = answer.with(uint8(slices.Index(names[:], name)))
+		}
+		r.anew[q] = answer
+	}
+	return answer
 }
 
 // confirm asks whether a planned attachment may begin after what the hosts have said.

@@ -83,6 +83,7 @@ func (m *Model) repeer(s *state, h, to uint8) bool {
 			s.goAlone(h)
 		}
 	}
+	n.permit = permitted{late: n.permit.late} // it does not hold for the new partner
 	s.split = s.split.without(pair(h, to))
 	n.peer = to
 	return true

@@ -98,6 +98,8 @@ type host struct {
 	diskless bool
 	telling  bool  // DRBD's handler is about to put this copy on record as outdated
 	exposed  uint8 // the generation that a Primary without a disk writes at its peer
+
+	permit permitted
 }
 
 // Steps of NodeStage.
@@ -112,6 +114,7 @@ const (
 const (
 	restoreIdle uint8 = iota
 	restoreFirst
+	restoreHalf
 	restoreBoth
 )
 

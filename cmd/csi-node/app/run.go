@@ -112,7 +112,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 		Prepare: p.group.Prepare, Logger: p.component("registration"),
 	})
 	p.group.Registrar = p.registrar
-	p.arbiter = arbiter.New(o.NodeName, p.kube, p.watch.Recorded, p.component("arbiter"))
+	p.arbiter = arbiter.New(o.NodeName, p.kube, p.watch.Recorded, p.watch.Wake, p.component("arbiter"))
 	p.shutdown = shutdown.Shutdown{
 		Node: o.NodeName, DaemonSet: o.DaemonSet, Longest: o.ShutdownWait, Poll: time.Second,
 		Nodes: p.kube, DaemonSets: p.kube, Volumes: client, Kubelet: p.registrar, Log: p.component("shutdown"),

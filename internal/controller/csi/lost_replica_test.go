@@ -64,6 +64,25 @@ func TestALostReplicaIsWrittenBackFromTheOther(t *testing.T) {
 	}
 }
 
+// TestACopyThatIsLaidAnewDoesNotCountBeforeItIsFilled: if the disk of the holder failed meanwhile, its
+// copy, the only whole one, would be taken for the one to be filled.
+func TestACopyThatIsLaidAnewDoesNotCountBeforeItIsFilled(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	must(t, w.unpublish("pvc-1", holder))
+	v = w.volume("pvc-1")
+	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCeph, []string{partner}
+	must(t, w.api.Status().Update(t.Context(), v))
+	_, err = w.publish("pvc-1", holder)
+	must(t, err)
+	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !s.IsOutdated(partner) || len(s.Outdated) != 1 {
+		t.Errorf("status %+v", s)
+	}
+}
+
 // TestATakeOverGoesOnWithoutAPartnerThatAnswersWithAnError: its disk may be dead, or its port be
 // taken. Only what the node itself has counts.
 func TestATakeOverGoesOnWithoutAPartnerThatAnswersWithAnError(t *testing.T) {

@@ -56,7 +56,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		return nil, err
 	}
 	crashpoint.Reach("publish/replicas_laid")
-	if err := s.giveToCache(ctx, v); err != nil {
+	if err := s.giveToCache(ctx, v, authority.Unfilled(v, plan, node)); err != nil {
 		return nil, err
 	}
 	s.WriteNote(ctx, v)
@@ -103,12 +103,13 @@ func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 	return nil
 }
 
-// giveToCache moves the authority to the cache, which may become dirty from then on.
-func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
+// giveToCache moves the authority to the cache, which may become dirty from then on. The unfilled
+// copies do not count yet.
+func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfilled []string) error {
 	if !authority.InCeph(v) {
 		return nil
 	}
-	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, nil
+	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, unfilled
 	if err := s.UpdateStatus(ctx, v, "its cache may be dirty"); err != nil {
 		return err
 	}

@@ -74,6 +74,29 @@ func TestThePermitIsInTheStatusForAsLongAsDRBDMayNotFreeze(t *testing.T) {
 	}
 }
 
+// A status is made of what DRBD says and of the permit's record, one read after the other. In between,
+// the peer can be lost without a freeze, and the permit be dropped. The status must not then say both
+// that the peer is current and that there is no permit: csi-node would count a copy that lacks writes.
+func TestAStatusDoesNotMissAPermitThatIsDroppedWhileItIsMade(t *testing.T) {
+	w, e := diskless(t)
+	if err := settle(e); err != nil {
+		t.Fatal(err)
+	}
+	peerDisk(w, drbd.UpToDate)
+	w.drbdRead = func() { // DRBD's state was read, and nothing else yet
+		w.drbdRead = func() {}
+		if err := settle(e); err != nil || w.unfrozen[100] {
+			t.Errorf("the permit was not dropped: %v", err)
+		}
+	}
+	if !mayGoOnAlone(t, e) {
+		t.Error("by the status the peer is current, and there was no permit when DRBD said so")
+	}
+	if mayGoOnAlone(t, e) {
+		t.Error("the permit is gone, and the status still tells of it")
+	}
+}
+
 func TestWithoutTheArbitersConsentIOIsFrozen(t *testing.T) {
 	w, e := diskless(t)
 	w.outdatePeerErr = errors.New("connection refused")

@@ -107,10 +107,16 @@ func unreadable(ref escache.VolumeRef, why error) escache.VolumeStatus {
 }
 
 // read returns the volumes with what the kernel says of them now. It starts no child and waits for
-// no I/O.
+// no I/O. Permits are read before DRBD's state. In the other order the peer could be lost without a
+// freeze, and the permit be dropped, between the two: the peer would look current although I/O has gone
+// on without it.
 func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Reading, error) {
 	if len(volumes) == 0 {
 		return nil, nil
+	}
+	permits := make([]permit.State, len(volumes))
+	for i, v := range volumes {
+		permits[i] = e.Permits.Get(v.Name())
 	}
 	table, err := e.States.Read()
 	if err != nil {
@@ -121,8 +127,8 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 		return nil, err
 	}
 	out := make([]volume.Reading, 0, len(volumes))
-	for _, v := range volumes {
-		r := volume.Reading{Volume: v}
+	for i, v := range volumes {
+		r := volume.Reading{Volume: v, MayGoOnAlone: permits[i] != permit.None}
 		r.Replica, r.Up = table.Devices[v.Minor]
 		r.Device, r.Connected = devices[v.Name()]
 		out = append(out, r)
@@ -154,7 +160,7 @@ func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 	if r.Up {
 		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
 		s.SyncedPercent, s.IOSuspended = r.Replica.SyncedPercent, r.Replica.Suspended
-		s.MayGoOnAlone = e.Permits.Get(r.Name()) != permit.None
+		s.MayGoOnAlone = r.MayGoOnAlone
 		s.Peers[0].ConnectionState, s.Peers[0].DiskState = r.Replica.Connection, r.Replica.PeerDisk
 		s.Peers[0].Role = cmp.Or(escache.Role(r.Replica.PeerRole), escache.RoleUnknown)
 	}

@@ -20,6 +20,7 @@
 //     record in any case, so a removal from the list that read the record before fails. One that reads
 //     it afterwards also reads the status afterwards, and finds the permit.
 //   - Then DRBD is told not to freeze (Granted).
+//   - A status reads the permit first, and DRBD's state after it.
 //   - When the peer's copy is current again, DRBD is first told to freeze again. Only then does the
 //     record here go. Until then the peer's copy is outdated for everybody, although the resync has
 //     ended: it is neither promoted nor attached.

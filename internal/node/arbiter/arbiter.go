@@ -32,12 +32,16 @@ type Arbiter struct {
 	logger *slog.Logger
 	// recorded is called with the CacheVolume after a peer was recorded as outdated.
 	recorded func(v *v1alpha1.CacheVolume)
-	now      func() time.Time
+	// look is called when this node's disk has failed and the record does not count the peer.
+	look func()
+	now  func() time.Time
 }
 
-// New returns the arbiter of a node. It calls recorded with the CacheVolume after each grant.
-func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), logger *slog.Logger) *Arbiter {
-	return &Arbiter{node: node, kube: client, recorded: recorded, logger: logger, now: time.Now}
+// New returns the arbiter of a node. It calls recorded with the CacheVolume after each grant. It calls
+// look if this node's disk has failed and the record does not count the peer: the peer may have
+// everything all the same, and who looks at DRBD's state can count it.
+func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), look func(), logger *slog.Logger) *Arbiter {
+	return &Arbiter{node: node, kube: client, recorded: recorded, look: look, logger: logger, now: time.Now}
 }
 
 // Handler serves the arbiter's calls.

@@ -116,7 +116,7 @@ func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			r, q := newRecord(), question()
 			row.change(r, &q)
-			err := New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q)
+			err := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q)
 			if granted := err == nil; granted != row.granted {
 				t.Fatalf("granted %v, want %v (%v)", granted, row.granted, err)
 			}
@@ -141,7 +141,7 @@ func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // also the second repetition, in the same second
-		if err := New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), question()); err != nil {
+		if err := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), question()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.PatchStatus(t.Context(), read, map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}); !errors.Is(err, kube.ErrConflict) {
@@ -160,7 +160,7 @@ func TestOfTwoRivalsAtMostOneGoesOn(t *testing.T) {
 			go func() {
 				q := question()
 				q.Node, q.Peer = side.node, side.peer
-				grants <- New(side.node, r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q) == nil
+				grants <- New(side.node, r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q) == nil
 			}()
 		}
 		if first, second := <-grants, <-grants; first && second {
@@ -188,7 +188,7 @@ func TestHTTPAnswers(t *testing.T) {
 		r := newRecord()
 		r.readErr = row.readErr
 		w := httptest.NewRecorder()
-		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
 			httptest.NewRequest(http.MethodPost, escache.PathOutdatePeer, strings.NewReader(row.body)))
 		if w.Code != row.status || (row.code != "" && !strings.Contains(w.Body.String(), string(row.code))) {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
@@ -213,7 +213,7 @@ func TestTheRecordIsReadAnewForEachAnswer(t *testing.T) {
 		r := newRecord()
 		r.readErr, r.v.Status.Outdated = row.readErr, []string{"n2"}
 		w := httptest.NewRecorder()
-		New("n1", r, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
 			httptest.NewRequest(http.MethodGet, escache.PathRecord+row.query, nil))
 		if w.Code != row.status || !strings.Contains(w.Body.String(), row.want) || r.writes > 0 {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)

@@ -36,6 +36,9 @@ func (a *Arbiter) OutdateSelf(ctx context.Context, r escache.OutdateSelfRequest)
 			return err
 		}
 		grant, err := authority.MayBeOutdated(v, r, a.now())
+		if refused, ok := errors.AsType[*authority.RefusedError](err); ok && refused.Code == escache.CodeOutdated {
+			a.look()
+		}
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,42 @@
+package model
+
+func (m *Model) layAll(s *state) bool {
+	ok := true
+	s.rec.replicas.each(func(h uint8) {
+		var peer uint8
+		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
+		switch {
+		case s.reaches(h) && m.mayLay(s, h):
+			ok = s.lay(h, peer, s.rec.epoch) && ok
+		case !s.ctl.over || h == s.ctl.node:
+			ok = false
+		}
+	})
+	return ok
+}
+
+// mayLay: a take-over does not lay the copy that it is to read from. A partner's that is missing is on
+// record as outdated before it is laid.
+func (m *Model) mayLay(s *state, h uint8) bool {
+	if !s.ctl.over || s.host[h].laid {
+		return true
+	}
+	if h == s.ctl.node {
+		return !m.on(OwnCopyConfirmed)
+	}
+	return s.rec.outdated.has(h) || m.swap(s, func(r *record) { r.outdated = r.outdated.with(h) })
+}
+
+func (m *Model) publish(s *state) bool {
+	node := s.ctl.node
+	unfilled := set(0) // copies that were laid anew, and lack what the kept one has
+	if m.on(RenewedOutdated) {
+		unfilled = m.real.unfilled(s.rec.replicas, s.ctl.renew, node)
+	}
+	if !s.rec.inCache && !m.swap(s, func(r *record) { r.inCache, r.outdated = m.on(AuthorityCacheBeforeWriteBack), unfilled }) {
+		return false
+	}
+	s.host[node].given = s.rec.epoch
+	s.ctl = controller{}
+	return true
+}

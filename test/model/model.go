@@ -1,0 +1,40 @@
+package model
+
+// Bounds keep the number of states finite.
+type Bounds struct {
+	// Writes, Epochs and Faults are how many of each there may be in all.
+	Writes, Epochs, Faults uint8
+	// With is what may happen at all.
+	With Family
+}
+
+// Model is the protocol with some of its guards.
+type Model struct {
+	Guards Guard
+	Bounds Bounds
+
+	real rules
+}
+
+// New returns a model.
+func New(guards Guard, bounds Bounds) *Model {
+	return &Model{Guards: guards, Bounds: bounds, real: newRules()}
+}
+
+func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
+
+// emit takes a state that a move leads to.
+type emit func(move, *state)
+
+// moves gives every state that one step leads to. Each starts from a copy.
+func (m *Model) moves(s *state, out emit) {
+	m.environment(s, out)
+	for i := range s.host {
+		h := uint8(i)
+		m.kernel(s, h, out)
+		if s.host[i].up {
+			m.node(s, h, out)
+		}
+	}
+	m.control(s, out)
+}

@@ -1,0 +1,73 @@
+package model
+
+// root is a state from which an exploration begins.
+type root struct {
+	text  string
+	state state
+}
+
+func (m *Model) roots() []root {
+	if m.has(Permits | SetBack) {
+		return []root{{"a volume in use on n1, which has a permit: the disk of n2 has failed; etcd was backed up before", permitStored()}}
+	}
+	if m.has(Permits) {
+		return []root{
+			{"a volume in use on n1; the disk of n2 has failed, and that is on record", afterFailure(true)},
+			{"a volume in use on n1; the disk of n2 has failed without a mark on its root disk, and that is on record", afterFailure(false)},
+			{"a volume that is published to n1 and not staged yet; n1 has a permit of an earlier attachment", staleLeft()},
+		}
+	}
+	all := []root{
+		{"a volume in use on n1, with its copy on n2", begun()},
+		{"a volume that was never attached", fresh()},
+		{"a volume that nobody has, dirty on n1, with an outdated copy on n2", left()},
+	}
+	if m.has(SetBack) {
+		all = append(all,
+			root{"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before that", storedBefore()},
+			root{"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained", storedDrained()})
+	}
+	return all
+}
+
+// begun is a volume in use on n1, with its copy on n2.
+func begun() state {
+	s := fresh()
+	s.rec.attached, s.rec.epoch, s.rec.inCache, s.rec.client = 0, 1, true, 1
+	s.ceph.lock = 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current, n.upToDate, n.tag = true, 1-i, 1, true, 1
+	}
+	n1 := &s.host[0]
+	n1.primary, n1.device, n1.client, n1.given = true, true, 1, 1
+	s.conn = s.conn.with(pair(0, 1))
+	return s
+}
+
+// left is a volume that nobody has, with what was acknowledged only on n1: n2 had missed it, and
+// then n1 lost its power and returned.
+func left() state {
+	s := fresh()
+	s.rec.epoch, s.rec.inCache, s.rec.outdated = 1, true, set(0).with(1)
+	s.acked, s.last, s.faults = 1, 1, 1
+	for i := range uint8(2) {
+		n := &s.host[i]
+		n.laid, n.peer, n.current, n.tag = true, 1-i, 1, 1
+	}
+	n1 := &s.host[0]
+	n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 2, 1, true, 1
+	s.cut = s.cut.with(pair(0, 1))
+	return s
+}
+
+// fresh is a volume that was never attached.
+func fresh() state {
+	s := state{}
+	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
+	for i := range s.host {
+		n := &s.host[i]
+		n.up, n.control, n.storage, n.peer = true, true, true, nobody
+	}
+	return s
+}
