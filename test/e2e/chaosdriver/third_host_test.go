@@ -129,9 +129,14 @@ func repairThenHolder(s *scene) {
 	s.loses()
 	v := s.record()
 	s.fault()
-	if v.Status.Authority == v1alpha1.AuthorityCeph || v.Spec.HasReplica(third.Name) && !v.Status.IsOutdated(third.Name) {
+	switch {
+	case v.Status.Authority == v1alpha1.AuthorityCeph: // nothing is lost, but a new cache needs two hosts
+		s.refuses(third, "no other host can stand in")
+		s.boot(holder)
 		s.takes(third)
-	} else {
+	case v.Spec.HasReplica(third.Name) && !v.Status.IsOutdated(third.Name):
+		s.takes(third)
+	default:
 		s.refuses(third, "node "+holder.Name+" .*at stake")
 		s.boot(holder)
 		s.takes(holder)
