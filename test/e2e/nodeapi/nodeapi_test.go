@@ -153,7 +153,7 @@ func deleted(t *testing.T, w *world) {
 }
 
 func judge(w *world, node string) *arbiter.Arbiter {
-	return arbiter.New(node, w.client, func(*v1alpha1.CacheVolume) {}, slog.New(slog.DiscardHandler))
+	return arbiter.New(node, w.client, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
 }
 
 func question(image, node, peer string) escache.OutdatePeerRequest {
