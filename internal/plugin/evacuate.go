@@ -113,8 +113,9 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 			return nil, err
 		}
 		if !flush.DeletionTimestamp.IsZero() {
-			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its evacuation before has not ended yet, and CacheFlush %s drains "+
-				"nothing any more; repeat the command once that is gone (kubectl get cacheflush %s -o wide says what it waits for)",
+			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its evacuation before has not ended yet, and "+
+				"CacheFlush %s drains nothing any more; repeat the command once that is gone "+
+				"(kubectl get cacheflush %s -o wide says what it waits for)",
 				e.node, flush.Name, flush.Name)
 		}
 		if e.chosen && flush.Spec.SecondCopies != e.copies {

@@ -27,10 +27,11 @@ func (c *cli) replaceHost() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "replace-host OLD NEW",
 		Short: "Check what follows when a host of a group is replaced by another, and do it",
-		Long: "Check what follows when host OLD of a NodeGroup is replaced by NEW: which volumes have a copy on OLD, what becomes of each,\n" +
-			"whether NEW can take the place, and which steps to take in which order. It judges by what is on record, and changes\n" +
-			"nothing without --apply. It fails while something speaks against it, such as data that only OLD has.\n\n" +
-			"If the NodeGroup is managed by Helm, Argo CD or Flux, change it where these read it: it prints the values, and --apply is refused.\n" +
+		Long: "Check what follows when host OLD of a NodeGroup is replaced by NEW: which volumes have a copy on OLD, what becomes\n" +
+			"of each, whether NEW can take the place, and which steps to take in which order. It judges by what is on record,\n" +
+			"and changes nothing without --apply. It fails while something speaks against it, such as data that only OLD has.\n\n" +
+			"If the NodeGroup is managed by Helm, Argo CD or Flux, change it where these read it: it prints the values, and\n" +
+			"--apply is refused.\n" +
 			"You may repeat the command: after the change it says what is left on OLD.",
 		Example: "  kubectl escache replace-host n3 n4\n  kubectl escache replace-host n3 n4 --apply",
 		Args: func(command *cobra.Command, args []string) error {
@@ -81,8 +82,8 @@ func (c *cli) runReplace(ctx context.Context, api client.Client, r replacing) er
 		return nil
 	case r.apply && by != "":
 		c.printSteps(p, by, false)
-		return fmt.Errorf("nothing was changed: NodeGroup %s is managed by %s, which puts %s back sooner or later, or fails at a change that "+
-			"is not its own. Change it there, as said above", p.Group.Name, by, p.Old)
+		return fmt.Errorf("nothing was changed: NodeGroup %s is managed by %s, which puts %s back sooner or later, or fails "+
+			"at a change that is not its own. Change it there, as said above", p.Group.Name, by, p.Old)
 	}
 	if err := change(ctx, api, p, r.dryRun); err != nil {
 		return err
@@ -215,7 +216,8 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	switch {
 	case changed:
 	case p.OldAnswers:
-		steps = append(steps, "kubectl escache evacuate "+p.Old+" --wait", "kubectl drain "+p.Old+" --ignore-daemonsets --delete-emptydir-data")
+		steps = append(steps, "kubectl escache evacuate "+p.Old+" --wait",
+			"kubectl drain "+p.Old+" --ignore-daemonsets --delete-emptydir-data")
 	default:
 		steps = append(steps, "If pods on "+p.Old+" do not move, tell Kubernetes that it is dead: docs/hosts/host-died.md")
 	}
@@ -223,9 +225,11 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	switch {
 	case changed:
 	case by != "":
-		steps = append(steps, "The NodeGroup is managed by "+by+". Change it there (in the chart's values, or spec.nodes), and roll that out:")
+		steps = append(steps, "The NodeGroup is managed by "+by+
+			". Change it there (in the chart's values, or spec.nodes), and roll that out:")
 	default:
-		steps = append(steps, "kubectl escache replace-host "+p.Old+" "+p.New+" --apply, or change the nodes in your files, if you have any")
+		steps = append(steps, "kubectl escache replace-host "+p.Old+" "+p.New+
+			" --apply, or change the nodes in your files, if you have any")
 	}
 	steps = append(steps, rest(p, changed)...)
 	if len(steps) == 0 {
@@ -256,8 +260,8 @@ func rest(p *replacement.Plan, changed bool) []string {
 		steps = append(steps, "Restart the pods of volumes that have a copy on "+p.Old+", one after the other")
 	}
 	if !p.Done || len(p.Volumes) > 0 {
-		steps = append(steps, fmt.Sprintf("kubectl escache status -o wide, until %s is Ready and no attached or dirty volume has a copy on %s",
-			p.New, p.Old))
+		steps = append(steps, fmt.Sprintf(
+			"kubectl escache status -o wide, until %s is Ready and no attached or dirty volume has a copy on %s", p.New, p.Old))
 	}
 	if p.Evacuated || !changed && p.OldAnswers {
 		steps = append(steps, "kubectl escache uncordon "+p.Old+", which ends its evacuation; then it can be switched off")

@@ -13,7 +13,8 @@ func (m *Model) roots() []root {
 	if m.has(Permits) {
 		return []root{
 			{"a volume in use on n1; the disk of n2 has failed, and that is on record", afterFailure(true)},
-			{"a volume in use on n1; the disk of n2 has failed without a mark on its root disk, and that is on record", afterFailure(false)},
+			{"a volume in use on n1; the disk of n2 has failed without a mark on its root disk, and that is on record",
+				afterFailure(false)},
 			{"a volume that is published to n1 and not staged yet; n1 has a permit of an earlier attachment", staleLeft()},
 		}
 	}

@@ -56,7 +56,8 @@ func New(config Config) *Reconciler { return &Reconciler{config} }
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		For(&v1alpha1.CacheAdoption{}).
-		Watches(&v1alpha1.CacheVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.NewPredicateFuncs(unfinished))).
+		Watches(&v1alpha1.CacheVolume{}, &handler.EnqueueRequestForObject{},
+			builder.WithPredicates(predicate.NewPredicateFuncs(unfinished))).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
 		Complete(r)
 }

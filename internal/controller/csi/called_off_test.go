@@ -53,15 +53,16 @@ func TestAReleaseThatIsCalledOffWhileItWaitsIsNotCarriedOut(t *testing.T) {
 // TestAVolumeIsNotDeletedIfItsReleaseIsAskedForMeanwhile: a release keeps the image.
 func TestAVolumeIsNotDeletedIfItsReleaseIsAskedForMeanwhile(t *testing.T) {
 	w := newWorld(t)
-	v, _, _, _ := w.powerLoss("pvc-1")
+	w.powerLoss("pvc-1")
+	image := volumes.ImageOf(w.volume("pvc-1"))
 	w.whileWrittenBack(func() { w.askRelease("pvc-1", true) })
 	err := w.delete("pvc-1")
-	if _, there := w.images.images[volumes.ImageOf(v)]; !there {
+	if _, there := w.images.images[image]; !there {
 		t.Fatalf("the image is gone: %v", err)
 	}
 	wants(t, err, codes.FailedPrecondition, "its image stays")
 	must(t, w.locked.Release(t.Context(), "pvc-1"))
-	if _, released := w.images.released[volumes.ImageOf(v)]; !released || !w.gone("pvc-1") {
+	if _, released := w.images.released[image]; !released || !w.gone("pvc-1") {
 		t.Error("it was not released")
 	}
 }

@@ -66,7 +66,8 @@ type Refusal struct {
 // New makes the plan. It fails if the names make no sense.
 func New(from, to string, r Records) (*Plan, error) {
 	if from == to {
-		return nil, fmt.Errorf("%s cannot replace itself; a host that was reinstalled keeps its place: docs/hosts/host-reinstalled.md", from)
+		return nil, fmt.Errorf("%s cannot replace itself; a host that was reinstalled keeps its place: "+
+			"docs/hosts/host-reinstalled.md", from)
 	}
 	p := &Plan{Old: from, New: to, Evacuated: r.Evacuated}
 	group, target := Owner(r.Groups, from), Owner(r.Groups, to)
@@ -154,8 +155,8 @@ func (p *Plan) judgeGroup(r Records) {
 	}
 	switch {
 	case len(silent) == len(p.Group.Spec.Nodes)-1 && !p.OldAnswers:
-		p.refuse(where, fmt.Sprintf("no host of the group is on record as answering in the last %s: they are all down, or no csi-controller "+
-			"looks", Fresh), "bring csi-controller or the hosts back first: kubectl escache status")
+		p.refuse(where, fmt.Sprintf("no host of the group is on record as answering in the last %s: they are all down, or no "+
+			"csi-controller looks", Fresh), "bring csi-controller or the hosts back first: kubectl escache status")
 	case len(silent) > 0:
 		p.notef("%s %s not answer: kubectl escache status says why", strings.Join(silent, " and "), does(silent))
 	}

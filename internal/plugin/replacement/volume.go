@@ -44,7 +44,8 @@ func (p *Plan) judge(v *v1alpha1.CacheVolume, now time.Time) Volume {
 	}
 	switch current := p.unreachable(v, now); {
 	case len(authority.Current(v)) == 0 && !drained(v):
-		return refuse("no copy is current", fmt.Sprintf("kubectl escache discard-cache %s --dry-run says what accepting the loss means", v.Name))
+		return refuse("no copy is current", fmt.Sprintf(
+			"kubectl escache discard-cache %s --dry-run says what accepting the loss means", v.Name))
 	case len(current) > 0:
 		return refuse(lost(current), fmt.Sprintf("bring %s back; if the data is lost for good: kubectl escache discard-cache %s --dry-run",
 			strings.Join(current, " or "), v.Name))
@@ -85,14 +86,14 @@ func lost(current []string) string {
 func (p *Plan) attachedThere(v *v1alpha1.CacheVolume, refuse func(is, then string) Volume) Volume {
 	switch {
 	case !p.OldAnswers:
-		return Volume{Name: v.Name, Is: "attached there", Then: fmt.Sprintf("if %s is dead, tell Kubernetes: its pod then starts on a host "+
-			"of the group (docs/hosts/host-died.md)", p.Old)}
+		return Volume{Name: v.Name, Is: "attached there", Then: fmt.Sprintf("if %s is dead, tell Kubernetes: its pod then starts on "+
+			"a host of the group (docs/hosts/host-died.md)", p.Old)}
 	case drained(v):
 		return Volume{Name: v.Name, Is: "attached there, drained", Then: "restart its pod, and it runs on a host of the group; kubectl " +
 			"drain " + p.Old + " does that"}
 	default:
-		return refuse("attached there, and not drained", "kubectl escache evacuate "+p.Old+" --wait; a host in no group cannot be evacuated any "+
-			"more")
+		return refuse("attached there, and not drained", "kubectl escache evacuate "+p.Old+" --wait; a host in no group cannot be "+
+			"evacuated any more")
 	}
 }
 
@@ -104,8 +105,8 @@ func (p *Plan) attachedElsewhere(v *v1alpha1.CacheVolume, now time.Time, refuse 
 		return refuse(fmt.Sprintf("attached to %s, which does not answer: only %s has a current copy that can be reached", at, p.Old),
 			fmt.Sprintf("bring %s back, or have its pod start on another host (docs/hosts/host-died.md)", at))
 	case onlyThere && drained(v):
-		return Volume{Name: v.Name, Is: "the only copy there, drained", Then: "restart its pod on another host, and it gets two copies in " +
-			"the group"}
+		return Volume{Name: v.Name, Is: "the only copy there, drained", Then: "restart its pod on another host, and it gets two " +
+			"copies in the group"}
 	case onlyThere:
 		return refuse(fmt.Sprintf("attached to %s, which has lost its copy: only %s has a current one", at, p.Old),
 			fmt.Sprintf("kubectl escache flush --volume=%s --drain --wait, and restart its pod on another host", v.Name))
@@ -120,8 +121,8 @@ func (p *Plan) detached(v *v1alpha1.CacheVolume, now time.Time, refuse func(is, 
 	reachable := slices.ContainsFunc(others, func(node string) bool { return p.answers(node, now) })
 	switch {
 	case v.Status.AttachedNode != "":
-		return Volume{v.Name, "being written back on " + v.Status.AttachedNode, "wait until it is: kubectl escache explain --volume " + v.Name,
-			!reachable && !v.Status.IsOutdated(p.Old)}
+		return Volume{v.Name, "being written back on " + v.Status.AttachedNode,
+			"wait until it is: kubectl escache explain --volume " + v.Name, !reachable && !v.Status.IsOutdated(p.Old)}
 	case v.Status.IsOutdated(p.Old):
 		return Volume{Name: v.Name, Is: "detached, dirty, and not current there", Then: start + "; the copy there is not needed"}
 	case reachable:

@@ -58,8 +58,8 @@ func directory(c candidate) string { return "/mnt/" + strings.ReplaceAll(c.name(
 // mount makes a filesystem and mounts it until the benchmark ends.
 func mount(r *runner, h *labtest.Host, c candidate) {
 	dir := directory(c)
-	h.Shell(r, fmt.Sprintf("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 %[1]s && mkdir -p %[2]s && mount %[1]s %[2]s",
-		c.device(), dir))
+	h.Shell(r, fmt.Sprintf("mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 %[1]s &&"+
+		" mkdir -p %[2]s && mount %[1]s %[2]s", c.device(), dir))
 	r.Cleanup(func() { h.Shell(r, "umount "+dir+" && rmdir "+dir) })
 }
 

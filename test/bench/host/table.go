@@ -60,7 +60,9 @@ func (r *results) print(candidates []candidate) {
 			for _, c := range candidates {
 				all := r.sync[syncKey{c.name(), work.name, writers}]
 				each := func(count func(requests) int) float64 {
-					return median(column(all, func(s syncResult) float64 { return float64(count(s.replicated)) / float64(max(1, s.Writes)) }))
+					return median(column(all, func(s syncResult) float64 {
+						return float64(count(s.replicated)) / float64(max(1, s.Writes))
+					}))
 				}
 				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
 					median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),

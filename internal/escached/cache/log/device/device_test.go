@@ -46,6 +46,7 @@ func TestAFlushCostsOneWriteToTheLog(t *testing.T) {
 // slow is a disk whose writes wait for the test.
 type slow struct {
 	disk
+
 	begun chan struct{}
 	goOn  chan struct{}
 }

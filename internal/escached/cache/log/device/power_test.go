@@ -18,6 +18,7 @@ type volume [volumeBlocks]uint32
 // life is a volume that loses its power again and again.
 type life struct {
 	*Device
+
 	disk   *logtest.Disk
 	image  *image
 	random *rand.Rand

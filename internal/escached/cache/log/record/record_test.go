@@ -37,7 +37,7 @@ func TestAHeaderComesBack(t *testing.T) {
 
 func TestEachFlippedBitIsFound(t *testing.T) {
 	p := whole(t, sample)
-	for at := range len(p) {
+	for at := range p {
 		p[at] ^= 0x10
 		h, err := DecodeHeader(p, sample.Volume)
 		if at < BlockBytes && !errors.Is(err, ErrInvalid) {

@@ -1,6 +1,10 @@
 package ring
 
-import "github.com/escache/escache-csi/internal/escached/cache/log/record"
+import (
+	"slices"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+)
 
 // Batch collects writes for one record.
 type Batch struct {
@@ -59,8 +63,7 @@ func (b *Batch) add(e record.Extent) bool {
 // Read copies what the batch has of one block, and reports whether it has it. The newest write counts.
 func (b *Batch) Read(block uint64, p []byte) bool {
 	at := b.used
-	for i := len(b.extents) - 1; i >= 0; i-- {
-		e := b.extents[i]
+	for _, e := range slices.Backward(b.extents) {
 		at -= e.DataBlocks()
 		if block < e.Start || block-e.Start >= uint64(e.Blocks) {
 			continue

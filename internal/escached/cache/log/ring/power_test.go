@@ -101,7 +101,7 @@ func differ(got, before, now []byte) string {
 			out.WriteString(record.Extent{Start: uint64(i / record.BlockBytes), Blocks: 1}.String())
 			for _, p := range [][]byte{g, b, n} {
 				out.WriteString(" ")
-				out.WriteString(string(hex(p)))
+				out.Write(hex(p))
 			}
 			out.WriteString("\n")
 		}

@@ -35,7 +35,10 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super, head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}}
+	l := &Log{
+		disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super,
+		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{},
+	}
 	losses, err := l.replay()
 	if err != nil {
 		return nil, nil, err

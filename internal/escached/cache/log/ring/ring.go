@@ -178,6 +178,6 @@ func (l *Log) State() State {
 // AlignedBytes returns memory that begins at a block's border, as O_DIRECT wants it.
 func AlignedBytes(n int) []byte {
 	p := make([]byte, n+record.BlockBytes)
-	past := int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % record.BlockBytes)
+	past := int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % record.BlockBytes) //nolint:gosec // only the address is looked at
 	return p[record.BlockBytes-past:][:n:n]
 }

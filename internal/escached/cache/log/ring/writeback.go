@@ -52,7 +52,7 @@ func (l *Log) UpTo(last uint64) (Work, error) {
 	for _, h := range w.headers {
 		w.Pieces = append(w.Pieces, l.current(then, h)...)
 	}
-	w.sort()
+	sortPieces(w.Pieces)
 	return w, err
 }
 
@@ -78,12 +78,12 @@ func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (
 		w.headers = append(w.headers, h)
 		w.next = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
 	}
-	w.sort()
+	sortPieces(w.Pieces)
 	return w, nil
 }
 
-func (w *Work) sort() {
-	slices.SortFunc(w.Pieces, func(a, b Piece) int { return cmp.Compare(a.Start, b.Start) })
+func sortPieces(pieces []Piece) {
+	slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Start, b.Start) })
 }
 
 // live reads the header of a record that is known to be there.
