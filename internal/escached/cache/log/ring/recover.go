@@ -168,9 +168,6 @@ func (l *Log) next(buffer []byte) (*record.Header, []int, error) {
 
 // header reads the header at a block. It returns nil for anything that cannot be a part of this log.
 func (l *Log) header(block uint64, buffer []byte) (*record.Header, error) {
-	if block >= l.super.Start.Block+l.ring {
-		return nil, nil //nolint:nilnil // the ring is full
-	}
 	b := buffer[:record.BlockBytes]
 	if _, err := l.disk.ReadAt(b, l.offset(block)); err != nil {
 		return nil, fmt.Errorf("read block %d of the log: %w", block, err)
