@@ -19,11 +19,8 @@ type syncResult struct {
 	P50Micros int64   `json:"p50Micros"`
 	P99Micros int64   `json:"p99Micros"`
 
-	replicated requests
+	replicated int // requests to the DRBD device, each of which its peer has before it counts
 }
-
-// requests are counts of the DRBD device. Its peer has each of them before it counts.
-type requests struct{ writes, flushes int }
 
 // work is a way to write.
 type work struct {
@@ -47,8 +44,7 @@ func benchSync(r *runner, h *labtest.Host, c candidate, w work, duration time.Du
 		to = directory(c)
 	}
 	measure(r, h, &result, append(slices.Clone(w.args), to, "--duration", duration.String(), "--writers", fmt.Sprint(writers))...)
-	after := requestsTo(r, h, c.replicated())
-	result.replicated = requests{after.writes - before.writes, after.flushes - before.flushes}
+	result.replicated = requestsTo(r, h, c.replicated()) - before
 	return result
 }
 
@@ -63,24 +59,27 @@ func mount(r *runner, h *labtest.Host, c candidate) {
 	r.Cleanup(func() { h.Shell(r, "umount "+dir+" && rmdir "+dir) })
 }
 
-// requestsTo reads the kernel's counts of completed requests: Documentation/block/stat.rst.
-func requestsTo(r *runner, h *labtest.Host, minor int) requests {
-	const writes, flushes = 4, 15
+// requestsTo reads the kernel's count of completed writes: Documentation/block/stat.rst. DRBD's flushes count as
+// writes.
+func requestsTo(r *runner, h *labtest.Host, minor int) int {
+	const completedWrites = 4
 	if minor < 0 {
-		return requests{}
+		return 0
 	}
 	line := strings.Fields(h.Run(r, "cat", fmt.Sprintf("/sys/block/drbd%d/stat", minor)))
-	if len(line) <= flushes {
+	if len(line) <= completedWrites {
 		r.Fatalf("the kernel's statistics of drbd%d have %d fields", minor, len(line))
 	}
-	number := func(field int) int {
-		n, err := strconv.Atoi(line[field])
-		if err != nil {
-			r.Fatalf("%v", err)
-		}
-		return n
+	n, err := strconv.Atoi(line[completedWrites])
+	if err != nil {
+		r.Fatalf("%v", err)
 	}
-	return requests{number(writes), number(flushes)}
+	return n
+}
+
+// replicatedPerWrite is how many requests went through DRBD for each write that was asked for.
+func replicatedPerWrite(s syncResult) float64 {
+	return float64(s.replicated) / float64(max(1, s.Writes))
 }
 
 // benchSequential returns bytes a second.

@@ -55,19 +55,14 @@ func (r *results) print(candidates []candidate) {
 	for _, work := range works {
 		for _, writers := range syncWriters {
 			fmt.Fprintf(w, "\n%s, %d at a time (medians of %d rounds, taken in turns)\n", work.name, writers, rounds)
-			fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD writes for each\tDRBD flushes\tescache against it\t")
+			fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD requests for each\tescache against it\t")
 			own := column(r.sync[syncKey{candidates[0].name(), work.name, writers}], perSecond)
 			for _, c := range candidates {
 				all := r.sync[syncKey{c.name(), work.name, writers}]
-				each := func(count func(requests) int) float64 {
-					return median(column(all, func(s syncResult) float64 {
-						return float64(count(s.replicated)) / float64(max(1, s.Writes))
-					}))
-				}
-				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
+				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
 					median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
 					median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
-					each(func(r requests) int { return r.writes }), each(func(r requests) int { return r.flushes }),
+					median(column(all, replicatedPerWrite)),
 					median(ratios(own, column(all, perSecond))))
 			}
 			w.Flush()
