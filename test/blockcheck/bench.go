@@ -38,6 +38,13 @@ func benchCommand() *cobra.Command {
 	return cmd
 }
 
+func printResult(cmd *cobra.Command, result any, err error) error {
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+}
+
 func syncCommand() *cobra.Command {
 	var (
 		duration time.Duration
@@ -50,10 +57,7 @@ func syncCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := benchSync(cmd.Context(), args[0], duration, span, writers)
-			if err != nil {
-				return err
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+			return printResult(cmd, r, err)
 		},
 	}
 	cmd.Flags().DurationVar(&duration, "duration", 5*time.Second, "how long to write")
@@ -69,13 +73,22 @@ func benchSync(ctx context.Context, path string, duration time.Duration, span in
 		return SyncResult{}, err
 	}
 	defer dev.Close()
+	return timeWriters(ctx, duration, writers, func(ctx context.Context, i int) ([]time.Duration, error) {
+		return writeSync(ctx, dev, span/block.Size, int64(i), int64(writers))
+	})
+}
+
+// timeWriters has so many writers write until the duration is over. Each returns the latencies of its writes.
+func timeWriters(
+	ctx context.Context, duration time.Duration, writers int, write func(ctx context.Context, i int) ([]time.Duration, error),
+) (SyncResult, error) {
 	begin := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, begin.Add(duration))
 	defer cancel()
 	latencies, failed := make([][]time.Duration, writers), make([]error, writers)
 	var running sync.WaitGroup
 	for i := range writers {
-		running.Go(func() { latencies[i], failed[i] = writeSync(ctx, dev, span/block.Size, int64(i), int64(writers)) })
+		running.Go(func() { latencies[i], failed[i] = write(ctx, i) })
 	}
 	running.Wait()
 	elapsed := time.Since(begin)
@@ -135,10 +148,7 @@ func sequentialCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := benchSequential(cmd.Context(), args[0], bytes, size, depth)
-			if err != nil {
-				return err
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+			return printResult(cmd, r, err)
 		},
 	}
 	cmd.Flags().Int64Var(&bytes, "bytes", 64<<20, "how much to write")

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,10 +29,7 @@ func filesCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := benchFiles(cmd.Context(), args[0], duration, writers, appends)
-			if err != nil {
-				return err
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+			return printResult(cmd, r, err)
 		},
 	}
 	cmd.Flags().DurationVar(&duration, "duration", 5*time.Second, "how long to write")
@@ -59,23 +53,9 @@ func benchFiles(ctx context.Context, dir string, duration time.Duration, writers
 		}
 		files = append(files, f)
 	}
-	begin := time.Now()
-	ctx, cancel := context.WithDeadline(ctx, begin.Add(duration))
-	defer cancel()
-	latencies, failed := make([][]time.Duration, writers), make([]error, writers)
-	var running sync.WaitGroup
-	for i, f := range files {
-		running.Go(func() { latencies[i], failed[i] = writeFile(ctx, f, appends) })
-	}
-	running.Wait()
-	elapsed := time.Since(begin)
-	if err := errors.Join(failed...); err != nil {
-		return SyncResult{}, err
-	}
-	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
-		return SyncResult{}, err
-	}
-	return summarise(slices.Concat(latencies...), elapsed), nil
+	return timeWriters(ctx, duration, writers, func(ctx context.Context, i int) ([]time.Duration, error) {
+		return writeFile(ctx, files[i], appends)
+	})
 }
 
 func newFile(path string, empty bool) (*os.File, error) {

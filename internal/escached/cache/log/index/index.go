@@ -58,7 +58,7 @@ func (x *Index) Put(start uint64, blocks, place uint32) {
 
 // Zero says that the record at place made blocks zero.
 func (x *Index) Zero(start uint64, blocks, place uint32) {
-	x.forget(start, start+uint64(blocks), func(uint32) bool { return true })
+	x.forget(start, start+uint64(blocks))
 	x.zeros.remove(start, start+uint64(blocks))
 	x.zeros.add(start, start+uint64(blocks), place)
 }
@@ -68,10 +68,8 @@ func (x *Index) Zero(start uint64, blocks, place uint32) {
 func (x *Index) Clean(start uint64, blocks, place uint32) {
 	for i := range blocks {
 		block := start + uint64(i)
-		t := x.table(block)
-		if at, ok := t.get(uint32(block) + 1); ok && at == place+i {
-			t.remove(uint32(block) + 1)
-			x.dirty--
+		if at, ok := x.table(block).get(uint32(block) + 1); ok && at == place+i {
+			x.remove(block)
 		}
 	}
 }
@@ -88,47 +86,40 @@ func (x *Index) Zeros(start uint64, blocks, place uint32) []Range {
 
 // DropPlaces makes all blocks clean whose place is dead.
 func (x *Index) DropPlaces(dead func(place uint32) bool) {
-	for i := range x.tables {
-		t := &x.tables[i]
-		var gone []uint32
-		for _, s := range t.slots {
-			if s.key != 0 && dead(s.place) {
-				gone = append(gone, s.key)
-			}
-		}
-		for _, key := range gone {
-			t.remove(key)
-			x.dirty--
-		}
-	}
+	x.sweep(func(_ uint64, place uint32) bool { return dead(place) })
 	x.zeros.drop(dead)
 }
 
-// forget removes blocks of a range with data for which f is true. A range larger than the index is
-// cheaper to find by looking at the index.
-func (x *Index) forget(start, end uint64, f func(place uint32) bool) {
+// forget removes the data of a range. A range larger than the index is cheaper to find by looking at the index.
+func (x *Index) forget(start, end uint64) {
 	if end-start > x.dirty {
-		for i := range x.tables {
-			t := &x.tables[i]
-			var gone []uint32
-			for _, s := range t.slots {
-				if b := uint64(s.key) - 1; s.key != 0 && b >= start && b < end && f(s.place) {
-					gone = append(gone, s.key)
-				}
-			}
-			for _, key := range gone {
-				t.remove(key)
-				x.dirty--
-			}
-		}
+		x.sweep(func(block uint64, _ uint32) bool { return block >= start && block < end })
 		return
 	}
 	for block := start; block < end; block++ {
-		t := x.table(block)
-		if at, ok := t.get(uint32(block) + 1); ok && f(at) {
-			t.remove(uint32(block) + 1)
-			x.dirty--
+		x.remove(block)
+	}
+}
+
+// sweep removes all blocks with data for which f is true.
+func (x *Index) sweep(f func(block uint64, place uint32) bool) {
+	for i := range x.tables {
+		var gone []uint64
+		for _, s := range x.tables[i].slots {
+			if block := uint64(s.key) - 1; s.key != 0 && f(block, s.place) {
+				gone = append(gone, block)
+			}
 		}
+		for _, block := range gone {
+			x.remove(block)
+		}
+	}
+}
+
+// remove does nothing if the block has no data here.
+func (x *Index) remove(block uint64) {
+	if x.table(block).remove(uint32(block) + 1) {
+		x.dirty--
 	}
 }
 

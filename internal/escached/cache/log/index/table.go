@@ -67,14 +67,14 @@ func (t *table) put(key, place uint32) bool {
 	return added
 }
 
-// remove does nothing if the key is not there.
-func (t *table) remove(key uint32) {
+// remove reports whether the key was there.
+func (t *table) remove(key uint32) bool {
 	if t.used == 0 {
-		return
+		return false
 	}
 	i := t.find(key)
 	if t.slots[i].key == 0 {
-		return
+		return false
 	}
 	t.used--
 	// Whatever was pushed past the hole moves back into it.
@@ -88,6 +88,7 @@ func (t *table) remove(key uint32) {
 	if len(t.slots) > minSlots && t.used*4 < len(t.slots) {
 		t.resize(max(minSlots, t.used*2))
 	}
+	return true
 }
 
 // between reports whether x is after a and not after b, going round.

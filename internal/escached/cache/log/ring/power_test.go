@@ -3,6 +3,7 @@ package ring
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
@@ -98,22 +99,8 @@ func differ(got, before, now []byte) string {
 	for i := 0; i < len(got); i += record.BlockBytes {
 		g, b, n := got[i:i+3], before[i:i+3], now[i:i+3]
 		if !bytes.Equal(g, b) || !bytes.Equal(g, n) {
-			out.WriteString(record.Extent{Start: uint64(i / record.BlockBytes), Blocks: 1}.String())
-			for _, p := range [][]byte{g, b, n} {
-				out.WriteString(" ")
-				out.Write(hex(p))
-			}
-			out.WriteString("\n")
+			fmt.Fprintf(&out, "block %d: %x %x %x\n", i/record.BlockBytes, g, b, n)
 		}
 	}
 	return out.String()
-}
-
-func hex(p []byte) []byte {
-	const digits = "0123456789abcdef"
-	var out []byte
-	for _, c := range p {
-		out = append(out, digits[c>>4], digits[c&15])
-	}
-	return out
 }

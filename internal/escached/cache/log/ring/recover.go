@@ -66,7 +66,7 @@ func Open(disk Disk) (*Log, []Loss, error) {
 // go to another place: then recovery would find two. The generation alone tells them apart only until the next one.
 func (l *Log) eraseUnfinished() error {
 	block := AlignedBytes(record.BlockBytes)
-	for _, at := range l.candidates() {
+	for _, at := range l.candidates(l.head.Block) {
 		if at >= l.super.Start.Block+l.ring {
 			continue // the ring is full: no record was begun there
 		}
@@ -77,22 +77,26 @@ func (l *Log) eraseUnfinished() error {
 	return nil
 }
 
-// candidates are the blocks at which the record at the head can begin: right there, or at the start of the ring if it is
-// too long for the rest.
-func (l *Log) candidates() []uint64 {
-	blocks := []uint64{l.head.Block}
-	if wrapped := l.fit(l.head.Block, record.LongestBlocks(l.ring)); wrapped != l.head.Block {
+// candidates are the blocks at which a record can begin that follows one which ended at a block: right there, or at the
+// start of the ring if it is too long for the rest.
+func (l *Log) candidates(after uint64) []uint64 {
+	blocks := []uint64{after}
+	if wrapped := l.fit(after, record.LongestBlocks(l.ring)); wrapped != after {
 		blocks = append(blocks, wrapped)
 	}
 	return blocks
 }
 
-// begin writes a superblock with the tail as its start.
+// begin makes the tail the start, and next the superblock.
 func (l *Log) begin(next record.Superblock) error {
+	l.mu.Lock()
 	next.Start = l.tail
+	l.mu.Unlock()
 	if err := writeSuper(l.disk, next); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.super = next
 	return nil
 }
@@ -147,7 +151,7 @@ func (l *Log) replay() ([]Loss, error) {
 // next reads the record at the head. It returns nil if there is none whose header is in order, and those extents whose
 // data is not.
 func (l *Log) next(buffer []byte) (*record.Header, []int, error) {
-	for _, block := range l.candidates() {
+	for _, block := range l.candidates(l.head.Block) {
 		h, err := l.header(block, buffer)
 		if err != nil {
 			return nil, nil, err

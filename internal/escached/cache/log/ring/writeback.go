@@ -88,7 +88,7 @@ func sortPieces(pieces []Piece) {
 
 // live reads the header of a record that is known to be there.
 func (l *Log) live(at record.Place, buffer []byte) (record.Header, error) {
-	for _, block := range []uint64{at.Block, l.fit(at.Block, record.LongestBlocks(l.ring))} {
+	for _, block := range l.candidates(at.Block) {
 		if _, err := l.disk.ReadAt(buffer, l.offset(block)); err != nil {
 			return record.Header{}, fmt.Errorf("read record %d of the log: %w", at.Sequence, err)
 		}
@@ -153,15 +153,5 @@ func (l *Log) Release() error {
 	// Nobody may still read what is about to be overwritten.
 	l.reuse.Lock()
 	defer l.reuse.Unlock()
-	l.mu.Lock()
-	next, tail := l.super, l.tail
-	l.mu.Unlock()
-	next.Start = tail
-	if err := writeSuper(l.disk, next); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.super = next
-	l.mu.Unlock()
-	return nil
+	return l.begin(l.super)
 }
