@@ -17,6 +17,8 @@ type kernel struct {
 	targets map[string][3]string // kind, table, status
 	gone    string
 	bare    string // a device without a table
+	// between runs between the two questions about a device: its table, then its status.
+	between func(*kernel)
 	asked   int
 }
 
@@ -49,6 +51,9 @@ func (k *kernel) answer(_ int, number uintptr, buf []byte) error {
 			data = append(data, entry...)
 		}
 	case tableStatus:
+		if !asTable && k.between != nil {
+			k.between(k)
+		}
 		if name == k.gone {
 			return errGone
 		}
@@ -113,6 +118,40 @@ func TestTheKernelsAnswersAreRead(t *testing.T) {
 	}
 	if version, err := c.version(0, "cache"); err != nil || version != "" {
 		t.Errorf("a target that is not loaded has version %q, %v", version, err)
+	}
+}
+
+// Another volume's device may be made, removed or reloaded at any time.
+func TestADeviceThatChangesBetweenTwoQuestionsIsReadAsOne(t *testing.T) {
+	cache := [3]string{"writecache", "s 252:0 147:100 4096 0", "0 16000 16000 0"}
+	for name, change := range map[string]struct {
+		before  kernel
+		between func(*kernel)
+		want    string
+	}{
+		"it got its table": {
+			before:  kernel{bare: "escache-a"},
+			between: func(k *kernel) { k.bare = "" },
+		},
+		"it was replaced by one without a table": {
+			between: func(k *kernel) { k.bare = "escache-a" },
+		},
+		"it was replaced by one of another target": {
+			between: func(k *kernel) { k.targets["escache-a"] = [3]string{"linear", "252:0 0", ""} },
+		},
+		"nothing": {want: "writecache"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := change.before
+			k.targets, k.between = map[string][3]string{"escache-a": cache}, change.between
+			d, there, err := (&control{ask: k.answer}).device(0, "escache-a")
+			if err != nil || !there || d.Target != change.want {
+				t.Fatalf("got %+v, %v, %v, want the target %q", d, there, err, change.want)
+			}
+			if (d.Target == "") != (d.Table == "") {
+				t.Errorf("the target is %q and its table %q", d.Target, d.Table)
+			}
+		})
 	}
 }
 
