@@ -33,7 +33,8 @@ func New(run command.Runner) *Mapper { return &Mapper{run: run, control: newCont
 // Device is one device as the kernel shows it.
 type Device struct {
 	// Target is the type of the device's only target. It is empty for a device that has no table
-	// yet, or more than one target; then Sectors, Table and Status are empty too.
+	// yet, more than one target, or was replaced while it was read; then Sectors, Table and Status
+	// are empty too.
 	Target  string
 	Sectors int64
 	// Table and Status are the target's own text, without start, length and type.

@@ -186,7 +186,8 @@ func payload(buf []byte) ([]byte, error) {
 	return buf[start:end], nil
 }
 
-// device reads one device. there is false if it is gone.
+// device reads one device. there is false if it is gone. One that changes meanwhile is shown without
+// a table.
 func (c *control) device(fd int, name string) (d Device, there bool, err error) {
 	table, err := c.target(fd, name, flagTable|flagNoFlush)
 	if errors.Is(err, errGone) {
@@ -202,7 +203,10 @@ func (c *control) device(fd int, name string) (d Device, there bool, err error) 
 	if err != nil {
 		return d, false, fmt.Errorf("status of %s: %w", name, err)
 	}
-	d.Table = table.Table
+	if d.Target != table.Target { // it got a table, or was replaced, between the two answers
+		return Device{Open: d.Open, Suspended: d.Suspended}, true, nil
+	}
+	d.Table, d.Sectors = table.Table, table.Sectors
 	return d, true, nil
 }
 
