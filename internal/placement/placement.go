@@ -11,6 +11,8 @@ type Member struct {
 	// Ready means that the host may get new replicas now. A member that is not ready still counts
 	// in the balance, so that a reboot does not drive the next volumes away from its group.
 	Ready bool
+	// Cordoned tells why a member is not ready. Placement itself does not look at it.
+	Cordoned bool
 	// CapacityBytes is the size of the whole cache device. While the host does not answer, it is
 	// the last known size.
 	CapacityBytes int64

@@ -24,6 +24,7 @@ type Usage struct {
 type MemberUsage struct {
 	Name           string
 	Ready          bool
+	Cordoned       bool
 	CapacityBytes  int64
 	AllocatedBytes int64
 	Replicas       int
@@ -51,7 +52,7 @@ func (s *State) usage(g *group) Usage {
 	var sum, largest int64
 	for _, n := range g.members {
 		u.Members = append(u.Members, MemberUsage{
-			Name: n.Name, Ready: n.Ready, CapacityBytes: n.usable(),
+			Name: n.Name, Ready: n.Ready, Cordoned: n.Cordoned, CapacityBytes: n.usable(),
 			AllocatedBytes: n.allocated, Replicas: n.replicas, Primaries: n.primaries,
 		})
 		room := max(0, n.room())

@@ -20,6 +20,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/exported"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/orphans"
@@ -77,7 +78,9 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
-		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), volumes.NewCopiesCollector(nil, time.Now))
+		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), volumes.NewCopiesCollector(nil, time.Now),
+		exported.BuildInfo("escache_controller", ""), exported.BuildInfo("escache_node", ""),
+		exported.CertificateEnd("escache_controller", "csi-controller's", nil))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {
@@ -242,13 +245,17 @@ func TestRulesAndQueriesByPromtool(t *testing.T) {
 	}
 }
 
-// TestEveryAlertIsTested wants each alert both named in a test and explained.
+// TestEveryAlertIsTested wants each alert named in a test, explained, and linked with what explains it.
 func TestEveryAlertIsTested(t *testing.T) {
 	tests, err := os.ReadFile("testdata/alerts/test.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile(checkout + "/docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := os.ReadFile(filepath.Join(chartDir, "files/alerts.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,6 +266,9 @@ func TestEveryAlertIsTested(t *testing.T) {
 			}
 			if !strings.Contains(string(page), "## "+alert+"\n") {
 				t.Errorf("docs/alerts.md does not explain %s", alert)
+			}
+			if !strings.Contains(string(rules), "/docs/alerts.md#"+strings.ToLower(alert)+"\n") {
+				t.Errorf("%s has no runbook_url to its section of docs/alerts.md", alert)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -34,10 +35,12 @@ import (
 	"github.com/escache/escache-csi/internal/controller/signer"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/exported"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
+	"github.com/escache/escache-csi/internal/tlsfiles"
 )
 
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
@@ -244,7 +247,8 @@ func (p parts) assemble(ctx context.Context) error {
 		Prepare: p.prepare,
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now),
-		volumes.NewCollector(p.manager.GetClient()), volumes.NewCopiesCollector(p.manager.GetClient(), time.Now))
+		volumes.NewCollector(p.manager.GetClient()), volumes.NewCopiesCollector(p.manager.GetClient(), time.Now),
+		exported.BuildInfo("escache_controller", p.options.Version), certificateEnd(p.options.EscachedTLS))
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
@@ -280,4 +284,14 @@ func (p parts) prepare(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// certificateEnd is the metric of when the certificate ends with which escacheds are called. It reads
+// the files again when they change.
+func certificateEnd(files escacheclient.TLSFiles) prometheus.Collector {
+	certificate := tlsfiles.Later(tlsfiles.Files{CA: files.CA, Cert: files.Cert, Key: files.Key})
+	return exported.CertificateEnd("escache_controller", "csi-controller's", func() time.Time {
+		_, _ = certificate.Refresh() // without usable files there is no end
+		return certificate.End()
+	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/escacheclient"
+	"github.com/escache/escache-csi/internal/exported"
 	"github.com/escache/escache-csi/internal/hostcert"
 	"github.com/escache/escache-csi/internal/node"
 	"github.com/escache/escache-csi/internal/node/arbiter"
@@ -82,7 +83,8 @@ func Run(ctx context.Context, o Options) error {
 // assemble creates all parts. It starts nothing.
 func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	p := &parts{options: o, log: logger, registry: prometheus.NewRegistry(), run: command.NewExec()}
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		exported.BuildInfo("escache_node", o.Version))
 	var err error
 	if p.kube, err = connect(o); err != nil {
 		return nil, err

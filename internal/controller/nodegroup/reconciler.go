@@ -287,7 +287,9 @@ func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
 		if s.claimed {
 			continue
 		}
-		member := placement.Member{Name: s.name, Ready: s.problem == ""}
+		member := placement.Member{
+			Name: s.name, Ready: s.problem == "", Cordoned: slices.Contains(group.Spec.CordonedNodes, s.name),
+		}
 		if s.host != nil {
 			member.CapacityBytes, member.MaxVolumes = s.host.CacheCapacityBytes, s.host.MaxVolumes
 			member.OtherBytes = max(0, s.host.CacheCapacityBytes-s.host.CacheFreeBytes-s.host.CacheAllocatedBytes)

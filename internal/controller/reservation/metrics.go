@@ -20,6 +20,7 @@ var (
 	replicasDesc  = description("node_replicas", "Replicas placed on the node.", "group", "node")
 	primariesDesc = description("node_primaries", "Replicas for which placement prefers the node as primary.", "group", "node")
 	readyDesc     = description("node_ready", "1 while new replicas can be placed on the node.", "group", "node")
+	cordonedDesc  = description("node_cordoned", "1 while the node is cordoned in its group.", "group", "node")
 )
 
 // Describe implements prometheus.Collector.
@@ -36,13 +37,17 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(allocatedDesc, float64(u.AllocatedBytes), u.Group)
 		gauge(largestDesc, float64(u.LargestBytes), u.Group)
 		for _, m := range u.Members {
-			ready := 0.0
-			if m.Ready {
-				ready = 1
-			}
 			gauge(replicasDesc, float64(m.Replicas), u.Group, m.Name)
 			gauge(primariesDesc, float64(m.Primaries), u.Group, m.Name)
-			gauge(readyDesc, ready, u.Group, m.Name)
+			gauge(readyDesc, number(m.Ready), u.Group, m.Name)
+			gauge(cordonedDesc, number(m.Cordoned), u.Group, m.Name)
 		}
 	}
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/exported"
 )
 
 // Engine implements the API's verbs on this host.
@@ -73,4 +74,6 @@ func (e *Engine) HostID() string {
 }
 
 // Collectors returns all metrics of the engine.
-func (e *Engine) Collectors() []prometheus.Collector { return e.metrics.Collectors() }
+func (e *Engine) Collectors() []prometheus.Collector {
+	return append(e.metrics.Collectors(), exported.BuildInfo("escached", e.version))
+}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/exported"
 )
 
 // Engine implements the API's verbs on this host.
@@ -269,7 +270,7 @@ func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, log 
 	reg.MustRegister(m.seconds, m.failures,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	if tcp.CertificateEnd != nil {
-		reg.MustRegister(newCertificateEnd(tcp.CertificateEnd))
+		reg.MustRegister(exported.CertificateEnd("escached", "the host's", tcp.CertificateEnd))
 	}
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
 	admit := clients(tcp.Clients)

@@ -23,17 +23,6 @@ func newMeasures() *measures {
 	}
 }
 
-func newCertificateEnd(end func() time.Time) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "escached_certificate_end_seconds", Help: "When the host's TLS certificate ends, as Unix time; 0 while there is none.",
-	}, func() float64 {
-		if at := end(); !at.IsZero() {
-			return float64(at.Unix())
-		}
-		return 0
-	})
-}
-
 func (m *measures) done(operation string, took time.Duration, code string) {
 	m.seconds.WithLabelValues(operation).Observe(took.Seconds())
 	if code != "" {

@@ -29,6 +29,7 @@ func faults(t *testing.T, w *world) {
 		{"hosts are full", full},
 		{"an image has no record", orphan},
 		{"no csi-controller runs", noLeader},
+		{"csi-node is gone from a host", unwatched},
 		{"two csi-controllers lead", splitLeadership},
 		{"a host loses its peer, and nobody can grant that it goes on", frozen},
 		{"a volume is taken from a dead host", fenced},
@@ -123,6 +124,16 @@ func noLeader(t *testing.T, w *world, before figures) {
 	w.kubectl(t, "-n", namespace, "scale", "deployment/escache-controller", "--replicas=0")
 	w.raises(t, before, "EscacheNoLeader")
 	w.kubectl(t, "-n", namespace, "scale", "deployment/escache-controller", "--replicas=2")
+	w.rolledOut(t)
+}
+
+// unwatched keeps csi-node off a host whose escached goes on.
+func unwatched(t *testing.T, w *world, before figures) {
+	const elsewhere = `{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":` +
+		`{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["n3"]}]}]}}}}}}}`
+	w.kubectl(t, "-n", namespace, "patch", "daemonset/escache-node", "--type=merge", "--patch", elsewhere)
+	w.raises(t, before, "EscacheHostUnwatched")
+	w.kubectl(t, "-n", namespace, "rollout", "undo", "daemonset/escache-node")
 	w.rolledOut(t)
 }
 

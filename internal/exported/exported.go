@@ -1,0 +1,32 @@
+// Package exported has the metrics that several of the programs export.
+package exported
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// BuildInfo is the metric PREFIX_build_info, which is always 1 and has the program's version as its
+// label.
+func BuildInfo(prefix, version string) prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: prefix + "_build_info", Help: "Always 1; the label is the program's version.",
+	}, []string{"version"})
+	info.WithLabelValues(version).Set(1)
+	return info
+}
+
+// CertificateEnd is the metric PREFIX_certificate_end_seconds. end returns when the certificate ends,
+// zero if there is none.
+func CertificateEnd(prefix, whose string, end func() time.Time) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: prefix + "_certificate_end_seconds",
+		Help: "When " + whose + " TLS certificate ends, as Unix time; 0 while there is none.",
+	}, func() float64 {
+		if at := end(); !at.IsZero() {
+			return float64(at.Unix())
+		}
+		return 0
+	})
+}
