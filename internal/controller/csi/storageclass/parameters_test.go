@@ -148,6 +148,9 @@ func TestCacheSizes(t *testing.T) {
 			t.Errorf("%s of %d: %d, want %d", tc.size, tc.volume, got, tc.want)
 		}
 	}
+	if got := defaultCacheSize().For(10 << 40); got != 100*gib {
+		t.Errorf("without cacheSize a volume of 10 TiB gets a cache of %d bytes, want 100 GiB", got)
+	}
 }
 
 // TestLargestVolumeIsTheLargest checks the border: that volume's cache fits, the next one's does
