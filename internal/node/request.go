@@ -35,7 +35,7 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 		u.single = true
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
-		u.readOnly = true
+		return use{}, fmt.Errorf("%w: access mode %s: use a mode that may write, and mount it read-only", ErrRefused, mode)
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
 		return use{}, fmt.Errorf("%w: no access mode", ErrInvalid)
 	default:
@@ -97,6 +97,9 @@ func parseStage(r *csi.NodeStageVolumeRequest) (stageRequest, error) {
 	return parsed, err
 }
 
+// keyEphemeral is what the kubelet says of a volume that a pod has in its own text, under csi.
+const keyEphemeral = "csi.storage.k8s.io/ephemeral"
+
 type publishRequest struct {
 	use
 
@@ -106,6 +109,10 @@ type publishRequest struct {
 }
 
 func parsePublish(r *csi.NodePublishVolumeRequest) (publishRequest, error) {
+	if r.GetVolumeContext()[keyEphemeral] == "true" {
+		return publishRequest{}, fmt.Errorf("%w: inline ephemeral volumes are not supported; use a generic ephemeral volume "+
+			"(ephemeral.volumeClaimTemplate in the pod instead of csi)", ErrInvalid)
+	}
 	if err := checkNames(r.GetVolumeId(), "target path", r.GetTargetPath()); err != nil {
 		return publishRequest{}, err
 	}

@@ -135,6 +135,8 @@ func checkCapabilities(all []*csi.VolumeCapability) error {
 		case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 			csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+		case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+			return fmt.Errorf("access mode %s is %w: use a mode that may write, and mount it read-only", mode, volumes.ErrUnsupported)
 		default:
 			return fmt.Errorf("access mode %s is %w: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
 				"ReadWriteOncePod", mode, volumes.ErrUnsupported)

@@ -49,8 +49,8 @@ func percent(out *int32, v string) error {
 
 func seconds(out *int32, v string) error {
 	d, err := time.ParseDuration(v)
-	if err != nil || d < time.Second || d > 365*24*time.Hour || d%time.Second != 0 {
-		return errors.New("is not a duration of whole seconds such as 30s, 5m or 1h")
+	if err != nil || d < time.Second || d > v1alpha1.MaxDirtyAge || d%time.Second != 0 {
+		return errors.New("is not a duration of whole seconds from 1s to 24h, such as 30s, 5m or 1h")
 	}
 	*out = int32(d / time.Second)
 	return nil

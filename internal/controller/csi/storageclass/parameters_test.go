@@ -42,7 +42,8 @@ func TestParse(t *testing.T) {
 		"watermarks": {with("highWatermark", "70", "lowWatermark", "30%"), func(p *Parameters) {
 			p.Options = v1alpha1.CacheOptions{HighWatermark: 70, LowWatermark: 30}
 		}},
-		"dirty age": {with("maxDirtyAge", "5m"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 300 }},
+		"dirty age":         {with("maxDirtyAge", "5m"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 300 }},
+		"longest dirty age": {with("maxDirtyAge", "24h"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 86400 }},
 		"layout": {with("objectSize", "8Mi", "stripeUnit", "64Ki", "stripeCount", "4"), func(p *Parameters) {
 			p.Layout = &v1alpha1.ImageLayout{ObjectSizeBytes: 8 << 20, StripeUnitBytes: 64 << 10, StripeCount: 4}
 		}},
@@ -97,6 +98,7 @@ func TestParseRefuses(t *testing.T) {
 		"watermark":                    {with("highWatermark", "100", "lowWatermark", "1"), "percentage"},
 		"write-through is never dirty": {with("cacheMode", "writethrough", "maxDirtyAge", "1m"), "never dirty"},
 		"dirty age":                    {with("maxDirtyAge", "1.5s"), "whole seconds"},
+		"dirty age above the kernel's": {with("maxDirtyAge", "24h0m1s"), "24h"},
 		"no groups":                    {with("nodeGroups", " , "), "is empty"},
 		"mkfs options":                 {with("mkfsOptions", "-m\n0"), "printable"},
 	} {

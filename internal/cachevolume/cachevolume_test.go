@@ -1,0 +1,18 @@
+package cachevolume
+
+import (
+	"testing"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// A volume that was created with a longer age than hosts take must attach all the same.
+func TestTheAgeIsWhatHostsTake(t *testing.T) {
+	for recorded, want := range map[int32]int{0: 0, 300: 300, 86400: 86400, 7 * 86400: 86400} {
+		v := &v1alpha1.CacheVolume{}
+		v.Spec.CacheOptions.MaxDirtyAgeSeconds = recorded
+		if got := ConnectRequest(v).Options.MaxDirtyAgeSeconds; got != want {
+			t.Errorf("%d s on record: asked for %d, want %d", recorded, got, want)
+		}
+	}
+}
