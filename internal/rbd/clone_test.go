@@ -35,6 +35,10 @@ func TestAnImageHasNoMoreSnapshotsThanAKernelReads(t *testing.T) {
 			t.Errorf("%s: got %v", when, err)
 		}
 	}
+	again := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s1"}
+	if _, err := c.CreateSnapshot(ctx, again); !errors.Is(err, ErrExists) {
+		t.Errorf("one that is there already: %v", err)
+	}
 	refused("nobody has it")
 	stop := useImage(t, s.ImageRef, true)
 	refused("a node has it")
