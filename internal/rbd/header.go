@@ -19,11 +19,12 @@ import (
 
 // use is who uses an image, and what decides what can be done to it meanwhile.
 type use struct {
-	size     int64
-	id       string
-	features Features
-	holder   string // the address of the client that has the exclusive lock; empty: nobody
-	client   uint64 // its number
+	size      int64
+	id        string
+	features  Features
+	snapshots []librbd.SnapInfo // the hidden ones included
+	holder    string            // the address of the client that has the exclusive lock; empty: nobody
+	client    uint64            // its number
 }
 
 func (u use) header() string { return headerOf(u.id) }
@@ -46,6 +47,10 @@ func readUse(image *librbd.Image) (use, error) {
 	if out.id, err = image.GetId(); err != nil {
 		return out, err
 	}
+	snapshots, err := image.GetSnapshotNames()
+	if err != nil {
+		return out, err
+	}
 	_, lockers, err := image.ListLockers()
 	if err != nil {
 		return out, err
@@ -57,7 +62,7 @@ func readUse(image *librbd.Image) (use, error) {
 			return out, fmt.Errorf("%w: the lock's holder is %q, not a client's number", ErrCeph, lockers[0].Client)
 		}
 	}
-	out.size, out.features = int64(size), Features(features)
+	out.size, out.features, out.snapshots = int64(size), Features(features), snapshots
 	return out, nil
 }
 

@@ -33,11 +33,12 @@ type Snapshot struct {
 // and stay clean, and if a node has the image mapped, it must do no I/O. If the name exists, that
 // snapshot is returned with ErrExists; after an interrupted call it may have the wrong data and
 // must be removed. ErrUnavailable: the node did not read the new header in time, and there is no
-// snapshot. ErrBusy: the image is mapped and has object-map.
+// snapshot. ErrBusy: the image is mapped and has object-map. ErrFull: it has as many snapshots as a
+// kernel can read.
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
 	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
-			created := c.changeSnapshots(io, ref, func(image *librbd.Image) error {
+			created := c.changeSnapshots(io, ref, roomFor(ref.Snapshot), func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
 				return err
 			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
@@ -60,7 +61,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
-			return struct{}{}, c.changeSnapshots(io, ref, func(image *librbd.Image) error {
+			return struct{}{}, c.changeSnapshots(io, ref, func(use) error { return nil }, func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()
 			}, func(at use) error { return removeSnapshot(io, at, ref) })
 		})
@@ -68,12 +69,34 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	return err
 }
 
+// maxSnapshots is how many snapshots an image may have, those with it that were removed and still
+// have clones. A kernel maps no image with more than 510, and one that has mapped it does not take
+// note of another: it would go on writing into that snapshot.
+const maxSnapshots = 500
+
+// roomFor refuses a new snapshot of an image that is full. One that is there already is found.
+func roomFor(snapshot string) func(use) error {
+	return func(at use) error {
+		is := func(s librbd.SnapInfo) bool { return s.Name == snapshot }
+		if len(at.snapshots) < maxSnapshots || slices.ContainsFunc(at.snapshots, is) {
+			return nil
+		}
+		return fmt.Errorf("%w: it has %d snapshots, with those that its clones still need, and a node's kernel can read no more than 510: "+
+			"delete snapshots, or volumes that were made of it", ErrFull, len(at.snapshots))
+	}
+}
+
 // changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
-// a node has.
-func (c *Cluster) changeSnapshots(io *rados.IOContext, ref SnapshotRef, free func(*librbd.Image) error, held func(use) error) error {
+// a node has; and not at all if it may not.
+func (c *Cluster) changeSnapshots(
+	io *rados.IOContext, ref SnapshotRef, may func(use) error, free func(*librbd.Image) error, held func(use) error,
+) error {
 	at, err := withImage(io, ref.Name, readOnly, readUse)
 	if err == nil {
 		err = c.refuseForeign(io, at.id)
+	}
+	if err == nil {
+		err = may(at)
 	}
 	switch {
 	case err != nil:
@@ -158,70 +181,6 @@ func (c *Cluster) ListSnapshots(ctx context.Context, ref ImageRef) ([]Snapshot, 
 	return onImage(ctx, c, "snapshot_list", ref.String(), ref, readOnly, snapshots)
 }
 
-// Clones returns the images that are clones of a snapshot of this image.
-func (c *Cluster) Clones(ctx context.Context, ref ImageRef) ([]ImageRef, error) {
-	return onImage(ctx, c, "clone_list", ref.String(), ref, readOnly, func(image *librbd.Image) ([]ImageRef, error) {
-		children, err := image.ListChildrenAttributes()
-		if err != nil {
-			return nil, err
-		}
-		refs := make([]ImageRef, 0, len(children))
-		for _, child := range children {
-			refs = append(refs, ImageRef{Pool: child.PoolName, Name: child.ImageName})
-		}
-		return refs, nil
-	})
-}
-
-// CloneImage creates an image from a snapshot. The snapshot needs no protection (clone format 2)
-// and may be removed while the clone exists. spec.SizeBytes is at least the size of the snapshot; 0
-// means that size. If the name exists, the error is an *ExistsError, or ErrForeign as for
-// CreateImage.
-func (c *Cluster) CloneImage(ctx context.Context, from SnapshotRef, spec ImageSpec) error {
-	sized := spec
-	sized.SizeBytes = max(spec.SizeBytes, sectorSize)
-	if err := sized.Validate(); err != nil {
-		return fmt.Errorf("clone %s: %w", from, err)
-	}
-	_, err := callAlone(ctx, c, "image_clone", "clone "+from.String(), spec.ImageRef, func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, from.Pool, func(parent *rados.IOContext) (struct{}, error) {
-			return withPool(conn, spec.Pool, func(child *rados.IOContext) (struct{}, error) {
-				if err := c.trash.prepare(child, spec.Pool); err != nil {
-					return struct{}{}, err
-				}
-				return struct{}{}, c.cloneImage(conn, parent, child, from, spec)
-			})
-		})
-	})
-	return err
-}
-
-func (c *Cluster) cloneImage(conn *rados.Conn, parent, child *rados.IOContext, from SnapshotRef, spec ImageSpec) error {
-	options, err := spec.options()
-	if err != nil {
-		return err
-	}
-	defer options.Destroy()
-	const format2 = 2
-	if err := options.SetUint64(librbd.ImageOptionCloneFormat, format2); err != nil {
-		return err
-	}
-	err = c.makeNew(conn, child, spec, func() error {
-		return librbd.CloneImage(parent, from.Name, from.Snapshot, child, spec.Name, options)
-	})
-	if err != nil || spec.SizeBytes == 0 {
-		return err
-	}
-	_, err = withImage(child, spec.Name, readWrite, func(image *librbd.Image) (struct{}, error) {
-		has, err := image.GetSize()
-		if err != nil || int64(has) >= spec.SizeBytes {
-			return struct{}{}, err
-		}
-		return struct{}{}, image.Resize(uint64(spec.SizeBytes))
-	})
-	return err
-}
-
 func onImage[T any](
 	ctx context.Context, c *Cluster, op, what string, ref ImageRef, isReadOnly bool, fn func(*librbd.Image) (T, error),
 ) (T, error) {
@@ -274,16 +233,4 @@ func findSnapshot(io *rados.IOContext, ref SnapshotRef) (Snapshot, error) {
 		}
 	}
 	return Snapshot{}, ErrNotFound
-}
-
-func addParent(image *librbd.Image, info *ImageInfo) error {
-	p, err := image.GetParent()
-	switch {
-	case errors.Is(translate(err), ErrNotFound):
-		return nil
-	case err != nil:
-		return err
-	}
-	info.Parent = &SnapshotRef{ImageRef: ImageRef{Pool: p.Image.PoolName, Name: p.Image.ImageName}, Snapshot: p.Snap.SnapName}
-	return nil
 }

@@ -121,7 +121,8 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 		return nil, err
 	}
 	return locked(s, request.Volume, "CreateSnapshot", func() (*csi.CreateSnapshotResponse, error) {
-		return s.service.createSnapshot(ctx, request)
+		response, err := s.service.createSnapshot(ctx, request)
+		return response, s.service.ReportBehind(ctx, request.Volume, err)
 	})
 }
 

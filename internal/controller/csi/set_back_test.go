@@ -104,3 +104,33 @@ func TestAReplicaOfALaterAttachmentIsNotCleanedUp(t *testing.T) {
 		t.Error("a dirty replica was removed that the record never knew to be dirty")
 	}
 }
+
+// TestNoSnapshotIsTakenByARecordThatWasSetBack: the record says that Ceph has everything, and a host
+// has what was written since.
+func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
+	for name, noted := range map[string]bool{"the host says so": false, "the image says so": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, holder, partner := w.usedBefore("pvc-1")
+			_, err := w.publish("pvc-1", holder)
+			must(t, err)
+			w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
+			w.host(holder).Write(ref(v), dirtyBytes)
+			w.host(partner).Write(ref(v), dirtyBytes)
+			w.host(holder).Release(ref(v))
+			w.setBack(v)
+			if noted {
+				w.host(holder).Stop()
+				w.host(partner).Stop()
+				w.poll()
+			} else {
+				delete(w.images.notes, volumes.ImageOf(v))
+			}
+			_, err = w.snap("s", "pvc-1")
+			wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+			if len(w.images.taken) != 0 || len(w.snapshots()) != 0 {
+				t.Errorf("taken: %v, on record: %v", w.images.taken, w.snapshots())
+			}
+		})
+	}
+}
