@@ -33,7 +33,9 @@ const (
 
 // defaultCacheSize applies to StorageClasses without cacheSize. It has a maximum because the kernel
 // takes memory by a connected cache's size.
-func defaultCacheSize() CacheSize { return CacheSize{percent: 10, minimum: 1 << 30, maximum: 100 << 30} }
+func defaultCacheSize() CacheSize {
+	return CacheSize{percent: 10, minimum: 1 << 30, maximum: 100 << 30}
+}
 
 // parseCacheSize parses "20Gi", "10%", or a percentage with bounds: "10%,min=1Gi,max=100Gi".
 func parseCacheSize(v string) (CacheSize, error) {
