@@ -202,6 +202,9 @@ type ReplicaRequest struct {
 	Secret Secret `json:"secret,omitempty"`
 }
 
+// MaxDirtyAgeSeconds is the longest dirty age that dev_connect takes.
+const MaxDirtyAgeSeconds = 24 * 60 * 60
+
 // ConnectOptions tunes a cache. The zero value means the implementation's defaults.
 type ConnectOptions struct {
 	Mode Mode `json:"mode,omitempty"`
@@ -209,8 +212,8 @@ type ConnectOptions struct {
 	// HighWatermark is dirty and stops below LowWatermark.
 	HighWatermark int `json:"highWatermark,omitempty"`
 	LowWatermark  int `json:"lowWatermark,omitempty"`
-	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only; 0 means no
-	// limit.
+	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only, at most the
+	// constant MaxDirtyAgeSeconds; 0 means no limit.
 	MaxDirtyAgeSeconds int `json:"maxDirtyAgeSeconds,omitempty"`
 }
 

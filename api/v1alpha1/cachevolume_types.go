@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // CacheVolume is the record of one volume. It is written before the first side effect, and every
 // change of who may write is a compare-and-swap on it. Its name is the CSI volume id.
@@ -174,9 +170,6 @@ type CacheVolumeSpec struct {
 	Minor int32 `json:"minor"`
 }
 
-// MaxDirtyAge is the longest MaxDirtyAgeSeconds that hosts take.
-const MaxDirtyAge = 24 * time.Hour
-
 // CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {
 	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
@@ -189,7 +182,7 @@ type CacheOptions struct {
 	// +kubebuilder:validation:Maximum=100
 	LowWatermark int32 `json:"lowWatermark,omitempty"`
 	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only. More than a day
-	// (MaxDirtyAge) counts as a day.
+	// counts as a day.
 	//
 	// +kubebuilder:validation:Minimum=0
 	MaxDirtyAgeSeconds int32 `json:"maxDirtyAgeSeconds,omitempty"`

@@ -21,7 +21,7 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 		VolumeRef: Ref(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
 		Options: escache.ConnectOptions{
 			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
-			MaxDirtyAgeSeconds: min(int(o.MaxDirtyAgeSeconds), int(v1alpha1.MaxDirtyAge.Seconds())), // older records may have more
+			MaxDirtyAgeSeconds: min(int(o.MaxDirtyAgeSeconds), escache.MaxDirtyAgeSeconds), // older records may have more
 		},
 	}
 	for _, client := range v.Status.Fenced {

@@ -151,8 +151,9 @@ func checkConnect(r escache.ConnectRequest) error {
 			errs = append(errs, invalid("options.%s: %d is not between 1 and 100 percent", key, percent))
 		}
 	}
-	if o.MaxDirtyAgeSeconds < 0 || o.MaxDirtyAgeSeconds > 86400 {
-		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and 86400", o.MaxDirtyAgeSeconds))
+	if o.MaxDirtyAgeSeconds < 0 || o.MaxDirtyAgeSeconds > escache.MaxDirtyAgeSeconds {
+		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and %d",
+			o.MaxDirtyAgeSeconds, escache.MaxDirtyAgeSeconds))
 	}
 	return cmp.Or(errs...)
 }

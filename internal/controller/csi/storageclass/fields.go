@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -49,7 +50,7 @@ func percent(out *int32, v string) error {
 
 func seconds(out *int32, v string) error {
 	d, err := time.ParseDuration(v)
-	if err != nil || d < time.Second || d > v1alpha1.MaxDirtyAge || d%time.Second != 0 {
+	if err != nil || d < time.Second || d > escache.MaxDirtyAgeSeconds*time.Second || d%time.Second != 0 {
 		return errors.New("is not a duration of whole seconds from 1s to 24h, such as 30s, 5m or 1h")
 	}
 	*out = int32(d / time.Second)
