@@ -1,4 +1,4 @@
-// Package exported has the metrics that several of the programs export.
+// Package exported has what several of the programs need for the metrics that they export.
 package exported
 
 import (
@@ -29,4 +29,12 @@ func CertificateEnd(prefix, whose string, end func() time.Time) prometheus.Colle
 		}
 		return 0
 	})
+}
+
+// Truth is the value of a metric that is 0 or 1.
+func Truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

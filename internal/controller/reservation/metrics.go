@@ -1,6 +1,10 @@
 package reservation
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/escache/escache-csi/internal/exported"
+)
 
 // Collector shows what is placed where, as decisions count it: calls in flight included.
 type Collector struct{ book *Book }
@@ -39,15 +43,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		for _, m := range u.Members {
 			gauge(replicasDesc, float64(m.Replicas), u.Group, m.Name)
 			gauge(primariesDesc, float64(m.Primaries), u.Group, m.Name)
-			gauge(readyDesc, number(m.Ready), u.Group, m.Name)
-			gauge(cordonedDesc, number(m.Cordoned), u.Group, m.Name)
+			gauge(readyDesc, exported.Truth(m.Ready), u.Group, m.Name)
+			gauge(cordonedDesc, exported.Truth(m.Cordoned), u.Group, m.Name)
 		}
 	}
-}
-
-func number(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

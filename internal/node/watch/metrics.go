@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/exported"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
@@ -55,7 +56,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(m.up, number(m.watch.silentSince.IsZero() && !m.watch.answeredAt.IsZero()))
+	gauge(m.up, exported.Truth(m.watch.silentSince.IsZero() && !m.watch.answeredAt.IsZero()))
 	gauge(m.connected, float64(len(m.watch.volumes)))
 	for ref, v := range m.watch.volumes {
 		s := v.status
@@ -69,21 +70,14 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.cache, float64(s.CacheBytes), labels...)
 		gauge(m.size, float64(s.SizeBytes), labels...)
 		gauge(m.synced, s.SyncedPercent, labels...)
-		gauge(m.redundant, number(health.IsRedundant(s)), labels...)
-		gauge(m.frozen, number(s.IOSuspended), labels...)
-		gauge(m.draining, number(s.Mode == escache.ModeWritethrough), labels...)
+		gauge(m.redundant, exported.Truth(health.IsRedundant(s)), labels...)
+		gauge(m.frozen, exported.Truth(s.IOSuspended), labels...)
+		gauge(m.draining, exported.Truth(s.Mode == escache.ModeWritethrough), labels...)
 		if s.Error != nil {
 			gauge(m.failed, 1, append(labels, string(s.Error.Code))...)
 		}
 		for _, p := range s.Peers {
-			gauge(m.peer, number(p.Linked()), append(labels, p.Name)...)
+			gauge(m.peer, exported.Truth(p.Linked()), append(labels, p.Name)...)
 		}
 	}
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

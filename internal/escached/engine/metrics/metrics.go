@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/exported"
 )
 
 // Metrics has the engine's metrics. Flush calls update two of them. Everything else is read from
@@ -84,7 +85,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if r.Up {
 			collectReplica(s, r.Replica)
 		}
-		s.gauge("volume_connected", "1 if the volume is connected on this host.", truth(r.Connected))
+		s.gauge("volume_connected", "1 if the volume is connected on this host.", exported.Truth(r.Connected))
 		if r.Connected {
 			collectDevice(s, r.Device)
 		}
@@ -96,15 +97,15 @@ func collectNode(s scrape, n escache.Node) {
 	s.gauge("cache_unallocated_bytes", "Free space in the volume group that holds the caches.", float64(n.CacheFreeBytes))
 	s.gauge("volumes", "Replicas on this host.", float64(n.Volumes))
 	s.gauge("primaries", "Volumes that this host is Primary of.", float64(n.Primaries))
-	s.gauge("healthy", "1 if the host reports no problem.", truth(n.Healthy))
+	s.gauge("healthy", "1 if the host reports no problem.", exported.Truth(n.Healthy))
 }
 
 func collectReplica(s scrape, st drbd.Status) {
-	s.gauge("volume_primary", "1 if this host is the volume's Primary.", truth(st.Role == drbd.Primary))
-	s.gauge("volume_peer_connected", "1 if the peer's replica is connected.", truth(st.Linked()))
-	s.gauge("volume_disk_current", "1 if this host's replica is UpToDate.", truth(st.Disk == drbd.UpToDate))
+	s.gauge("volume_primary", "1 if this host is the volume's Primary.", exported.Truth(st.Role == drbd.Primary))
+	s.gauge("volume_peer_connected", "1 if the peer's replica is connected.", exported.Truth(st.Linked()))
+	s.gauge("volume_disk_current", "1 if this host's replica is UpToDate.", exported.Truth(st.Disk == drbd.UpToDate))
 	s.gauge("volume_io_suspended",
-		"1 while I/O is frozen: the peer is lost, and the arbiter has not allowed going on without it.", truth(st.Suspended))
+		"1 while I/O is frozen: the peer is lost, and the arbiter has not allowed going on without it.", exported.Truth(st.Suspended))
 	s.gauge("volume_out_of_sync_bytes", "Bytes in which the two replicas differ.", float64(st.OutOfSyncKiB)*1024)
 }
 
@@ -112,7 +113,7 @@ func collectDevice(s scrape, dev cache.State) {
 	s.gauge("volume_dirty_bytes", "Dirty bytes: in the cache and not yet in Ceph.", float64(dev.Dirty))
 	s.gauge("volume_free_bytes", "Bytes that can be written before writes have to wait for Ceph.", float64(dev.Free))
 	s.gauge("volume_writeback_bytes", "Bytes that are being written back to Ceph.", float64(dev.WritingBack))
-	s.gauge("volume_error", "1 if the cache reports an error and fails all I/O.", truth(dev.Failed))
+	s.gauge("volume_error", "1 if the cache reports an error and fails all I/O.", exported.Truth(dev.Failed))
 	s.counter("volume_read_blocks_total", "Blocks read since the device was assembled.", dev.Counters.Reads)
 	s.counter("volume_read_hit_blocks_total", "Blocks read that were cache hits.", dev.Counters.ReadHits)
 	s.counter("volume_write_blocks_total", "Blocks written since the device was assembled.", dev.Counters.Writes)
@@ -136,11 +137,4 @@ func (s scrape) counter(name, help string, value int64) {
 func (s scrape) send(name, help string, kind prometheus.ValueType, value float64) {
 	desc := prometheus.NewDesc("escached_"+name, help, s.labels, nil)
 	s.ch <- prometheus.MustNewConstMetric(desc, kind, value, s.values...)
-}
-
-func truth(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
