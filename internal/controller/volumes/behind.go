@@ -44,6 +44,15 @@ func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	return err
 }
 
+// notSetBack returns an error if a host or the image knows a later attachment than the record of a
+// detached volume.
+func (s *Steps) notSetBack(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.UpToDate(ctx, v); err != nil {
+		return err
+	}
+	return s.NotBehind(ctx, v)
+}
+
 // ReadyReplicas returns the nodes with a replica that answered when they were last asked.
 func (s *Steps) ReadyReplicas(v *v1alpha1.CacheVolume) []string {
 	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Ready(v.Spec.Group, node) })

@@ -89,10 +89,7 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 			return fmt.Errorf("volume %s is written back before it is released: %w", v.Name, err)
 		}
 	}
-	if err := s.UpToDate(ctx, v); err != nil {
-		return err
-	}
-	if err := s.NotBehind(ctx, v); err != nil {
+	if err := s.notSetBack(ctx, v); err != nil {
 		return err
 	}
 	clients, err := s.Images.Clients(ctx, ImageOf(v))

@@ -49,7 +49,7 @@ func (s *Steps) TakeSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, ref S
 			return Snapshot{}, err
 		}
 	}
-	if err := errors.Join(s.UpToDate(ctx, v), s.NotBehind(ctx, v)); err != nil {
+	if err := s.notSetBack(ctx, v); err != nil {
 		return Snapshot{}, err
 	}
 	taken, err := s.Images.TakeSnapshot(ctx, ref)
