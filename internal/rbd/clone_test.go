@@ -17,18 +17,15 @@ func TestAnImageHasNoMoreSnapshotsThanAKernelReads(t *testing.T) {
 	must(t, c.CreateImage(ctx, s))
 	id, err := c.ImageID(ctx, s.ImageRef)
 	must(t, err)
-	_, err = call(ctx, c, "test", "", func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
-			// The header alone, whose snapshots need no monitor.
-			for n := range 500 {
-				if err := addHeaderSnapshot(io, headerOf(id), fmt.Sprint("s", n), uint64(1000+n)); err != nil {
-					return struct{}{}, err
-				}
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		// The header alone, whose snapshots need no monitor.
+		for n := range 500 {
+			if err := addHeaderSnapshot(io, headerOf(id), fmt.Sprint("s", n), uint64(1000+n)); err != nil {
+				return err
 			}
-			return struct{}{}, hideHeaderSnapshot(io, headerOf(id), 1000)
-		})
+		}
+		return hideHeaderSnapshot(io, headerOf(id), 1000)
 	})
-	must(t, err)
 	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "one-more"}
 	refused := func(when string) {
 		if _, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "500 snapshots") {

@@ -54,25 +54,22 @@ func TestAHeaderThatHasChangedIsNotWritten(t *testing.T) {
 	must(t, c.CreateImage(ctx, s))
 	id, err := c.ImageID(ctx, s.ImageRef)
 	must(t, err)
-	_, err = call(ctx, c, "test", "", func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
-			header := "rbd_header." + id
-			size, before, err := headerSize(io, header)
-			if err != nil || size != s.SizeBytes {
-				t.Errorf("size %d, %v", size, err)
-			}
-			must(t, setHeaderSize(io, header, before, 256<<20))
-			if err := setHeaderSize(io, header, before, 128<<20); err == nil {
-				t.Error("written over what was changed since")
-			}
-			if size, err := growHeader(io, header, 128<<20); err != nil || size != 256<<20 {
-				t.Errorf("grown to %d, %v", size, err)
-			}
-			if _, _, err := headerSize(io, "rbd_header.absent"); !errors.Is(translate(err), ErrNotFound) {
-				t.Errorf("a header that is not there: %v", err)
-			}
-			return struct{}{}, nil
-		})
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		header := "rbd_header." + id
+		size, before, err := headerSize(io, header)
+		if err != nil || size != s.SizeBytes {
+			t.Errorf("size %d, %v", size, err)
+		}
+		must(t, setHeaderSize(io, header, before, 256<<20))
+		if err := setHeaderSize(io, header, before, 128<<20); err == nil {
+			t.Error("written over what was changed since")
+		}
+		if size, err := growHeader(io, header, 128<<20); err != nil || size != 256<<20 {
+			t.Errorf("grown to %d, %v", size, err)
+		}
+		if _, _, err := headerSize(io, "rbd_header.absent"); !errors.Is(translate(err), ErrNotFound) {
+			t.Errorf("a header that is not there: %v", err)
+		}
+		return nil
 	})
-	must(t, err)
 }

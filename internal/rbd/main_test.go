@@ -93,6 +93,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// inPool runs do with the pool open.
+func inPool(t testing.TB, c *Cluster, pool string, do func(io *rados.IOContext) error) {
+	t.Helper()
+	_, err := call(t.Context(), c, "test", "", func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, do(io) })
+	})
+	must(t, err)
+}
+
 // inParallel runs fn n times at once and returns the errors in order.
 func inParallel(n int, fn func(i int) error) []error {
 	errs := make([]error, n)

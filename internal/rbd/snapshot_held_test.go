@@ -114,14 +114,11 @@ func TestASnapshotThatTheLocksHolderDoesNotHearOfIsNone(t *testing.T) {
 	must(t, c.CreateImage(ctx, s))
 	id, err := c.ImageID(ctx, s.ImageRef)
 	must(t, err)
-	_, err = call(ctx, c, "test", "", func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
-			// A lock as that of a client which does not watch the header any more.
-			_, err := io.LockExclusive("rbd_header."+id, "rbd_lock", "auto 1", "", 0, nil)
-			return struct{}{}, err
-		})
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		// A lock as that of a client which does not watch the header any more.
+		_, err := io.LockExclusive("rbd_header."+id, "rbd_lock", "auto 1", "", 0, nil)
+		return err
 	})
-	must(t, err)
 	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
 	if _, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("got %v", err)

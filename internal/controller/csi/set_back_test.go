@@ -33,6 +33,21 @@ func (w *world) usedBefore(id string) (v *v1alpha1.CacheVolume, holder, partner 
 	return v, holder, partner
 }
 
+// writtenSince makes such a volume, whose record was then set back: both hosts have what was written in
+// a later attachment.
+func (w *world) writtenSince(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
+	w.t.Helper()
+	v, holder, partner = w.usedBefore(id)
+	_, err := w.publish(id, holder)
+	must(w.t, err)
+	w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
+	w.host(holder).Write(ref(v), dirtyBytes)
+	w.host(partner).Write(ref(v), dirtyBytes)
+	w.host(holder).Release(ref(v))
+	w.setBack(v)
+	return v, holder, partner
+}
+
 // holds reports whether the host still has the volume's replica with dirty bytes in it.
 func (w *world) holds(node string, v *v1alpha1.CacheVolume) bool {
 	status, _ := w.host(node).Volume(ref(v))
@@ -48,14 +63,7 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.usedBefore("pvc-1")
-			_, err := w.publish("pvc-1", holder)
-			must(t, err)
-			w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
-			w.host(holder).Write(ref(v), dirtyBytes)
-			w.host(partner).Write(ref(v), dirtyBytes)
-			w.host(holder).Release(ref(v))
-			w.setBack(v)
+			v, holder, partner := w.writtenSince("pvc-1")
 			if !seen {
 				w.host(holder).Stop()
 				w.poll()
@@ -63,7 +71,7 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 			// Whatever is tried, and how often: nothing is attached, and nothing is lost.
 			for range 3 {
 				for _, node := range []string{partner, other(v)} {
-					_, err = w.publish("pvc-1", node)
+					_, err := w.publish("pvc-1", node)
 					wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
 					_ = w.unpublish("pvc-1", node)
 				}
@@ -111,14 +119,7 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 	for name, noted := range map[string]bool{"the host says so": false, "the image says so": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.usedBefore("pvc-1")
-			_, err := w.publish("pvc-1", holder)
-			must(t, err)
-			w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
-			w.host(holder).Write(ref(v), dirtyBytes)
-			w.host(partner).Write(ref(v), dirtyBytes)
-			w.host(holder).Release(ref(v))
-			w.setBack(v)
+			v, holder, partner := w.writtenSince("pvc-1")
 			if noted {
 				w.host(holder).Stop()
 				w.host(partner).Stop()
@@ -126,7 +127,7 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 			} else {
 				delete(w.images.notes, volumes.ImageOf(v))
 			}
-			_, err = w.snap("s", "pvc-1")
+			_, err := w.snap("s", "pvc-1")
 			wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
 			if len(w.images.taken) != 0 || len(w.snapshots()) != 0 {
 				t.Errorf("taken: %v, on record: %v", w.images.taken, w.snapshots())
