@@ -70,8 +70,8 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 }
 
 // maxSnapshots is how many snapshots an image may have, those with it that were removed and still
-// have clones. A kernel maps no image with more than 510, and one that has mapped it does not take
-// note of another: it would go on writing into that snapshot.
+// have clones. By krbd's source a kernel reads no header with more than 510: it does not map such an
+// image, and if it has mapped it, goes on without the later snapshots.
 const maxSnapshots = 500
 
 // roomFor refuses a new snapshot of an image that is full. One that is there already is found.
