@@ -128,6 +128,38 @@ func TestADeviceWithTheLinkUpIsGivenUpIfThePeerHasAll(t *testing.T) {
 	}
 }
 
+// TestThePeerThatHasAllIsNotOverwritten: DRBD fills the peer from whoever was Primary last. For as
+// long as that takes, no copy that the record calls current could be used.
+func TestThePeerThatHasAllIsNotOverwritten(t *testing.T) {
+	for n := 0; ; n++ {
+		w, e := cutOff(t)
+		w.record.Outdated, w.peerWaits = nil, true
+		st := linked(drbd.Connected, drbd.UpToDate)
+		st.Role = drbd.Primary
+		w.minors[100] = st
+		if n > 0 {
+			w.killAt = len(w.steps) + n
+		}
+		died, err := dieAt(func() error { return abandon(e, 3) })
+		if died {
+			at := w.steps[len(w.steps)-1]
+			e = w.restarted()
+			if err = abandon(e, 3); err != nil {
+				t.Fatalf("killed at %s, repeated: %v", at, err)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := w.minors[100]; st.PeerDisk != drbd.UpToDate || st.Disk == drbd.UpToDate {
+			t.Errorf("killed %v at step %d: the copy that was given up is %s (%s), and its peer %s", died, n, st.Disk, st.Connection, st.PeerDisk)
+		}
+		if n > 0 && !died {
+			break
+		}
+	}
+}
+
 func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	w, e := cutOff(t)
 	set := func(open int) {

@@ -54,6 +54,11 @@ func (d *worldDRBD) Up(_ context.Context, name string) error {
 	if d.outdated[name] {
 		d.minors[(*world)(d).minorOf(name)] = cut(drbd.Outdated)
 	}
+	if d.peerWaits { // a former Primary has the newer data, says DRBD, also if it is outdated
+		d.minors[(*world)(d).minorOf(name)] = drbd.Status{
+			Connection: "SyncSource", Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.Outdated, PeerDisk: drbd.Inconsistent,
+		}
+	}
 	return nil
 }
 

@@ -53,6 +53,8 @@ type world struct {
 	spaceErr error
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
+	// peerWaits: the peer is connected as soon as a replica that was Primary is up again.
+	peerWaits bool
 	// record is what the arbiter answers; recordErr is why it does not.
 	record    escache.VolumeRecord
 	recordErr error
