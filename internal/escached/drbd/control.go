@@ -153,6 +153,17 @@ func (c *Control) Outdate(ctx context.Context, name string) error {
 	return err
 }
 
+// Concede marks the replica of a device that is down as incomplete: its peer, which must have all
+// data, fills it where the two may differ. Outdate is not enough for that. If the replica was Primary
+// last, DRBD would fill the peer from it, and the peer could not be promoted meanwhile.
+func (c *Control) Concede(ctx context.Context, name string) error {
+	const incomplete = "::::0:0" // the flags "consistent" and "was up to date"; what is left out stays
+	return c.adm(ctx, name, "--", "--force", incomplete, "set-gi", name+onlyVolume)
+}
+
+// onlyVolume follows a resource's name in commands that want a volume. Resources have just one.
+const onlyVolume = "/0"
+
 // impatience is in the message of a drbdadm that has waited 5 s for one of its steps. It does not
 // know its caller's deadline. On a busy host the step may still have succeeded.
 const impatience = "did not terminate within"
@@ -174,7 +185,7 @@ func (c *Control) adm(ctx context.Context, name string, args ...string) error {
 // admFor runs drbdadm with a breaker key, which is a volume's name or derived from one. The
 // resource is the last argument.
 func (c *Control) admFor(ctx context.Context, key string, args ...string) error {
-	config, err := c.files.config(args[len(args)-1])
+	config, err := c.files.config(strings.TrimSuffix(args[len(args)-1], onlyVolume))
 	if err != nil {
 		return err
 	}

@@ -164,18 +164,27 @@ func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 	}
 }
 
-// drbdadm knows --force for create-md. For wipe-md it refuses it and hands on to drbdmeta what stands
-// between two dashes and the command.
-func TestMetadataIsWipedWithoutAQuestion(t *testing.T) {
+// drbdadm knows --force for create-md. For other commands it refuses it and hands on to drbdmeta what
+// stands between two dashes and the command.
+func TestMetadataIsChangedWithoutAQuestion(t *testing.T) {
 	var got []string
 	run := command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
 		got = c.Args
 		return command.Result{}, nil
 	})
 	files := Files{Dir: t.TempDir()}
-	err := NewControl(run, files).WipeMetadata(t.Context(), "r")
-	if want := []string{"--config-file", files.configPath("r"), "--", "--force", "wipe-md", "r"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("drbdadm %q, %v", got, err)
+	c := NewControl(run, files)
+	for _, row := range []struct {
+		change func(ctx context.Context, name string) error
+		want   []string
+	}{
+		{c.WipeMetadata, []string{"--force", "wipe-md", "r"}},
+		{c.Concede, []string{"--force", "::::0:0", "set-gi", "r/0"}},
+	} {
+		want := append([]string{"--config-file", files.configPath("r"), "--"}, row.want...)
+		if err := row.change(t.Context(), "r"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("drbdadm %q, %v", got, err)
+		}
 	}
 }
 

@@ -36,12 +36,14 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		if err != nil || !held {
 			return err
 		}
-		if err := e.superseded(ctx, v, req.Epoch); err != nil {
+		peerComplete, err := e.superseded(ctx, v, req.Epoch)
+		if err != nil {
 			return err
 		}
 		crashpoint.Reach("abandon/begin")
 		next := v
-		next.Phase, next.Epoch = volume.Abandoning, req.Epoch // never an older one: superseded refuses it
+		next.Phase, next.PeerComplete = volume.Abandoning, peerComplete
+		next.Epoch = req.Epoch // never an older one: superseded refuses it
 		if err := e.Retag(ctx, v, next); err != nil {
 			return err
 		}
@@ -74,7 +76,7 @@ func (e *Engine) takeAbandoned(ctx context.Context, req escache.AbandonRequest) 
 		return nil, nil, errors.Join(err, busy)
 	}
 	if v.Phase != volume.Abandoning {
-		if err := e.superseded(ctx, v, req.Epoch); err != nil {
+		if _, err := e.superseded(ctx, v, req.Epoch); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -98,8 +100,9 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, erro
 	return up && st.Role == drbd.Primary, err
 }
 
-// superseded returns nil only if the record, read just now, proves that this host's copy is
-// dispensable. No answer proves nothing. There are two proofs:
+// superseded returns no error only if the record, read just now, proves that this host's copy is
+// dispensable, and reports whether the peer has all that was acknowledged. No answer proves nothing.
+// There are two proofs:
 //
 // Without the link, that a newer epoch has begun, the volume is not attached here, and this replica is
 // outdated or no longer one of the volume's. Attachment elsewhere is not enough: until that node is
@@ -107,18 +110,22 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, erro
 //
 // With the link up, that the peer has all that was acknowledged, counts as a copy on record, and the
 // volume was given to another node or taken from this one.
-func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) error {
+func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) (peerComplete bool, err error) {
+	st, up, err := e.Replica(v.Minor)
+	if err != nil {
+		return false, err
+	}
+	linked := up && st.Role == drbd.Primary && st.Linked()
+	return linked, e.proven(ctx, v, epoch, linked, st.PeerDisk)
+}
+
+func (e *Engine) proven(ctx context.Context, v volume.Volume, epoch int64, linked bool, peer escache.DiskState) error {
 	not := func(format string, args ...any) error {
 		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
 	}
-	st, up, err := e.Replica(v.Minor)
-	if err != nil {
-		return err
-	}
-	linked := up && st.Role == drbd.Primary && st.Linked()
 	switch {
-	case linked && st.PeerDisk != drbd.UpToDate:
-		return not("its peer %s is connected and does not have all that was written (%s)", v.Peer.Name, st.PeerDisk)
+	case linked && peer != drbd.UpToDate:
+		return not("its peer %s is connected and does not have all that was written (%s)", v.Peer.Name, peer)
 	case epoch < v.Epoch, epoch == v.Epoch && !linked:
 		return not("epoch %d is not newer than %d, which was seen here", epoch, v.Epoch)
 	}
@@ -143,7 +150,7 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) e
 		record.Epoch, record.AttachedNode, e.Config.Node)
 }
 
-// takenWithLink is the part of superseded that the record proves for a device whose link is up.
+// takenWithLink is the part of proven that the record proves for a device whose link is up.
 func takenWithLink(v volume.Volume, record escache.VolumeRecord, not func(format string, args ...any) error) error {
 	switch {
 	case record.Epoch == v.Epoch && record.AttachedNode != "":
@@ -276,6 +283,11 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if err := e.Replicator.Outdate(ctx, v.Name()); err != nil {
 		return err
 	}
+	if v.PeerComplete {
+		if err := e.Replicator.Concede(ctx, v.Name()); err != nil {
+			return err
+		}
+	}
 	crashpoint.Reach("abandon/outdated")
 	// The replica is a standby again. As soon as the new holder can be reached, a resync brings
 	// this copy up to date.
@@ -284,7 +296,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	}
 	crashpoint.Reach("abandon/up")
 	ready := v
-	ready.Phase = volume.Ready
+	ready.Phase, ready.PeerComplete = volume.Ready, false
 	if err := e.Retag(ctx, v, ready); err != nil {
 		return err
 	}

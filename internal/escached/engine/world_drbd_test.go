@@ -54,10 +54,13 @@ func (d *worldDRBD) Up(_ context.Context, name string) error {
 	if d.outdated[name] {
 		d.minors[(*world)(d).minorOf(name)] = cut(drbd.Outdated)
 	}
-	if d.peerWaits { // a former Primary has the newer data, says DRBD, also if it is outdated
-		d.minors[(*world)(d).minorOf(name)] = drbd.Status{
-			Connection: "SyncSource", Role: drbd.Secondary, PeerRole: drbd.Secondary, Disk: drbd.Outdated, PeerDisk: drbd.Inconsistent,
-		}
+	switch {
+	case d.conceded[name] && d.peerWaits:
+		d.minors[(*world)(d).minorOf(name)] = linked("SyncTarget", drbd.Inconsistent)
+	case d.peerWaits: // a former Primary has the newer data, says DRBD, also if it is outdated
+		st := linked("SyncSource", drbd.Outdated)
+		st.PeerDisk = drbd.Inconsistent
+		d.minors[(*world)(d).minorOf(name)] = st
 	}
 	return nil
 }
@@ -228,6 +231,17 @@ func (d *worldDRBD) Outdate(_ context.Context, name string) error {
 		d.minors[minor] = st
 	}
 	d.outdated[name] = true
+	return nil
+}
+
+func (d *worldDRBD) Concede(_ context.Context, name string) error {
+	if err := (*world)(d).step("concede"); err != nil {
+		return err
+	}
+	if _, up := d.minors[(*world)(d).minorOf(name)]; up {
+		d.t.Errorf("metadata of a device that is up are changed")
+	}
+	d.conceded[name] = true
 	return nil
 }
 

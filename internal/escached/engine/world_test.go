@@ -53,6 +53,8 @@ type world struct {
 	spaceErr error
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
+	// conceded are the replicas that only their peers fill.
+	conceded map[string]bool
 	// peerWaits: the peer is connected as soon as a replica that was Primary is up again.
 	peerWaits bool
 	// record is what the arbiter answers; recordErr is why it does not.
@@ -89,7 +91,7 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
-		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, recordErr: errNoRecord,
+		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},

@@ -42,6 +42,7 @@ type (
 		Detach(ctx context.Context, name string) error
 		ResumeIO(ctx context.Context, name string) error
 		Outdate(ctx context.Context, name string) error
+		Concede(ctx context.Context, name string) error
 	}
 	// Records is the arbiter. Record reads a volume's record; an error means that there is no answer.
 	// OutdateSelf and OutdatePeer return nil only if the replica here, or the peer's, is on record as

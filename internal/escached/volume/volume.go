@@ -55,7 +55,10 @@ type Volume struct {
 	// Keyed means that the link of the replica has a shared secret, which is kept elsewhere. Without
 	// it the two ends know each other by their names.
 	Keyed bool
-	Phase Phase
+	// PeerComplete means, while the device is being given up, that the peer had all that was
+	// acknowledged.
+	PeerComplete bool
+	Phase        Phase
 }
 
 // NameOf returns the name of a volume's LV, DRBD resource and device. It is short enough for all
@@ -82,6 +85,9 @@ func (v Volume) Tags() map[string]string {
 	}
 	if v.Keyed { // replicas of earlier versions do not have the tag
 		tags["keyed"] = "true"
+	}
+	if v.PeerComplete { // neither do they have this one
+		tags["peer-complete"] = "true"
 	}
 	return tags
 }
@@ -117,7 +123,7 @@ func Parse(lv lvm.Volume) (Volume, error) {
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size", math.MaxInt64), CacheBytes: number("cache", math.MaxInt64),
 		Self: node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
 		Epoch: number("epoch", math.MaxInt64), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
-		Keyed: lv.Tags["keyed"] == "true",
+		Keyed: lv.Tags["keyed"] == "true", PeerComplete: lv.Tags["peer-complete"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}
 	switch {

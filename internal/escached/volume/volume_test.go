@@ -14,7 +14,7 @@ func example(image string, port, minor int) Volume {
 	return Volume{
 		VolumeRef: escache.VolumeRef{Pool: "rbd", Image: image}, ImageID: "10ab", SizeBytes: 64 << 20, CacheBytes: 32 << 20,
 		Self: escache.ReplicaNode{Name: "n1", Address: "10.0.0.1"}, Peer: escache.ReplicaNode{Name: "n2", Address: "fd00::2"},
-		Port: port, Minor: minor, Epoch: 3, Joined: true, Phase: Abandoning,
+		Port: port, Minor: minor, Epoch: 3, Joined: true, PeerComplete: true, Phase: Abandoning,
 	}
 }
 
