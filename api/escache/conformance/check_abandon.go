@@ -53,6 +53,14 @@ func abandonWithTheLinkUp(s *suite) {
 	if status.State == escache.StateConnected || status.Role == escache.RolePrimary || status.Device != "" || status.ClientAddress != "" {
 		s.Errorf("an abandoned device left the status %+v", shown(status))
 	}
+	s.eventually("the link is back and the copy that was given up is current", func() (bool, any) {
+		status := s.second.status(v.VolumeRef)
+		if status.DiskState != escache.DiskUpToDate {
+			s.Fatalf("%s has everything, and must be ready to take the volume: %+v", s.second.Name, shown(status))
+		}
+		return len(status.Peers) == 1 && status.Peers[0].ConnectionState == escache.LinkConnected &&
+			status.Peers[0].DiskState == escache.DiskUpToDate, shown(status)
+	})
 	v.attach(s.second)
 	v.holds(s.second, 0, data)
 	v.detach(s.second)
