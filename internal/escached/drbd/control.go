@@ -154,8 +154,9 @@ func (c *Control) Outdate(ctx context.Context, name string) error {
 }
 
 // Concede marks the replica of a device that is down as incomplete: its peer, which must have all
-// data, fills it where the two may differ. Outdate is not enough for that. If the replica was Primary
-// last, DRBD would fill the peer from it, and the peer could not be promoted meanwhile.
+// data, fills it where the two may differ. Like after Outdate, it is not promoted before. Outdate alone is
+// not enough if the replica was Primary last: DRBD would fill the peer from it, and the peer could not
+// be promoted meanwhile.
 func (c *Control) Concede(ctx context.Context, name string) error {
 	const incomplete = "::::0:0" // the flags "consistent" and "was up to date"; what is left out stays
 	return c.adm(ctx, name, "--", "--force", incomplete, "set-gi", name+onlyVolume)
@@ -183,7 +184,7 @@ func (c *Control) adm(ctx context.Context, name string, args ...string) error {
 }
 
 // admFor runs drbdadm with a breaker key, which is a volume's name or derived from one. The
-// resource is the last argument.
+// resource, or its only volume, is the last argument.
 func (c *Control) admFor(ctx context.Context, key string, args ...string) error {
 	config, err := c.files.config(strings.TrimSuffix(args[len(args)-1], onlyVolume))
 	if err != nil {

@@ -119,6 +119,7 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) (
 	return linked, e.proven(ctx, v, epoch, linked, st.PeerDisk)
 }
 
+// proven returns an error that says what is missing if neither of superseded's two proofs holds.
 func (e *Engine) proven(ctx context.Context, v volume.Volume, epoch int64, linked bool, peer escache.DiskState) error {
 	not := func(format string, args ...any) error {
 		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
@@ -280,13 +281,12 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("abandon/down")
-	if err := e.Replicator.Outdate(ctx, v.Name()); err != nil {
-		return err
-	}
+	mark := e.Replicator.Outdate
 	if v.PeerComplete {
-		if err := e.Replicator.Concede(ctx, v.Name()); err != nil {
-			return err
-		}
+		mark = e.Replicator.Concede
+	}
+	if err := mark(ctx, v.Name()); err != nil {
+		return err
 	}
 	crashpoint.Reach("abandon/outdated")
 	// The replica is a standby again. As soon as the new holder can be reached, a resync brings
