@@ -50,6 +50,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.dataPool) == has(oldSelf.dataPool)",message="dataPool is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.fromVolume) == has(oldSelf.fromVolume)",message="fromVolume is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption)",message="adoption is immutable"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
@@ -112,12 +113,15 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="layout is immutable"
 	Layout *ImageLayout `json:"layout,omitempty"`
 
-	// FromSnapshot is the name of the CacheSnapshot that the image was created from. Not set: the
-	// image began empty.
+	// FromSnapshot is the name of the CacheSnapshot that the image was created from, and FromVolume
+	// that of the CacheVolume that it is a clone of. Neither is set: the image began empty.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
 	FromSnapshot string `json:"fromSnapshot,omitempty"`
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromVolume is immutable"
+	FromVolume string `json:"fromVolume,omitempty"`
 
 	// Adoption is set if the image was there before the volume.
 	Adoption *Adoption `json:"adoption,omitempty"`

@@ -95,3 +95,6 @@ func HumanBytes(n int64) string {
 func (v *CacheVolume) BeingReleased() bool {
 	return v.Spec.Release || v.Status.Phase == VolumeReleasing
 }
+
+// BeingMade reports whether the volume's image may not be there, or not be whole.
+func (s *CacheVolumeStatus) BeingMade() bool { return s.Phase == "" || s.Phase == VolumePending }

@@ -90,6 +90,9 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 	if v.Spec.FromSnapshot != "" {
 		line("Made from", "snapshot %s", v.Spec.FromSnapshot)
 	}
+	if v.Spec.FromVolume != "" {
+		line("Made from", "volume %s", v.Spec.FromVolume)
+	}
 	line("Cache", "%s on each of %s, in group %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes), strings.Join(v.Spec.Replicas, " and "),
 		v.Spec.Group, v.Spec.CacheMode)
 	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))

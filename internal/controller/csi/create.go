@@ -35,7 +35,7 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 		return nil, err
 	}
 	if v.Status.Phase != v1alpha1.VolumeReady {
-		if err := s.makeImage(ctx, v, from, isNew, r.CreatePool); err != nil {
+		if err := s.makeImage(ctx, v, r, from, isNew); err != nil {
 			err = fmt.Errorf("make image %s: %w", volumes.ImageOf(v), err)
 			if isNew {
 				err = s.undo(ctx, v, err)
@@ -103,7 +103,7 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
 			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
-			FromSnapshot: r.Snapshot, LinkGeneration: 1,
+			FromSnapshot: r.Snapshot, FromVolume: r.Volume, LinkGeneration: 1,
 			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
 	}
@@ -159,6 +159,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	differs("clusterID", v.Spec.ClusterID, r.ClusterID)
 	differs("pool", v.Spec.Pool, r.Pool)
 	differs("the snapshot it was made of", v.Spec.FromSnapshot, r.Snapshot)
+	differs("the volume it is a clone of", v.Spec.FromVolume, r.Volume)
 	differs("dataPool", v.Spec.DataPool, r.DataPool)
 	differs("cacheMode", v.Spec.CacheMode, r.Mode)
 	differs("its cache's options", v.Spec.CacheOptions, r.Options)
@@ -187,11 +188,23 @@ func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
 	return *l
 }
 
-func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, from *volumes.SnapshotRef, isNew, createPool bool) error {
-	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, createPool); err != nil {
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r createRequest, from *volumes.SnapshotRef, isNew bool) error {
+	if v.Spec.FromVolume != r.Volume {
+		return fmt.Errorf("the API server has dropped spec.fromVolume: its CRD of CacheVolumes is older than csi-controller; "+
+			"apply the chart's CRDs: %w", volumes.ErrRefused)
+	}
+	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, r.CreatePool); err != nil {
 		return unknown(err)
 	}
 	crashpoint.Reach("create_volume/pool_checked")
+	if v.Spec.FromVolume != "" {
+		return s.cloneVolume(ctx, v, isNew)
+	}
+	return s.imageFrom(ctx, v, from, isNew)
+}
+
+// imageFrom makes a volume's image: of a snapshot, or empty.
+func (s *service) imageFrom(ctx context.Context, v *v1alpha1.CacheVolume, from *volumes.SnapshotRef, isNew bool) error {
 	spec := volumes.ImageSpec{
 		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
 		Volume: v.Name, Note: s.NewNote(v), From: from,

@@ -37,7 +37,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
 			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
-	if err := s.withoutSnapshots(ctx, id); err != nil {
+	if err := errors.Join(s.withoutSnapshots(ctx, id), s.WithoutClones(ctx, id)); err != nil {
 		return err
 	}
 	if _, err := s.Settle(ctx, v); err != nil {
@@ -73,6 +73,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("delete image %s: %w", volumes.ImageOf(v), err)
 	}
 	crashpoint.Reach("delete_volume/image_removed")
+	if err := s.dropCloneSnapshot(ctx, v); err != nil {
+		return err
+	}
 	if err := s.RemoveRecord(ctx, v); err != nil {
 		return err
 	}

@@ -19,9 +19,10 @@ type createRequest struct {
 
 	ID   string
 	Size sizeRange
-	// Snapshot is the id of the snapshot that the volume is made from. It is empty for an empty
-	// volume.
+	// Snapshot is the id of the snapshot that the volume is made from, and Volume that of the volume
+	// that it is a clone of. Both are empty for an empty volume.
 	Snapshot string
+	Volume   string
 	// Groups are tried in this order, one set after the other. Nil allows every group.
 	Groups [][]string
 }
@@ -42,9 +43,9 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
 		return createRequest{}, err
 	}
-	if r.GetVolumeContentSource() != nil && r.GetVolumeContentSource().GetSnapshot() == nil {
-		return createRequest{}, fmt.Errorf("cloning a volume directly is %w; take a snapshot, and create the volume from it",
-			volumes.ErrUnsupported)
+	snapshot, volume, err := parseSource(r.GetVolumeContentSource())
+	if err != nil {
+		return createRequest{}, err
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w", volumes.ErrUnsupported)
@@ -53,7 +54,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
-	// An image that is made from a snapshot has its filesystem already.
+	// An image that is made from another one has its filesystem already.
 	if r.GetVolumeContentSource() == nil {
 		if err := checkRoomForFilesystem(r.GetVolumeCapabilities(), size.Want); err != nil {
 			return createRequest{}, err
@@ -69,8 +70,24 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	}
 	return createRequest{
 		ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups,
-		Snapshot: r.GetVolumeContentSource().GetSnapshot().GetSnapshotId(),
+		Snapshot: snapshot, Volume: volume,
 	}, nil
+}
+
+// parseSource returns the id of the snapshot or of the volume that a volume is made from; "" for an
+// empty volume.
+func parseSource(r *csi.VolumeContentSource) (snapshot, volume string, err error) {
+	switch {
+	case r == nil:
+		return "", "", nil
+	case r.GetSnapshot() != nil:
+		snapshot = r.GetSnapshot().GetSnapshotId()
+		return snapshot, "", required("id of the source snapshot", snapshot)
+	case r.GetVolume() != nil:
+		volume = r.GetVolume().GetVolumeId()
+		return "", volume, required("id of the source volume", volume)
+	}
+	return "", "", fmt.Errorf("a volume content source that is neither a snapshot nor a volume is %w", volumes.ErrUnsupported)
 }
 
 // snapshotRequest is a CreateSnapshotRequest after it was parsed and checked.

@@ -125,7 +125,10 @@ const snapshotVolume = "spec.volume"
 
 // Index adds the indexes that a Service needs to a cache.
 func Index(ctx context.Context, cache client.FieldIndexer) error {
-	return cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, snapshotVolume, VolumeOfSnapshot)
+	return errors.Join(
+		cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, snapshotVolume, VolumeOfSnapshot),
+		cache.IndexField(ctx, &v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf),
+	)
 }
 
 // VolumeOfSnapshot returns the key by which Index finds snapshots.

@@ -334,10 +334,10 @@ func TestSnapshotsOfBadRequests(t *testing.T) {
 	wants(t, err, codes.InvalidArgument, "VolumeSnapshotClass")
 	_, err = w.service.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{})
 	wants(t, err, codes.InvalidArgument, "snapshot id")
+	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("b", ""))
+	wants(t, err, codes.InvalidArgument, "source snapshot")
 	r := createRequest("b")
-	r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "a"},
-	}}
+	r.VolumeContentSource = &csi.VolumeContentSource{}
 	_, err = w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.InvalidArgument, "take a snapshot")
+	wants(t, err, codes.InvalidArgument, "neither a snapshot nor a volume")
 }

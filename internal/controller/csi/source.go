@@ -11,8 +11,11 @@ import (
 
 // source finds the snapshot that a volume is made from, and makes the volume at least as large. A
 // repeated call may come after the snapshot was deleted: then the volume exists already, or is
-// given up.
+// given up. A volume that is a clone of another one has no snapshot yet.
 func (s *service) source(ctx context.Context, r *createRequest) (*volumes.SnapshotRef, error) {
+	if r.Volume != "" {
+		return nil, s.sourceVolume(ctx, r)
+	}
 	if r.Snapshot == "" {
 		return nil, nil //nolint:nilnil // an empty volume has no source
 	}

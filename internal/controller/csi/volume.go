@@ -20,6 +20,11 @@ func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
 			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Spec.FromSnapshot},
 		}}
 	}
+	if v.Spec.FromVolume != "" {
+		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Spec.FromVolume},
+		}}
+	}
 	return out
 }
 

@@ -61,6 +61,7 @@ func newWorld(t *testing.T) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
 		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
+		WithIndex(&v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf).
 		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
 	w.cached = w.api
@@ -205,6 +206,7 @@ type fakeImages struct {
 	taken     map[volumes.SnapshotRef]int             // how often
 	clones    map[volumes.ImageRef]string             // of which snapshot
 	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
+	creating  func(volumes.ImageSpec) error           // before an image is made
 }
 
 func newFakeImages() *fakeImages {
@@ -247,6 +249,11 @@ func (f *fakeImages) EnsurePool(_ context.Context, _, pool string, _ bool) error
 }
 
 func (f *fakeImages) Create(_ context.Context, spec volumes.ImageSpec) (bool, error) {
+	if f.creating != nil {
+		if err := f.creating(spec); err != nil {
+			return false, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -302,6 +309,11 @@ func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
 	}
 	if f.foreign[image] {
 		return fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
+	}
+	for ref := range f.taken {
+		if ref.ImageRef == image {
+			return fmt.Errorf("has the snapshot %s: %w", ref.Snapshot, volumes.ErrRefused)
+		}
 	}
 	delete(f.images, image)
 	return nil

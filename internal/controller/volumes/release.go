@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until it is detached: %w",
 			v.Name, node, ErrRefused)
 	}
-	if err := s.withoutSnapshots(ctx, v.Name); err != nil {
+	if err := errors.Join(s.withoutSnapshots(ctx, v.Name), s.WithoutClones(ctx, v.Name)); err != nil {
 		return err
 	}
 	if _, err := s.Settle(ctx, v); err != nil {
