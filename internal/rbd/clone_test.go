@@ -63,3 +63,36 @@ func TestACloneHasNoMoreParentsThanAKernelFollows(t *testing.T) {
 		must(t, c.DeleteImage(ctx, name(n))) // parents may be in the trash
 	}
 }
+
+// TestASnapshotWithClonesMakesRoomForOneOfItsName: a clone of a volume that was interrupted is made
+// anew, of a snapshot that has the name of the first one.
+func TestASnapshotWithClonesMakesRoomForOneOfItsName(t *testing.T) {
+	for name, locked := range map[string]bool{"nobody has the image": false, "a node has the image": true} {
+		t.Run(name, func(t *testing.T) {
+			c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+			s := spec(pool, "a")
+			must(t, c.CreateImage(ctx, s))
+			stop := func() {}
+			if locked {
+				stop = useImage(t, s.ImageRef, true)
+			}
+			ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "clone_pvc-1"}
+			clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}, SizeBytes: s.SizeBytes}
+			for range 2 {
+				_, err := c.CreateSnapshot(ctx, ref)
+				must(t, err)
+				must(t, c.CloneImage(ctx, ref, clone))
+				must(t, c.RemoveSnapshot(ctx, ref))
+				must(t, c.DeleteImage(ctx, clone.ImageRef)) // it is in the trash, and still a clone
+			}
+			if all, err := c.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 0 {
+				t.Errorf("snapshots %+v, %v", all, err)
+			}
+			stop()
+			must(t, c.DeleteImage(ctx, s.ImageRef))
+			if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
+				t.Errorf("%d left, %v", left, err)
+			}
+		})
+	}
+}

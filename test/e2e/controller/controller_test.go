@@ -17,6 +17,7 @@ func TestController(t *testing.T) {
 	}{
 		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
 		{"a VolumeSnapshot is taken, and a claim made of it has what was in it", snapshotLife},
+		{"a claim is made as a clone of another one, which may go first", cloneLife},
 		{"a released volume leaves its image and nothing else", releaseLife},
 		{"an image of others is adopted, released and adopted again, with its data", adoptLife},
 		{"objects that make no sense are refused by the API server", badObjects},

@@ -23,7 +23,6 @@ import (
 // skipped are the tests of csi-sanity that do not run, each with its reason. Any other skip fails.
 var skipped = map[string]string{
 	"accessibility requirements":  "a snapshot is wherever its pool is",
-	"source volume":               "volumes are not cloned from volumes",
 	"volume attribute class":      "VolumeAttributesClasses are not declared: nothing of a volume can be changed that way",
 	"ModifyVolume":                "the same",
 	"mutable parameters":          "the same",

@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -106,24 +105,13 @@ const crashedSnapshot = "snapshot-crash"
 // snapshotScenes are the calls about snapshots, of a volume that a host has connected.
 func snapshotScenes() []scene {
 	const clone = "pvc-clone"
-	connect := func(t *testing.T, w *world, d *driver) {
-		until(t, func() error { return d.create(t.Context(), crashed) })
-		node := w.one(t).Spec.Replicas[0]
-		until(t, func() error { return d.publish(t.Context(), crashed, node) })
-		w.fleet.Hosts[node].Stage(imageRef(), "127.0.0.1:0/4712", w.one(t).Status.Epoch, escache.ModeWriteback)
-		w.fleet.Hosts[node].Write(imageRef(), 4<<20)
-	}
 	take := func(t *testing.T, w *world, d *driver) {
 		connect(t, w, d)
 		until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
 	}
 	clean := func(t *testing.T, w *world, d *driver) {
 		until(t, func() error { return d.deleteSnapshot(t.Context(), crashedSnapshot) })
-		node := w.one(t).Spec.Replicas[0]
-		w.fleet.Hosts[node].Write(imageRef(), 0)
-		w.fleet.Hosts[node].Release(imageRef())
-		until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
-		until(t, func() error { return d.delete(t.Context(), crashed) })
+		disconnect(t, w, d)
 	}
 	return []scene{
 		{
