@@ -8,7 +8,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,16 +30,6 @@ func (w *world) clone(name, source string) error {
 
 func imageNamed(volume string) volumes.ImageRef {
 	return volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-" + volume}
-}
-
-// gone reports whether there is no record of the volume.
-func (w *world) gone(volume string) bool {
-	w.t.Helper()
-	err := w.api.Get(context.Background(), client.ObjectKey{Name: volume}, &v1alpha1.CacheVolume{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		w.t.Fatal(err)
-	}
-	return err != nil
 }
 
 // unfinished fails unless nothing is left of the clone b of the volume a.
