@@ -3,6 +3,7 @@ package orphans
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -52,9 +53,17 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 	v.Spec.ClusterID, v.Spec.Pool, v.Spec.Image = "ceph", "rbd", "e-recorded"
 	images := pool{
 		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "e-free": Released, "other": "us", "e-broken": "broken",
+		"e-kept": "unasked",
+	}
+	of := func(name, image string) *v1alpha1.CacheSnapshot {
+		return &v1alpha1.CacheSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1alpha1.CacheSnapshotSpec{ClusterID: "ceph", Pool: "rbd", Image: image, Volume: "of-" + image},
+		}
 	}
 	search := Search{
-		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(v).Build(), Images: images,
+		Reader:     fake.NewClientBuilder().WithScheme(scheme).WithObjects(v, of("s2", "e-kept"), of("s1", "e-kept"), of("s", "e-recorded")).Build(),
+		Images:     images,
 		Kubernetes: "us", Prefix: "e-", Young: time.Hour, Now: time.Now,
 	}
 	found, err := search.Find(t.Context())
@@ -70,6 +79,10 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		if !slices.Equal(is[0], is[1]) {
 			t.Errorf("%s: %v, not %v", name, is[0], is[1])
 		}
+	}
+	want := []Kept{{Image{Pool{"ceph", "rbd"}, "e-kept"}, "of-e-kept", []string{"s1", "s2"}}}
+	if !reflect.DeepEqual(found.Kept, want) {
+		t.Errorf("kept: %+v", found.Kept)
 	}
 	delete(images, "e-broken")
 	if _, err := search.Find(t.Context()); err != nil {

@@ -74,6 +74,25 @@ type Found struct {
 	Foreign  []Image
 	Released []Image
 	Volumes  []Volume
+	// Kept are images of deleted volumes that stay for their snapshots. They are no orphans.
+	Kept []Kept
+}
+
+// Kept is the image of a deleted volume. It goes with the last snapshot.
+type Kept struct {
+	Image
+
+	Volume    string
+	Snapshots []string
+}
+
+// State says why the image is still there.
+func (k Kept) State() string {
+	snapshots := "snapshots"
+	if len(k.Snapshots) == 1 {
+		snapshots = "snapshot"
+	}
+	return fmt.Sprintf("volume %s is deleted, and image %s stays for its %s %s", k.Volume, k.Image, snapshots, strings.Join(k.Snapshots, ", "))
 }
 
 // Search looks for orphans.
@@ -115,7 +134,11 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 			images[Image{Pool: p, Image: name}] = true
 		}
 	}
-	volumes := &v1alpha1.CacheVolumeList{}
+	// Snapshots before volumes, so that the volume of each snapshot was there before.
+	snapshots, volumes := &v1alpha1.CacheSnapshotList{}, &v1alpha1.CacheVolumeList{}
+	if err := s.Reader.List(ctx, snapshots); err != nil {
+		return Found{}, errors.Join(append(failures, fmt.Errorf("list snapshots: %w", err))...)
+	}
 	if err := s.Reader.List(ctx, volumes); err != nil {
 		return Found{}, errors.Join(append(failures, fmt.Errorf("list volumes: %w", err))...)
 	}
@@ -123,10 +146,13 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	if err != nil {
 		return Found{}, errors.Join(append(failures, err)...)
 	}
-	var found Found
+	found := Found{Kept: keptOf(snapshots.Items, volumes.Items)}
+	for _, k := range found.Kept {
+		delete(images, k.Image)
+	}
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
-		delete(images, Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.Spec.Image})
+		delete(images, imageOf(v))
 		if !handles[v.Name] && s.Now().Sub(v.CreationTimestamp.Time) >= s.Young {
 			found.Volumes = append(found.Volumes, Volume{
 				Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Since: v.CreationTimestamp.Time, Releasing: v.Spec.Release,
@@ -142,6 +168,30 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 		return found, fmt.Errorf("%w: %w", ErrIncomplete, errors.Join(failures...))
 	}
 	return found, nil
+}
+
+func imageOf(v *v1alpha1.CacheVolume) Image {
+	return Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.Spec.Image}
+}
+
+// keptOf returns the images that have snapshots on record, and no volume.
+func keptOf(snapshots []v1alpha1.CacheSnapshot, volumes []v1alpha1.CacheVolume) []Kept {
+	living := map[Image]bool{}
+	for i := range volumes {
+		living[imageOf(&volumes[i])] = true
+	}
+	kept := map[Image]Kept{}
+	for i := range snapshots {
+		spec := &snapshots[i].Spec
+		image := Image{Pool: Pool{spec.ClusterID, spec.Pool}, Image: spec.Image}
+		if !living[image] {
+			kept[image] = Kept{Image: image, Volume: spec.Volume, Snapshots: append(kept[image].Snapshots, snapshots[i].Name)}
+		}
+	}
+	for _, k := range kept {
+		slices.Sort(k.Snapshots)
+	}
+	return slices.SortedFunc(maps.Values(kept), func(a, b Kept) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // pools returns all pools that hold volumes, or that a StorageClass names.

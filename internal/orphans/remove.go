@@ -26,6 +26,11 @@ type Removal struct {
 // Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE. It refuses images of other
 // Kubernetes clusters, and without AllowUnmarked those that may be.
 func (r Removal) Image(ctx context.Context, name string) error {
+	for _, k := range r.Found.Kept {
+		if k.Image.String() == name {
+			return fmt.Errorf("%s: delete the VolumeSnapshots, and it goes with the last one", k.State())
+		}
+	}
 	for _, i := range r.Found.Foreign {
 		if i.String() == name {
 			return fmt.Errorf("image %s belongs to another Kubernetes cluster; it is removed there, or with rbd", name)

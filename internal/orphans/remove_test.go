@@ -72,6 +72,11 @@ func TestRemoveImage(t *testing.T) {
 	if err := r.Image(t.Context(), unmarked.String()); err != nil || len(deleted) != 2 || deleted[1] != unmarked {
 		t.Errorf("an image without a mark, allowed: deleted %v, %v", deleted, err)
 	}
+	kept := Kept{Image{orphan.Pool, "escache-k"}, "k", []string{"s"}}
+	r.Found.Kept = []Kept{kept}
+	if err := r.Image(t.Context(), kept.Image.String()); err == nil || !strings.Contains(err.Error(), "stays for its snapshot s: delete") || len(deleted) != 2 {
+		t.Errorf("an image that stays for a snapshot: deleted %v, %v", deleted, err)
+	}
 	inUse := errors.New("in use")
 	r.DeleteImage = func(context.Context, Image) error { return inUse }
 	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); !errors.Is(err, inUse) {

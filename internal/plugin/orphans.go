@@ -21,6 +21,7 @@ func (c *cli) orphans() *cobra.Command {
 		Short: "List CacheVolumes that no PersistentVolume names",
 		Long: "List CacheVolumes that no PersistentVolume names, as after one with the reclaim policy Retain was deleted.\n" +
 			"It changes nothing. kubectl escache release gives such a volume up and leaves its image.\n" +
+			"Deleted volumes whose images stay for their snapshots are listed, too.\n" +
 			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
 			"removes the orphans that you name.",
 		Args: noArgs,
@@ -33,18 +34,28 @@ func (c *cli) orphans() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(found.Volumes) == 0 {
-				c.printf("no orphans\n")
-				return nil
-			}
-			w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
-			_, _ = fmt.Fprintln(w, "VOLUME\tCREATED FOR\tSINCE\tSTATE")
-			for _, v := range found.Volumes {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
-			}
-			return w.Flush()
+			return c.printOrphans(found)
 		},
 	}
+}
+
+func (c *cli) printOrphans(found orphans.Found) error {
+	w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
+	header := "VOLUME\tCREATED FOR\tSINCE\tSTATE"
+	if len(found.Volumes) == 0 {
+		header = "no orphans"
+	}
+	_, _ = fmt.Fprintln(w, header)
+	for _, v := range found.Volumes {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, k := range found.Kept {
+		c.printf("no orphan: %s\n", k.State())
+	}
+	return nil
 }
 
 // noImages takes Ceph's place, which this command cannot reach.

@@ -146,6 +146,9 @@ func (i *Inspection) marked(image, volume string) []string {
 		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; "+
 			"release it there. If that cluster is gone for good, and no host has a cache of the image: "+remove,
 			m.Volume, m.Kubernetes, image)}
+	case m.Deleted != "":
+		return []string{fmt.Sprintf("volume %s, whose image it is, was deleted at %s, and the image is deleted with its last snapshot; "+
+			"to keep it: `rbd image-meta remove %s %s`", m.Volume, m.Deleted, image, markDeleted)}
 	case m.Volume != volume:
 		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name "+
 			"any more, hosts may still have data of it that Ceph does not have; if you are certain that none has: "+remove,
@@ -178,7 +181,7 @@ func (c *Cluster) AdoptImage(ctx context.Context, ref ImageRef, volume, note str
 				switch err := c.foreign(has); {
 				case errors.Is(err, ErrForeign):
 					return metadataChange{}, err
-				case has.Kubernetes != "" && has.Volume != volume:
+				case has.Kubernetes != "" && (has.Volume != volume || has.Deleted != ""):
 					return metadataChange{}, fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
 				}
 				return wanted.change(), nil

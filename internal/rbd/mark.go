@@ -22,6 +22,8 @@ type Mark struct {
 	Note string
 	// Released is the last note about the volume that gave the image up. Such an image is nobody's.
 	Released string
+	// Deleted is when the volume was deleted, if the image stays for its snapshots.
+	Deleted string
 }
 
 // is reports whether both are the same Kubernetes cluster's and volume's.
@@ -36,6 +38,7 @@ const (
 	markVolume     = markPrefix + "volume"
 	markNote       = markPrefix + "record"
 	markReleased   = markPrefix + "released"
+	markDeleted    = markPrefix + "deleted"
 )
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
@@ -102,8 +105,36 @@ func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) e
 					return metadataChange{}, nil
 				}
 				return metadataChange{
-					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote},
+					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote, markDeleted},
 				}, c.foreign(has)
+			})
+		})
+	})
+	return err
+}
+
+// KeepImage notes that an image's volume was deleted, at that time, and that the image stays for its
+// snapshots. Repeated, it does nothing. A later note about the volume takes that back. Errors:
+// ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists for an image of another volume.
+func (c *Cluster) KeepImage(ctx context.Context, ref ImageRef, volume, at string) error {
+	_, err := call(ctx, c, "image_keep", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil {
+				return struct{}{}, err
+			}
+			set := map[string]string{markKubernetes: c.options.Kubernetes, markVolume: volume, markDeleted: at}
+			return struct{}{}, changeMark(io, id, func(has Mark) (metadataChange, error) {
+				if err := c.foreign(has); err != nil {
+					return metadataChange{}, err
+				}
+				if has.Kubernetes != "" && has.Volume != volume {
+					return metadataChange{}, fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
+				}
+				if has.Deleted != "" {
+					return metadataChange{}, nil
+				}
+				return metadataChange{set: set}, nil
 			})
 		})
 	})
@@ -203,7 +234,10 @@ func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
 		return Mark{}, 0, fmt.Errorf("%w: %s answers metadata_list: %w", ErrCeph, headerOf(id), err)
 	}
 	version, err := io.GetLastVersion()
-	return Mark{Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote], Released: all[markReleased]}, version, err
+	mark := Mark{
+		Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote], Released: all[markReleased], Deleted: all[markDeleted],
+	}
+	return mark, version, err
 }
 
 // metadataChange is a change of an image's metadata.
@@ -216,10 +250,10 @@ type metadataChange struct {
 func (m Mark) change() metadataChange {
 	set := map[string]string{markKubernetes: m.Kubernetes, markVolume: m.Volume}
 	if m.Note == "" {
-		return metadataChange{set: set, remove: []string{markNote, markReleased}}
+		return metadataChange{set: set, remove: []string{markNote, markReleased, markDeleted}}
 	}
 	set[markNote] = m.Note
-	return metadataChange{set: set, remove: []string{markReleased}}
+	return metadataChange{set: set, remove: []string{markReleased, markDeleted}}
 }
 
 func (m metadataChange) empty() bool { return len(m.set)+len(m.remove) == 0 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/ceph/go-ceph/rados"
@@ -246,5 +247,46 @@ func TestAnAnswerThatIsCutOffIsNoMetadata(t *testing.T) {
 		if got, err := parseMetadata(whole[:n]); err == nil {
 			t.Errorf("%d bytes of %d: got %v", n, len(whole), got)
 		}
+	}
+}
+
+// TestAnImageStaysForTheSnapshotsOfADeletedVolume, and says so until its volume is on record again. A
+// clone of such a snapshot does not inherit that.
+func TestAnImageStaysForTheSnapshotsOfADeletedVolume(t *testing.T) {
+	a, b, pool, ctx := openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	s, clone := spec(pool, "one"), spec(pool, "clone")
+	s.Volume, s.Note, clone.Volume = "v", "a note", "w"
+	must(t, a.CreateImage(ctx, s))
+	from := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	must(t, second(a.CreateSnapshot(ctx, from)))
+	const at, later = "2027-03-01T12:00:00Z", "2027-03-02T12:00:00Z"
+	must(t, a.KeepImage(ctx, s.ImageRef, "v", at))
+	must(t, a.KeepImage(ctx, s.ImageRef, "v", later)) // repeated
+	kept := Mark{Kubernetes: "a", Volume: "v", Note: "a note", Deleted: at}
+	if mark, err := a.MarkOf(ctx, s.ImageRef); err != nil || mark != kept {
+		t.Errorf("mark %+v, %v", mark, err)
+	}
+	for name, tc := range map[string]struct{ err, want error }{
+		"of another volume":     {a.KeepImage(ctx, s.ImageRef, "w", at), ErrExists},
+		"of another Kubernetes": {b.KeepImage(ctx, s.ImageRef, "v", at), ErrForeign},
+		"that is not there":     {a.KeepImage(ctx, ImageRef{pool, "none"}, "v", at), ErrNotFound},
+		"adopted":               {second(a.AdoptImage(ctx, s.ImageRef, "v", "another note")), ErrExists},
+	} {
+		if !errors.Is(tc.err, tc.want) {
+			t.Errorf("an image %s: %v", name, tc.err)
+		}
+	}
+	seen, err := a.Inspect(ctx, s.ImageRef)
+	must(t, err)
+	if says := strings.Join(seen.Refusals("v"), ";"); !strings.Contains(says, "was deleted at "+at) || !strings.Contains(says, markDeleted) {
+		t.Errorf("refusals: %q", says)
+	}
+	must(t, a.CloneImage(ctx, from, clone))
+	if mark, err := a.MarkOf(ctx, clone.ImageRef); err != nil || mark != (Mark{Kubernetes: "a", Volume: "w"}) {
+		t.Errorf("the clone's mark: %+v, %v", mark, err)
+	}
+	must(t, a.NoteImage(ctx, s.ImageRef, "v", "it is back"))
+	if mark, err := a.MarkOf(ctx, s.ImageRef); err != nil || mark != (Mark{Kubernetes: "a", Volume: "v", Note: "it is back"}) {
+		t.Errorf("the mark of one whose volume is back: %+v, %v", mark, err)
 	}
 }

@@ -127,6 +127,12 @@ func list(out io.Writer, found orphans.Found) error {
 			"perhaps for another Kubernetes cluster.\n"+
 			"Make sure that they are this one's before you remove them with --allow-unmarked.")
 	}
+	for _, k := range found.Kept {
+		_, _ = fmt.Fprintf(w, "\nNo orphan: %s.", k.State())
+	}
+	if len(found.Kept) > 0 {
+		_, _ = fmt.Fprintln(w)
+	}
 	switch n := len(found.Foreign); n {
 	case 0:
 	case 1:

@@ -17,12 +17,12 @@ import (
 // namedVolumes bounds how many volumes the refusal names.
 const namedVolumes = 5
 
-// newCheckUninstall returns the command that fails while there are volumes, or NodeGroups that only
-// csi-controller can let go. The chart runs it before it removes the driver that they need.
+// newCheckUninstall returns the command that fails while there are volumes, snapshots, or NodeGroups
+// that only csi-controller can let go. The chart runs it before it removes the driver that they need.
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail if there are CacheVolumes, or NodeGroups that csi-controller keeps: removing them needs the driver",
+		Short: "Fail if there are CacheVolumes, CacheSnapshots, or NodeGroups that csi-controller keeps: removing them needs the driver",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -45,18 +45,41 @@ func checkUninstall(ctx context.Context, kube client.Reader) error {
 		return fmt.Errorf("list CacheVolumes: %w", err)
 	}
 	if len(all.Items) == 0 {
-		return nil
+		return checkSnapshots(ctx, kube)
 	}
 	var names []string
 	for _, v := range all.Items {
 		names = append(names, v.Name)
 	}
+	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or give the volumes up and keep their images with "+
+		"`kubectl escache release --volume NAME`, and uninstall again", len(names), first(names))
+}
+
+// checkSnapshots fails while there are snapshots: nobody else removes them and the images of deleted
+// volumes that stay for them.
+func checkSnapshots(ctx context.Context, kube client.Reader) error {
+	all := &v1alpha1.CacheSnapshotList{}
+	if err := kube.List(ctx, all); err != nil {
+		return fmt.Errorf("list CacheSnapshots: %w", err)
+	}
+	if len(all.Items) == 0 {
+		return nil
+	}
+	var names []string
+	for _, s := range all.Items {
+		names = append(names, s.Name)
+	}
+	return fmt.Errorf("%d snapshots of deleted volumes are left (%s), and with them the volumes' images: delete the VolumeSnapshots, and "+
+		"the VolumeSnapshotContents that were retained, and uninstall again", len(names), first(names))
+}
+
+// first returns the first names of a list.
+func first(names []string) string {
 	slices.Sort(names)
 	if len(names) > namedVolumes {
 		names = append(names[:namedVolumes], "…")
 	}
-	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or give the volumes up and keep their images with "+
-		"`kubectl escache release --volume NAME`, and uninstall again", len(all.Items), strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
 // waitForGroups waits until csi-controller has taken its finalizer off all NodeGroups, which it does

@@ -71,3 +71,17 @@ func TestUninstallWaitsUntilNodeGroupsCanBeDeletedWithoutTheDriver(t *testing.T)
 		t.Fatal(err)
 	}
 }
+
+func TestUninstallIsRefusedWhileThereAreSnapshotsOfDeletedVolumes(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snapshot-1"}, Spec: v1alpha1.CacheSnapshotSpec{Volume: "gone"}}
+	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(s).Build()
+	err = checkUninstall(t.Context(), kube)
+	if err == nil || !strings.Contains(err.Error(), "1 snapshots") || !strings.Contains(err.Error(), "snapshot-1") ||
+		!strings.Contains(err.Error(), "delete the VolumeSnapshots") {
+		t.Errorf("refusal: %v", err)
+	}
+}

@@ -87,6 +87,10 @@ func (i *Images) Create(ctx context.Context, spec volumes.ImageSpec) (made bool,
 	if !errors.As(err, &exists) {
 		return err == nil, translate(ctx, err)
 	}
+	if has := exists.Image.Mark; has.Deleted != "" && has.Volume == spec.Volume {
+		return false, fmt.Errorf("image %s/%s is what is left of a volume of this name that was deleted, and stays for its snapshots; "+
+			"delete these first, or choose another name: %w", spec.Pool, spec.Image, volumes.ErrRefused)
+	}
 	if spec.From == nil && exists.Image.SizeBytes != spec.SizeBytes {
 		return false, fmt.Errorf("image %s/%s exists with %d bytes, not %d, so it is not this volume's; rename or remove it: %w",
 			spec.Pool, spec.Image, exists.Image.SizeBytes, spec.SizeBytes, volumes.ErrRefused)
@@ -171,39 +175,6 @@ func (i *Images) Delete(ctx context.Context, image volumes.ImageRef) error {
 		return fmt.Errorf("%w: %w", volumes.ErrRefused, err)
 	}
 	err = cluster.DeleteImage(ctx, refOf(image))
-	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
-		return nil
-	}
-	return translate(ctx, err)
-}
-
-// TakeSnapshot takes a snapshot. It replaces one of the same name: an interrupted call left it, and
-// the image may have been written to at that time.
-func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) (volumes.Snapshot, error) {
-	cluster, err := i.cluster(snapshot.ClusterID)
-	if err != nil {
-		return volumes.Snapshot{}, err
-	}
-	taken, err := cluster.CreateSnapshot(ctx, snapshotOf(snapshot))
-	if errors.Is(err, rbd.ErrExists) {
-		if err = cluster.RemoveSnapshot(ctx, snapshotOf(snapshot)); err == nil {
-			taken, err = cluster.CreateSnapshot(ctx, snapshotOf(snapshot))
-		}
-	}
-	if err != nil {
-		return volumes.Snapshot{}, translate(ctx, err)
-	}
-	return volumes.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
-}
-
-// DeleteSnapshot removes a snapshot. If the snapshot, its image or its pool is gone, that is
-// success.
-func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) error {
-	cluster, err := i.cluster(snapshot.ClusterID)
-	if err != nil {
-		return fmt.Errorf("%w: %w", volumes.ErrRefused, err)
-	}
-	err = cluster.RemoveSnapshot(ctx, snapshotOf(snapshot))
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 
 // delete removes what the record names, and the record last, so that a repeated call finds what is
 // left. Dirty data in a cache is written back first. A volume that was never attached has no
-// replicas, and no node is asked.
+// replicas, and no node is asked. An image with snapshots stays until the last of them is deleted.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolume
 func (s *service) delete(ctx context.Context, id string) error {
@@ -37,7 +37,11 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
 			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
-	if err := errors.Join(s.withoutSnapshots(ctx, id), s.WithoutClones(ctx, id)); err != nil {
+	snapshots, err := s.snapshotsOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(untaken(id, snapshots), s.WithoutClones(ctx, id)); err != nil {
 		return err
 	}
 	if _, err := s.Settle(ctx, v); err != nil {
@@ -69,10 +73,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 		}
 	}
 	crashpoint.Reach("delete_volume/replicas_removed")
-	if err := s.Images.Delete(ctx, volumes.ImageOf(v)); err != nil {
-		return fmt.Errorf("delete image %s: %w", volumes.ImageOf(v), err)
+	if err := s.dropImage(ctx, v, snapshots); err != nil {
+		return err
 	}
-	crashpoint.Reach("delete_volume/image_removed")
 	if err := s.dropCloneSnapshot(ctx, v); err != nil {
 		return err
 	}

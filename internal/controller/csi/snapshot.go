@@ -102,7 +102,8 @@ func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnap
 	return cause
 }
 
-// deleteSnapshot removes Ceph's snapshot, and the record last.
+// deleteSnapshot removes Ceph's snapshot, with the last one the image of a deleted volume, and the
+// record last.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletesnapshot
 func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
@@ -114,6 +115,9 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
 	}
 	crashpoint.Reach("delete_snapshot/snapshot_removed")
+	if err := s.deleteKept(ctx, snapshot); err != nil {
+		return err
+	}
 	if err := finalizers.Remove(ctx, s.Cached, snapshot); err != nil {
 		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
 	}
@@ -137,26 +141,6 @@ func VolumeOfSnapshot(o client.Object) []string {
 		return []string{snapshot.Spec.Volume}
 	}
 	return nil
-}
-
-// withoutSnapshots refuses a volume that has snapshots, because they are in its image. Ceph refuses
-// if the cache does not know a snapshot yet.
-func (s *service) withoutSnapshots(ctx context.Context, volume string) error {
-	all := &v1alpha1.CacheSnapshotList{}
-	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
-		return fmt.Errorf("look for snapshots of volume %s: %w", volume, err)
-	}
-	var names []string
-	for i := range all.Items {
-		// The cache may not know yet that a snapshot is gone.
-		switch _, err := s.snapshot(ctx, all.Items[i].Name); {
-		case err == nil:
-			names = append(names, all.Items[i].Name)
-		case !errors.Is(err, volumes.ErrNotFound):
-			return err
-		}
-	}
-	return volumes.RefuseSnapshots(volume, names)
 }
 
 // snapshot reads a CacheSnapshot from the API server itself.

@@ -90,7 +90,6 @@ func TestSnapshotOfADetachedVolume(t *testing.T) {
 	_, err = w.snap("s2", "nothing")
 	wants(t, err, codes.NotFound, "nothing")
 
-	wants(t, w.delete("a"), codes.FailedPrecondition, "delete the VolumeSnapshots first", "handles s")
 	must(t, w.unsnap("s"))
 	must(t, w.unsnap("s"))
 	if len(w.snapshots()) != 0 || len(w.images.taken) != 0 {
@@ -196,37 +195,6 @@ func TestWhatCannotBeTakenLeavesNothing(t *testing.T) {
 	w.images.fail = nil
 	_, err = w.snap("s", "a")
 	must(t, err)
-}
-
-// forgetful is a cache that has not heard yet that snapshots are gone.
-type forgetful struct {
-	client.Client
-
-	list v1alpha1.CacheSnapshotList
-}
-
-func (f *forgetful) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
-	if list, ok := into.(*v1alpha1.CacheSnapshotList); ok {
-		f.list.DeepCopyInto(list)
-		return nil
-	}
-	return f.Client.List(ctx, into, opts...)
-}
-
-// TestAVolumeIsDeletedRightAfterItsSnapshot: the cache lags behind by milliseconds.
-func TestAVolumeIsDeletedRightAfterItsSnapshot(t *testing.T) {
-	w := newWorld(t)
-	w.create("pvc-1")
-	snapshot, err := w.snap("s", "pvc-1")
-	must(t, err)
-	old := &forgetful{Client: w.api}
-	must(t, w.api.List(t.Context(), &old.list))
-	w.cached = old
-	w.restart()
-	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, snapshot.GetSnapshotId())
-	must(t, w.unsnap(snapshot.GetSnapshotId()))
-	must(t, w.delete("pvc-1"))
-	w.empty()
 }
 
 func TestAVolumeOfASnapshot(t *testing.T) {

@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -203,10 +204,12 @@ type fakeImages struct {
 	released  map[volumes.ImageRef]volumes.Note
 	seen      map[volumes.ImageRef]volumes.Inspection // of images that others have made
 	foreign   map[volumes.ImageRef]bool               // marked as another Kubernetes cluster's
+	kept      map[volumes.ImageRef]string             // for the snapshots of which deleted volume
 	taken     map[volumes.SnapshotRef]int             // how often
 	clones    map[volumes.ImageRef]string             // of which snapshot
 	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
 	creating  func(volumes.ImageSpec) error           // before an image is made
+	keeping   error                                   // what Keep answers
 }
 
 func newFakeImages() *fakeImages {
@@ -215,6 +218,7 @@ func newFakeImages() *fakeImages {
 		notes: map[volumes.ImageRef]volumes.Note{}, released: map[volumes.ImageRef]volumes.Note{},
 		seen:  map[volumes.ImageRef]volumes.Inspection{},
 		marks: map[volumes.ImageRef]string{}, foreign: map[volumes.ImageRef]bool{},
+		kept:  map[volumes.ImageRef]string{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
 }
@@ -316,7 +320,28 @@ func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
 		}
 	}
 	delete(f.images, image)
+	delete(f.kept, image)
 	return nil
+}
+
+func (f *fakeImages) Keep(_ context.Context, image volumes.ImageRef, volume string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fail := cmp.Or(f.keeping, f.fail)
+	if _, there := f.images[image]; there && fail == nil {
+		f.kept[image] = volume
+	}
+	return fail
+}
+
+func (f *fakeImages) DeleteKept(ctx context.Context, image volumes.ImageRef, volume string) error {
+	f.mu.Lock()
+	kept, fail := f.kept[image], f.fail
+	f.mu.Unlock()
+	if kept != volume {
+		return fail
+	}
+	return f.Delete(ctx, image)
 }
 
 func (f *fakeImages) Clients(_ context.Context, image volumes.ImageRef) ([]string, error) {

@@ -77,6 +77,20 @@ func (g guardedImages) Delete(ctx context.Context, image volumes.ImageRef) error
 	return g.Images.Delete(ctx, image)
 }
 
+func (g guardedImages) Keep(ctx context.Context, image volumes.ImageRef, volume string) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.Keep(ctx, image, volume)
+}
+
+func (g guardedImages) DeleteKept(ctx context.Context, image volumes.ImageRef, volume string) error {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	return g.Images.DeleteKept(ctx, image, volume)
+}
+
 func (g guardedImages) TakeSnapshot(ctx context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
 	if err := g.lease.Check(); err != nil {
 		return volumes.Snapshot{}, err

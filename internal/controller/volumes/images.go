@@ -93,6 +93,12 @@ type Images interface {
 	// Delete moves the image to the trash, which is emptied in the background. An image that is
 	// gone is success. An image that a client has open, or that has snapshots, is ErrRefused.
 	Delete(ctx context.Context, image ImageRef) error
+	// Keep notes in the image's metadata that its volume is deleted, and that the image stays for its
+	// snapshots. Create refuses to make an image for that volume then. An image that is gone is success.
+	Keep(ctx context.Context, image ImageRef, volume string) error
+	// DeleteKept is Delete for an image of which Keep has noted that. Any other one stays, which is
+	// success.
+	DeleteKept(ctx context.Context, image ImageRef, volume string) error
 	// TakeSnapshot takes a snapshot of what the image has in Ceph. It replaces a snapshot of that
 	// name, which an interrupted call has left. If a node has the image mapped, all I/O to it must
 	// be suspended.

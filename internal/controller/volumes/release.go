@@ -118,11 +118,11 @@ func (s *Steps) withoutSnapshots(ctx context.Context, volume string) error {
 			names = append(names, all.Items[i].Name)
 		}
 	}
-	return RefuseSnapshots(volume, names)
+	return refuseSnapshots(volume, names)
 }
 
-// RefuseSnapshots returns why a volume with these snapshots in its image cannot go, nil without any.
-func RefuseSnapshots(volume string, names []string) error {
+// refuseSnapshots returns why a volume with these snapshots in its image cannot go, nil without any.
+func refuseSnapshots(volume string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}

@@ -5,6 +5,7 @@ package controller
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,16 +75,20 @@ func snapshotLife(t *testing.T, w *world) {
 		t.Errorf("image %+v", image)
 	}
 
-	// The source waits for its snapshot, the snapshot goes while it has a clone, and then the
-	// source too.
+	// The source goes before its snapshot, whose image stays, and the snapshot while it has clones.
 	w.kubectl(t, "", "delete", "pvc", "data", "--timeout=60s")
-	eventually(t, time.Minute, func() bool {
-		return strings.Contains(w.kubectl(t, "", "get", "events", "-A"), "delete the VolumeSnapshots first")
-	}, func() string { return w.kubectl(t, "", "get", "events", "-A") })
+	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == 1 }, func() string { return fmt.Sprint(w.volumes(t)) })
+	if kept := w.rbd(t, "image-meta", "get", "fast/"+source.Spec.Image, "escache.io/deleted"); strings.TrimSpace(kept) == "" {
+		t.Error("the image does not say that its volume is deleted")
+	}
+	later := strings.Replace(restored, "name: restored", "name: later", 1)
+	w.kubectl(t, later, "apply", "-f", "-")
+	w.kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/later", "--timeout=60s")
 	w.kubectl(t, "", "delete", "volumesnapshot", "data", "--timeout=60s")
-	eventually(t, time.Minute, func() bool { return len(w.snapshots(t)) == 0 && len(w.volumes(t)) == 1 },
-		func() string { return fmt.Sprintf("left: %v, %v", w.snapshots(t), w.volumes(t)) })
-	w.kubectl(t, "", "delete", "pvc", "restored", "--timeout=60s")
+	eventually(t, time.Minute, func() bool {
+		return len(w.snapshots(t)) == 0 && !slices.Contains(w.images(t), source.Spec.Image)
+	}, func() string { return fmt.Sprintf("left: %v, %v", w.snapshots(t), w.images(t)) })
+	w.kubectl(t, "", "delete", "pvc", "restored", "later", "--timeout=60s")
 	w.empty(t)
 	w.kubectl(t, "", "delete", "storageclass/escache", "volumesnapshotclass/escache")
 }
@@ -108,6 +113,13 @@ func snapshotScenes() []scene {
 	take := func(t *testing.T, w *world, d *driver) {
 		connect(t, w, d)
 		until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
+	}
+	takeDetached := func(t *testing.T, w *world, d *driver) {
+		take(t, w, d)
+		node := w.one(t).Spec.Replicas[0]
+		w.fleet.Hosts[node].Write(imageRef(), 0)
+		w.fleet.Hosts[node].Release(imageRef())
+		until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
 	}
 	clean := func(t *testing.T, w *world, d *driver) {
 		until(t, func() error { return d.deleteSnapshot(t.Context(), crashedSnapshot) })
@@ -135,6 +147,32 @@ func snapshotScenes() []scene {
 			check: func(t *testing.T, w *world) {
 				if all, left := w.snapshots(t), w.rbd(t, "snap", "ls", "rbd/"+imageRef().Image); len(all) != 0 || left != "" {
 					t.Errorf("left: %v %s", all, left)
+				}
+			},
+		},
+		{
+			name: "DeleteVolume of a volume with a snapshot", prepare: takeDetached,
+			call: func(t *testing.T, _ *world, d *driver) error { return d.delete(t.Context(), crashed) },
+			check: func(t *testing.T, w *world) {
+				kept := w.rbd(t, "image-meta", "get", "rbd/"+imageRef().Image, "escache.io/deleted")
+				if len(w.volumes(t)) != 0 || len(w.snapshots(t)) != 1 || strings.TrimSpace(kept) == "" || w.fleet.Replicas() != 0 {
+					t.Errorf("%d volumes, %d snapshots, deleted %q, %d replicas", len(w.volumes(t)), len(w.snapshots(t)), kept, w.fleet.Replicas())
+				}
+			},
+			clean: func(t *testing.T, _ *world, d *driver) {
+				until(t, func() error { return d.deleteSnapshot(t.Context(), crashedSnapshot) })
+			},
+		},
+		{
+			name: "DeleteSnapshot, the last of a deleted volume", clean: func(*testing.T, *world, *driver) {},
+			prepare: func(t *testing.T, w *world, d *driver) {
+				takeDetached(t, w, d)
+				until(t, func() error { return d.delete(t.Context(), crashed) })
+			},
+			call: func(t *testing.T, _ *world, d *driver) error { return d.deleteSnapshot(t.Context(), crashedSnapshot) },
+			check: func(t *testing.T, w *world) {
+				if all := w.snapshots(t); len(all) != 0 || slices.Contains(w.images(t), imageRef().Image) {
+					t.Errorf("left: %v, %v", all, w.images(t))
 				}
 			},
 		},

@@ -1,0 +1,90 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// snapshotsOf returns the snapshots of a volume that are on record. Ceph knows those that the cache
+// does not know yet, and deletes no image that has one.
+func (s *service) snapshotsOf(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
+	all := &v1alpha1.CacheSnapshotList{}
+	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
+		return nil, fmt.Errorf("look for snapshots of volume %s: %w", volume, err)
+	}
+	var out []*v1alpha1.CacheSnapshot
+	for i := range all.Items {
+		// The cache may not know yet that a snapshot is taken, or gone.
+		switch now, err := s.snapshot(ctx, all.Items[i].Name); {
+		case err == nil:
+			out = append(out, now)
+		case !errors.Is(err, volumes.ErrNotFound):
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// untaken refuses a volume of which a snapshot is being taken: that could not go on without it.
+func untaken(volume string, snapshots []*v1alpha1.CacheSnapshot) error {
+	for _, snapshot := range snapshots {
+		if snapshot.Status.Taken == nil && snapshot.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("volume %s: its snapshot %s is being taken; wait until it is, or delete its VolumeSnapshot: %w",
+				volume, snapshot.Name, volumes.ErrRefused)
+		}
+	}
+	return nil
+}
+
+// dropImage deletes the image of a volume that is deleted. If it has snapshots, it stays for them, and
+// its metadata says so.
+func (s *service) dropImage(ctx context.Context, v *v1alpha1.CacheVolume, snapshots []*v1alpha1.CacheSnapshot) error {
+	image := volumes.ImageOf(v)
+	if len(snapshots) > 0 {
+		if err := s.Images.Keep(ctx, image, v.Name); err != nil {
+			return fmt.Errorf("keep image %s for its snapshots: %w", image, err)
+		}
+		crashpoint.Reach("delete_volume/image_kept")
+		s.Log.InfoContext(ctx, "the volume is deleted, and its image stays for its snapshots",
+			"volume", v.Name, "image", image.String(), "snapshots", len(snapshots))
+		return nil
+	}
+	if err := s.Images.Delete(ctx, image); err != nil {
+		return fmt.Errorf("delete image %s: %w", image, err)
+	}
+	crashpoint.Reach("delete_volume/image_removed")
+	return nil
+}
+
+// deleteKept deletes the image of a deleted volume with its last snapshot. That the volume has no
+// record proves nothing: it is deleted only if the image itself says so. The snapshot's record is
+// still there, so that the call is repeated until this has succeeded.
+func (s *service) deleteKept(ctx context.Context, last *v1alpha1.CacheSnapshot) error {
+	image := snapshotRefOf(last).ImageRef
+	switch v, err := s.Volume(ctx, last.Spec.Volume); {
+	case err == nil && volumes.ImageOf(v) == image:
+		return nil // what is left to do for its image is DeleteVolume's
+	case err != nil && !errors.Is(err, volumes.ErrNotFound):
+		return err
+	}
+	all, err := s.snapshotsOf(ctx, last.Spec.Volume)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(all, func(other *v1alpha1.CacheSnapshot) bool { return other.Name != last.Name }) {
+		return nil
+	}
+	if err := s.Images.DeleteKept(ctx, image, last.Spec.Volume); err != nil {
+		return fmt.Errorf("delete image %s with its last snapshot: %w", image, err)
+	}
+	crashpoint.Reach("delete_snapshot/image_removed")
+	return nil
+}
