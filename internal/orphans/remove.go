@@ -28,7 +28,7 @@ type Removal struct {
 func (r Removal) Image(ctx context.Context, name string) error {
 	for _, k := range r.Found.Kept {
 		if k.Image.String() == name {
-			return fmt.Errorf("%s: delete the VolumeSnapshots, and it goes with the last one", k.State())
+			return fmt.Errorf("%s: delete their VolumeSnapshots first", k.State())
 		}
 	}
 	for _, i := range r.Found.Foreign {

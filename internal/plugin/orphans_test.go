@@ -11,7 +11,7 @@ func TestOrphansTellsOfImagesThatStayForSnapshots(t *testing.T) {
 	kept := orphans.Kept{
 		Image: orphans.Image{Pool: orphans.Pool{ClusterID: "ceph", Pool: "fast"}, Image: "escache-pvc-1"}, Volume: "pvc-1", Snapshots: []string{"s1", "s2"},
 	}
-	const line = "no orphan: volume pvc-1 is deleted, and image ceph/fast/escache-pvc-1 stays for its snapshots s1, s2\n"
+	const line = "no orphan: volume pvc-1 is not on record any more, and image ceph/fast/escache-pvc-1 stays for its snapshots s1, s2\n"
 	for name, tc := range map[string]struct {
 		found orphans.Found
 		want  string
