@@ -92,7 +92,8 @@ func (k Kept) State() string {
 	if len(k.Snapshots) == 1 {
 		snapshots = "snapshot"
 	}
-	return fmt.Sprintf("volume %s is not on record any more, and image %s stays for its %s %s", k.Volume, k.Image, snapshots, strings.Join(k.Snapshots, ", "))
+	return fmt.Sprintf("volume %s is not on record any more, and image %s stays for its %s %s",
+		k.Volume, k.Image, snapshots, strings.Join(k.Snapshots, ", "))
 }
 
 // Search looks for orphans.

@@ -27,7 +27,7 @@ type Removal struct {
 // Kubernetes clusters, and without AllowUnmarked those that may be.
 func (r Removal) Image(ctx context.Context, name string) error {
 	for _, k := range r.Found.Kept {
-		if k.Image.String() == name {
+		if k.String() == name {
 			return fmt.Errorf("%s: delete their VolumeSnapshots first", k.State())
 		}
 	}

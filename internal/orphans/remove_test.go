@@ -74,7 +74,7 @@ func TestRemoveImage(t *testing.T) {
 	}
 	kept := Kept{Image{orphan.Pool, "escache-k"}, "k", []string{"s"}}
 	r.Found.Kept = []Kept{kept}
-	if err := r.Image(t.Context(), kept.Image.String()); err == nil || !strings.Contains(err.Error(), "stays for its snapshot s: delete") || len(deleted) != 2 {
+	if err := r.Image(t.Context(), kept.String()); err == nil || !strings.Contains(err.Error(), "stays for its snapshot s: delete") || len(deleted) != 2 {
 		t.Errorf("an image that stays for a snapshot: deleted %v, %v", deleted, err)
 	}
 	inUse := errors.New("in use")

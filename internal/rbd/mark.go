@@ -235,7 +235,8 @@ func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
 	}
 	version, err := io.GetLastVersion()
 	mark := Mark{
-		Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote], Released: all[markReleased], Deleted: all[markDeleted],
+		Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote],
+		Released: all[markReleased], Deleted: all[markDeleted],
 	}
 	return mark, version, err
 }

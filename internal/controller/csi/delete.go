@@ -37,11 +37,8 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
 			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
-	snapshots, err := s.snapshotsOf(ctx, id)
+	snapshots, err := s.snapshotsLeft(ctx, id)
 	if err != nil {
-		return err
-	}
-	if err := errors.Join(untaken(id, snapshots), s.WithoutClones(ctx, id)); err != nil {
 		return err
 	}
 	if _, err := s.Settle(ctx, v); err != nil {
@@ -74,9 +71,6 @@ func (s *service) delete(ctx context.Context, id string) error {
 	}
 	crashpoint.Reach("delete_volume/replicas_removed")
 	if err := s.dropImage(ctx, v, snapshots); err != nil {
-		return err
-	}
-	if err := s.dropCloneSnapshot(ctx, v); err != nil {
 		return err
 	}
 	if err := s.RemoveRecord(ctx, v); err != nil {

@@ -33,15 +33,20 @@ func (s *service) snapshotsOf(ctx context.Context, volume string) ([]*v1alpha1.C
 	return out, nil
 }
 
-// untaken refuses a volume of which a snapshot is being taken: that could not go on without it.
-func untaken(volume string, snapshots []*v1alpha1.CacheSnapshot) error {
+// snapshotsLeft returns the snapshots of a volume that is deleted, and refuses it while one of them is
+// being taken, or a clone made: that could not go on without the volume.
+func (s *service) snapshotsLeft(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
+	snapshots, err := s.snapshotsOf(ctx, volume)
+	if err != nil {
+		return nil, err
+	}
 	for _, snapshot := range snapshots {
 		if snapshot.Status.Taken == nil && snapshot.DeletionTimestamp.IsZero() {
-			return fmt.Errorf("volume %s: its snapshot %s is being taken; wait until it is, or delete its VolumeSnapshot: %w",
+			return nil, fmt.Errorf("volume %s: its snapshot %s is being taken; wait until it is, or delete its VolumeSnapshot: %w",
 				volume, snapshot.Name, volumes.ErrRefused)
 		}
 	}
-	return nil
+	return snapshots, s.WithoutClones(ctx, volume)
 }
 
 // dropImage deletes the image of a volume that is deleted. If it has snapshots, it stays for them, and
@@ -61,7 +66,7 @@ func (s *service) dropImage(ctx context.Context, v *v1alpha1.CacheVolume, snapsh
 		return fmt.Errorf("delete image %s: %w", image, err)
 	}
 	crashpoint.Reach("delete_volume/image_removed")
-	return nil
+	return s.dropCloneSnapshot(ctx, v)
 }
 
 // deleteKept deletes the image of a deleted volume with its last snapshot. That the volume has no
