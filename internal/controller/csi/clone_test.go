@@ -100,19 +100,9 @@ func TestACloneOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
 
 func TestACloneOfADirtyDetachedVolumeIsTakenOnceItIsWrittenBack(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("a")
-	_, err := w.publish("a", v.Spec.Replicas[0])
-	must(t, err)
-	for _, n := range v.Spec.Replicas {
-		w.host(n).Write(ref(v), dirtyBytes)
-	}
-	must(t, w.unpublish("a", v.Spec.Replicas[0]))
-	w.images.taking = func(volumes.SnapshotRef) {
-		if got := w.volume("a").Status.Authority; got != v1alpha1.AuthorityCeph {
-			t.Errorf("taken while the truth is in %s", got)
-		}
-	}
+	took := w.dirtyDetached("a")
 	must(t, w.clone("b", "a"))
+	took()
 }
 
 func TestWhatCannotBeClonedLeavesNothing(t *testing.T) {

@@ -73,10 +73,7 @@ func (w *world) restore(name, snapshot string) error {
 // TestNoImageIsDeletedBecauseARecordIsMissing: only an image that says that its volume was deleted
 // goes with its last snapshot.
 func TestNoImageIsDeletedBecauseARecordIsMissing(t *testing.T) {
-	w := newWorld(t)
-	w.create("a")
-	_, err := w.snap("s", "a")
-	must(t, err)
+	w := snapshotted(t)
 	v := w.volume("a")
 	v.Finalizers = nil // as if etcd had lost it
 	must(t, w.api.Update(t.Context(), v))
@@ -89,10 +86,8 @@ func TestNoImageIsDeletedBecauseARecordIsMissing(t *testing.T) {
 
 // TestAVolumeWhoseRecordIsBackKeepsItsImage: an older etcd was restored.
 func TestAVolumeWhoseRecordIsBackKeepsItsImage(t *testing.T) {
-	w := newWorld(t)
-	v := w.create("a")
-	_, err := w.snap("s", "a")
-	must(t, err)
+	w := snapshotted(t)
+	v := w.volume("a")
 	must(t, w.delete("a"))
 	w.kept()
 	status := v.Status
@@ -119,10 +114,7 @@ func (unpatched) Patch(context.Context, client.Object, client.Patch, ...client.P
 func TestADeletionThatWasInterruptedGoesOn(t *testing.T) {
 	slow := fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
 	t.Run("DeleteVolume, and the snapshots are gone when it is repeated", func(t *testing.T) {
-		w := newWorld(t)
-		w.create("a")
-		_, err := w.snap("s", "a")
-		must(t, err)
+		w := snapshotted(t)
 		w.cached = unpatched{w.api}
 		w.restart()
 		wants(t, w.delete("a"), codes.Unavailable, "no patches")
@@ -139,10 +131,7 @@ func TestADeletionThatWasInterruptedGoesOn(t *testing.T) {
 		w.empty()
 	})
 	t.Run("DeleteSnapshot, after the snapshot is removed", func(t *testing.T) {
-		w := newWorld(t)
-		w.create("a")
-		_, err := w.snap("s", "a")
-		must(t, err)
+		w := snapshotted(t)
 		must(t, w.delete("a"))
 		w.images.open[imageNamed("a")] = []string{"192.0.2.9:0/1"}
 		wants(t, w.unsnap("s"), codes.FailedPrecondition, "in use", "with its last snapshot")
@@ -154,10 +143,7 @@ func TestADeletionThatWasInterruptedGoesOn(t *testing.T) {
 		w.empty()
 	})
 	t.Run("DeleteVolume, before the image says so", func(t *testing.T) {
-		w := newWorld(t)
-		w.create("a")
-		_, err := w.snap("s", "a")
-		must(t, err)
+		w := snapshotted(t)
 		w.images.keeping = slow
 		wants(t, w.delete("a"), codes.Unavailable, "monitors")
 		if w.gone("a") {
@@ -204,10 +190,7 @@ func (l *laggard) List(ctx context.Context, into client.ObjectList, opts ...clie
 // TestTheCacheLagsBehind by milliseconds.
 func TestTheCacheLagsBehind(t *testing.T) {
 	t.Run("and does not know that the snapshot is gone", func(t *testing.T) {
-		w := newWorld(t)
-		w.create("a")
-		_, err := w.snap("s", "a")
-		must(t, err)
+		w := snapshotted(t)
 		old := &laggard{Client: w.api}
 		must(t, w.api.List(t.Context(), &old.list))
 		must(t, w.unsnap("s"))
@@ -217,10 +200,7 @@ func TestTheCacheLagsBehind(t *testing.T) {
 		w.empty()
 	})
 	t.Run("and does not know that the snapshot was taken", func(t *testing.T) {
-		w := newWorld(t)
-		w.create("a")
-		_, err := w.snap("s", "a")
-		must(t, err)
+		w := snapshotted(t)
 		w.cached = &laggard{Client: w.api}
 		w.restart()
 		wants(t, w.delete("a"), codes.FailedPrecondition, "has the snapshot escache-s")

@@ -50,6 +50,45 @@ func (w *world) connected(name string) (v *v1alpha1.CacheVolume, node string) {
 	return v, node
 }
 
+// dirtyDetached makes a detached volume of which its replicas have more than Ceph. Whoever takes a
+// snapshot of it has to write that back first; took fails unless one was taken.
+func (w *world) dirtyDetached(name string) (took func()) {
+	w.t.Helper()
+	v := w.create(name)
+	_, err := w.publish(name, v.Spec.Replicas[0])
+	must(w.t, err)
+	for _, n := range v.Spec.Replicas {
+		w.host(n).Write(ref(v), dirtyBytes)
+	}
+	must(w.t, w.unpublish(name, v.Spec.Replicas[0]))
+	if w.volume(name).Status.Authority == v1alpha1.AuthorityCeph {
+		w.t.Fatal("it is clean before the snapshot")
+	}
+	snapshots := 0
+	w.images.taking = func(volumes.SnapshotRef) {
+		snapshots++
+		if got := w.volume(name).Status.Authority; got != v1alpha1.AuthorityCeph {
+			w.t.Errorf("taken while the truth is in %s", got)
+		}
+	}
+	return func() {
+		w.t.Helper()
+		if snapshots != 1 {
+			w.t.Errorf("%d snapshots were taken", snapshots)
+		}
+	}
+}
+
+// snapshotted is a world with the volume a and its snapshot s.
+func snapshotted(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.create("a")
+	_, err := w.snap("s", "a")
+	must(t, err)
+	return w
+}
+
 func fromSnapshot(name, snapshot string) *csi.CreateVolumeRequest {
 	r := createRequest(name)
 	r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
@@ -100,23 +139,10 @@ func TestSnapshotOfADetachedVolume(t *testing.T) {
 
 func TestASnapshotOfADirtyDetachedVolumeIsTakenOnceItIsWrittenBack(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("a")
-	_, err := w.publish("a", v.Spec.Replicas[0])
+	took := w.dirtyDetached("a")
+	_, err := w.snap("s", "a")
 	must(t, err)
-	for _, n := range v.Spec.Replicas {
-		w.host(n).Write(ref(v), dirtyBytes)
-	}
-	must(t, w.unpublish("a", v.Spec.Replicas[0]))
-	if w.volume("a").Status.Authority == v1alpha1.AuthorityCeph {
-		t.Fatal("it is clean before the snapshot")
-	}
-	w.images.taking = func(volumes.SnapshotRef) {
-		if got := w.volume("a").Status.Authority; got != v1alpha1.AuthorityCeph {
-			t.Errorf("taken while the truth is in %s", got)
-		}
-	}
-	_, err = w.snap("s", "a")
-	must(t, err)
+	took()
 }
 
 func TestSnapshotOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
