@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -290,6 +292,28 @@ func TestASourceIsLockedWhileItIsCloned(t *testing.T) {
 	}
 	w.images.creating = nil
 	must(t, w.clone("c", "a"))
+}
+
+// TestFiftyClonesOfOneVolumeThatAreAskedForAtOnce are made one after the other. If all but one were
+// refused, external-provisioner would repeat them all at the same time again, later and later.
+func TestFiftyClonesOfOneVolumeThatAreAskedForAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.create("a")
+	w.images.creating = func(volumes.ImageSpec) error { time.Sleep(time.Millisecond); return nil }
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var wait sync.WaitGroup
+	for n := range 50 {
+		wait.Go(func() {
+			if _, err := w.service.CreateVolume(ctx, fromVolume(fmt.Sprint("b", n), "a")); err != nil {
+				t.Errorf("b%d: %v", n, err)
+			}
+		})
+	}
+	wait.Wait()
+	if len(w.images.clones) != 50 || len(w.images.taken) != 0 {
+		t.Errorf("%d clones, snapshots left: %v", len(w.images.clones), w.images.taken)
+	}
 }
 
 func TestNoCloneIsMadeByARecordThatWasSetBack(t *testing.T) {
