@@ -280,7 +280,13 @@ func TestASourceIsLockedWhileItIsCloned(t *testing.T) {
 	w.images.creating = func(volumes.ImageSpec) error {
 		_, published := w.publish("a", "n1")
 		_, snapped := w.snap("s", "a")
-		meanwhile = []error{published, snapped, w.delete("a"), w.clone("c", "a")}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, cloned := w.service.CreateVolume(ctx, fromVolume("c", "a")) // it waits for a third of its time
+		if ctx.Err() != nil {
+			t.Error("the second clone has waited for all of its time")
+		}
+		meanwhile = []error{published, snapped, w.delete("a"), cloned}
 		return nil
 	}
 	must(t, w.clone("b", "a"))
