@@ -18,6 +18,8 @@ func TestController(t *testing.T) {
 		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
 		{"a VolumeSnapshot is taken, and a claim made of it has what was in it", snapshotLife},
 		{"a claim is made as a clone of another one, which may go first", cloneLife},
+		{"fifty claims are made at once as clones of one", manyClones},
+		{"a volume, its snapshot and a clone are deleted in every order, and leave nothing", everyOrder},
 		{"a released volume leaves its image and nothing else", releaseLife},
 		{"an image of others is adopted, released and adopted again, with its data", adoptLife},
 		{"objects that make no sense are refused by the API server", badObjects},

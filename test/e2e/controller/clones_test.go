@@ -1,0 +1,107 @@
+//go:build e2e
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ceph/go-ceph/rbd"
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// manyClones makes fifty claims at once that are clones of one, whose data all of them have, also
+// after that one is gone.
+func manyClones(t *testing.T, w *world) {
+	const clones, text = 50, "what the source has"
+	d := w.launch(t, "a", soon...)
+	leader(t, time.Minute, d)
+	w.kube.SidecarsAs(t, w.account, "a", d.socket(), topologyArgs)
+	w.kubectl(t, class+"---"+claim, "apply", "-f", "-")
+	w.kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/data", "--timeout=60s")
+	source := w.one(t)
+	w.inImage(t, source.Spec.Image, func(image *rbd.Image) error { _, err := image.WriteAt([]byte(text), 0); return err })
+
+	var all strings.Builder
+	for n := range clones {
+		all.WriteString(cloneClaim(fmt.Sprint("copy-", n), "2Gi") + "---")
+	}
+	begun := time.Now()
+	w.kubectl(t, all.String(), "apply", "-f", "-")
+	w.kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Bound", "pvc", "--all", "--timeout=100s")
+	t.Logf("%d clones within %s", clones, time.Since(begun))
+	if left := w.rbd(t, "snap", "ls", "fast/"+source.Spec.Image); left != "" {
+		t.Errorf("the source still has %s", left)
+	}
+
+	w.kubectl(t, "", "delete", "pvc", "data", "--timeout=60s")
+	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == clones }, func() string { return fmt.Sprint(len(w.volumes(t)), " volumes") })
+	for _, v := range w.volumes(t) {
+		got := make([]byte, len(text))
+		w.inImage(t, v.Spec.Image, func(image *rbd.Image) error { _, err := image.ReadAt(got, 0); return err })
+		if v.Spec.FromVolume != source.Name || string(got) != text {
+			t.Errorf("%s is a clone of %q and has %q", v.Name, v.Spec.FromVolume, got)
+		}
+	}
+	w.kubectl(t, "", "delete", "pvc", "--all", "--timeout=100s")
+	w.empty(t)
+	w.kubectl(t, "", "delete", "storageclass/escache")
+}
+
+// inImage does something with an image of the pool fast.
+func (w *world) inImage(t *testing.T, name string, do func(*rbd.Image) error) {
+	t.Helper()
+	io, err := w.admin.OpenIOContext("fast")
+	must(t, err)
+	defer io.Destroy()
+	image, err := rbd.OpenImage(io, name, rbd.NoSnapshot)
+	must(t, err)
+	failed := do(image)
+	must(t, image.Close())
+	must(t, failed)
+}
+
+// everyOrder deletes a volume, a snapshot of it and a clone in every order. None may need one of the
+// others, and nothing may stay, in the trash neither.
+func everyOrder(t *testing.T, w *world) {
+	const clone = "pvc-clone"
+	d := leader(t, time.Minute, w.launch(t, "a", soon...))
+	remove := map[string]func(context.Context) error{
+		"volume":   func(ctx context.Context) error { return d.delete(ctx, crashed) },
+		"snapshot": func(ctx context.Context) error { return d.deleteSnapshot(ctx, crashedSnapshot) },
+		"clone":    func(ctx context.Context) error { return d.delete(ctx, clone) },
+	}
+	of := map[string]func(context.Context) error{
+		"volume": func(ctx context.Context) error { return d.clone(ctx, clone, crashed) },
+		"snapshot": func(ctx context.Context) error {
+			r := creation(clone)
+			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: crashedSnapshot},
+			}}
+			_, err := d.CreateVolume(ctx, r)
+			return err
+		},
+	}
+	for source, makeClone := range of {
+		for _, order := range []string{
+			"volume snapshot clone", "volume clone snapshot", "snapshot volume clone",
+			"snapshot clone volume", "clone volume snapshot", "clone snapshot volume",
+		} {
+			t.Run("clone of the "+source+": "+order, func(t *testing.T) {
+				until(t, func() error { return d.create(t.Context(), crashed) })
+				until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
+				until(t, func() error { return makeClone(t.Context()) })
+				for what := range strings.FieldsSeq(order) {
+					// While a clone is removed for good, Ceph has its source open.
+					var err error
+					eventually(t, time.Minute, func() bool { err = remove[what](t.Context()); return err == nil },
+						func() string { return fmt.Sprintf("delete the %s: %v", what, err) })
+				}
+				w.empty(t)
+			})
+		}
+	}
+}
