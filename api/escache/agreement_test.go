@@ -176,7 +176,8 @@ func populated() map[string]any {
 		Peers: []Peer{peer}, SyncedPercent: 99.5, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
 	node := ReplicaNode{Name: "n1", Address: "10.77.0.11"}
-	options := ConnectOptions{Mode: ModeWritethrough, HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300}
+	tuned := CacheOptions{HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300}
+	options := ConnectOptions{CacheOptions: tuned, Mode: ModeWritethrough}
 	return map[string]any{
 		"Problem": Problem{Type: "urn:escache:problem:busy", Title: "Conflict", Status: 409, Detail: "flush runs", Code: CodeBusy},
 		"Node": Node{
@@ -190,6 +191,7 @@ func populated() map[string]any {
 			Secret: "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw",
 			Nodes:  []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
+		"CacheOptions":    tuned,
 		"ConnectOptions":  options,
 		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Fenced: []string{"10.77.0.11:0/16"}},
 		"ConnectResponse": ConnectResponse{Device: "/dev/escache/rbd/csi-1", ImageID: "10d2", ClientAddress: "[fd00::1]:0/17"},
@@ -197,6 +199,8 @@ func populated() map[string]any {
 		"FlushResponse":   FlushResponse{Clean: true, DirtyBytes: 1},
 		"StopRequest":     StopRequest{VolumeRef: ref},
 		"ModeRequest":     ModeRequest{VolumeRef: ref, Mode: ModeWriteback},
+		"OptionsRequest":  OptionsRequest{VolumeRef: ref, Epoch: 3, Options: tuned},
+		"OptionsResponse": OptionsResponse{Options: tuned},
 		"HoldRequest":     HoldRequest{VolumeRef: ref, MaxSeconds: 10},
 		"HoldResponse":    HoldResponse{HeldUntil: until},
 		"ReleaseRequest":  ReleaseRequest{VolumeRef: ref},

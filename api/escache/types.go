@@ -16,6 +16,7 @@ const (
 	PathFlush      = "/v1/flush"
 	PathStop       = "/v1/stop"
 	PathMode       = "/v1/mode"
+	PathOptions    = "/v1/options"
 	PathHold       = "/v1/hold"
 	PathRelease    = "/v1/release"
 	PathResize     = "/v1/resize"
@@ -202,12 +203,11 @@ type ReplicaRequest struct {
 	Secret Secret `json:"secret,omitempty"`
 }
 
-// MaxDirtyAgeSeconds is the longest dirty age that dev_connect takes.
+// MaxDirtyAgeSeconds is the longest dirty age that dev_connect and options take.
 const MaxDirtyAgeSeconds = 24 * 60 * 60
 
-// ConnectOptions tunes a cache. The zero value means the implementation's defaults.
-type ConnectOptions struct {
-	Mode Mode `json:"mode,omitempty"`
+// CacheOptions tunes write-back. A field that is zero has the implementation's default.
+type CacheOptions struct {
 	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
 	// HighWatermark is dirty and stops below LowWatermark.
 	HighWatermark int `json:"highWatermark,omitempty"`
@@ -215,6 +215,14 @@ type ConnectOptions struct {
 	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only, at most the
 	// constant MaxDirtyAgeSeconds; 0 means no limit.
 	MaxDirtyAgeSeconds int `json:"maxDirtyAgeSeconds,omitempty"`
+}
+
+// ConnectOptions are the mode and the options that a cache begins with. The zero value means the
+// implementation's defaults.
+type ConnectOptions struct {
+	CacheOptions
+
+	Mode Mode `json:"mode,omitempty"`
 }
 
 // ConnectRequest is the body of POST /v1/dev_connect.
@@ -260,6 +268,22 @@ type ModeRequest struct {
 	VolumeRef
 
 	Mode Mode `json:"mode"`
+}
+
+// OptionsRequest is the body of POST /v1/options. Options replaces all options of the cache: what is
+// left out gets the implementation's default. The mode stays.
+type OptionsRequest struct {
+	VolumeRef
+
+	// Epoch is that of the attachment on record. An older one than this host has seen is
+	// CodeStaleEpoch.
+	Epoch   int64        `json:"epoch"`
+	Options CacheOptions `json:"options"`
+}
+
+// OptionsResponse is the answer to POST /v1/options: the options that are in force now.
+type OptionsResponse struct {
+	Options CacheOptions `json:"options"`
 }
 
 // HoldRequest is the body of POST /v1/hold.

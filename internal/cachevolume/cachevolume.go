@@ -12,17 +12,22 @@ func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
 	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
+// Options returns the options that the volume's cache is to have.
+func Options(v *v1alpha1.CacheVolume) escache.CacheOptions {
+	o := v.Spec.CacheOptions
+	return escache.CacheOptions{
+		HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
+		MaxDirtyAgeSeconds: min(int(o.MaxDirtyAgeSeconds), escache.MaxDirtyAgeSeconds), // older records may have more
+	}
+}
+
 // ConnectRequest returns the dev_connect of the volume's present attachment. csi-node sends it for
 // a pod, csi-controller to write a cache back; both send the same, because a pod's attachment may
 // follow a write-back on the same host without taking the device down.
 func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
-	o := v.Spec.CacheOptions
 	request := escache.ConnectRequest{
 		VolumeRef: Ref(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
-		Options: escache.ConnectOptions{
-			Mode: escache.Mode(v.Spec.CacheMode), HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
-			MaxDirtyAgeSeconds: min(int(o.MaxDirtyAgeSeconds), escache.MaxDirtyAgeSeconds), // older records may have more
-		},
+		Options: escache.ConnectOptions{Mode: escache.Mode(v.Spec.CacheMode), CacheOptions: Options(v)},
 	}
 	for _, client := range v.Status.Fenced {
 		request.Fenced = append(request.Fenced, client.Address)

@@ -116,6 +116,18 @@ func (c *Client) SetMode(ctx context.Context, ref escache.VolumeRef, mode escach
 	return c.change(ctx, "mode", escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
 }
 
+// SetOptions replaces the options of a running cache and returns those in force.
+func (c *Client) SetOptions(ctx context.Context, req escache.OptionsRequest) (*escache.OptionsResponse, error) {
+	var now escache.OptionsResponse
+	err := c.do(ctx, call{
+		name: "options", method: http.MethodPost, path: escache.PathOptions, body: req, out: &now, limit: c.opts.Timeout.Change,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &now, nil
+}
+
 // Hold suspends I/O with a clean cache for at most the given time, rounded down to whole seconds.
 func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.Duration) (*escache.HoldResponse, error) {
 	var held escache.HoldResponse

@@ -127,6 +127,12 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		}},
 		{`POST /v1/stop {` + volume + `}`, func() error { return c.Stop(ctx, ref) }},
 		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error { return c.SetMode(ctx, ref, escache.ModeWritethrough) }},
+		{`POST /v1/options {` + volume + `,"epoch":4,"options":{"maxDirtyAgeSeconds":30}}`, func() error {
+			r, err := c.SetOptions(ctx, escache.OptionsRequest{
+				VolumeRef: ref, Epoch: 4, Options: escache.CacheOptions{MaxDirtyAgeSeconds: 30},
+			})
+			return expect(err, r != nil && r.Options.MaxDirtyAgeSeconds == 30)
+		}},
 		{`POST /v1/hold {` + volume + `,"maxSeconds":20}`, func() error {
 			h, err := c.Hold(ctx, ref, 20*time.Second)
 			return expect(err, h != nil && h.HeldUntil.Year() == 2026)

@@ -54,7 +54,8 @@ type TLSFiles struct {
 type Timeouts struct {
 	// Query bounds Node and Status.
 	Query time.Duration
-	// Change bounds PutReplica, DeleteReplica, Stop, SetMode, Hold, Release and Resize.
+	// Change bounds PutReplica, DeleteReplica, Stop, SetMode, SetOptions, Hold, Release and
+	// Resize.
 	Change time.Duration
 	// Connect bounds DevConnect, which may wait for Ceph to break a dead client's lock.
 	Connect time.Duration

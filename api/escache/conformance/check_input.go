@@ -36,6 +36,7 @@ func bodyCalls(v *volume) []bodyCall {
 		{http.MethodPost, escache.PathFlush, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1}},
 		{http.MethodPost, escache.PathStop, escache.StopRequest{VolumeRef: ref}},
 		{http.MethodPost, escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWriteback}},
+		{http.MethodPost, escache.PathOptions, escache.OptionsRequest{VolumeRef: ref, Epoch: 1}},
 		{http.MethodPost, escache.PathHold, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1}},
 		{http.MethodPost, escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref}},
 		{http.MethodPost, escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 4096}},

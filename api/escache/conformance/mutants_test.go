@@ -63,6 +63,14 @@ var mutants = map[string][]string{
 		"mode does nothing",
 	},
 	"connect may begin in writethrough": {"options are ignored"},
+	"options change under running I/O": {
+		"options are said and not set",
+		"options of an older epoch are taken",
+		"options lose what is dirty",
+		"options end write-through",
+		"an option that is left out stays",
+		"crossed watermarks are taken",
+	},
 	"a device on a fenced client's map is made anew": {
 		"a fenced client's map is handed out", "what was dirty is gone with a fenced client's map", "every map is taken for fenced",
 	},

@@ -47,7 +47,7 @@ const (
 
 // Checks returns all checks: cheap ones first.
 func Checks() []Check {
-	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
+	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(), optionsChecks(),
 		holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), secretChecks())
 }
 

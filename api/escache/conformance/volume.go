@@ -104,6 +104,11 @@ func (h *host) mode(v *volume, mode escache.Mode) *answer {
 	return h.post(escache.PathMode, escache.ModeRequest{VolumeRef: v.VolumeRef, Mode: mode})
 }
 
+func (h *host) options(v *volume, epoch int64, o escache.CacheOptions) *answer {
+	h.s.Helper()
+	return h.post(escache.PathOptions, escache.OptionsRequest{VolumeRef: v.VolumeRef, Epoch: epoch, Options: o})
+}
+
 func (h *host) release(v *volume) *answer {
 	h.s.Helper()
 	return h.post(escache.PathRelease, escache.ReleaseRequest{VolumeRef: v.VolumeRef})

@@ -46,6 +46,15 @@ func (h *Host) Stop(ctx context.Context, req escache.StopRequest) error {
 	return err
 }
 
+// Options returns the options of a connected replica.
+func (h *Host) Options(ref escache.VolumeRef) escache.CacheOptions {
+	defer h.lock()()
+	if r := h.replicas[ref]; r != nil && r.connected {
+		return r.options
+	}
+	return escache.CacheOptions{}
+}
+
 // Resize is POST /v1/resize.
 func (h *Host) Resize(ctx context.Context, req escache.ResizeRequest) error {
 	_, err := h.resize(ctx, req)

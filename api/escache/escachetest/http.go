@@ -67,6 +67,7 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathFlush:      {http.MethodPost: with(s, h.flush)},
 		escache.PathStop:       {http.MethodPost: with(s, h.stop)},
 		escache.PathMode:       {http.MethodPost: with(s, h.setMode)},
+		escache.PathOptions:    {http.MethodPost: with(s, h.setOptions)},
 		escache.PathHold:       {http.MethodPost: with(s, h.hold)},
 		escache.PathRelease:    {http.MethodPost: with(s, h.release)},
 		escache.PathResize:     {http.MethodPost: with(s, h.resize)},

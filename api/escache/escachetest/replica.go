@@ -372,6 +372,7 @@ func (h *Host) assemble(req escache.ConnectRequest, r *replica) (any, error) {
 	if req.Options.Mode != "" && !h.w.breaks("options are ignored") {
 		r.mode = req.Options.Mode
 	}
+	r.options = req.Options.CacheOptions
 	if h.w.breaks("data does not move") && r.req.Nodes[1].Name == h.Name {
 		img.blocks = map[int64][]byte{}
 	}

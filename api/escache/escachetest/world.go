@@ -75,6 +75,7 @@ type replica struct {
 	primary   bool
 	client    string
 	mode      escache.Mode
+	options   escache.CacheOptions
 	size      int64
 	open      int
 	held      *time.Time

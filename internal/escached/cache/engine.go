@@ -66,6 +66,10 @@ type Engine interface {
 	// SetMode changes the mode under running I/O. Changing to Writethrough does not write back what
 	// is dirty already: see WriteBack.
 	SetMode(ctx context.Context, name string, m Mode) error
+	// SetOptions changes the watermarks and the maximum age under running I/O. Zero means the engine's
+	// default. The mode stays; o.Mode has no effect. CheckOptions must have accepted o. What is dirty
+	// already is at its maximum age, at the latest, that long after the call.
+	SetOptions(ctx context.Context, name string, o Options) error
 	// Resize makes the device larger under running I/O, after the origin has grown. It never
 	// shrinks a device. Called with the size that there is, it completes an interrupted Resize.
 	Resize(ctx context.Context, name string, bytes int64) error
@@ -74,7 +78,8 @@ type Engine interface {
 	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if
 	// it did not get everything. After any error the caller calls Resume.
 	Hold(ctx context.Context, name string) error
-	// Resume ends a hold, and completes an Assemble, SetMode, Resize or Retry that was interrupted.
+	// Resume ends a hold, and completes an Assemble, SetMode, SetOptions, Resize or Retry that was
+	// interrupted.
 	// It does nothing to a cache that works, and does not clear State.Failed of one that is not
 	// held.
 	Resume(ctx context.Context, name string) error

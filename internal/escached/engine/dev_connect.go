@@ -38,11 +38,10 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err != nil {
 		return none, err
 	}
+	if err := notOlder(v, req.Epoch); err != nil {
+		return none, err
+	}
 	switch {
-	case req.Epoch < v.Epoch:
-		return none, v.Fail(escache.CodeStaleEpoch,
-			"epoch %d is older than %d, which was seen here; read the volume's record again before connecting",
-			req.Epoch, v.Epoch)
 	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
 		return none, v.Fail(escache.CodeIdentityMismatch,
 			"the replica here belongs to image id %s, not %s; the image was replaced by another one of the same name",

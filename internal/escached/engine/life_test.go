@@ -29,6 +29,7 @@ func verbsOfALife() []lifeVerb {
 		{"mode", func(e *Engine) error {
 			return e.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
 		}},
+		{"options", func(e *Engine) error { _, err := optionsWith(e, 1, thirty); return err }},
 		{"hold", func(e *Engine) error {
 			_, err := e.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
 			return err

@@ -79,6 +79,13 @@ func (p played) SetMode(_ context.Context, r escache.ModeRequest) error {
 	return nil
 }
 
+func (p played) SetOptions(_ context.Context, r escache.OptionsRequest) (escache.OptionsResponse, error) {
+	o := r.Options
+	p.reached(r.VolumeRef, r.Epoch > 0 && min(o.HighWatermark, o.LowWatermark, o.MaxDirtyAgeSeconds) >= 0 &&
+		max(o.HighWatermark, o.LowWatermark) <= 100 && o.MaxDirtyAgeSeconds <= escache.MaxDirtyAgeSeconds)
+	return escache.OptionsResponse{}, nil
+}
+
 func (p played) Hold(_ context.Context, r escache.HoldRequest) (escache.HoldResponse, error) {
 	p.reached(r.VolumeRef, r.MaxSeconds > 0 && r.MaxSeconds <= 3600)
 	return escache.HoldResponse{}, nil
@@ -111,6 +118,7 @@ func FuzzRequest(f *testing.F) {
 	for path, more := range map[string]string{
 		escache.PathFlush: `,"timeoutSeconds":60`, escache.PathStop: "", escache.PathMode: `,"mode":"writethrough"`, escache.PathHold: `,"maxSeconds":5`,
 		escache.PathRelease: "", escache.PathResize: `,"sizeBytes":134217728`, escache.PathAbandon: `,"epoch":4`,
+		escache.PathOptions: `,"epoch":4,"options":{"highWatermark":60,"lowWatermark":40,"maxDirtyAgeSeconds":30}`,
 	} {
 		f.Add(http.MethodPost, path, "", []byte("{"+volume+more+"}"), uint16(0))
 	}

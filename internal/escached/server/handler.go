@@ -33,6 +33,7 @@ type Engine interface {
 	Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error)
 	Stop(ctx context.Context, req escache.StopRequest) error
 	SetMode(ctx context.Context, req escache.ModeRequest) error
+	SetOptions(ctx context.Context, req escache.OptionsRequest) (escache.OptionsResponse, error)
 	Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error)
 	Release(ctx context.Context, req escache.ReleaseRequest) error
 	Resize(ctx context.Context, req escache.ResizeRequest) error
@@ -86,6 +87,9 @@ func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context
 		escache.PathMode: {http.MethodPost: body(func(req escache.ModeRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkMode(req.Mode))
 		}, func(ctx context.Context, req escache.ModeRequest) (any, error) { return nil, v.SetMode(ctx, req) })},
+		escache.PathOptions: {http.MethodPost: body(func(req escache.OptionsRequest) error {
+			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch), checkOptions(req.Options))
+		}, func(ctx context.Context, req escache.OptionsRequest) (any, error) { return v.SetOptions(ctx, req) })},
 		escache.PathHold: {http.MethodPost: body(func(req escache.HoldRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkSeconds("maxSeconds", req.MaxSeconds, 3600))
 		}, func(ctx context.Context, req escache.HoldRequest) (any, error) { return v.Hold(ctx, req) })},

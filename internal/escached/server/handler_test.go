@@ -70,16 +70,25 @@ func TestBadInputIsRefusedWithACodeAndReachesNoVerb(t *testing.T) {
 		"bad image id":             {put(with(`"port"`, `"imageID":"a b","port"`)), escache.CodeInvalidRequest},
 		"epoch zero":               {post(escache.PathDevConnect, `{"pool":"rbd","image":"v1","epoch":0}`), escache.CodeInvalidRequest},
 		"unknown mode":             {post(escache.PathMode, `{"pool":"rbd","image":"v1","mode":"off"}`), escache.CodeInvalidRequest},
-		"timeout zero":             {post(escache.PathFlush, `{"pool":"rbd","image":"v1","timeoutSeconds":0}`), escache.CodeInvalidRequest},
-		"hold too long":            {post(escache.PathHold, `{"pool":"rbd","image":"v1","maxSeconds":3601}`), escache.CodeInvalidRequest},
-		"unknown parameter":        {get(escache.PathStatus + "?volume=x"), escache.CodeInvalidRequest},
-		"parameter twice":          {get(escache.PathStatus + "?pool=a&pool=b&image=c"), escache.CodeInvalidRequest},
-		"pool without image":       {get(escache.PathStatus + "?pool=a"), escache.CodeInvalidRequest},
-		"discard is empty":         {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=", ""}, escache.CodeInvalidRequest},
-		"discard is maybe":         {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=1", ""}, escache.CodeInvalidRequest},
-		"parameter on a body":      {post(escache.PathStop+"?x=1", `{"pool":"rbd","image":"v1"}`), escache.CodeInvalidRequest},
-		"unknown path":             {get("/v2/node"), escache.CodeUnknownPath},
-		"wrong method":             {post(escache.PathNode, ""), escache.CodeMethodNotAllowed},
+		"options of epoch zero": {
+			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":0,"options":{}}`), escache.CodeInvalidRequest,
+		},
+		"options out of range": {
+			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"maxDirtyAgeSeconds":86401}}`), escache.CodeInvalidRequest,
+		},
+		"options with a mode": {
+			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"mode":"writeback"}}`), escache.CodeInvalidRequest,
+		},
+		"timeout zero":        {post(escache.PathFlush, `{"pool":"rbd","image":"v1","timeoutSeconds":0}`), escache.CodeInvalidRequest},
+		"hold too long":       {post(escache.PathHold, `{"pool":"rbd","image":"v1","maxSeconds":3601}`), escache.CodeInvalidRequest},
+		"unknown parameter":   {get(escache.PathStatus + "?volume=x"), escache.CodeInvalidRequest},
+		"parameter twice":     {get(escache.PathStatus + "?pool=a&pool=b&image=c"), escache.CodeInvalidRequest},
+		"pool without image":  {get(escache.PathStatus + "?pool=a"), escache.CodeInvalidRequest},
+		"discard is empty":    {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=", ""}, escache.CodeInvalidRequest},
+		"discard is maybe":    {request{http.MethodDelete, escache.PathReplica + "?pool=a&image=b&discard=1", ""}, escache.CodeInvalidRequest},
+		"parameter on a body": {post(escache.PathStop+"?x=1", `{"pool":"rbd","image":"v1"}`), escache.CodeInvalidRequest},
+		"unknown path":        {get("/v2/node"), escache.CodeUnknownPath},
+		"wrong method":        {post(escache.PathNode, ""), escache.CodeMethodNotAllowed},
 	} {
 		rec := httptest.NewRecorder()
 		serve(t, untouched{}).ServeHTTP(rec, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))

@@ -142,10 +142,14 @@ func checkReplica(r escache.ReplicaRequest) error {
 
 func checkConnect(r escache.ConnectRequest) error {
 	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID), checkEpoch(r.Epoch)}
-	o := r.Options
-	if o.Mode != "" {
-		errs = append(errs, checkMode(o.Mode))
+	if r.Options.Mode != "" {
+		errs = append(errs, checkMode(r.Options.Mode))
 	}
+	return cmp.Or(append(errs, checkOptions(r.Options.CacheOptions))...)
+}
+
+func checkOptions(o escache.CacheOptions) error {
+	var errs []error
 	for key, percent := range map[string]int{"highWatermark": o.HighWatermark, "lowWatermark": o.LowWatermark} {
 		if percent < 0 || percent > 100 {
 			errs = append(errs, invalid("options.%s: %d is not between 1 and 100 percent", key, percent))

@@ -23,6 +23,7 @@ type step struct {
 const (
 	put, connect, flush, stop, remove = "put replica", "dev_connect", "flush", "stop", "delete replica"
 	writethrough, writeback           = "mode writethrough", "mode writeback"
+	options                           = "options"
 	hold, release, resize             = "hold", "release", "resize"
 )
 
@@ -100,6 +101,14 @@ func (l *life) connectedSteps() []step {
 		}, write(0)},
 		{writethrough, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWritethrough) }, write(1)},
 		{writeback, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWriteback) }, write(2)},
+		{options, func(ctx context.Context) error {
+			want := escache.CacheOptions{HighWatermark: 60, LowWatermark: 40, MaxDirtyAgeSeconds: 3600}
+			answer, err := n1.API.SetOptions(ctx, escache.OptionsRequest{VolumeRef: ref, Epoch: epoch, Options: want})
+			if err == nil && answer.Options != want {
+				t.Errorf("options: %+v", *answer)
+			}
+			return err
+		}, write(4)},
 		{hold, func(ctx context.Context) error {
 			_, err := n1.API.Hold(ctx, ref, time.Minute)
 			return err

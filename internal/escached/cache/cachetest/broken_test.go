@@ -31,6 +31,7 @@ type broken struct {
 	writeBack    func(ctx context.Context, name string) error
 	retry        func(ctx context.Context, name string) error
 	setMode      func(ctx context.Context, name string, m cache.Mode) error
+	setOptions   func(ctx context.Context, name string, o cache.Options) error
 	resize       func(ctx context.Context, name string, bytes int64) error
 	hold         func(ctx context.Context, name string) error
 	resume       func(ctx context.Context, name string) error
@@ -120,6 +121,13 @@ func (b *broken) SetMode(ctx context.Context, name string, m cache.Mode) error {
 		return b.setMode(ctx, name, m)
 	}
 	return b.Fake.SetMode(ctx, name, m)
+}
+
+func (b *broken) SetOptions(ctx context.Context, name string, o cache.Options) error {
+	if b.setOptions != nil {
+		return b.setOptions(ctx, name, o)
+	}
+	return b.Fake.SetOptions(ctx, name, o)
 }
 
 func (b *broken) Resize(ctx context.Context, name string, bytes int64) error {

@@ -39,6 +39,9 @@ func (s *suite) life(mark byte) []lifeStep {
 		{what: "write", do: write(1)},
 		{what: "SetMode to write-through", do: mode(cache.Writethrough)},
 		{what: "SetMode to write-back", do: mode(cache.Writeback)},
+		{what: "SetOptions", do: func(ctx context.Context) error {
+			return s.e.SetOptions(ctx, name, cache.Options{HighWatermark: 60, LowWatermark: 40})
+		}},
 		{what: "Resize", do: func(ctx context.Context) error {
 			s.h.Grow(s.spec.Bytes * 2)
 			return s.e.Resize(ctx, name, s.spec.Bytes*2)

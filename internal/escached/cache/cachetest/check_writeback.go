@@ -39,6 +39,35 @@ func writesThrough(s *suite) {
 	s.dirty("in write-back again", cache.BlockBytes)
 }
 
+func setsOptions(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	f, err := s.h.Open(s.state().Path)
+	s.must("open", err)
+	for _, o := range []cache.Options{
+		{HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 3600},
+		{HighWatermark: 70, LowWatermark: 40}, // what is left out has the default again
+		{},
+	} {
+		for range 2 { // the second time it has them already
+			s.must("SetOptions", s.e.SetOptions(s.Context(), s.name(), o))
+		}
+		want := o
+		want.Mode = cache.Writeback
+		if got := s.state(); got.Options != want || got.Held {
+			s.Errorf("it is %+v, and was given %+v", got, o)
+		}
+	}
+	s.must("close", f.Close())
+	s.dirty("after SetOptions", cache.BlockBytes)
+	s.holds("the device", s.state().Path, 1, 1)
+	s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writethrough))
+	s.must("SetOptions", s.e.SetOptions(s.Context(), s.name(), cache.Options{Mode: cache.Writeback, HighWatermark: 60, LowWatermark: 40}))
+	if got := s.state().Options; got != (cache.Options{Mode: cache.Writethrough, HighWatermark: 60, LowWatermark: 40}) {
+		s.Errorf("in write-through it has %+v", got)
+	}
+}
+
 func outlives(s *suite) {
 	s.assembled()
 	s.write(1, 1)

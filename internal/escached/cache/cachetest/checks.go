@@ -20,6 +20,7 @@ func Checks() []Check {
 		{"Remove removes once, and nothing that is open", removes},
 		{"writes are dirty until they are written back", writesBack},
 		{"write-through makes nothing dirty", writesThrough},
+		{"options change under running I/O, and the mode stays", setsOptions},
 		{"what is dirty outlives the device", outlives},
 		{"a refused write-back loses nothing and can be tried again", retries},
 		{"a hold keeps the origin as it is until Resume", holdsStill},

@@ -73,6 +73,21 @@ func (f *Fake) SetMode(_ context.Context, name string, m cache.Mode) error {
 	return f.reload(name, c, func(s *cache.State) { s.Options.Mode = m })
 }
 
+// SetOptions implements cache.Engine.
+func (f *Fake) SetOptions(_ context.Context, name string, o cache.Options) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	o.Mode = c.state.Options.Mode
+	if o == c.state.Options {
+		return nil
+	}
+	return f.reload(name, c, func(s *cache.State) { s.Options = o })
+}
+
 // Resize implements cache.Engine.
 func (f *Fake) Resize(_ context.Context, name string, bytes int64) error {
 	f.mu.Lock()

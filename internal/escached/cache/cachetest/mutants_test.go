@@ -107,6 +107,9 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		"SetMode of nothing succeeds": func(_ *Fake, b *broken) {
 			b.setMode = func(context.Context, string, cache.Mode) error { return nil }
 		},
+		"SetOptions of nothing succeeds": func(_ *Fake, b *broken) {
+			b.setOptions = func(context.Context, string, cache.Options) error { return nil }
+		},
 		"Resize of nothing succeeds": func(_ *Fake, b *broken) {
 			b.resize = func(context.Context, string, int64) error { return nil }
 		},
@@ -155,6 +158,37 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			b.setMode = func(ctx context.Context, name string, _ cache.Mode) error {
 				return f.SetMode(ctx, name, cache.Writethrough)
 			}
+		},
+	},
+	"options change under running I/O, and the mode stays": {
+		"SetOptions does nothing": func(_ *Fake, b *broken) {
+			b.setOptions = func(context.Context, string, cache.Options) error { return nil }
+		},
+		"SetOptions drops": func(f *Fake, b *broken) {
+			b.setOptions = func(ctx context.Context, name string, o cache.Options) error {
+				f.alter(name, drop)
+				return f.SetOptions(ctx, name, o)
+			}
+		},
+		"SetOptions sets the mode": func(f *Fake, b *broken) {
+			b.setOptions = func(_ context.Context, name string, o cache.Options) error {
+				if o.Mode == "" {
+					o.Mode = cache.Writeback
+				}
+				f.alter(name, func(c *assembled) { c.state.Options = o })
+				return nil
+			}
+		},
+		"what is left out stays": func(f *Fake, b *broken) {
+			b.setOptions = func(ctx context.Context, name string, o cache.Options) error {
+				if c, err := f.cache(name); err == nil && o.MaxAgeSeconds == 0 {
+					o.MaxAgeSeconds = c.state.Options.MaxAgeSeconds
+				}
+				return f.SetOptions(ctx, name, o)
+			}
+		},
+		"SetOptions leaves it held": func(f *Fake, b *broken) {
+			b.states = seen(f, func(s *cache.State) { s.Held = s.Options.HighWatermark > 0 })
 		},
 	},
 	"what is dirty outlives the device": {

@@ -20,6 +20,22 @@ func (e *Engine) SetMode(ctx context.Context, name string, m cache.Mode) error {
 	return e.reload(ctx, name, d.table, next)
 }
 
+// SetOptions implements cache.Engine by reloading the table. The kernel takes what is dirty for new
+// when it loads a table.
+func (e *Engine) SetOptions(ctx context.Context, name string, o cache.Options) error {
+	d, err := e.device(ctx, name)
+	if err != nil {
+		return err
+	}
+	next := d.table
+	next.options = o
+	next.options.Mode = d.options.Mode
+	if next == d.table {
+		return nil
+	}
+	return e.reload(ctx, name, d.table, next)
+}
+
 // Resize implements cache.Engine.
 func (e *Engine) Resize(ctx context.Context, name string, bytes int64) error {
 	d, err := e.device(ctx, name)

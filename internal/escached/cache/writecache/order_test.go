@@ -130,6 +130,12 @@ func TestAChangeLoadsATableBeforeItResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.did("SetMode", "suspend --noflush escache-v", "load escache-v", "resume escache-v")
+	for range 2 { // the second time nothing is done
+		if err := e.SetOptions(t.Context(), volume, cache.Options{MaxAgeSeconds: 30}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.did("SetOptions", "suspend --noflush escache-v", "load escache-v", "resume escache-v")
 	h.Grow(2 << 20)
 	if err := e.Resize(t.Context(), volume, 2<<20); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+// SetOptions changes the options of a running cache, and returns those in force. The running device
+// is the only record of them. A newer epoch than this host's is not stored: the attachment of that
+// epoch connects the device by itself.
+func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (escache.OptionsResponse, error) {
+	want := optionsOf(escache.ConnectOptions{CacheOptions: req.Options})
+	if err := e.Caches.CheckOptions(want); err != nil {
+		return escache.OptionsResponse{}, problem.New(escache.CodeInvalidRequest, "options: %v", err)
+	}
+	var resp escache.OptionsResponse
+	err := e.Change(ctx, req.VolumeRef, "options", func(ctx context.Context, v volume.Volume, dev cache.State) error {
+		if err := notOlder(v, req.Epoch); err != nil {
+			return err
+		}
+		crashpoint.Reach("options/begin")
+		if err := e.Caches.SetOptions(ctx, v.Name(), want); err != nil {
+			return err
+		}
+		crashpoint.Reach("options/reloaded")
+		now, _, err := e.Device(ctx, v.Name())
+		o := now.Options
+		resp.Options = escache.CacheOptions{
+			HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxDirtyAgeSeconds: o.MaxAgeSeconds,
+		}
+		return err
+	})
+	return resp, err
+}
+
+// notOlder refuses the epoch of an attachment that is not the newest that was seen here.
+func notOlder(v volume.Volume, epoch int64) error {
+	if epoch < v.Epoch {
+		return v.Fail(escache.CodeStaleEpoch, "epoch %d is older than %d, which was seen here; read the volume's record again", epoch, v.Epoch)
+	}
+	return nil
+}
