@@ -102,10 +102,16 @@ type CacheVolumeSpec struct {
 	CacheBytes int64 `json:"cacheBytes"`
 
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheMode is immutable"
 	CacheMode CacheMode `json:"cacheMode"`
 
 	CacheOptions CacheOptions `json:"cacheOptions,omitempty"`
+
+	// Modifications counts how often a VolumeAttributesClass has changed the volume. status.applied
+	// says which change the attached node has.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="modifications only grows"
+	Modifications int64 `json:"modifications,omitempty"`
 
 	// Layout of the image in Ceph. Fields that are not set had the driver's default when the image
 	// was created.
@@ -269,6 +275,9 @@ type CacheVolumeStatus struct {
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
 
+	// Applied says which change of cacheMode and cacheOptions has reached the attached node.
+	Applied *AppliedModification `json:"applied,omitempty"`
+
 	// Repair is set while the replica of a lost host is being replaced.
 	Repair *ReplicaRepair `json:"repair,omitempty"`
 	// Discarded describes the latest data loss that was accepted; see CacheDiscard.
@@ -292,6 +301,15 @@ type CacheVolumeStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	Summary CacheVolumeSummary `json:"summary,omitempty"`
+}
+
+// AppliedModification is the newest change that a node has. Another attachment begins with the
+// newest change, and confirms it here.
+type AppliedModification struct {
+	// Modification is the value of spec.modifications that it has.
+	Modification int64 `json:"modification,omitempty"`
+	// Epoch is the attachment that has it.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // ReplicaHost is the machine on which a replica was laid.
@@ -368,6 +386,9 @@ const (
 	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
 	// next attachment that begins removes it.
 	ConditionRecordBehindDisks = "RecordBehindDisks"
+	// ConditionModified is there once a VolumeAttributesClass has changed an attached volume. It is
+	// false while the change has not reached the attached node. The message says why.
+	ConditionModified = "Modified"
 	// ConditionReleased is there while spec.release is set. It is never true: the object is gone
 	// then. The message says what the release waits for.
 	ConditionReleased = "Released"
@@ -379,6 +400,15 @@ const (
 	ReasonReleaseRefused = "Refused"
 	// ReasonReleasePending: it is being done, or waits for something that may pass.
 	ReasonReleasePending = "Pending"
+)
+
+// Reasons of ConditionModified.
+const (
+	// ReasonModificationApplied: the attached node has the newest change.
+	ReasonModificationApplied = "Applied"
+	// ReasonModificationPending: it is tried again until the attached node has it, or the volume is
+	// attached anew.
+	ReasonModificationPending = "Pending"
 )
 
 // Reasons of ConditionRedundant. All but ReasonTwoCopies say why a volume has one current copy. csi-node

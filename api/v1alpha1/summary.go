@@ -42,6 +42,17 @@ func (s *CacheVolumeStatus) SetHostID(node, id string) (changed bool) {
 	return true
 }
 
+// ModificationPending reports whether the attached node may not have the newest change of the
+// volume's mode and options yet. While no node has the volume there is nothing to wait for: the next
+// attachment begins with it.
+func (v *CacheVolume) ModificationPending() bool {
+	if v.Spec.Modifications == 0 || v.Status.AttachedNode == "" {
+		return false
+	}
+	applied := v.Status.Applied
+	return applied == nil || applied.Modification != v.Spec.Modifications || applied.Epoch != v.Status.Epoch
+}
+
 // FlushAttached reports whether the volume is attached only so that its cache is written back, and
 // not for a pod.
 func (s *CacheVolumeStatus) FlushAttached() bool {

@@ -29,6 +29,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/marking"
+	"github.com/escache/escache-csi/internal/controller/modification"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/server"
@@ -254,6 +255,10 @@ func (p parts) assemble(ctx context.Context) error {
 		groups.SetupWithManager(p.manager),
 		p.recovery(volumes.NewLocked(steps, p.locks), p.writer, drainer),
 		flushes.SetupWithManager(p.manager),
+		modification.New(modification.Config{
+			Client: p.writer, Live: p.manager.GetAPIReader(), Drainer: drainer, Log: p.log.With("component", "modification"),
+			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
+		}).SetupWithManager(p.manager),
 		p.hostCertificates(p.writer),
 		p.page(),
 		p.manager.Add(marks),

@@ -1,5 +1,5 @@
-// Package drain turns attached volumes to write-through on request, moves their truth to Ceph once
-// they are clean, and turns them back. The requests are on record in the CacheVolume
+// Package drain changes the mode and the options of attached volumes' caches. It turns volumes to
+// write-through on request, moves their truth to Ceph once they are clean, and turns them back. The requests are on record in the CacheVolume
 // (status.writeThrough). So there can be several, and write-back returns when the last one ends.
 //
 // The order makes it safe:
@@ -8,6 +8,8 @@
 //   - Settle: one answer of the holder says write-through and zero dirty, then authority Ceph is on
 //     record.
 //   - Restore: authority Cache is on record, then the mode changes, then the claim goes.
+//   - Apply (apply.go): the volume's own mode and options are on record, then they change, then what
+//     the node has is on record.
 //
 // Every step is repeated until it is done, also by the next leader. The steps of one volume run
 // under its lock, so that no change of mode overtakes another. The lock is not taken while the
@@ -37,6 +39,7 @@ import (
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
 	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
+	SetOptions(ctx context.Context, node string, request escache.OptionsRequest) error
 }
 
 // Config holds what a Drainer needs.

@@ -29,6 +29,12 @@ func (h silent) Status(context.Context, string, escache.VolumeRef) (escache.Volu
 	return escache.VolumeStatus{}, errSilent
 }
 
+func (h silent) SetOptions(context.Context, string, escache.OptionsRequest) error {
+	h.asked <- struct{}{}
+	<-h.giveUp
+	return errSilent
+}
+
 func (h silent) SetMode(context.Context, string, escache.VolumeRef, escache.Mode) error {
 	h.asked <- struct{}{}
 	<-h.giveUp
@@ -40,6 +46,7 @@ func TestASilentHostDoesNotKeepTheVolumeFromATakeOver(t *testing.T) {
 	for what, step := range map[string]func(context.Context, *Drainer) error{
 		"turn":    func(ctx context.Context, d *Drainer) error { _, err := d.Turn(ctx, name, owner); return err },
 		"settle":  func(ctx context.Context, d *Drainer) error { _, _, err := d.Settle(ctx, name); return err },
+		"apply":   func(ctx context.Context, d *Drainer) error { return d.Apply(ctx, name) },
 		"restore": func(ctx context.Context, d *Drainer) error { return d.Restore(ctx, name, owner) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -47,7 +54,7 @@ func TestASilentHostDoesNotKeepTheVolumeFromATakeOver(t *testing.T) {
 			if err := v1alpha1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.CacheVolumeSpec{Modifications: 1}}
 			v.Status = v1alpha1.CacheVolumeStatus{
 				AttachedNode: "n1", Epoch: 1, Authority: v1alpha1.AuthorityCache,
 				WriteThrough: []v1alpha1.WriteThroughClaim{{Owner: owner, Epoch: 1}},

@@ -201,6 +201,16 @@ func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeR
 	return translate(c.SetMode(ctx, volume, mode))
 }
 
+// SetOptions replaces the options of a volume's running cache.
+func (h *Hosts) SetOptions(ctx context.Context, node string, request escache.OptionsRequest) error {
+	c, err := h.client(ctx, node)
+	if err != nil {
+		return err
+	}
+	_, err = c.SetOptions(ctx, request)
+	return translate(err)
+}
+
 // ReplicationAddress returns the node's address for replication: the one in its annotation, or else
 // its InternalIP.
 func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {
