@@ -161,8 +161,10 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	differs("the snapshot it was made of", v.Spec.FromSnapshot, r.Snapshot)
 	differs("the volume it is a clone of", v.Spec.FromVolume, r.Volume)
 	differs("dataPool", v.Spec.DataPool, r.DataPool)
-	differs("cacheMode", v.Spec.CacheMode, r.Mode)
-	differs("its cache's options", v.Spec.CacheOptions, r.Options)
+	if !modified(v) {
+		differs("cacheMode", v.Spec.CacheMode, r.Mode)
+		differs("its cache's options", v.Spec.CacheOptions, r.Options)
+	}
 	differs("its image's layout", layoutOf(v.Spec.Layout), layoutOf(r.Layout))
 	// An expanded volume keeps the cache that it was made with.
 	if v.Spec.SizeBytes == r.Size.Want {

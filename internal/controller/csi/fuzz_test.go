@@ -44,6 +44,7 @@ func FuzzCalls(f *testing.F) {
 		&csi.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n1", VolumeCapability: capability()},
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: "v", NodeId: "n1"},
 		&csi.ControllerExpandVolumeRequest{VolumeId: "v", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gib}},
+		&csi.ControllerModifyVolumeRequest{VolumeId: "v", MutableParameters: map[string]string{"maxDirtyAge": "5m"}},
 		&csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: "v"},
 		&csi.DeleteSnapshotRequest{SnapshotId: "snapshot-1"},
 		&csi.ListVolumesRequest{MaxEntries: 1},
@@ -97,7 +98,7 @@ func (w *world) calls() []func(context.Context, []byte) (known bool, err error) 
 	s := w.service
 	return []func(context.Context, []byte) (known bool, err error){
 		sent(s.CreateVolume), sent(s.DeleteVolume), sent(s.ControllerPublishVolume), sent(s.ControllerUnpublishVolume),
-		sent(s.ControllerExpandVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot), sent(s.ListVolumes), sent(s.ListSnapshots),
+		sent(s.ControllerExpandVolume), sent(s.ControllerModifyVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot), sent(s.ListVolumes), sent(s.ListSnapshots),
 		sent(s.GetSnapshot), sent(s.ControllerGetVolume), sent(s.ValidateVolumeCapabilities), sent(s.GetCapacity),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -140,8 +141,12 @@ func (s *Service) ValidateVolumeCapabilities(
 		return nil, err
 	}
 	err := checkCapabilities(r.GetVolumeCapabilities())
+	parameters := storageclass.WithDefaults()
 	if err == nil && len(r.GetParameters()) > 0 {
-		_, err = parseParameters(r.GetParameters())
+		parameters, err = parseParameters(r.GetParameters())
+	}
+	if err == nil {
+		_, err = changeParameters(parameters, r.GetMutableParameters())
 	}
 	switch {
 	case errors.Is(err, volumes.ErrInvalid), errors.Is(err, volumes.ErrUnsupported):
@@ -152,6 +157,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	return &csi.ValidateVolumeCapabilitiesResponse{
 		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 			VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
+			MutableParameters: r.GetMutableParameters(),
 		},
 	}, nil
 }

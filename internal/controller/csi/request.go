@@ -47,9 +47,6 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
-	if len(r.GetMutableParameters()) > 0 {
-		return createRequest{}, fmt.Errorf("VolumeAttributesClasses are %w", volumes.ErrUnsupported)
-	}
 	size, err := parseSize(r.GetCapacityRange())
 	if err != nil {
 		return createRequest{}, err
@@ -62,6 +59,9 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	}
 	parameters, err := parseParameters(r.GetParameters())
 	if err != nil {
+		return createRequest{}, err
+	}
+	if parameters, err = changeParameters(parameters, r.GetMutableParameters()); err != nil {
 		return createRequest{}, err
 	}
 	groups, err := allowedGroups(r.GetAccessibilityRequirements(), parameters.NodeGroups)
@@ -108,6 +108,16 @@ func parseSnapshot(r *csi.CreateSnapshotRequest) (snapshotRequest, error) {
 
 func parseParameters(in map[string]string) (storageclass.Parameters, error) {
 	p, err := storageclass.Parse(in)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
+	}
+	return p, nil
+}
+
+// changeParameters puts the parameters of a VolumeAttributesClass in the place of those that a volume
+// has, or of those of its StorageClass.
+func changeParameters(p storageclass.Parameters, attributes map[string]string) (storageclass.Parameters, error) {
+	p, err := storageclass.Change(p, attributes)
 	if err != nil {
 		return p, fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
 	}

@@ -114,6 +114,18 @@ func (s *Service) ControllerExpandVolume(
 	})
 }
 
+// ControllerModifyVolume changes what a VolumeAttributesClass can change.
+func (s *Service) ControllerModifyVolume(
+	ctx context.Context, r *csi.ControllerModifyVolumeRequest,
+) (*csi.ControllerModifyVolumeResponse, error) {
+	if err := checkModify(r); err != nil {
+		return nil, err
+	}
+	return locked(s, r.GetVolumeId(), "ControllerModifyVolume", func() (*csi.ControllerModifyVolumeResponse, error) {
+		return &csi.ControllerModifyVolumeResponse{}, s.service.modify(ctx, r.GetVolumeId(), r.GetMutableParameters())
+	})
+}
+
 // CreateSnapshot takes a snapshot of a volume, or returns the one that an earlier call has taken.
 func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	request, err := parseSnapshot(r)

@@ -53,6 +53,31 @@ func documented(t *testing.T) map[string]row {
 	return rows
 }
 
+// changes returns when each parameter can be changed, by the page's table of changes.
+func changes(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "## Change a volume\n")
+	if !found {
+		t.Fatalf("%s has no section about changes", page)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	when := map[string]string{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 3 || !strings.HasPrefix(cells[0], " `") {
+			continue
+		}
+		for name := range strings.SplitSeq(cells[0], ",") {
+			when[strings.Trim(name, " `")] = strings.TrimSpace(cells[1])
+		}
+	}
+	return when
+}
+
 func TestPageHasEveryParameter(t *testing.T) {
 	got, want := slices.Sorted(maps.Keys(documented(t))), slices.Sorted(maps.Keys(fields))
 	if !slices.Equal(got, want) {

@@ -39,19 +39,30 @@ func number(out *int64, v string, low, high int64) error {
 	return nil
 }
 
+// standard is the value that brings an option of the cache back to the driver's default.
+const standard = "default"
+
 func percent(out *int32, v string) error {
+	if v == standard {
+		*out = 0
+		return nil
+	}
 	var n int64
 	if err := number(&n, strings.TrimSuffix(v, "%"), 1, 99); err != nil {
-		return errors.New("is not a percentage from 1 to 99")
+		return fmt.Errorf("is neither a percentage from 1 to 99 nor %q", standard)
 	}
 	*out = int32(n)
 	return nil
 }
 
 func seconds(out *int32, v string) error {
+	if v == standard {
+		*out = 0
+		return nil
+	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d < time.Second || d > escache.MaxDirtyAgeSeconds*time.Second || d%time.Second != 0 {
-		return errors.New("is not a duration of whole seconds from 1s to 24h, such as 30s, 5m or 1h")
+		return fmt.Errorf("is neither a duration of whole seconds from 1s to 24h, such as 30s, 5m or 1h, nor %q", standard)
 	}
 	*out = int32(d / time.Second)
 	return nil

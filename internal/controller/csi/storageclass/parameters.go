@@ -133,15 +133,7 @@ func (p *Parameters) consistent(in map[string]string) error {
 			return err
 		}
 	}
-	if p.Mode == v1alpha1.CacheModeWritethrough && p.Options != (v1alpha1.CacheOptions{}) {
-		return fmt.Errorf("%s, %s and %s need %s %s: a cache that writes through is never dirty",
-			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyCacheMode, v1alpha1.CacheModeWriteback)
-	}
-	high, low := p.Options.HighWatermark, p.Options.LowWatermark
-	if (high == 0) != (low == 0) || (high != 0 && low >= high) {
-		return fmt.Errorf("%s and %s go together, and the low one is below the high one", keyHighWatermark, keyLowWatermark)
-	}
-	return nil
+	return p.consistentOptions(p.Options)
 }
 
 func consistentStripes(l *v1alpha1.ImageLayout) error {

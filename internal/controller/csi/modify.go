@@ -1,0 +1,58 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+func checkModify(r *csi.ControllerModifyVolumeRequest) error {
+	if err := required("volume id", r.GetVolumeId()); err != nil {
+		return err
+	}
+	if len(r.GetMutableParameters()) == 0 {
+		return fmt.Errorf("mutable parameters are missing: the VolumeAttributesClass has none: %w", volumes.ErrInvalid)
+	}
+	return nil
+}
+
+// modify records how the volume's cache is to work from now on. It asks no host: package modification
+// takes the change to the node that has the volume, and the next attachment begins with it. So the
+// call also succeeds while a host is down.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllermodifyvolume
+func (s *service) modify(ctx context.Context, id string, attributes map[string]string) error {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := usable(v); err != nil {
+		return err
+	}
+	now := storageclass.WithDefaults()
+	now.Mode, now.Options = v.Spec.CacheMode, v.Spec.CacheOptions
+	want, err := changeParameters(now, attributes)
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", id, err)
+	}
+	if want.Mode == now.Mode && want.Options == now.Options {
+		return nil
+	}
+	v.Spec.CacheMode, v.Spec.CacheOptions = want.Mode, want.Options
+	v.Spec.Modifications++
+	if err := s.Cached.Update(ctx, v); err != nil {
+		return fmt.Errorf("record the change of volume %s: %w", id, err)
+	}
+	crashpoint.Reach("modify_volume/recorded")
+	return nil
+}
+
+// modified reports whether a volume was changed after it was created. Then it need not be as its
+// StorageClass says.
+func modified(v *v1alpha1.CacheVolume) bool { return v.Spec.Modifications > 0 }
