@@ -16,6 +16,7 @@ func TestController(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
+		{"a VolumeAttributesClass changes a claim's volume, attached and not", modifyLife},
 		{"a VolumeSnapshot is taken, and a claim made of it has what was in it", snapshotLife},
 		{"a claim is made as a clone of another one, which may go first", cloneLife},
 		{"fifty claims are made at once as clones of one", manyClones},

@@ -269,6 +269,17 @@ func scenes() []scene {
 			},
 		},
 		{
+			name: "ControllerModifyVolume", prepare: create, clean: remove,
+			call: func(t *testing.T, _ *world, d *driver) error {
+				return d.modify(t.Context(), crashed, map[string]string{"maxDirtyAge": "30s", "cacheMode": "writethrough"})
+			},
+			check: func(t *testing.T, w *world) {
+				if s := w.one(t).Spec; s.CacheOptions.MaxDirtyAgeSeconds != 30 || s.CacheMode != v1alpha1.CacheModeWritethrough || s.Modifications != 1 {
+					t.Errorf("record %+v", s)
+				}
+			},
+		},
+		{
 			name: "ControllerExpandVolume", prepare: create, clean: remove,
 			call: func(t *testing.T, _ *world, d *driver) error { return d.expand(t.Context(), crashed, 2*gib) },
 			check: func(t *testing.T, w *world) {

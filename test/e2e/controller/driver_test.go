@@ -251,6 +251,11 @@ func (d *driver) expand(ctx context.Context, id string, size int64) error {
 	return err
 }
 
+func (d *driver) modify(ctx context.Context, id string, attributes map[string]string) error {
+	_, err := d.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: attributes})
+	return err
+}
+
 func (d *driver) snapshot(ctx context.Context, name, volume string) error {
 	_, err := d.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: volume})
 	return err

@@ -23,9 +23,6 @@ import (
 // skipped are the tests of csi-sanity that do not run, each with its reason. Any other skip fails.
 var skipped = map[string]string{
 	"accessibility requirements":  "a snapshot is wherever its pool is",
-	"volume attribute class":      "VolumeAttributesClasses are not declared: nothing of a volume can be changed that way",
-	"ModifyVolume":                "the same",
-	"mutable parameters":          "the same",
 	"VolumeHealth":                "health is the node's to tell: it sees the cache",
 	"Health":                      "the same",
 	"max attach limit":            "a limit is the node's to report, and Kubernetes keeps to it before it publishes",
@@ -39,6 +36,8 @@ func sanity(t *testing.T, w *world) {
 	binary := kubetest.Tools(t, "csi-sanity")["csi-sanity"]
 	parameters := filepath.Join(d.dir, "parameters.yaml")
 	must(t, os.WriteFile(parameters, []byte("clusterID: lab\npool: rbd\ncacheSize: 64Mi\nnodeGroups: g1\n"), 0o600))
+	mutable := filepath.Join(d.dir, "mutable.yaml")
+	must(t, os.WriteFile(mutable, []byte("maxDirtyAge: 5m\ncacheMode: writeback\n"), 0o600))
 	node := playNode(t, d.dir)
 	for name, args := range map[string][]string{
 		"identity":   {"--csi.endpoint", d.socket(), "--ginkgo.focus", "Identity Service"},
@@ -46,6 +45,7 @@ func sanity(t *testing.T, w *world) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args = append(args, "--ginkgo.v", "--ginkgo.no-color", "--csi.testvolumeparameters", parameters,
+				"--csi.testvolumemutableparameters", mutable,
 				"--csi.mountdir", filepath.Join(d.dir, "mount"), "--csi.stagingdir", filepath.Join(d.dir, "staging"))
 			out, err := exec.Command(binary, args...).CombinedOutput()
 			if err != nil {
