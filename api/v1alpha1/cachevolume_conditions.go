@@ -1,0 +1,73 @@
+package v1alpha1
+
+// Condition types of a CacheVolume.
+const (
+	// ConditionReady is true once the image exists.
+	ConditionReady = "Ready"
+	// ConditionRedundant is true while every acknowledged write is on two hosts or in Ceph.
+	ConditionRedundant = "Redundant"
+	// ConditionSynced is false while a replica is being resynchronised.
+	ConditionSynced = "Synced"
+	// ConditionRepairing is true while the replica of a lost host is being replaced, or waits to
+	// be. The message says how far it is.
+	ConditionRepairing = "Repairing"
+	// ConditionHealthy is false while the cache reports an error. The message has the error.
+	ConditionHealthy = "Healthy"
+	// ConditionRecordBehindDisks is true if a host has seen a later attachment than the record
+	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
+	// next attachment that begins removes it.
+	ConditionRecordBehindDisks = "RecordBehindDisks"
+	// ConditionModified is there once a VolumeAttributesClass has changed an attached volume. It is
+	// false while the change has not reached the attached node. The message says why.
+	ConditionModified = "Modified"
+	// ConditionReleased is there while spec.release is set. It is never true: the object is gone
+	// then. The message says what the release waits for.
+	ConditionReleased = "Released"
+)
+
+// Reasons of ConditionReleased.
+const (
+	// ReasonReleaseRefused: nothing was changed. It is tried again, but somebody has to act first.
+	ReasonReleaseRefused = "Refused"
+	// ReasonReleasePending: it is being done, or waits for something that may pass.
+	ReasonReleasePending = "Pending"
+)
+
+// Reasons of ConditionModified.
+const (
+	// ReasonModificationApplied: the attached node has the newest change.
+	ReasonModificationApplied = "Applied"
+	// ReasonModificationPending: it is tried again until the attached node has it, or the volume is
+	// attached anew.
+	ReasonModificationPending = "Pending"
+)
+
+// Reasons of ConditionRedundant. All but ReasonTwoCopies say why a volume has one current copy. csi-node
+// writes what the attached node sees; csi-controller puts the reason in the place of ReasonPeerLost if
+// it knows more.
+const (
+	// ReasonTwoCopies: every acknowledged write is on two hosts or in Ceph.
+	ReasonTwoCopies = "TwoCopies"
+	// ReasonPeerLost: the other replica does not answer, and the attached node goes on without it. Why
+	// is not known (yet).
+	ReasonPeerLost = "PeerLost"
+	// ReasonPeerOutdated: the other replica catches up, or is about to.
+	ReasonPeerOutdated = "PeerOutdated"
+	// ReasonLocalDiskLost: the disk below the attached node's own replica has failed.
+	ReasonLocalDiskLost = "LocalDiskLost"
+	// ReasonPeerDiskLost: the disk below the other replica has failed.
+	ReasonPeerDiskLost = "PeerDiskLost"
+	// ReasonHostSilent: the other replica's host has not answered for some time.
+	ReasonHostSilent = "HostSilent"
+	// ReasonHostDeleted: Kubernetes has no node of that name any more.
+	ReasonHostDeleted = "HostDeleted"
+	// ReasonHostLeft: the other replica's host is not in the volume's NodeGroup any more.
+	ReasonHostLeft = "HostLeftGroup"
+	// ReasonHostReinstalled: that host answers, and has other disks than those on which the replica was
+	// laid.
+	ReasonHostReinstalled = "HostReinstalled"
+	// ReasonReplicaMissing: that host has the same disks, and no replica on them.
+	ReasonReplicaMissing = "ReplicaMissing"
+	// ReasonCopyStaysAway: that host answers, and the replica has not come back for long.
+	ReasonCopyStaysAway = "CopyStaysAway"
+)
