@@ -256,7 +256,8 @@ func (p parts) assemble(ctx context.Context) error {
 		p.recovery(volumes.NewLocked(steps, p.locks), p.writer, drainer),
 		flushes.SetupWithManager(p.manager),
 		modification.New(modification.Config{
-			Client: p.writer, Live: p.manager.GetAPIReader(), Drainer: drainer, Log: p.log.With("component", "modification"),
+			Client: p.writer, Live: p.manager.GetAPIReader(), Drainer: drainer,
+			Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "modification"),
 			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
 		}).SetupWithManager(p.manager),
 		p.hostCertificates(p.writer),

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -31,6 +32,7 @@ type Config struct {
 	Client  client.Client // writes
 	Live    client.Reader
 	Drainer Drainer
+	Events  events.EventRecorder
 	Log     *slog.Logger
 	// Again is the time from a failed try to the next; Longest bounds one try.
 	Again   time.Duration

@@ -12,12 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
@@ -34,6 +36,7 @@ type world struct {
 	locks   *operation.Locks
 	drainer *drain.Drainer
 	r       *Reconciler
+	events  *events.FakeRecorder
 	// lost makes writes of a status fail.
 	lost error
 }
@@ -60,7 +63,8 @@ func newWorld(t *testing.T) *world {
 	w.drainer = drain.New(drain.Config{
 		Client: w.api, Live: w.api, Hosts: hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log}), Locks: w.locks, Now: time.Now,
 	})
-	w.r = New(Config{Client: w.api, Live: w.api, Drainer: w.drainer, Log: log, Again: time.Second, Longest: time.Minute, Parallel: 1})
+	w.events = events.NewFakeRecorder(10)
+	w.r = New(Config{Client: w.api, Live: w.api, Drainer: w.drainer, Events: w.events, Log: log, Again: time.Second, Longest: time.Minute, Parallel: 1})
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: v1alpha1.CacheVolumeSpec{
 		ClusterID: "c", Pool: "rbd", Image: "v", SizeBytes: 1 << 30, CacheBytes: 1 << 30, Group: "g1", Replicas: []string{"n1", "n2"},
 		CacheMode: v1alpha1.CacheModeWriteback,
@@ -119,6 +123,7 @@ func (w *world) modify(mode v1alpha1.CacheMode, o v1alpha1.CacheOptions) {
 	v := w.volume()
 	v.Spec.CacheMode, v.Spec.CacheOptions = mode, o
 	v.Spec.Modifications++
+	v.Generation++
 	must(w.t, w.api.Update(w.t.Context(), v))
 }
 
@@ -127,6 +132,19 @@ func (w *world) reconcile() (again bool) {
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "v"}})
 	must(w.t, err)
 	return result.RequeueAfter > 0
+}
+
+// told fails unless the only new Event says this; empty: unless there is none.
+func (w *world) told(says string) {
+	w.t.Helper()
+	var got []string
+	for len(w.events.Events) > 0 {
+		got = append(got, <-w.events.Events)
+	}
+	if says == "" && len(got) == 0 || len(got) == 1 && says != "" && strings.Contains(got[0], says) {
+		return
+	}
+	w.t.Errorf("Events %q, not one with %q", got, says)
 }
 
 // has fails unless n1's cache works so, and the record says that it has the newest change.
@@ -210,6 +228,102 @@ func TestAVolumeThatWritesThroughOnRequestStaysSo(t *testing.T) {
 	w.reconcile()
 	must(t, w.drainer.Restore(t.Context(), "v", owner))
 	w.has(escache.ModeWritethrough, onHost)
+}
+
+func TestAVolumeThatARequestDidNotTurnGetsItsOwnMode(t *testing.T) {
+	w := newWorld(t)
+	const owner = "cacheflush/f"
+	// csi-controller was killed after the request was on record, and before the mode changed.
+	w.status(func(s *v1alpha1.CacheVolumeStatus) {
+		s.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: owner, Epoch: s.Epoch}}
+	})
+	w.modify(v1alpha1.CacheModeWritethrough, tuned)
+	w.reconcile()
+	must(t, w.drainer.Restore(t.Context(), "v", owner))
+	w.has(escache.ModeWritethrough, onHost)
+}
+
+func TestAChangeThatTheHostRefusesIsToldAndNotTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.modify(v1alpha1.CacheModeWriteback, tuned)
+	w.n1().Load(w.ref(), escachetest.Traffic{Refuse: escache.CodeInvalidRequest})
+	refused := func() {
+		t.Helper()
+		if w.reconcile() {
+			t.Error("tried again")
+		}
+		c := meta.FindStatusCondition(w.volume().Status.Conditions, v1alpha1.ConditionModified)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != "Refused" || !strings.Contains(c.Message, "the test refuses this") {
+			t.Fatalf("on record is %+v", c)
+		}
+	}
+	refused()
+	w.told("the test refuses this")
+	calls, version := w.n1().Calls(), w.volume().ResourceVersion
+	refused()
+	if w.n1().Calls() != calls || w.volume().ResourceVersion != version {
+		t.Error("the host was asked again, or the record written")
+	}
+	w.told("")
+
+	w.attach(4)
+	w.stage(4)
+	refused() // another attachment may be to a host that takes it
+	w.told("the test refuses this")
+
+	w.n1().Load(w.ref(), escachetest.Traffic{})
+	w.modify(v1alpha1.CacheModeWriteback, v1alpha1.CacheOptions{})
+	if w.reconcile() {
+		t.Error("the next change is not applied")
+	}
+	w.has(escache.ModeWriteback, escache.CacheOptions{})
+}
+
+func TestAnOlderEscachedIsAskedAgainWhenItMayHaveBeenUpgraded(t *testing.T) {
+	w := newWorld(t)
+	w.modify(v1alpha1.CacheModeWriteback, tuned)
+	w.n1().Load(w.ref(), escachetest.Traffic{Refuse: escache.CodeUnknownPath})
+	if !w.reconcile() {
+		t.Error("not tried again")
+	}
+	c := meta.FindStatusCondition(w.volume().Status.Conditions, v1alpha1.ConditionModified)
+	if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "upgrade escached on node n1") {
+		t.Errorf("on record is %+v", c)
+	}
+	w.n1().Load(w.ref(), escachetest.Traffic{})
+	w.reconcile()
+	w.has(escache.ModeWriteback, onHost)
+}
+
+func TestAFailureIsForgottenOnceNoNodeHasTheVolume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code  escache.Code
+		then  func(w *world)
+		stays bool
+	}{
+		"it waited for the host": {escache.CodeStuck, func(*world) {}, false},
+		"the host refused it":    {escache.CodeInvalidRequest, func(*world) {}, true},
+		"the host refused it, and then came another change": {escache.CodeInvalidRequest, func(w *world) {
+			w.modify(v1alpha1.CacheModeWriteback, v1alpha1.CacheOptions{})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.modify(v1alpha1.CacheModeWriteback, tuned)
+			w.n1().Load(w.ref(), escachetest.Traffic{Refuse: tc.code})
+			w.reconcile()
+			w.status(func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "" })
+			tc.then(w)
+			for range 2 {
+				if w.reconcile() {
+					t.Error("tried again")
+				}
+			}
+			if c := meta.FindStatusCondition(w.volume().Status.Conditions, v1alpha1.ConditionModified); (c != nil) != tc.stays {
+				t.Errorf("on record is %+v", c)
+			}
+		})
+	}
 }
 
 func TestAChangeThatDoesNotReachItsNodeIsOnRecordOnceAndTriedAgain(t *testing.T) {
