@@ -40,6 +40,9 @@ const (
 	// ReasonModificationPending: it is tried again until the attached node has it, or the volume is
 	// attached anew.
 	ReasonModificationPending = "Pending"
+	// ReasonModificationRefused: the node's escached does not take these values. It is not tried again
+	// before the next change or attachment.
+	ReasonModificationRefused = "Refused"
 )
 
 // Reasons of ConditionRedundant. All but ReasonTwoCopies say why a volume has one current copy. csi-node

@@ -303,13 +303,16 @@ type CacheVolumeStatus struct {
 	Summary CacheVolumeSummary `json:"summary,omitempty"`
 }
 
-// AppliedModification is the newest change that a node has. Another attachment begins with the
-// newest change, and confirms it here.
+// AppliedModification is the newest change that a node has, or has refused. Another attachment begins
+// with the newest change, and confirms it here.
 type AppliedModification struct {
 	// Modification is the value of spec.modifications that it has.
 	Modification int64 `json:"modification,omitempty"`
 	// Epoch is the attachment that has it.
 	Epoch int64 `json:"epoch,omitempty"`
+	// Refused is set if the node's escached does not take these values. They are not tried again in
+	// this attachment.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // ReplicaHost is the machine on which a replica was laid.

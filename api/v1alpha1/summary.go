@@ -53,6 +53,12 @@ func (v *CacheVolume) ModificationPending() bool {
 	return applied == nil || applied.Modification != v.Spec.Modifications || applied.Epoch != v.Status.Epoch
 }
 
+// ModificationRefused reports whether the last node that was given the newest change has refused it.
+func (v *CacheVolume) ModificationRefused() bool {
+	applied := v.Status.Applied
+	return applied != nil && applied.Refused && applied.Modification == v.Spec.Modifications
+}
+
 // FlushAttached reports whether the volume is attached only so that its cache is written back, and
 // not for a pod.
 func (s *CacheVolumeStatus) FlushAttached() bool {

@@ -1,6 +1,7 @@
 // Package drain changes the mode and the options of attached volumes' caches. It turns volumes to
-// write-through on request, moves their truth to Ceph once they are clean, and turns them back. The requests are on record in the CacheVolume
-// (status.writeThrough). So there can be several, and write-back returns when the last one ends.
+// write-through on request, moves their truth to Ceph once they are clean, and turns them back. The
+// requests are on record in the CacheVolume (status.writeThrough). So there can be several, and the
+// volume's own mode returns when the last one ends.
 //
 // The order makes it safe:
 //
@@ -64,6 +65,9 @@ var ErrNotAttached = errors.New("attached to no node")
 // yet.
 var ErrAttaching = errors.New("being attached")
 
+// errGone means that there is no such volume. A node that is not there is another error.
+var errGone = errors.New("the volume is gone")
+
 // changeTime bounds a change of mode. It is about as long as a lease outlives its leader, so that a
 // call of the former leader is over when its successor makes one.
 const changeTime = 4 * time.Second
@@ -71,36 +75,16 @@ const changeTime = 4 * time.Second
 // Turn makes the volume write through for the owner. It returns the volume as it is on record
 // afterwards.
 func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
-	if err := d.answers(ctx, volume, anybody); err != nil {
-		return nil, err
-	}
-	done, err := d.config.Locks.Begin(volume, "switch to write-through")
+	v, done, err := d.begin(ctx, volume, "switch to write-through", anybody)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	v, err := d.read(ctx, volume)
-	if err != nil {
-		return nil, err
-	}
-	claims := authority.Claims(v)
-	switch {
-	case v.Status.AttachedNode == "":
-		return v, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
-	case v.Status.FlushAttached():
-		return v, fmt.Errorf("volume %s is %w to node %s by the driver itself, which writes it back",
-			volume, ErrAttaching, v.Status.AttachedNode)
-	case authority.InCeph(v) && len(claims) == 0:
-		return v, fmt.Errorf("volume %s is %w to node %s", volume, ErrAttaching, v.Status.AttachedNode)
-	}
-	status, err := d.config.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
+	status, err := d.device(ctx, v)
 	if err != nil {
 		return v, err
 	}
-	if !connected(status) {
-		return v, fmt.Errorf("volume %s is %w to node %s: its device is not there", volume, ErrAttaching, v.Status.AttachedNode)
-	}
-	if !slices.Contains(claims, owner) {
+	if !slices.Contains(authority.Claims(v), owner) {
 		v.Status.WriteThrough = append(current(v), v1alpha1.WriteThroughClaim{
 			Owner: owner, Epoch: v.Status.Epoch, Since: metav1.NewTime(d.config.Now()),
 		})
@@ -127,18 +111,11 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 // truth is there, and returns the holder's answer.
 func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.VolumeStatus, error) {
 	none := escache.VolumeStatus{}
-	if err := d.answers(ctx, volume, anybody); err != nil {
-		return false, none, err
-	}
-	done, err := d.config.Locks.Begin(volume, "drain check")
+	v, done, err := d.begin(ctx, volume, "drain check", anybody)
 	if err != nil {
 		return false, none, err
 	}
 	defer done()
-	v, err := d.read(ctx, volume)
-	if err != nil {
-		return false, none, err
-	}
 	if v.Status.AttachedNode == "" {
 		return false, none, fmt.Errorf("volume %s is %w", volume, ErrNotAttached)
 	}
@@ -171,28 +148,23 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 // that is gone, or has moved since, is success.
 func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 	claims := func(v *v1alpha1.CacheVolume) bool { return slices.Contains(authority.Claims(v), owner) }
-	if err := d.answers(ctx, volume, claims); err != nil {
-		return err
-	}
-	done, err := d.config.Locks.Begin(volume, "return to write-back")
-	if err != nil {
-		return err
-	}
-	defer done()
-	v, err := d.read(ctx, volume)
-	if apierrors.IsNotFound(err) {
+	v, done, err := d.begin(ctx, volume, "return to the volume's own mode", claims)
+	if errors.Is(err, errGone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	defer done()
 	mine := func(c v1alpha1.WriteThroughClaim) bool { return c.Owner == owner }
 	if !slices.ContainsFunc(v.Status.WriteThrough, mine) {
 		return nil
 	}
 	last := slices.Equal(authority.Claims(v), []string{owner})
-	if last && v.Spec.CacheMode != v1alpha1.CacheModeWritethrough {
-		if authority.InCeph(v) {
+	if last {
+		// The mode changes also if it should be the same: the claim may not have turned the volume, and
+		// its own mode may be another one since.
+		if authority.InCeph(v) && v.Spec.CacheMode != v1alpha1.CacheModeWritethrough {
 			if err := d.toCache(ctx, v); err != nil {
 				return err
 			}
@@ -212,11 +184,47 @@ func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 
 func anybody(*v1alpha1.CacheVolume) bool { return true }
 
+// begin reads a volume under its lock, which done ends. Before that, without the lock, the holder has
+// to answer, if it needs to be asked. The error is errGone if there is no such volume.
+func (d *Drainer) begin(
+	ctx context.Context, volume, operation string, needed func(*v1alpha1.CacheVolume) bool,
+) (v *v1alpha1.CacheVolume, done func(), err error) {
+	if err := d.answers(ctx, volume, needed); err != nil {
+		return nil, nil, err
+	}
+	if done, err = d.config.Locks.Begin(volume, operation); err != nil {
+		return nil, nil, err
+	}
+	if v, err = d.read(ctx, volume); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return v, done, nil
+}
+
+// device returns the holder's status of the volume, if its device is there and used by a pod.
+func (d *Drainer) device(ctx context.Context, v *v1alpha1.CacheVolume) (escache.VolumeStatus, error) {
+	none, node := escache.VolumeStatus{}, v.Status.AttachedNode
+	switch {
+	case node == "":
+		return none, fmt.Errorf("volume %s is %w", v.Name, ErrNotAttached)
+	case v.Status.FlushAttached():
+		return none, fmt.Errorf("volume %s is %w to node %s by the driver itself, which writes it back", v.Name, ErrAttaching, node)
+	case authority.InCeph(v) && len(authority.Claims(v)) == 0:
+		return none, fmt.Errorf("volume %s is %w to node %s", v.Name, ErrAttaching, node)
+	}
+	status, err := d.config.Hosts.Status(ctx, node, cachevolume.Ref(v))
+	if err == nil && !connected(status) {
+		err = fmt.Errorf("volume %s is %w to node %s: its device is not there", v.Name, ErrAttaching, node)
+	}
+	return status, err
+}
+
 // answers asks the volume's holder, without the volume's lock. It returns nil if there is no
 // holder, or if none needs to be asked.
 func (d *Drainer) answers(ctx context.Context, volume string, needed func(*v1alpha1.CacheVolume) bool) error {
 	v, err := d.read(ctx, volume)
-	if apierrors.IsNotFound(err) {
+	if errors.Is(err, errGone) {
 		return nil // what follows says so, or takes it for success
 	}
 	if err != nil || v.Status.AttachedNode == "" || !needed(v) {
@@ -259,7 +267,11 @@ func current(v *v1alpha1.CacheVolume) []v1alpha1.WriteThroughClaim {
 
 func (d *Drainer) read(ctx context.Context, volume string) (*v1alpha1.CacheVolume, error) {
 	v := &v1alpha1.CacheVolume{}
-	if err := d.config.Live.Get(ctx, client.ObjectKey{Name: volume}, v); err != nil {
+	err := d.config.Live.Get(ctx, client.ObjectKey{Name: volume}, v)
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("%w: %w", errGone, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read volume %s: %w", volume, err)
 	}
 	return v, nil

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -54,47 +55,83 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		For(&v1alpha1.CacheVolume{}).
 		WithEventFilter(predicate.NewPredicateFuncs(func(o client.Object) bool {
 			v, ok := o.(*v1alpha1.CacheVolume)
-			return ok && v.ModificationPending()
+			return ok && (v.ModificationPending() || outlived(v))
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Parallel}).
 		Complete(r)
 }
 
 // Reconcile applies the change of one volume. If that is not possible now it records why, and tries
-// again later.
+// again later. What the host refuses is not tried again.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()
 	failure := r.Drainer.Apply(ctx, request.Name)
-	if failure == nil {
-		return ctrl.Result{}, nil
+	v := &v1alpha1.CacheVolume{}
+	if err := r.Live.Get(ctx, request.NamespacedName, v); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	// A volume in use by another operation, or about to be there, is the usual course.
-	if !errors.Is(failure, operation.ErrBusy) && !errors.Is(failure, drain.ErrAttaching) {
-		if err := r.report(ctx, request, failure); err != nil {
-			r.Log.DebugContext(ctx, "could not record why a volume is not changed yet", "volume", request.Name, "error", err)
-		}
+	var err error
+	switch {
+	case failure == nil:
+		err = r.forget(ctx, v)
+	case errors.Is(failure, operation.ErrBusy), errors.Is(failure, drain.ErrAttaching): // the usual course
+		return ctrl.Result{RequeueAfter: r.Again}, nil
+	default:
+		err = r.report(ctx, v, failure)
 	}
-	return ctrl.Result{RequeueAfter: r.Again}, nil
+	if err != nil {
+		r.Log.DebugContext(ctx, "could not record what became of a change of a volume", "volume", v.Name, "error", err)
+	}
+	if err != nil || failure != nil && v.ModificationPending() {
+		return ctrl.Result{RequeueAfter: r.Again}, nil
+	}
+	return ctrl.Result{}, nil
 }
 
-// report records once why a change has not reached its node. The text stays as it is until the change
-// has, or another one is made: a write for each try would cost more than it tells.
-func (r *Reconciler) report(ctx context.Context, request ctrl.Request, failure error) error {
-	v := &v1alpha1.CacheVolume{}
-	if err := r.Live.Get(ctx, request.NamespacedName, v); err != nil || !v.ModificationPending() {
-		return client.IgnoreNotFound(err)
-	}
+// report tells once why a change has not reached its node. The text stays as it is until the change
+// has, or another one is made: a write for each try would cost more than it tells. A refusal is on
+// record already.
+func (r *Reconciler) report(ctx context.Context, v *v1alpha1.CacheVolume, failure error) error {
 	known := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionModified)
-	if known != nil && known.Status == metav1.ConditionFalse && known.ObservedGeneration == v.Generation {
+	switch {
+	case errors.Is(failure, drain.ErrRefused) && v.ModificationRefused() && known != nil:
+		r.Log.WarnContext(ctx, "a volume's host refuses a change", "volume", v.Name, "node", v.Status.AttachedNode, "error", failure)
+		r.Events.Eventf(v, nil, corev1.EventTypeWarning, "ModificationRefused", "Modify", "%s", known.Message)
 		return nil
+	case !v.ModificationPending(), pending(known) && known.ObservedGeneration == v.Generation:
+		return nil
+	}
+	message := fmt.Sprintf("node %s does not have the newest mode and options yet: %v", v.Status.AttachedNode, failure)
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionModified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModificationPending,
+		Message: message, ObservedGeneration: v.Generation,
+	})
+	if err := r.Client.Status().Update(ctx, v); err != nil {
+		return err
 	}
 	r.Log.WarnContext(ctx, "a change of a volume has not reached its node; trying again", "volume", v.Name,
 		"node", v.Status.AttachedNode, "error", failure)
-	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionModified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModificationPending,
-		Message:            fmt.Sprintf("node %s does not have the newest mode and options yet: %v", v.Status.AttachedNode, failure),
-		ObservedGeneration: v.Generation,
-	})
+	r.Events.Eventf(v, nil, corev1.EventTypeWarning, "ModificationPending", "Modify", "%s", message)
+	return nil
+}
+
+// forget removes the report of a failure that the next attachment does not have.
+func (r *Reconciler) forget(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if !outlived(v) {
+		return nil
+	}
+	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionModified)
 	return r.Client.Status().Update(ctx, v)
+}
+
+// outlived reports whether a failure is on record of a volume that no node has any more. Values that
+// were refused will be refused again, so that stays.
+func outlived(v *v1alpha1.CacheVolume) bool {
+	known := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionModified)
+	return v.Status.AttachedNode == "" && known != nil && known.Status == metav1.ConditionFalse && (pending(known) || !v.ModificationRefused())
+}
+
+func pending(c *metav1.Condition) bool {
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonModificationPending
 }
