@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -137,11 +136,12 @@ func (s *Service) ValidateVolumeCapabilities(
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
 	}
-	if _, err := s.service.Volume(ctx, r.GetVolumeId()); err != nil {
+	v, err := s.service.Volume(ctx, r.GetVolumeId())
+	if err != nil {
 		return nil, err
 	}
-	err := checkCapabilities(r.GetVolumeCapabilities())
-	parameters := storageclass.WithDefaults()
+	err = checkCapabilities(r.GetVolumeCapabilities())
+	parameters := changeableOf(v)
 	if err == nil && len(r.GetParameters()) > 0 {
 		parameters, err = parseParameters(r.GetParameters())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
@@ -35,14 +36,13 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 	if err := usable(v); err != nil {
 		return err
 	}
-	now := storageclass.WithDefaults()
-	now.Mode, now.Options = v.Spec.CacheMode, v.Spec.CacheOptions
+	now := changeableOf(v)
 	want, err := changeParameters(now, attributes)
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", id, err)
 	}
 	if want.Mode == now.Mode && want.Options == now.Options {
-		return nil
+		return notRefused(v)
 	}
 	v.Spec.CacheMode, v.Spec.CacheOptions = want.Mode, want.Options
 	v.Spec.Modifications++
@@ -51,6 +51,23 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 	}
 	crashpoint.Reach("modify_volume/recorded")
 	return nil
+}
+
+// changeableOf returns what a VolumeAttributesClass can change of the volume, as it is now.
+func changeableOf(v *v1alpha1.CacheVolume) storageclass.Parameters {
+	p := storageclass.WithDefaults()
+	p.Mode, p.Options = v.Spec.CacheMode, v.Spec.CacheOptions
+	return p
+}
+
+// notRefused returns an error if the volume has these values on record already, and its host did not
+// take them.
+func notRefused(v *v1alpha1.CacheVolume) error {
+	known := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionModified)
+	if !v.ModificationRefused() || known == nil {
+		return nil
+	}
+	return fmt.Errorf("volume %s: %s: %w", v.Name, known.Message, volumes.ErrInvalid)
 }
 
 // modified reports whether a volume was changed after it was created. Then it need not be as its

@@ -2,12 +2,16 @@ package csi_test
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -108,6 +112,39 @@ func TestModifyOfAVolumeThatIsNotThereOrGoing(t *testing.T) {
 	v.Spec.Release = true
 	must(t, w.api.Update(context.Background(), v))
 	wants(t, w.modify("pvc-1", "maxDirtyAge", "30s"), codes.FailedPrecondition, "released")
+}
+
+func TestARepeatOfWhatTheHostHasRefusedSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.create("pvc-1")
+	must(t, w.modify("pvc-1", "maxDirtyAge", "30s"))
+	v := w.volume("pvc-1")
+	v.Status.Applied = &v1alpha1.AppliedModification{Modification: 1, Epoch: 1, Refused: true}
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionModified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModificationRefused, Message: "30 is too short",
+	})
+	must(t, w.api.Status().Update(context.Background(), v))
+	wants(t, w.modify("pvc-1", "maxDirtyAge", "30s"), codes.InvalidArgument, "pvc-1", "30 is too short")
+	must(t, w.modify("pvc-1", "maxDirtyAge", "60s"))
+	must(t, w.modify("pvc-1", "maxDirtyAge", "60s")) // of these values nothing is known yet
+}
+
+func TestMutableParametersAreConfirmedForTheVolumeAsItIs(t *testing.T) {
+	w := newWorld(t)
+	w.create("pvc-1")
+	must(t, w.modify("pvc-1", "highWatermark", "60", "lowWatermark", "40"))
+	for attributes, good := range map[string]bool{"highWatermark=50": true, "highWatermark=30": false, "pool=fast": false} {
+		key, value, _ := strings.Cut(attributes, "=")
+		mutable := map[string]string{key: value}
+		out, err := w.service.ValidateVolumeCapabilities(context.Background(), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{capability()}, MutableParameters: mutable,
+		})
+		must(t, err)
+		if (out.GetConfirmed() != nil) != good || good && !maps.Equal(out.GetConfirmed().GetMutableParameters(), mutable) ||
+			!good && out.GetMessage() == "" {
+			t.Errorf("%s: %v", attributes, out)
+		}
+	}
 }
 
 func TestMutableParametersTakePrecedenceOverTheStorageClass(t *testing.T) {
