@@ -45,6 +45,9 @@ func checkChangeable(key string) error {
 	if _, known := fields[key]; known {
 		why = "cannot be changed after the volume was created"
 	}
+	if key == keyCacheSize {
+		why += " (to have another size, clone the claim with a StorageClass that has it)"
+	}
 	return fmt.Errorf("VolumeAttributesClass parameter %q %s; %s can be changed: %w", key, why, strings.Join(changeable, ", "), ErrInvalid)
 }
 

@@ -31,7 +31,8 @@ func TestChange(t *testing.T) {
 		"write-through; the options wait": {tuned(), map[string]string{"cacheMode": "writethrough"}, func(p *Parameters) {
 			p.Mode = v1alpha1.CacheModeWritethrough
 		}},
-		"sidecar's": {tuned(), map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, func(*Parameters) {}},
+		"no parameters": {tuned(), nil, func(*Parameters) {}},
+		"sidecar's":     {tuned(), map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, func(*Parameters) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := maps.Clone(tc.in)
@@ -68,6 +69,7 @@ func TestChangeRefuses(t *testing.T) {
 	}{
 		"an unknown key":              {tuned(), map[string]string{"iops": "1"}, `"iops" is unknown; cacheMode, highWatermark`},
 		"what is for ever":            {tuned(), map[string]string{"pool": "fast"}, `"pool" cannot be changed after the volume was created; cacheMode,`},
+		"the cache's size":            {tuned(), map[string]string{"cacheSize": "20Gi"}, `"cacheSize" cannot be changed after the volume was created (to have another size, clone`},
 		"a value":                     {tuned(), map[string]string{"maxDirtyAge": "soon"}, "maxDirtyAge"},
 		"a mode":                      {tuned(), map[string]string{"cacheMode": "default"}, "neither writeback nor writethrough"},
 		"one watermark of none":       {WithDefaults(), map[string]string{"highWatermark": "50"}, "go together"},

@@ -192,7 +192,8 @@ func TestPagesExamplesAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	_, rest, _ := strings.Cut(string(text), "\n## Example\n")
+	_, rest, _ = strings.Cut(rest, "```yaml\n")
 	block, _, found := strings.Cut(rest, "```")
 	var class struct {
 		Parameters map[string]string `json:"parameters"`
