@@ -131,7 +131,7 @@ func TestCallsFollowTheDocument(t *testing.T) {
 			r, err := c.SetOptions(ctx, escache.OptionsRequest{
 				VolumeRef: ref, Epoch: 4, Options: escache.CacheOptions{MaxDirtyAgeSeconds: 30},
 			})
-			return expect(err, r != nil && r.Options.MaxDirtyAgeSeconds == 30)
+			return expect(err, r != nil && r.Options.MaxDirtyAgeSeconds == 300)
 		}},
 		{`POST /v1/hold {` + volume + `,"maxSeconds":20}`, func() error {
 			h, err := c.Hold(ctx, ref, 20*time.Second)

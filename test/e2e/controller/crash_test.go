@@ -271,10 +271,11 @@ func scenes() []scene {
 		{
 			name: "ControllerModifyVolume", prepare: create, clean: remove,
 			call: func(t *testing.T, _ *world, d *driver) error {
-				return d.modify(t.Context(), crashed, map[string]string{"maxDirtyAge": "30s", "cacheMode": "writethrough"})
+				return d.modify(t.Context(), crashed, map[string]string{"maxDirtyAge": "30s", "highWatermark": "60", "lowWatermark": "40"})
 			},
 			check: func(t *testing.T, w *world) {
-				if s := w.one(t).Spec; s.CacheOptions.MaxDirtyAgeSeconds != 30 || s.CacheMode != v1alpha1.CacheModeWritethrough || s.Modifications != 1 {
+				want := v1alpha1.CacheOptions{HighWatermark: 60, LowWatermark: 40, MaxDirtyAgeSeconds: 30}
+				if s := w.one(t).Spec; s.CacheOptions != want || s.Modifications != 1 {
 					t.Errorf("record %+v", s)
 				}
 			},
