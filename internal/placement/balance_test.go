@@ -2,15 +2,20 @@ package placement
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 )
 
-// TestPairsStayWithinOneInEveryReachableState is the proof of choosePair's rule for equal volumes
-// on three nodes (and on the two that are left when one is down): from the empty group, it follows
-// every pair that any tie-break could choose, for every volume name there may be, until no new
-// state appears.
+// largest is the size of the largest group that the API allows.
+const largest = 16
+
+// TestPairsStayWithinOneInEveryReachableState is the proof of choosePair's rule for equal volumes on
+// groups of every size (and on the two nodes that are left of three when one is down): from the empty
+// group, it follows every pair that any tie-break could choose, for every volume name there may be,
+// until no new state appears.
 func TestPairsStayWithinOneInEveryReachableState(t *testing.T) {
-	for _, nodes := range []int{2, 3} {
+	for nodes := 2; nodes <= largest; nodes++ {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			start := make([]load, nodes)
 			seen := map[string]bool{key(start): true}
@@ -26,7 +31,7 @@ func TestPairsStayWithinOneInEveryReachableState(t *testing.T) {
 					}
 				}
 			}
-			if len(seen) < 3 {
+			if len(seen) < nodes {
 				t.Fatalf("only %d states reached: the walk did not walk", len(seen))
 			}
 			t.Logf("%d states", len(seen))
@@ -38,11 +43,21 @@ func TestPairsStayWithinOneInEveryReachableState(t *testing.T) {
 // tie-break: replicas never get worse than they were, and after a bounded number of volumes both
 // are within one and stay there.
 func TestAnyImbalanceHeals(t *testing.T) {
-	const worst = 4
-	for _, start := range imbalances(worst) {
+	t.Run("three nodes", func(t *testing.T) { heals(t, 3, 4) })
+	t.Run("four nodes", func(t *testing.T) { heals(t, 4, 2) })
+	t.Run("five nodes", func(t *testing.T) { heals(t, 5, 2) })
+}
+
+func heals(t *testing.T, nodes, worst int) {
+	tried := map[string]bool{}
+	for _, start := range imbalances(nodes, worst) {
+		if tried[key(start)] {
+			continue
+		}
+		tried[key(start)] = true
 		frontier := map[string][]load{key(start): start}
 		before, _ := spreads(start)
-		for range 3 * 3 * worst {
+		for range 3 * nodes * worst {
 			next := map[string][]load{}
 			for _, state := range frontier {
 				for _, s := range successors(state) {
@@ -97,17 +112,19 @@ func successors(loads []load) [][]load {
 	return out
 }
 
-// key identifies states up to what is common to all nodes: rule and spread only compare nodes.
+// key identifies states up to the order of the nodes and what is common to all: rule and spread only
+// compare nodes.
 func key(loads []load) string {
 	base := loads[0]
 	for _, l := range loads {
 		base.replicas, base.primaries = min(base.replicas, l.replicas), min(base.primaries, l.primaries)
 	}
-	k := ""
+	var each []string
 	for _, l := range loads {
-		k += fmt.Sprintf("%d/%d ", l.replicas-base.replicas, l.primaries-base.primaries)
+		each = append(each, fmt.Sprintf("%d/%d", l.replicas-base.replicas, l.primaries-base.primaries))
 	}
-	return k
+	slices.Sort(each)
+	return strings.Join(each, " ")
 }
 
 func spreads(loads []load) (replicas, primaries int) {
@@ -119,14 +136,17 @@ func spreads(loads []load) (replicas, primaries int) {
 	return hi.replicas - lo.replicas, hi.primaries - lo.primaries
 }
 
-// imbalances are all loads of three nodes up to a bound that some set of volumes really gives:
+// imbalances are all loads of so many nodes up to a bound that some set of volumes really gives:
 // every node is primary at most as often as it holds a replica, each volume has one primary and two
 // replicas, and no node holds more than one of them.
-func imbalances(worst int) [][]load {
+func imbalances(nodes, worst int) [][]load {
 	var out [][]load
-	n := worst + 1
-	for code := range n * n * n * n * n * n {
-		loads, c, volumes, replicas := make([]load, 3), code, 0, 0
+	n, codes := worst+1, 1
+	for range 2 * nodes {
+		codes *= n
+	}
+	for code := range codes {
+		loads, c, volumes, replicas := make([]load, nodes), code, 0, 0
 		valid := true
 		for i := range loads {
 			loads[i].replicas, c = c%n, c/n

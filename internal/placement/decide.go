@@ -99,13 +99,13 @@ type pair struct {
 }
 
 // choosePair looks at all ordered pairs of members with room. Equal volumes must stay within one
-// both in replicas and in primaries. Choosing the primary first by fewest primaries and then the
-// partner by share does not do that: with replicas 1,1,0 and primaries 1,0,0 it may take the third
-// as primary and the second as partner, and then the second is due as primary, but has too many
-// replicas. So the two lowest shares are the pair; of equal pairs and of the two in it, the primary
-// is the one with the fewest primaries; what is still equal is decided so that nodes which were
-// partner more often than primary become primary, and the others partner. The tests walk through
-// every state this can reach.
+// both in replicas and in primaries, in a group of any size. Choosing the primary first by fewest
+// primaries and then the partner by share does not do that: with replicas 1,1,0 and primaries 1,0,0
+// it may take the last as primary and the second as partner, and then the second is due as primary,
+// but has too many replicas. So the two lowest shares are the pair; of equal pairs and of the two in
+// it, the primary is the one with the fewest primaries; what is still equal is decided so that nodes
+// which were partner more often than primary become primary, and the others partner. The tests walk
+// through every state this can reach.
 func choosePair(members []*node, r Request, seed uint64) (primary, partner *node) {
 	var best pair
 	for _, a := range members {
@@ -113,7 +113,7 @@ func choosePair(members []*node, r Request, seed uint64) (primary, partner *node
 			continue
 		}
 		for _, b := range members {
-			if a == b || b.room() < r.CacheBytes || slices.Contains(r.Without, b.Name) {
+			if a == b || b.room() < r.CacheBytes || !r.takesPartner(b.Name) {
 				continue
 			}
 			p := newPair(a, b, r.CacheBytes)
@@ -123,6 +123,28 @@ func choosePair(members []*node, r Request, seed uint64) (primary, partner *node
 		}
 	}
 	return best.primary, best.partner
+}
+
+// takesPartner reports whether the request allows the node as the partner.
+func (r Request) takesPartner(node string) bool {
+	return (r.Partner == "" || r.Partner == node) && !slices.Contains(r.Without, node)
+}
+
+// Partners returns the hosts that can be the partner of the request's primary, in the order in which
+// Decide takes them: the lowest allocated share first. The error is a *NoFitError, which is ErrNoFit.
+func (s *State) Partners(r Request) ([]string, error) {
+	var partners []string
+	r.Without = slices.Clone(r.Without)
+	for {
+		p, err := s.Decide(r)
+		switch {
+		case err != nil && len(partners) > 0:
+			return partners, nil //nolint:nilerr // there is no further one
+		case err != nil:
+			return nil, err
+		}
+		partners, r.Without = append(partners, p.Partner), append(r.Without, p.Partner)
+	}
 }
 
 func newPair(primary, partner *node, size int64) pair {

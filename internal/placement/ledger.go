@@ -42,6 +42,13 @@ func (l *Ledger) place(r Request) (Placement, error) {
 	return p, nil
 }
 
+// Partners is State.Partners.
+func (l *Ledger) Partners(r Request) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Partners(r)
+}
+
 // Release is State.RemoveVolume.
 func (l *Ledger) Release(volume string) {
 	l.mu.Lock()

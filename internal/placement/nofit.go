@@ -112,7 +112,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 			out.ready++
 			out.room += room
 		}
-		if slices.Contains(r.Without, n.Name) {
+		if n.Name != r.Primary && !r.takesPartner(n.Name) {
 			state = "may not have it"
 		}
 		parts = append(parts, n.Name+" "+state)

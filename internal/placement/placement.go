@@ -51,6 +51,9 @@ type Request struct {
 	Groups []string
 	// Primary is the host that the scheduler chose. Empty means that any host will do.
 	Primary string
+	// Partner is the host that is to be the partner of Primary. Empty means that any other host will
+	// do.
+	Partner string
 	// Without are hosts that may not be the partner.
 	Without []string
 	// Stays means that the volume is in the group of Primary already. Then a cordoned group takes it

@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -71,6 +72,42 @@ func TestSchedulersNodeIsThePrimary(t *testing.T) {
 	}
 	if partners["g001-n0"] != 5 || partners["g001-n1"] != 5 {
 		t.Fatalf("partners %v", partners)
+	}
+}
+
+func TestPartnersAreTheHostsWithRoomTheLeastLoadedFirst(t *testing.T) {
+	s := New()
+	g := groupOf(0, 7, 10*gib)
+	g.Members[5].Ready = false
+	mustSet(t, s, g)
+	for i, hosts := range [][2]int{{0, 1}, {2, 3}, {2, 6}} {
+		s.SetVolume(Volume{
+			Name: fmt.Sprint(i), Group: "g000", Primary: fmt.Sprintf("g000-n%d", hosts[0]), Partner: fmt.Sprintf("g000-n%d", hosts[1]),
+			CacheBytes: int64(3+i) * gib,
+		})
+	}
+	r := Request{Volume: "0", CacheBytes: 3 * gib, Groups: []string{"g000"}, Primary: "g000-n0", Without: []string{"g000-n1"}, Stays: true}
+	got, err := s.Partners(r)
+	if want := []string{"g000-n4", "g000-n3", "g000-n6"}; err != nil || !slices.Equal(got, want) {
+		t.Fatalf("got %v, %v; want %v: n1 is not allowed, n2 too full, n5 not ready", got, err, want)
+	}
+	for _, partner := range got {
+		r := r
+		r.Partner = partner
+		if p, err := s.Decide(r); err != nil || p.Partner != partner {
+			t.Errorf("asked for %s: %+v, %v", partner, p, err)
+		}
+	}
+	r.Partner = "g000-n2"
+	if p, err := s.Decide(r); !errors.Is(err, ErrNoFit) || !strings.Contains(err.Error(), "n1 may not have it, g000-n2 too full") {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	r.Partner, r.Without = "", []string{"g000-n1", "g000-n3", "g000-n4", "g000-n6"}
+	if got, err := s.Partners(r); !errors.Is(err, ErrNoFit) || len(got) > 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if v, _ := s.Volume("0"); v.Partner != "g000-n1" {
+		t.Errorf("asking moved the volume: %+v", v)
 	}
 }
 

@@ -28,9 +28,12 @@ func eachSeed(t *testing.T, property func(t *testing.T, r *rand.Rand)) {
 
 func groupName(i int) string { return fmt.Sprintf("g%03d", i) }
 
-func equalGroup(i int, capacity int64) Group {
+func equalGroup(i int, capacity int64) Group { return groupOf(i, 3, capacity) }
+
+// groupOf returns a group of so many hosts of one size.
+func groupOf(i, hosts int, capacity int64) Group {
 	g := Group{Name: groupName(i)}
-	for m := range 3 {
+	for m := range hosts {
 		g.Members = append(g.Members, Member{Name: fmt.Sprintf("%s-n%d", g.Name, m), Ready: true, CapacityBytes: capacity})
 	}
 	return g
@@ -63,13 +66,14 @@ func checkWithinOne(t *testing.T, usage []Usage) {
 
 func TestEqualVolumesSpreadWithinOneAtEveryStepAndFillEverything(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
-		groups, size := 1+r.IntN(12), int64(1+r.IntN(5))*gib
+		groups, hosts, size := 1+r.IntN(12), 3+r.IntN(largest-2), int64(1+r.IntN(5))*gib
 		perNode := int64(1 + r.IntN(20))
+		capacity := perNode*size + r.Int64N(size)/2
 		s := New()
 		for _, i := range r.Perm(groups) {
-			mustSet(t, s, equalGroup(i, perNode*size+r.Int64N(size)/2))
+			mustSet(t, s, groupOf(i, hosts, capacity))
 		}
-		fits := groups * int(3*perNode/2)
+		fits := groups * (hosts * int(perNode) / 2)
 		for i := range fits {
 			place(t, s, Request{Volume: fmt.Sprintf("v%d", i), CacheBytes: size})
 			checkWithinOne(t, s.Usage())
@@ -96,7 +100,7 @@ func TestGroupsOfDifferentSizeFillInProportion(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
 		s := New()
 		for i := range 1 + r.IntN(10) {
-			mustSet(t, s, equalGroup(i, int64(10+r.IntN(90))*gib))
+			mustSet(t, s, groupOf(i, 3+r.IntN(largest-2), int64(10+r.IntN(90))*gib))
 		}
 		for i := range 60 {
 			size := int64(1 + r.IntN(2*gib))
@@ -141,14 +145,15 @@ func (w *world) fits(r Request) bool {
 		if g.Cordoned && !r.Stays || (len(r.Groups) > 0 && !slices.Contains(r.Groups, g.Name)) {
 			continue
 		}
-		takers, primary := 0, r.Primary == ""
+		takers, primary, partner := 0, r.Primary == "", r.Partner == ""
 		for _, m := range g.Members {
 			if w.takes(m, r.CacheBytes) {
 				takers++
 				primary = primary || m.Name == r.Primary
+				partner = partner || m.Name == r.Partner
 			}
 		}
-		if takers >= 2 && primary {
+		if takers >= 2 && primary && partner && (r.Partner == "" || r.Partner != r.Primary) {
 			return true
 		}
 	}
@@ -163,7 +168,7 @@ func (w *world) check(t *testing.T, p Placement, r Request) {
 		t.Fatalf("placed on group %+v, known %v", g, ok)
 	case len(r.Groups) > 0 && !slices.Contains(r.Groups, p.Group):
 		t.Fatalf("placed on %s, allowed %v", p.Group, r.Groups)
-	case p.Primary == p.Partner || (r.Primary != "" && p.Primary != r.Primary):
+	case p.Primary == p.Partner || (r.Primary != "" && p.Primary != r.Primary) || (r.Partner != "" && p.Partner != r.Partner):
 		t.Fatalf("placed on %+v for %+v", p, r)
 	}
 	for _, name := range []string{p.Primary, p.Partner} {
@@ -204,7 +209,7 @@ func TestRandomLife(t *testing.T) {
 		}
 		groups := 1 + r.IntN(6)
 		for i := range groups {
-			g := equalGroup(i, 0)
+			g := groupOf(i, 3+r.IntN(4), 0)
 			for m := range g.Members {
 				g.Members[m].CapacityBytes = int64(r.IntN(40)) * gib
 				g.Members[m].MaxVolumes = r.IntN(2) * (1 + r.IntN(8))
@@ -223,6 +228,9 @@ func TestRandomLife(t *testing.T) {
 				if r.IntN(3) == 0 {
 					req.Primary = fmt.Sprintf("%s-n%d", g, r.IntN(4))
 					req.Stays = r.IntN(2) == 0
+					if r.IntN(3) == 0 {
+						req.Partner = fmt.Sprintf("%s-n%d", g, r.IntN(4))
+					}
 				}
 				p, err := s.Decide(req)
 				if again, errAgain := w.rebuilt(t, r).Decide(req); again != p || fmt.Sprint(errAgain) != fmt.Sprint(err) {

@@ -181,8 +181,8 @@ func (s *State) dropUnused(g *group) {
 	s.free = append(s.free, g.slot)
 }
 
-// rescore computes the sums of a group anew. Groups have three members, so this is simpler than
-// deltas, and as fast.
+// rescore computes the sums of a group anew. Groups have few members, so this is simpler than deltas,
+// and as fast.
 func (s *State) rescore(g *group) {
 	sc := &s.scores[g.slot]
 	sc.allocated, sc.capacity, sc.room = 0, 0, noRoom
