@@ -72,12 +72,11 @@ func TestTheSecretChangesWhenReplicasAreLaidAnew(t *testing.T) {
 
 func TestASubstituteAndTheHolderGetANewSecret(t *testing.T) {
 	w := newWorld(t)
-	v, holder, lost, _ := w.widow("pvc-1")
+	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
 	old := w.host(holder).Secret(ref(v))
-	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
-	must(t, err)
-	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
+	_, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
 	if now := w.secret("pvc-1"); now == old || !now.Valid() {
 		t.Error("who had the lost replica knows the secret of the new link")

@@ -42,12 +42,13 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 	w := newWorld(t)
 	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
-	substitute, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
+	able, err := w.locked.Substitutes(v, lost, volumes.ElsewhereIfAway)
 	must(t, err)
+	must(t, w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
 	now := w.volume("pvc-1")
-	if substitute != third || !slices.Equal(now.Spec.Replicas, []string{holder, third}) || !now.Status.IsOutdated(third) ||
+	if !slices.Equal(able, []string{third}) || !slices.Equal(now.Spec.Replicas, []string{holder, third}) || !now.Status.IsOutdated(third) ||
 		now.Status.AttachedNode != holder || now.Status.Repair.Substitute != third {
-		t.Errorf("%s of %v, status %+v", substitute, now.Spec.Replicas, now.Status)
+		t.Errorf("%v can get it, replicas %v, status %+v", able, now.Spec.Replicas, now.Status)
 	}
 	group := &v1alpha1.NodeGroup{}
 	must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
@@ -85,9 +86,8 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 	w := newWorld(t)
 	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
-	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
-	must(t, err)
-	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
+	_, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
 	w.host(holder).Sync(ref(v), 100)
 	w.host(holder).SetEpoch(ref(v), v.Status.Epoch-1)
@@ -121,7 +121,7 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 // attachment, and is dirty.
 func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
 	w := newWorld(t)
-	v, holder, lost, _ := w.widow("pvc-1")
+	v, holder, lost, third := w.widow("pvc-1")
 	w.epoch(holder, "pvc-1")
 	w.epoch(lost, "pvc-1")
 	w.host(lost).Change(ref(v), func(s *escache.VolumeStatus) { *s.DirtyBytes = 4096 })
@@ -129,9 +129,8 @@ func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
 		Owner: "repair", Epoch: v.Status.Epoch, Since: metav1.Now(),
 	}}
 	must(t, w.api.Status().Update(t.Context(), v))
-	_, err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, volumes.ElsewhereIfAway)
-	must(t, err)
-	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	must(t, w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
+	_, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
 	w.host(holder).Sync(ref(v), 100)
 	c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
@@ -164,13 +163,13 @@ func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, lost, _ := w.widow("pvc-1")
+			v, holder, lost, third := w.widow("pvc-1")
 			epoch := v.Status.Epoch
 			spoil(w, v, holder, lost)
 			must(t, w.api.Status().Update(t.Context(), v))
-			if to, err := w.locked.Substitute(t.Context(), "pvc-1", epoch, lost, volumes.ElsewhereIfAway); !errors.Is(err, volumes.ErrRefused) &&
-				volumes.Code(err) != codes.FailedPrecondition {
-				t.Errorf("replaced by %q: %v", to, err)
+			err := w.locked.Substitute(t.Context(), "pvc-1", epoch, lost, third, volumes.ElsewhereIfAway)
+			if !errors.Is(err, volumes.ErrRefused) && volumes.Code(err) != codes.FailedPrecondition {
+				t.Errorf("replaced by %s: %v", third, err)
 			}
 			if now := w.volume("pvc-1"); !now.Spec.HasReplica(lost) {
 				t.Errorf("replicas %v", now.Spec.Replicas)

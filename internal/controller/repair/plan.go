@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -184,42 +185,52 @@ func Pause(group string, members, away []string) string {
 
 // Candidate is a volume that needs a copy.
 type Candidate struct {
-	Name    string
-	Holder  string
-	Third   string // the node that gets the copy
-	Copying bool   // it has begun
+	Name   string
+	Holder string
+	// Able are the nodes that can get the copy, the best first. One that has begun has one.
+	Able    []string
+	Copying bool // it has begun
 	Since   time.Time
 }
 
-// Admit chooses the candidates that may copy: all that have begun, and of the others the oldest
-// first, so that there are no more than parallel, and no more than one on a node. For the others
+// Admit chooses the candidates that may copy, and where to: all that have begun, and of the others the
+// oldest first, so that there are no more than parallel, and no more than one on a node. For the others
 // the answer says what they wait for.
-func Admit(candidates []Candidate, parallel int) (admitted map[string]bool, waiting map[string]string) {
-	admitted, waiting = map[string]bool{}, map[string]string{}
+func Admit(candidates []Candidate, parallel int) (admitted, waiting map[string]string) {
+	admitted, waiting = map[string]string{}, map[string]string{}
 	busy := map[string]string{}
-	take := func(c Candidate) {
-		admitted[c.Name] = true
-		busy[c.Holder], busy[c.Third] = c.Name, c.Name
+	take := func(c Candidate, to string) {
+		admitted[c.Name] = to
+		busy[c.Holder], busy[to] = c.Name, c.Name
 	}
 	for _, c := range candidates {
 		if c.Copying {
-			take(c)
+			take(c, c.Able[0])
 		}
 	}
 	for _, c := range candidates {
 		if c.Copying {
 			continue
 		}
+		idle := slices.IndexFunc(c.Able, func(node string) bool { return busy[node] == "" })
 		switch {
 		case len(admitted) >= parallel:
 			waiting[c.Name] = fmt.Sprintf("%d volumes are copied already", len(admitted))
 		case busy[c.Holder] != "":
-			waiting[c.Name] = fmt.Sprintf("node %s is copying volume %s", c.Holder, busy[c.Holder])
-		case busy[c.Third] != "":
-			waiting[c.Name] = fmt.Sprintf("node %s is copying volume %s", c.Third, busy[c.Third])
+			waiting[c.Name] = copying(busy, c.Holder)
+		case idle < 0:
+			waiting[c.Name] = copying(busy, c.Able...)
 		default:
-			take(c)
+			take(c, c.Able[idle])
 		}
 	}
 	return admitted, waiting
+}
+
+func copying(busy map[string]string, nodes ...string) string {
+	var parts []string
+	for _, node := range nodes {
+		parts = append(parts, fmt.Sprintf("node %s is copying volume %s", node, busy[node]))
+	}
+	return strings.Join(parts, ", ")
 }

@@ -216,30 +216,50 @@ func TestPause(t *testing.T) {
 }
 
 func TestAdmit(t *testing.T) {
-	c := func(name, holder, third string, copying bool) Candidate {
-		return Candidate{Name: name, Holder: holder, Third: third, Copying: copying}
+	c := func(name, holder string, able ...string) Candidate {
+		return Candidate{Name: name, Holder: holder, Able: able}
+	}
+	begun := func(c Candidate) Candidate {
+		c.Copying = true
+		return c
 	}
 	for _, tc := range []struct {
 		name       string
 		candidates []Candidate
 		parallel   int
-		want       []string
+		want       map[string]string
+		waits      string // what one of the others is told
 	}{
-		{"one", []Candidate{c("a", "n1", "n3", false)}, 2, []string{"a"}},
-		{"one at a time on a holder", []Candidate{c("a", "n1", "n3", false), c("b", "n1", "n3", false)}, 2, []string{"a"}},
-		{"one at a time on a substitute", []Candidate{c("a", "n1", "n3", false), c("b", "n2", "n3", false)}, 2, []string{"a"}},
-		{"a substitute of one is no holder of another", []Candidate{c("a", "n1", "n3", false), c("b", "n3", "n1", false)}, 2, []string{"a"}},
-		{"two groups", []Candidate{c("a", "n1", "n3", false), c("b", "m1", "m3", false), c("c", "k1", "k3", false)}, 2, []string{"a", "b"}},
-		{"what has begun goes on", []Candidate{c("a", "n1", "n3", false), c("b", "n1", "n3", true)}, 1, []string{"b"}},
-		{"what has begun goes on, however many", []Candidate{c("a", "n1", "n3", true), c("b", "n1", "n3", true)}, 1, []string{"a", "b"}},
+		{"one", []Candidate{c("a", "n1", "n3")}, 2, map[string]string{"a": "n3"}, ""},
+		{"one at a time on a holder", []Candidate{c("a", "n1", "n3", "n4"), c("b", "n1", "n3", "n4")}, 2, map[string]string{"a": "n3"},
+			"node n1 is copying volume a"},
+		{"one at a time on a substitute", []Candidate{c("a", "n1", "n3"), c("b", "n2", "n3")}, 2, map[string]string{"a": "n3"},
+			"node n3 is copying volume a"},
+		{"a substitute of one is no holder of another", []Candidate{c("a", "n1", "n3"), c("b", "n3", "n1")}, 2, map[string]string{"a": "n3"},
+			"node n3 is copying volume a"},
+		{"the best that is idle", []Candidate{c("a", "n1", "n3", "n4"), c("b", "n2", "n3", "n1", "n4", "n5")}, 2,
+			map[string]string{"a": "n3", "b": "n4"}, ""},
+		{"none that is able is idle", []Candidate{c("a", "n1", "n3"), c("b", "n2", "n4"), c("c", "n5", "n4", "n3")}, 3,
+			map[string]string{"a": "n3", "b": "n4"}, "node n4 is copying volume b, node n3 is copying volume a"},
+		{"two groups", []Candidate{c("a", "n1", "n3"), c("b", "m1", "m3"), c("c", "k1", "k3")}, 2, map[string]string{"a": "n3", "b": "m3"},
+			"2 volumes are copied already"},
+		{"what has begun goes on", []Candidate{c("a", "n1", "n3"), begun(c("b", "n1", "n3"))}, 1, map[string]string{"b": "n3"},
+			"1 volumes are copied already"},
+		{"what has begun goes on, however many", []Candidate{begun(c("a", "n1", "n3")), begun(c("b", "n1", "n3"))}, 1,
+			map[string]string{"a": "n3", "b": "n3"}, ""},
+		{"what has begun keeps its host from others", []Candidate{c("a", "n1", "n3", "n4"), begun(c("b", "n2", "n3"))}, 2,
+			map[string]string{"a": "n4", "b": "n3"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			admitted, waiting := Admit(tc.candidates, tc.parallel)
-			if got := slices.Sorted(maps.Keys(admitted)); !slices.Equal(got, tc.want) {
-				t.Errorf("got %v, want %v", got, tc.want)
+			if !maps.Equal(admitted, tc.want) {
+				t.Errorf("got %v, want %v", admitted, tc.want)
 			}
 			if len(admitted)+len(waiting) != len(tc.candidates) {
 				t.Errorf("%d wait, and nothing is said to some: %v", len(tc.candidates)-len(admitted), waiting)
+			}
+			if told := slices.Collect(maps.Values(waiting)); tc.waits != "" && !slices.Contains(told, tc.waits) {
+				t.Errorf("want %q among %q", tc.waits, told)
 			}
 		})
 	}

@@ -21,7 +21,8 @@ import (
 
 // Volumes changes replicas; *volumes.Locked.
 type Volumes interface {
-	Substitute(ctx context.Context, id string, epoch int64, lost string, place volumes.Place) (string, error)
+	Substitutes(v *v1alpha1.CacheVolume, lost string, place volumes.Place) ([]string, error)
+	Substitute(ctx context.Context, id string, epoch int64, lost, substitute string, place volumes.Place) error
 	Copy(ctx context.Context, id string, epoch int64) (volumes.Copying, error)
 }
 
@@ -131,6 +132,9 @@ type work struct {
 	step   Step
 	// hold says why it may not be copied yet. It is empty if it may.
 	hold string
+	// to is the node that gets the copy. nowhere says why there is none.
+	to      string
+	nowhere error
 }
 
 // judge finds out what each volume needs, and which of those that need a copy may have it now.
@@ -144,11 +148,13 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, sights map[string]*sigh
 		if w.step.Action != Nothing || repairing(v) || w.seen.Asked || w.explains() {
 			works = append(works, w)
 		}
-		if w.step.Action == Substitute || w.step.Action == Copy {
-			candidates = append(candidates, Candidate{
-				Name: v.Name, Holder: w.step.Holder, Third: third(sights[v.Spec.Group], v), Since: v.Status.Repair.Since.Time,
-				Copying: v.Status.Repair.Substitute != "",
-			})
+		if w.step.Action != Substitute && w.step.Action != Copy {
+			continue
+		}
+		if c, err := r.candidate(v, w.step); err == nil {
+			candidates = append(candidates, c)
+		} else {
+			w.nowhere = err
 		}
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int {
@@ -157,23 +163,24 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, sights map[string]*sigh
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	_, waiting := Admit(candidates, r.Parallel)
+	admitted, waiting := Admit(candidates, r.Parallel)
 	for _, w := range works {
-		w.hold = waiting[w.volume.Name]
+		w.to, w.hold = admitted[w.volume.Name], waiting[w.volume.Name]
 	}
 	return works
 }
 
-// third returns the node that gets the copy: the substitute on record, or the node of the group
-// without a replica.
-func third(of *sight, v *v1alpha1.CacheVolume) string {
-	if s := v.Status.Repair.Substitute; s != "" || of == nil {
-		return s
+// candidate says which nodes can get a volume's copy. One that is on record stays the one, unless it
+// cannot get the copy any more before that has begun.
+func (r *Repairer) candidate(v *v1alpha1.CacheVolume, step Step) (Candidate, error) {
+	onRecord := v.Status.Repair.Substitute
+	c := Candidate{Name: v.Name, Holder: step.Holder, Since: v.Status.Repair.Since.Time, Able: []string{onRecord}, Copying: true}
+	if step.Action == Copy {
+		return c, nil
 	}
-	for _, node := range of.group.Spec.Nodes {
-		if !v.Spec.HasReplica(node) {
-			return node
-		}
+	able, err := r.Volumes.Substitutes(v, step.Lost, step.Place)
+	if !slices.Contains(able, onRecord) {
+		c.Able, c.Copying = able, false
 	}
-	return ""
+	return c, err
 }

@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -31,8 +32,7 @@ import (
 
 const mib = 1 << 20
 
-// world is a group of three hosts that speak the API, with volumes attached to n1 whose partner is
-// n2.
+// world is a group of hosts that speak the API, n1 and so on, with volumes that are attached.
 type world struct {
 	t      *testing.T
 	now    time.Time
@@ -45,44 +45,63 @@ type world struct {
 	policy repair.Policy
 }
 
+// newWorld is three hosts, with volumes attached to n1 whose partner is n2.
 func newWorld(t *testing.T, volumes ...string) *world {
 	t.Helper()
+	var all []attached
+	for _, name := range volumes {
+		all = append(all, attached{name, "n1", "n2"})
+	}
+	return newGroup(t, 3, all...)
+}
+
+// attached is a volume that is attached to its holder.
+type attached struct{ name, holder, partner string }
+
+func newGroup(t *testing.T, size int, volumes ...attached) *world {
+	t.Helper()
+	var nodes []string
+	for i := range size {
+		nodes = append(nodes, fmt.Sprintf("n%d", i+1))
+	}
 	scheme := runtime.NewScheme()
 	check(t, clientgoscheme.AddToScheme(scheme))
 	check(t, v1alpha1.AddToScheme(scheme))
-	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, "n1", "n2", "n3")}
+	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, nodes...)}
 	w.policy = repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4}
 	objects := []client.Object{
-		w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"),
-		&v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}},
+		&v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: nodes}},
 	}
-	for i, name := range volumes {
-		v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, node := range nodes {
+		objects = append(objects, w.fleet.Node(node))
+	}
+	for i, is := range volumes {
+		v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: is.name}}
 		v.Spec = v1alpha1.CacheVolumeSpec{
-			ClusterID: "c", Pool: "rbd", Image: name, SizeBytes: 64 * mib, CacheBytes: 64 * mib, CacheMode: v1alpha1.CacheModeWriteback,
-			Group: "g", Replicas: []string{"n1", "n2"}, Port: int32(7800 + i), Minor: int32(100 + i),
+			ClusterID: "c", Pool: "rbd", Image: is.name, SizeBytes: 64 * mib, CacheBytes: 64 * mib, CacheMode: v1alpha1.CacheModeWriteback,
+			Group: "g", Replicas: []string{is.holder, is.partner}, Port: int32(7800 + i), Minor: int32(100 + i),
 		}
-		v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 1, Authority: v1alpha1.AuthorityCache, ImageID: "id"}
+		v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: is.holder, Epoch: 1, Authority: v1alpha1.AuthorityCache, ImageID: "id"}
 		objects = append(objects, v)
 	}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}).
 		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).WithObjects(objects...).Build()
 	w.restart()
-	for _, name := range volumes {
-		v := w.volume(name)
+	for _, is := range volumes {
+		v := w.volume(is.name)
 		request := escache.ReplicaRequest{
-			VolumeRef: ref(name), ImageID: "id", SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+			VolumeRef: ref(is.name), ImageID: "id", SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
 			Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
 		}
-		for _, node := range []string{"n1", "n2"} {
+		for _, node := range v.Spec.Replicas {
 			address := w.fleet.Node(node).Status.Addresses[0].Address
 			request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: address})
 		}
-		for _, node := range []string{"n1", "n2"} {
+		for _, node := range v.Spec.Replicas {
 			check(t, w.fleet.Hosts[node].Lay(request))
 		}
-		w.fleet.Hosts["n1"].Stage(ref(name), "10.0.0.1:0/1", 1, escache.ModeWriteback)
-		w.fleet.Hosts["n1"].Write(ref(name), 0)
+		w.fleet.Hosts[is.holder].Stage(ref(is.name), "10.0.0.1:0/1", 1, escache.ModeWriteback)
+		w.fleet.Hosts[is.holder].Write(ref(is.name), 0)
 	}
 	w.poll()
 	return w

@@ -121,7 +121,10 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 		}
 	}
 	if w.step.Action == Substitute {
-		to, err := r.Volumes.Substitute(ctx, name, epoch, w.step.Lost, w.step.Place)
+		err := w.nowhere
+		if err == nil {
+			err = r.Volumes.Substitute(ctx, name, epoch, w.step.Lost, w.to, w.step.Place)
+		}
 		switch {
 		case errors.Is(err, placement.ErrNoFit), errors.Is(err, reservation.ErrNoSlot), errors.Is(err, authority.ErrRefused):
 			w.step.Action = Wait
@@ -130,7 +133,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 			return "", err
 		}
 		w.step.Action = Copy
-		r.Log.InfoContext(ctx, "replacing a lost replica", "volume", name, "holder", w.step.Holder, "lost", w.step.Lost, "substitute", to)
+		r.Log.InfoContext(ctx, "replacing a lost replica", "volume", name, "holder", w.step.Holder, "lost", w.step.Lost, "substitute", w.to)
 	}
 	c, err := r.Volumes.Copy(ctx, name, epoch)
 	switch {

@@ -107,14 +107,37 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 	return r, nil
 }
 
-// Around finds a new pair of hosts in the volume's group, with node as the primary and none of the
-// others as its partner, and takes it. The error is placement.ErrNoFit.
-func (b *Book) Around(v *v1alpha1.CacheVolume, node string, without ...string) (placement.Placement, error) {
+// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it. The
+// error is placement.ErrNoFit.
+func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
+	return b.move(v, around(v, node))
+}
+
+// Pair takes these two hosts of the volume's group as its new pair. The error is placement.ErrNoFit.
+func (b *Book) Pair(v *v1alpha1.CacheVolume, node, partner string) (placement.Placement, error) {
+	r := around(v, node)
+	r.Partner = partner
+	return b.move(v, r)
+}
+
+// Partners returns the hosts of the volume's group that can be the partner of node, without the given
+// ones, the least loaded first. It takes nothing. The error is placement.ErrNoFit.
+func (b *Book) Partners(v *v1alpha1.CacheVolume, node string, without ...string) ([]string, error) {
+	r := around(v, node)
+	r.Without = without
+	return b.ledger.Partners(r)
+}
+
+func around(v *v1alpha1.CacheVolume, node string) placement.Request {
+	return placement.Request{
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Stays: true,
+	}
+}
+
+func (b *Book) move(v *v1alpha1.CacheVolume, r placement.Request) (placement.Placement, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, err := b.ledger.Move(placement.Request{
-		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Without: without, Stays: true,
-	})
+	p, err := b.ledger.Move(r)
 	if err == nil {
 		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
 	}

@@ -106,7 +106,7 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		if !unreachable(failure) {
 			return failure
 		}
-		// The partner is down. The third host of the group can stand in if it is up.
+		// The partner is down. Another host of the group can stand in if it is up.
 		return s.relayWithout(ctx, v, node, failure)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
@@ -25,77 +26,111 @@ const (
 	Same
 )
 
-// Substitute gives the place of a lost replica to another node of the group, on record only. The new
-// copy counts as outdated until its resync is complete. The volume stays attached and its I/O goes on.
-// Repeated after a crash, it goes on where it was.
-func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost string, place Place) (substitute string, err error) {
-	return under(l, id, "replica replacement", func() (string, error) {
-		return l.steps.substitute(ctx, id, epoch, lost, place)
+// Substitute gives the place of a lost replica to another node of the group, on record only. The node
+// is one of Substitutes. The new copy counts as outdated until its resync is complete. The volume stays
+// attached and its I/O goes on. Repeated after a crash, it goes on where it was; the node may be another
+// one then.
+func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost, substitute string, place Place) error {
+	_, err := under(l, id, "replica replacement", func() (struct{}, error) {
+		return struct{}{}, l.steps.substitute(ctx, id, epoch, lost, substitute, place)
 	})
+	return err
 }
 
-func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost string, where Place) (substitute string, err error) {
+// Substitutes returns the nodes of the group that can get the copy that replaces a lost one, the least
+// loaded first. They are ready, and have room and no replica that counts. It changes nothing. Errors
+// wrap ErrRefused, authority.ErrRefused or placement.ErrNoFit.
+func (l *Locked) Substitutes(v *v1alpha1.CacheVolume, lost string, place Place) ([]string, error) {
+	holder, err := authority.Substitutable(v, v.Status.Epoch, lost)
+	if err != nil {
+		return nil, err
+	}
+	return l.steps.substitutes(v, holder, lost, place)
+}
+
+func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, substitute string, where Place) error {
 	v, err := s.Volume(ctx, id)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if v.Status.Repair == nil {
-		return "", fmt.Errorf("volume %s has no repair on record: %w", id, ErrRefused)
+		return fmt.Errorf("volume %s has no repair on record: %w", id, ErrRefused)
 	}
 	holder, err := authority.Substitutable(v, epoch, lost)
 	if err != nil {
-		return "", err
+		return err
 	}
 	group, err := s.Group(ctx, v.Spec.Group)
 	if err != nil {
-		return "", err
+		return err
 	}
 	// The book reads the new place from the record again, whatever is written there in the end.
 	defer func() { s.Book.Observe(v) }()
-	if substitute, err = s.place(v, holder, lost, where); err != nil {
-		return "", err
+	if err := s.place(v, holder, lost, substitute, where); err != nil {
+		return err
 	}
 	v.Status.Repair.Lost, v.Status.Repair.Substitute = lost, substitute
 	if !v.Status.IsOutdated(substitute) {
 		v.Status.Outdated = append(v.Status.Outdated, substitute)
 	}
 	if err := s.UpdateStatus(ctx, v, "node "+substitute+" gets a copy, which is not current yet"); err != nil {
-		return "", err
+		return err
 	}
 	crashpoint.Reach("repair/substitute_recorded")
 	// An old replica that may still be there must not be taken for a copy.
 	if err := s.Hosts.DiscardReplica(ctx, substitute, cachevolume.Ref(v), v.Status.Epoch); err != nil {
-		return "", fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
+		return fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
 	}
 	crashpoint.Reach("repair/substitute_cleared")
 	if substitute != lost && slices.Contains(group.Spec.Nodes, lost) {
 		stale := s.stale(v, lost)
 		stale.Epoch = v.Status.Epoch // it may have seen this attachment, in which it is on record as outdated
 		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{stale}); err != nil {
-			return "", err
+			return err
 		}
 	}
 	replicas := slices.Clone(v.Spec.Replicas)
 	replicas[slices.Index(replicas, lost)] = substitute
 	if err := s.moveReplicas(ctx, v, replicas); err != nil {
-		return "", err
+		return err
 	}
 	crashpoint.Reach("repair/replica_moved")
-	return substitute, nil
+	return nil
 }
 
-// place chooses the host of the new copy.
-func (s *Steps) place(v *v1alpha1.CacheVolume, holder, lost string, where Place) (string, error) {
+// place takes the host of the new copy.
+func (s *Steps) place(v *v1alpha1.CacheVolume, holder, lost, substitute string, where Place) error {
+	able, err := s.substitutes(v, holder, lost, where)
+	switch {
+	case err != nil:
+		return err
+	case !slices.Contains(able, substitute):
+		return fmt.Errorf("node %s cannot get a copy of volume %s any more, only %s: %w", substitute, v.Name, strings.Join(able, ", "),
+			ErrRefused)
+	case substitute == lost:
+		return nil // it has the place
+	}
+	if _, err := s.Book.Pair(v, holder, substitute); err != nil {
+		return noSecondHost(v, holder, err)
+	}
+	return nil
+}
+
+func (s *Steps) substitutes(v *v1alpha1.CacheVolume, holder, lost string, where Place) ([]string, error) {
 	ready := s.Book.Ready(v.Spec.Group, lost)
 	switch {
 	case ready && where == ElsewhereIfAway:
-		return "", fmt.Errorf("node %s is back: %w", lost, ErrRefused)
+		return nil, fmt.Errorf("node %s is back: %w", lost, ErrRefused)
 	case ready && where == Same:
-		return lost, nil
+		return []string{lost}, nil
 	}
-	pair, err := s.Book.Around(v, holder, lost)
+	able, err := s.Book.Partners(v, holder, lost)
 	if err != nil {
-		return "", fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", v.Name, holder, err)
+		return nil, noSecondHost(v, holder, err)
 	}
-	return pair.Partner, nil
+	return able, nil
+}
+
+func noSecondHost(v *v1alpha1.CacheVolume, holder string, err error) error {
+	return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w", v.Name, holder, err)
 }
