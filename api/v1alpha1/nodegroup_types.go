@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeGroup is a set of three NVMe hosts. A volume of the group has its two replicas on two of
+// NodeGroup is a set of 3 to 16 NVMe hosts. A volume of the group has its two replicas on two of
 // them.
 //
 // +kubebuilder:object:root=true
@@ -28,17 +28,17 @@ type NodeGroup struct {
 
 // NodeGroupSpec says which nodes belong together.
 type NodeGroupSpec struct {
-	// Nodes are the names of exactly three different Kubernetes nodes. If several groups name a
-	// node, it belongs to the oldest. To replace a host, change one name at a time.
+	// Nodes are the names of 3 to 16 different Kubernetes nodes. If several groups name a node, it
+	// belongs to the oldest. One change may add nodes, and take away or replace one.
 	//
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=3
-	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="a group is three different nodes"
-	// +kubebuilder:validation:XValidation:rule="self.filter(x, x in oldSelf).size() >= 2",message="replace one node at a time"
+	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="the nodes of a group are different ones"
+	// +kubebuilder:validation:XValidation:rule="oldSelf.filter(x, !(x in self)).size() <= 1",message="take away or replace one node at a time"
 	Nodes []string `json:"nodes"`
 
 	// Cordoned keeps new volumes off this group. Existing volumes stay and work.
@@ -48,7 +48,7 @@ type NodeGroupSpec struct {
 	// Existing replicas stay and work.
 	//
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	CordonedNodes []string `json:"cordonedNodes,omitempty"`

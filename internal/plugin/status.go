@@ -141,7 +141,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
 	if len(s.groups) == 0 {
-		row("no NodeGroups: create one of three hosts, then volumes can be placed")
+		row("no NodeGroups: create one of 3 to 16 hosts, then volumes can be placed")
 	} else {
 		s.hosts(row, now)
 	}

@@ -103,7 +103,10 @@ func badObjects(t *testing.T, w *world) {
 		"other port":               {volume, `7800`, `7801`, "port is immutable"},
 		"unknown mode":             {volume, `writeback`, `writeonce`, "Unsupported value"},
 		"two nodes":                {group, `["a","b","c"]`, `["a","b"]`, "at least 3 items"},
-		"one node twice":           {group, `["a","b","c"]`, `["a","b","a"]`, "three different nodes"},
+		"seventeen nodes": {
+			group, `["a","b","c"]`, `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`, "at most 16 items",
+		},
+		"one node twice":           {group, `["a","b","c"]`, `["a","b","a"]`, "are different ones"},
 		"two nodes replaced":       {group, `["a","b","c"]`, `["a","x","y"]`, "one node at a time"},
 		"nothing to flush":         {flush, `"volume":"v"`, `"mode":"Drain"`, "exactly one"},
 		"two things to flush":      {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
@@ -115,7 +118,28 @@ func badObjects(t *testing.T, w *world) {
 			}
 		})
 	}
+	groupsGrowAndShrink(t, w, group)
 	w.kubectl(t, "", "delete", "cachevolume/bad", "nodegroup/bad", "cacheflush/bad")
+}
+
+// groupsGrowAndShrink changes a group: any number of nodes may come at once, one may go or be replaced.
+func groupsGrowAndShrink(t *testing.T, w *world, group string) {
+	t.Helper()
+	for _, step := range []struct {
+		nodes string
+		says  string // empty: it is taken
+	}{
+		{`["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p"]`, ""},
+		{`["a","b","c","d","e"]`, "one node at a time"},
+		{`["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o"]`, ""},
+		{`["a","b","c","d","e","f","g","h","i","j","k","l","m","x","y"]`, "one node at a time"},
+		{`["a","b","c","d","e","f","g","h","i","j","k","l","m","n","x","y"]`, ""},
+	} {
+		out, err := w.try(strings.Replace(group, `["a","b","c"]`, step.nodes, 1), "apply", "-f", "-")
+		if (err == nil) != (step.says == "") || !strings.Contains(out, step.says) {
+			t.Errorf("%s: got %v: %s", step.nodes, err, out)
+		}
+	}
 }
 
 // try is kubectl that may fail.
