@@ -97,8 +97,8 @@ func (m *Model) control(s *state, out emit) {
 		return
 	}
 	for h := range uint8(hosts) {
-		if h == hosts-1 && !m.has(Third) {
-			break
+		if h > 1 && (!m.has(Spares) || s.likeAnother(h)) {
+			continue
 		}
 		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
 		m.flushFirst(s, h, try)
@@ -214,7 +214,7 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 	if c.op == opPublish && c.pc == publishDrop && (c.move != 0 || m.partnerSilent(s)) {
 		// The node's new partner is any other host that answers.
 		for h := range uint8(hosts) {
-			if h != c.node {
+			if h != c.node && !s.likeAnother(h) {
 				try(controllerMoves, pair(c.node, h), func(n *state) bool {
 					n.ctl.move = set(0).with(c.node).with(h)
 					m.dropOld(n)
@@ -236,8 +236,7 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 	})
 }
 
-// partnerSilent: a clean volume does without a partner that does not answer; the third host stands
-// in.
+// partnerSilent: a clean volume does without a partner that does not answer; another host stands in.
 func (m *Model) partnerSilent(s *state) bool {
 	silent := false
 	s.rec.replicas.each(func(h uint8) { silent = silent || (h != s.ctl.node && !s.reaches(h)) })

@@ -1,9 +1,13 @@
-// Package model explores the take-over protocol. It holds a group of three hosts with two replicas,
+// Package model explores the take-over protocol. It holds a group of four hosts with two replicas,
 // the controller, the Kubernetes API as a store with compare-and-swap, Ceph with its blocklist and
 // exclusive lock, and a network that loses and delays messages. Hosts lose power and come back,
 // links fail, the controller dies between any two of its steps, and Kubernetes gives up nodes that
 // live. The explorer tries every order of all these steps up to a depth, and checks the design's
 // promises after each step.
+//
+// Four hosts have what larger groups have and three have not: a choice of the host that gets a replica,
+// and a second pair that shares no host with the first. A host that has had nothing to do with the
+// volume is like any other such host, so only the first of them is tried.
 //
 // Each kind of trouble multiplies the states. So there are several explorations, each with some
 // families of troubles (see Family) and bounds of its own. What takes two families that no exploration

@@ -14,6 +14,8 @@ type Result struct {
 	Whole bool
 	// Taken says which kinds of moves were taken.
 	Taken [kinds]bool
+	// Pairs says which two hosts have had the replicas.
+	Pairs [pairs]bool
 	// Promise is the number of the broken one, 0 if none was found; Reason says how, and Trace
 	// leads there.
 	Promise uint8
@@ -67,6 +69,7 @@ type explorer struct {
 	next  []state
 	ids   []int32
 	taken [kinds]bool
+	pairs [pairs]bool
 	// broken is the first state found in which a promise is broken.
 	broken *state
 	// last is set when no further step is tried, so that what is found need not be kept.
@@ -97,7 +100,7 @@ func (m *Model) Explore(depth, limit int) Result {
 			}
 		}
 	}
-	r := Result{States: len(e.ways), Depth: level, Whole: !e.more && e.broken == nil, Taken: e.taken}
+	r := Result{States: len(e.ways), Depth: level, Whole: !e.more && e.broken == nil, Taken: e.taken, Pairs: e.pairs}
 	if e.broken != nil {
 		r.Promise, r.Reason, r.Trace = e.broken.broken, reasons[e.broken.why], e.trace(roots)
 	}
@@ -113,6 +116,7 @@ func (e *explorer) reach(from int32, by move, to *state) {
 		return
 	}
 	e.ways = append(e.ways, found{from, by})
+	e.pairs[to.rec.pair()] = true
 	if to.broken != 0 {
 		e.broken = new(*to)
 		return

@@ -13,7 +13,7 @@ const (
 	Answers                      // escached is started again; the controller gets another host's answers
 	Disks                        // hosts return with an empty disk
 	Crashes                      // the controller dies
-	Third                        // the third host is given the volume too
+	Spares                       // hosts that have no copy are given the volume too
 	Failing                      // a disk fails under a host that runs
 	Living                       // a fenced holder that lives is asked to give its device up
 	Draining                     // volumes write through while they are attached, and are turned back
@@ -27,7 +27,7 @@ const (
 )
 
 // Basic is what the protocol was made for.
-const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Third
+const Basic = Power | Links | Control | Storage | Answers | Disks | Crashes | Spares
 
 func (m *Model) has(f Family) bool { return m.Bounds.With&f == f }
 

@@ -8,7 +8,7 @@ import (
 
 // limit of states, should a change make them many more: the exploration then ends early, and says
 // so.
-const limit = 6_000_000
+const limit = 8_000_000
 
 // worlds have a family of troubles each, beside what it needs, so that each of them stays small.
 var worlds = []struct {
@@ -20,21 +20,22 @@ var worlds = []struct {
 	{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 14, 10},
 	{"failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Failing | Power | Links | Control}, 14, 10},
 	{"permits", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Failing | Power | Links | Control | Crashes}, 10, 9},
-	{"permits and repairs", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Repairing | Failing | Links | Third}, 10, 8},
+	{"permits and repairs", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Repairing | Failing | Links | Spares}, 10, 8},
 	{"permits and restored records", Bounds{Writes: 2, Epochs: 2, Faults: 3, With: Permits | SetBack | Power | Links}, 11, 9},
 	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 18, 11},
-	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Third}, 14, 10},
-	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Third}, 14, 10},
-	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Third}, 13, 9},
+	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Spares}, 14, 10},
+	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Spares}, 14, 10},
+	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Spares}, 13, 9},
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
-	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Third}, 14, 9},
+	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Spares}, 14, 9},
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
-	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Third}, 13, 9},
+	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
 // TestPromisesHold tries every order of steps of the protocol as it is.
 func TestPromisesHold(t *testing.T) {
 	var taken [kinds]bool
+	var had [pairs]bool
 	tried := 0
 	for _, tc := range worlds {
 		t.Run(tc.name, func(t *testing.T) {
@@ -53,6 +54,9 @@ func TestPromisesHold(t *testing.T) {
 			for k := range kinds {
 				taken[k] = taken[k] || r.Taken[k]
 			}
+			for p := range r.Pairs {
+				had[p] = had[p] || r.Pairs[p]
+			}
 			if r.Depth < depth && !r.Whole {
 				t.Errorf("ended at depth %d of %d: more than %d states", r.Depth, depth, limit)
 			}
@@ -66,6 +70,11 @@ func TestPromisesHold(t *testing.T) {
 		// to see.
 		if !taken[k] && k != watchSeesClient {
 			t.Errorf("never taken: %s", texts[k])
+		}
+	}
+	for p, was := range had {
+		if low, high := hostsOf(uint8(p)); !was {
+			t.Errorf("the replicas were never on %s and %s", names[low], names[high])
 		}
 	}
 }
@@ -136,8 +145,8 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{DiscardOutdatesAll, 4, world(1, 2, Discards|Power)},
 
 		{EpochsReported, 2, world(1, 1, SetBack)},
-		{DirtyKept, 4, world(1, 2, SetBack|Draining|Power|Third)},
-		{DiscardedUpTo, 4, world(1, 1, SetBack|Third)},
+		{DirtyKept, 4, world(1, 2, SetBack|Draining|Power|Spares)},
+		{DiscardedUpTo, 4, world(1, 1, SetBack|Spares)},
 
 		{EntryReplaced, 1, world(1, 1, Outsiders)},
 		{OutsidersLeft, 1, world(1, 2, Outsiders|Power)},

@@ -90,8 +90,6 @@ type move struct {
 	host uint8
 }
 
-var pairs = [...]string{"n1 and n2", "n1 and n3", "n2 and n3"}
-
 // texts of moves; %s is the host, or the pair, %d the client.
 var texts = map[kind]string{
 	powerOff:          "%s loses its power",
@@ -177,7 +175,8 @@ func (m move) text(before *state) string {
 	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack:
 		return form
 	case cutLink, healLink, connect, controllerMoves:
-		return fmt.Sprintf(form, pairs[m.host])
+		low, high := hostsOf(m.host)
+		return fmt.Sprintf(form, names[low]+" and "+names[high])
 	case expire, unfence, outsiderBlocks, outsideEnds:
 		return fmt.Sprintf(form, m.host)
 	case controllerStep:
@@ -205,7 +204,7 @@ func (m *Model) environment(s *state, out emit) {
 		hostTrouble(uint8(i), &s.host[i], try)
 		m.failing(s, uint8(i), try)
 	}
-	for p := range uint8(len(pairs)) {
+	for p := range uint8(pairs) {
 		if s.conn.has(p) {
 			try(cutLink, p, true, func(n *state) { n.cut = n.cut.with(p); n.disconnect(p) })
 		} else if s.cut.has(p) {

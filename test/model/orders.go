@@ -79,7 +79,9 @@ func (m *Model) discards(s *state, try func(kind, uint8, func(*state) bool)) {
 			epoch = n.rec.epoch
 		}
 		if !m.on(DiscardOutOfReach) {
-			seen = [hosts]report{{silent: true}, {silent: true}, {silent: true}}
+			for h := range seen {
+				seen[h] = report{silent: true}
+			}
 		}
 		lost, ok := m.real.discard(n.rec, epoch, seen)
 		if !ok {

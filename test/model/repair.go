@@ -19,7 +19,7 @@ func (m *Model) repairs(s *state, try func(kind, uint8, func(*state) bool)) {
 	}
 	for to := range uint8(hosts) {
 		// In its old place a copy is laid again only if nothing is left of the old one.
-		if to == h || !s.reaches(to) || to == partner && s.host[to].laid {
+		if to == h || s.likeAnother(to) || !s.reaches(to) || to == partner && s.host[to].laid {
 			continue
 		}
 		try(repairBegins, to, func(n *state) bool {

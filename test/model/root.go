@@ -67,8 +67,10 @@ func fresh() state {
 	s := state{}
 	s.rec.attached, s.rec.replicas = nobody, set(0).with(0).with(1)
 	for i := range s.host {
-		n := &s.host[i]
-		n.up, n.control, n.storage, n.peer = true, true, true, nobody
+		s.host[i] = unused()
 	}
 	return s
 }
+
+// unused is a host without a replica.
+func unused() host { return host{up: true, control: true, storage: true, peer: nobody} }

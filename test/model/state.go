@@ -1,10 +1,13 @@
 package model
 
-// hosts of the group; the replicas start on the first two.
-const hosts = 3
+import "math/bits"
+
+// hosts of the group; the replicas start on the first two. With two others there is a choice where a
+// replica goes, and a pair that shares no host with the first one, as in every larger group.
+const hosts = 4
 
 // names of the hosts, as the real functions get them.
-var names = [hosts]string{"n1", "n2", "n3"}
+var names = [hosts]string{"n1", "n2", "n3", "n4"}
 
 // set is a set of hosts, or of Ceph clients, as bits.
 type set uint8
@@ -175,7 +178,55 @@ type state struct {
 }
 
 // pair numbers two hosts.
-func pair(a, b uint8) uint8 { return a + b - 1 }
+func pair(a, b uint8) uint8 {
+	low, high := min(a, b), max(a, b)
+	return high*(high-1)/2 + low
+}
+
+// pairs is how many there are.
+const pairs = hosts * (hosts - 1) / 2
+
+// hostsOf is the reverse of pair.
+func hostsOf(p uint8) (low, high uint8) {
+	for high = 1; high*(high+1)/2 <= p; high++ {
+	}
+	return p - high*(high-1)/2, high
+}
+
+// pair is the two hosts of the replicas.
+func (r *record) pair() uint8 {
+	low := uint8(bits.TrailingZeros8(uint8(r.replicas)))
+	return pair(low, uint8(bits.TrailingZeros8(uint8(r.replicas.without(low)))))
+}
+
+// untouched reports whether a host has never had to do with the volume.
+func (s *state) untouched(h uint8) bool {
+	anywhere := s.rec.replicas | s.rec.outdated | s.saved.replicas | s.saved.outdated | s.ctl.move | s.ctl.renew
+	if s.host[h] != unused() || anywhere.has(h) || s.stale[h] != 0 || s.rec.fenced[h] != 0 || s.saved.fenced[h] != 0 {
+		return false
+	}
+	for i := range uint8(hosts) {
+		if i != h && (s.host[i].peer == h || (s.cut | s.conn | s.split).has(pair(h, i))) {
+			return false
+		}
+	}
+	running := s.ctl.op != opNone && (s.ctl.node == h || s.ctl.lost == h)
+	return !running && s.rec.attached != h && (s.saved.replicas == 0 || s.saved.attached != h)
+}
+
+// likeAnother reports whether a host need not be tried: one before it is untouched, too, and whatever
+// can be done with the one can be done with the other.
+func (s *state) likeAnother(h uint8) bool {
+	if !s.untouched(h) {
+		return false
+	}
+	for i := range h {
+		if s.untouched(i) {
+			return true
+		}
+	}
+	return false
+}
 
 // known reports whether a client's identity is still referred to anywhere, so that its number
 // cannot be given anew.

@@ -106,10 +106,10 @@ func badObjects(t *testing.T, w *world) {
 		"seventeen nodes": {
 			group, `["a","b","c"]`, `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`, "at most 16 items",
 		},
-		"one node twice":           {group, `["a","b","c"]`, `["a","b","a"]`, "are different ones"},
-		"two nodes replaced":       {group, `["a","b","c"]`, `["a","x","y"]`, "one node at a time"},
-		"nothing to flush":         {flush, `"volume":"v"`, `"mode":"Drain"`, "exactly one"},
-		"two things to flush":      {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
+		"one node twice":      {group, `["a","b","c"]`, `["a","b","a"]`, "are different ones"},
+		"two nodes replaced":  {group, `["a","b","c"]`, `["a","x","y"]`, "one node at a time"},
+		"nothing to flush":    {flush, `"volume":"v"`, `"mode":"Drain"`, "exactly one"},
+		"two things to flush": {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := w.try(strings.Replace(tc.object, tc.from, tc.to, 1), "apply", "-f", "-")
