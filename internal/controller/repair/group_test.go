@@ -102,3 +102,15 @@ func TestTheHostOnRecordGetsTheCopyIfItStillCan(t *testing.T) {
 		})
 	}
 }
+
+func TestAVolumeWithoutRoomTakesNoTurnFromOthers(t *testing.T) {
+	w := newGroup(t, 4, attached{"large", "n1", "n2"}, attached{"small", "n3", "n2"})
+	v := w.volume("large")
+	v.Spec.CacheBytes = 2048 * mib // more than a host has
+	check(t, w.api.Update(t.Context(), v))
+	w.policy.Parallel = 1
+	w.lose(2*time.Minute, "large", "small")
+	w.steps(3)
+	w.at("large", "Waiting", "no group has two ready nodes with 2 GiB of cache free, one of them n1")
+	w.at("small", "Copying", "")
+}
