@@ -20,6 +20,7 @@ import (
 type use struct {
 	persistentVolume string
 	namespace, claim string // "" if no claim is bound to it
+	storageClass     string
 }
 
 // uses are the PersistentVolumes by the volume that they name. nil means that they cannot be read.
@@ -40,7 +41,7 @@ func readUses(ctx context.Context, api client.Reader) (uses, error) {
 		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
 			continue
 		}
-		u := use{persistentVolume: pv.Name}
+		u := use{persistentVolume: pv.Name, storageClass: pv.Spec.StorageClassName}
 		if c := pv.Spec.ClaimRef; c != nil && pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 			u.namespace, u.claim = c.Namespace, c.Name
 		}

@@ -1,0 +1,215 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/fleet"
+)
+
+const noMoves = "Moves of volumes between groups are not implemented yet: this is what they would be."
+
+func (c *cli) rebalance() *cobra.Command {
+	var empty string
+	var dryRun bool
+	command := &cobra.Command{
+		Use:   "rebalance --dry-run",
+		Short: "Show which volumes would have to move to even out the groups, or to empty one",
+		Long: "Show the fewest moves of volumes between NodeGroups after which no group is fuller than another by more than one\n" +
+			"volume, as after a group was added. With --empty, show where the volumes of a group would go if it were taken away.\n" +
+			"Groups that are cordoned neither give nor take volumes; --empty works for them, too. Only volumes move of which\n" +
+			"everything is in Ceph and stays there: those that are detached and clean, or drained. For the others it says why not.\n\n" +
+			noMoves + " Nothing is changed.",
+		Example: "  kubectl escache rebalance --dry-run\n  kubectl escache rebalance --dry-run --empty=rack1",
+		Args:    noArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if !dryRun {
+				return fmt.Errorf("%w: say --dry-run: moves of volumes between groups are not implemented yet, it only shows them", errUsage)
+			}
+			if command.Flags().Changed("empty") && empty == "" {
+				return fmt.Errorf("%w: --empty needs the name of a NodeGroup", errUsage)
+			}
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return c.runRebalance(command.Context(), api, empty)
+		},
+	}
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only show the moves; nothing else is implemented yet")
+	command.Flags().StringVar(&empty, "empty", "", "show where the volumes of this NodeGroup would go")
+	return command
+}
+
+func (c *cli) runRebalance(ctx context.Context, api client.Client, empty string) error {
+	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
+	for _, list := range []client.ObjectList{groups, volumes} {
+		if err := api.List(ctx, list); err != nil {
+			return err
+		}
+	}
+	all, err := readUses(ctx, api)
+	if err != nil {
+		return err
+	}
+	classes, err := readClasses(ctx, api)
+	if err != nil {
+		return err
+	}
+	s, err := fleet.State(groups.Items, volumes.Items)
+	if err != nil {
+		return err
+	}
+	before, ties := s.Usage(), tiesOf(volumes.Items, all, classes)
+	var p placement.Proposal
+	if empty == "" {
+		p = s.Rebalance(ties)
+	} else if p, err = s.Empty(empty, ties); err != nil {
+		return fmt.Errorf("%w; kubectl escache status lists them", err)
+	}
+	c.printShares(before, p.After)
+	c.printMoves(p, volumes.Items, all)
+	c.printStaying(p.Staying)
+	c.printf("\n%s\n", conclusion(p, empty))
+	if all == nil || classes == nil {
+		c.printf("You may not list PersistentVolumes or StorageClasses: which groups the StorageClasses allow is not known.\n")
+	}
+	c.printf("%s\n", noMoves)
+	return nil
+}
+
+// readClasses reads the groups that each StorageClass allows. A user who may not read them gets nil.
+func readClasses(ctx context.Context, api client.Reader) (map[string][]string, error) {
+	list := &storagev1.StorageClassList{}
+	if err := api.List(ctx, list); err != nil {
+		if apierrors.IsForbidden(err) {
+			return nil, nil //nolint:nilnil // nil is an answer
+		}
+		return nil, err
+	}
+	out := map[string][]string{}
+	for i := range list.Items {
+		if groups := fleet.AllowedGroups(&list.Items[i]); groups != nil {
+			out[list.Items[i].Name] = groups
+		}
+	}
+	return out, nil
+}
+
+func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]string) placement.Ties {
+	ties := placement.Ties{Fixed: map[string]string{}, Groups: map[string][]string{}}
+	for i := range volumes {
+		v := &volumes[i]
+		if why := fleet.Fixed(v); why != "" {
+			ties.Fixed[v.Name] = why
+		}
+		if groups, are := classes[all[v.Name].storageClass]; are {
+			ties.Groups[v.Name] = groups
+		}
+	}
+	return ties
+}
+
+func table(out io.Writer) (row func(cells ...string), flush func()) {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	return func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }, func() { _ = w.Flush() }
+}
+
+func (c *cli) printShares(before, after []placement.Usage) {
+	row, flush := table(c.Out)
+	defer flush()
+	row("GROUP", "HOSTS", "VOLUMES", "FILLED", "VOLUMES THEN", "FILLED THEN")
+	for i, u := range before {
+		then := after[i] // both are all groups, by name
+		row(u.Group, fmt.Sprint(len(u.Members)), fmt.Sprint(u.Volumes), share(u), fmt.Sprint(then.Volumes), share(then))
+	}
+}
+
+func share(u placement.Usage) string {
+	if u.CapacityBytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(u.AllocatedBytes)/float64(u.CapacityBytes))
+}
+
+func (c *cli) printMoves(p placement.Proposal, volumes []v1alpha1.CacheVolume, all uses) {
+	if len(p.Moves) == 0 {
+		return
+	}
+	named := map[string]*v1alpha1.CacheVolume{}
+	for i := range volumes {
+		named[volumes[i].Name] = &volumes[i]
+	}
+	row, flush := table(c.Out)
+	defer flush()
+	row("")
+	row("VOLUME", "CLAIM", "CACHE", "ATTACHED", "FROM", "TO", "ON")
+	for _, m := range p.Moves {
+		v := named[m.Volume]
+		row(m.Volume, all.claimOf(v), v1alpha1.HumanBytes(m.CacheBytes), cmp.Or(v.Status.AttachedNode, "-"), m.From, m.To.Group,
+			m.To.Primary+","+m.To.Partner)
+	}
+}
+
+// mostNamed is how many volumes are named for one reason.
+const mostNamed = 5
+
+// printStaying prints each reason once.
+func (c *cli) printStaying(staying []placement.Staying) {
+	if len(staying) == 0 {
+		return
+	}
+	type cause struct{ group, reason string }
+	var causes []cause
+	volumes := map[cause][]string{}
+	for _, v := range staying {
+		k := cause{v.Group, v.Reason}
+		if !slices.Contains(causes, k) {
+			causes = append(causes, k)
+		}
+		volumes[k] = append(volumes[k], v.Volume)
+	}
+	c.printf("\nThese stay where they are:\n")
+	for _, k := range causes {
+		names := volumes[k]
+		text := strings.Join(names[:min(len(names), mostNamed)], ", ")
+		if more := len(names) - mostNamed; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		c.printf("  %d in group %s: %s\n    %s\n", len(names), k.group, k.reason, text)
+	}
+}
+
+func conclusion(p placement.Proposal, empty string) string {
+	moves, s := fmt.Sprintf("%d moves", len(p.Moves)), ""
+	if len(p.Moves) == 1 {
+		moves, s = "1 move", "s"
+	}
+	const even = "no group is fuller than another by more than one volume, cordoned ones aside."
+	switch {
+	case empty != "" && len(p.Staying) > 0:
+		return fmt.Sprintf("%s, and what stays in group %s keeps it from being taken away: %d of its volumes.", moves, empty, len(p.Staying))
+	case empty != "":
+		return fmt.Sprintf("Group %s is empty after %s.", empty, moves)
+	case len(p.Moves) == 0 && p.Even:
+		return "The groups are even: " + even
+	case p.Even:
+		return fmt.Sprintf("%s make%s the groups even: then %s", moves, s, even)
+	case len(p.Moves) == 0:
+		return "Nothing can move now that would make the groups more even. It needs the volumes that stay."
+	default:
+		return fmt.Sprintf("%s bring%s the groups as close together as they can be now. More needs the volumes that stay.", moves, s)
+	}
+}
