@@ -122,7 +122,7 @@ func (h Header) Encode(p []byte) error {
 	binary.LittleEndian.PutUint64(b[56:], h.Tail.Block)
 	binary.LittleEndian.PutUint64(b[64:], h.Tail.Sequence)
 	for i, e := range h.Extents {
-		if !e.valid() {
+		if !e.Valid() {
 			return fmt.Errorf("%s of kind %d cannot be in a record", e, e.Kind)
 		}
 		at := b[extentsAt+i*extentBytes:]
@@ -136,7 +136,8 @@ func (h Header) Encode(p []byte) error {
 	return nil
 }
 
-func (e Extent) valid() bool {
+// Valid reports whether a record can have the extent.
+func (e Extent) Valid() bool {
 	return e.Blocks > 0 && e.Start < MaxVolumeBlock && uint64(e.Blocks) <= MaxVolumeBlock-e.Start && e.Kind >= Data && e.Kind <= Trim
 }
 
@@ -158,7 +159,7 @@ func DecodeHeader(b []byte, volume Volume) (Header, error) {
 		at := b[extentsAt+i*extentBytes:]
 		word := binary.LittleEndian.Uint64(at)
 		e := Extent{Start: word & (1<<56 - 1), Blocks: binary.LittleEndian.Uint32(at[8:]), Kind: Kind(word >> 56)}
-		if !e.valid() {
+		if !e.Valid() {
 			return h, ErrInvalid
 		}
 		h.Extents = append(h.Extents, e)

@@ -1,37 +1,127 @@
 package ring
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
-// Batch collects writes for one record.
+// AreaBytes is the memory of one batch: a block that says what is in it, one for the record's header, and the data.
+const AreaBytes = (1 + record.MaxBlocks) * record.BlockBytes
+
+// In the first block of an area. The state is one word, so that a process that is killed leaves a batch as it was before
+// a write or after it: data and extents go where the state does not reach, and then the state changes.
+const (
+	stateAt   = 0
+	numberAt  = 8
+	entriesAt = 64
+	entry     = 16
+
+	// The state: the blocks that are used, the number of extents, and the length of the last one, which may grow.
+	usedBits    = 16
+	extentsBits = 16
+)
+
+// ErrBadArea means that memory has not what a batch leaves in it.
+var ErrBadArea = errors.New("the memory of a batch is damaged")
+
+// Batch collects writes for one record. What was written to it is in its area at once.
 type Batch struct {
-	buffer  []byte // one block for the header, and then the data
+	area    []byte
+	buffer  []byte // of the area: one block for the header, and then the data
 	used    int    // blocks of the buffer
 	extents []record.Extent
 }
 
-// NewBatch returns an empty batch for records of this log.
+// NewBatch returns an empty batch for records of this log, with memory of its own.
 func (l *Log) NewBatch() *Batch {
-	return &Batch{buffer: AlignedBytes(record.LongestBlocks(l.super.RingBlocks) * record.BlockBytes), used: 1}
+	b := l.batch(AlignedBytes((1 + l.longest()) * record.BlockBytes))
+	b.Reset()
+	return b
 }
+
+// LoadBatch returns the batch that is in an area, which begins at a block's border. An area of zeros has an empty one.
+func (l *Log) LoadBatch(area []byte) (*Batch, error) {
+	b := l.batch(area[:(1+l.longest())*record.BlockBytes])
+	return b, b.load()
+}
+
+func (l *Log) longest() int { return record.LongestBlocks(l.ring) }
+
+func (l *Log) batch(area []byte) *Batch { return &Batch{area: area, buffer: area[record.BlockBytes:]} }
+
+func (b *Batch) state() *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&b.area[stateAt])) //nolint:gosec // an area is aligned to blocks
+}
+
+// publish makes what was written a part of the batch.
+func (b *Batch) publish() {
+	last := uint32(0)
+	if n := len(b.extents); n > 0 {
+		last = b.extents[n-1].Blocks
+	}
+	b.state().Store(uint64(b.used) | uint64(len(b.extents))<<usedBits | uint64(last)<<(usedBits+extentsBits))
+}
+
+func (b *Batch) load() error {
+	state := b.state().Load()
+	b.used, b.extents = max(1, int(state&(1<<usedBits-1))), b.extents[:0]
+	count := int(state >> usedBits & (1<<extentsBits - 1))
+	if count > record.MaxExtents {
+		return fmt.Errorf("%w: it has %d extents", ErrBadArea, count)
+	}
+	h := record.Header{}
+	for i := range count {
+		p := b.area[entriesAt+i*entry:]
+		word := binary.LittleEndian.Uint64(p)
+		e := record.Extent{Start: word & (1<<56 - 1), Blocks: binary.LittleEndian.Uint32(p[8:]), Kind: record.Kind(word >> 56)}
+		if i == count-1 {
+			e.Blocks = uint32(state >> (usedBits + extentsBits))
+		}
+		if !e.Valid() {
+			return fmt.Errorf("%w: %s of kind %d", ErrBadArea, e, e.Kind)
+		}
+		h.Extents = append(h.Extents, e)
+	}
+	if h.Blocks() != b.used || b.used > len(b.buffer)/record.BlockBytes {
+		return fmt.Errorf("%w: %d blocks are used, and the extents have %d", ErrBadArea, b.used, h.Blocks())
+	}
+	b.extents = h.Extents
+	return nil
+}
+
+// Number is what Begin was given.
+func (b *Batch) Number() uint64 { return binary.LittleEndian.Uint64(b.area[numberAt:]) }
+
+// Begin numbers an empty batch. Of two that are not empty, the one with the lower number is older.
+func (b *Batch) Begin(number uint64) { binary.LittleEndian.PutUint64(b.area[numberAt:], number) }
 
 // Empty reports whether nothing was written to the batch.
 func (b *Batch) Empty() bool { return len(b.extents) == 0 }
 
 // Reset empties the batch.
-func (b *Batch) Reset() { b.used, b.extents = 1, b.extents[:0] }
+func (b *Batch) Reset() {
+	b.used, b.extents = 1, b.extents[:0]
+	b.publish()
+}
 
 // Write adds whole blocks. It returns how many had room.
 func (b *Batch) Write(start uint64, data []byte) int {
 	blocks := min(len(data)/record.BlockBytes, len(b.buffer)/record.BlockBytes-b.used)
-	if blocks == 0 || !b.add(record.Extent{Start: start, Blocks: uint32(blocks), Kind: record.Data}) {
+	if blocks == 0 {
 		return 0
 	}
 	copy(b.buffer[b.used*record.BlockBytes:], data[:blocks*record.BlockBytes])
+	if !b.add(record.Extent{Start: start, Blocks: uint32(blocks), Kind: record.Data}) {
+		return 0
+	}
 	b.used += blocks
+	b.publish()
 	return blocks
 }
 
@@ -42,7 +132,11 @@ func (b *Batch) Zero(start uint64, blocks uint32, trim bool) bool {
 	if trim {
 		kind = record.Trim
 	}
-	return b.add(record.Extent{Start: start, Blocks: blocks, Kind: kind})
+	if !b.add(record.Extent{Start: start, Blocks: blocks, Kind: kind}) {
+		return false
+	}
+	b.publish()
+	return true
 }
 
 func (b *Batch) add(e record.Extent) bool {
@@ -57,7 +151,19 @@ func (b *Batch) add(e record.Extent) bool {
 		return false
 	}
 	b.extents = append(b.extents, e)
+	b.note(len(b.extents) - 2)
+	b.note(len(b.extents) - 1)
 	return true
+}
+
+// note writes an extent to the area. That of the last one's length there does not count.
+func (b *Batch) note(i int) {
+	if i < 0 {
+		return
+	}
+	e, p := b.extents[i], b.area[entriesAt+i*entry:]
+	binary.LittleEndian.PutUint64(p, e.Start|uint64(e.Kind)<<56)
+	binary.LittleEndian.PutUint32(p[8:], e.Blocks)
 }
 
 // Read copies what the batch has of one block, and reports whether it has it. The newest write counts.
