@@ -33,9 +33,11 @@ type Device struct {
 	mu      sync.Mutex // for what follows
 	change  *sync.Cond // of anything that somebody may wait for
 	pending *ring.Batch
-	flying  *ring.Batch // on its way to the log
+	flying  *ring.Batch // the next one for the log
 	spare   *ring.Batch
+	writing bool   // flying is on its way
 	written uint64 // writes that are in a batch, or were
+	sealed  uint64 // those of them that are in flying, or in an earlier one
 	stable  uint64 // those of them that the log has
 	newest  uint64 // the last record
 	failure error  // of the log: nothing is acknowledged any more
@@ -49,15 +51,19 @@ type Device struct {
 
 // New returns the device of a log that is open for writing.
 func New(log *ring.Log, origin Origin) *Device {
+	return newDevice(log, origin, log.NewBatch(), log.NewBatch())
+}
+
+func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device {
 	d := &Device{
 		log: log, origin: origin, newest: log.State().Sequence,
-		pending: log.NewBatch(), spare: log.NewBatch(), buffer: ring.AlignedBytes(record.MaxBlocks * record.BlockBytes),
+		pending: pending, spare: spare, buffer: ring.AlignedBytes(record.MaxBlocks * record.BlockBytes),
 	}
 	d.change = sync.NewCond(&d.mu)
 	return d
 }
 
-// Close makes all calls that wait return ErrClosed. What is not stable is lost.
+// Close makes all calls that wait return ErrClosed. What is not stable is lost, unless the device has a memory.
 func (d *Device) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,24 +132,30 @@ func (d *Device) flush() error {
 	return d.failure
 }
 
-// commit brings all that is pending to the log. If somebody else is at it, it waits until that is done, and what is pending still is.
-// The caller holds mu.
+// commit brings a batch to the log: all that is pending, or what an earlier process left. If somebody else is at it, it waits until
+// that is done, and what is pending still is. The caller holds mu.
 func (d *Device) commit() {
-	if d.flying != nil {
+	if d.writing {
 		d.change.Wait()
 		return
 	}
-	batch, written := d.pending, d.written
-	d.flying, d.pending, d.spare = batch, d.spare, nil
+	if d.flying == nil {
+		d.flying, d.pending, d.spare = d.pending, d.spare, nil
+		d.pending.Begin(d.flying.Number() + 1)
+		d.sealed = d.written
+	}
+	batch := d.flying
+	d.writing = true
 	d.mu.Unlock()
 	sequence, err := d.append(batch)
 	d.mu.Lock()
-	if err == nil {
-		d.newest = max(d.newest, sequence)
-		d.stable = written
-	} else {
+	d.writing = false
+	if err != nil { // the batch stays in the memory for the next process
 		d.fail(err)
+		return
 	}
+	d.newest = max(d.newest, sequence)
+	d.stable = d.sealed
 	batch.Reset()
 	d.flying, d.spare = nil, batch
 	d.change.Broadcast()

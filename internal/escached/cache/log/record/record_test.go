@@ -74,7 +74,7 @@ func TestRecordsThatMakeNoSense(t *testing.T) {
 }
 
 func TestASuperblockComesBack(t *testing.T) {
-	s := Superblock{Volume: Volume{9}, Generation: 1, Since: 2, Start: Place{Block: 3, Sequence: 4}, RingBlocks: MinRingBlocks}
+	s := Superblock{Volume: Volume{9}, Generation: 1, Since: 2, Start: Place{Block: 3, Sequence: 4}, RingBlocks: MinRingBlocks, Memory: Memory{7, 8}}
 	b := make([]byte, BlockBytes)
 	s.Encode(b)
 	if got, err := DecodeSuperblock(b); err != nil || got != s {

@@ -6,7 +6,13 @@ import "encoding/binary"
 // that is torn, or decays, does no harm. The first one that is in order counts: it is the newest.
 const Superblocks = 2
 
+const memoryAt = 80
+
 var superblockMagic = [8]byte{'E', 'S', 'C', 'L', 'O', 'G', 'S', 1}
+
+// Memory names the memory that goes with a log on the host that has it open: writes that were answered and are not in the
+// log yet are there. It is random for each memory. Zero means that there is none.
+type Memory [16]byte
 
 // Superblock says where a log begins.
 type Superblock struct {
@@ -19,6 +25,8 @@ type Superblock struct {
 	Start Place
 	// RingBlocks is the length of the ring.
 	RingBlocks uint64
+	// Memory is that of the process which opened the log last.
+	Memory Memory
 }
 
 // Encode writes the superblock into a block.
@@ -31,6 +39,7 @@ func (s Superblock) Encode(b []byte) {
 		binary.LittleEndian.PutUint64(b[32+8*i:], v)
 	}
 	binary.LittleEndian.PutUint64(b[64:], s.RingBlocks)
+	copy(b[memoryAt:], s.Memory[:])
 	seal(b[:BlockBytes])
 }
 
@@ -45,6 +54,7 @@ func DecodeSuperblock(b []byte) (Superblock, error) {
 		*v = binary.LittleEndian.Uint64(b[32+8*i:])
 	}
 	s.RingBlocks = binary.LittleEndian.Uint64(b[64:])
+	copy(s.Memory[:], b[memoryAt:])
 	if s.RingBlocks < MinRingBlocks {
 		return s, ErrInvalid
 	}

@@ -47,8 +47,18 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	return l, losses, nil
 }
 
-// Open is Inspect for writing.
-func Open(disk Disk) (*Log, []Loss, error) {
+// MemoryOf returns the memory of the process that opened the log last. After another host has had the log, it is not
+// that of this host any more: what is left in it here is older than the log.
+func MemoryOf(disk Disk) (record.Memory, error) {
+	super, err := readSuper(disk)
+	return super.Memory, err
+}
+
+// Open is Inspect for writing, by a process without a memory.
+func Open(disk Disk) (*Log, []Loss, error) { return OpenWith(disk, record.Memory{}) }
+
+// OpenWith is Open by a process that has a memory. From now on MemoryOf returns it.
+func OpenWith(disk Disk, memory record.Memory) (*Log, []Loss, error) {
 	l, losses, err := Inspect(disk)
 	if err != nil {
 		return nil, nil, err
@@ -58,6 +68,7 @@ func Open(disk Disk) (*Log, []Loss, error) {
 	}
 	next := l.super
 	next.Generation++
+	next.Memory = memory
 	next.Since = l.head.Sequence
 	return l, losses, l.begin(next)
 }

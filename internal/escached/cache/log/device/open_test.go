@@ -1,0 +1,152 @@
+package device
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
+	"github.com/escache/escache-csi/internal/escached/cache/log/memory"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
+)
+
+// hosts are two hosts that can have the volume, each with a memory of its own.
+type hosts struct {
+	t      *testing.T
+	disk   *logtest.Disk
+	image  *image
+	memory [2]string
+}
+
+func newHosts(t *testing.T) *hosts {
+	t.Helper()
+	_, disk, image := start(t)
+	dir, err := os.MkdirTemp("/dev/shm", "escache-device") //nolint:usetesting // t.TempDir is on a disk
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &hosts{t: t, disk: disk, image: image, memory: [2]string{filepath.Join(dir, "0"), filepath.Join(dir, "1")}}
+}
+
+// process is one that serves the volume on a host.
+func (h *hosts) process(host int) (d *Device, kill func()) {
+	h.t.Helper()
+	m, err := memory.Open(h.memory[host])
+	must(h.t, err)
+	d, losses, err := Open(h.disk, h.image, m)
+	if err != nil || len(losses) > 0 {
+		h.t.Fatalf("open: %v, %v", losses, err)
+	}
+	return d, func() { must(h.t, m.Close()) } // nothing of the device does anything any more
+}
+
+func TestWritesThatWereAnsweredOutliveTheProcess(t *testing.T) {
+	h := newHosts(t)
+	d, kill := h.process(0)
+	must(t, d.Write(1, block(1)))
+	must(t, d.Write(2, block(1)))
+	must(t, d.Flush())
+	must(t, d.Write(2, block(2)))
+	must(t, d.Zero(1, 1, true))
+	must(t, d.Write(3, block(3)))
+	kill()
+	for range 2 { // the next one is killed too
+		d, kill = h.process(0)
+		if read(t, d, 1) != 0 || read(t, d, 2) != 2 || read(t, d, 3) != 3 {
+			t.Errorf("blocks 1, 2, 3 have %d, %d, %d", read(t, d, 1), read(t, d, 2), read(t, d, 3))
+		}
+		kill()
+	}
+	d, kill = h.process(0)
+	must(t, d.Flush())
+	kill()
+	must(t, os.Remove(h.memory[0])) // as after a power loss
+	d, _ = h.process(0)
+	if read(t, d, 1) != 0 || read(t, d, 2) != 2 || read(t, d, 3) != 3 {
+		t.Errorf("after the flush blocks 1, 2, 3 have %d, %d, %d", read(t, d, 1), read(t, d, 2), read(t, d, 3))
+	}
+}
+
+// It would put old data over what another host has written.
+func TestAMemoryOfAnEarlierLifeIsDropped(t *testing.T) {
+	h := newHosts(t)
+	d, kill := h.process(0)
+	must(t, d.Write(1, block(1)))
+	kill()
+	d, kill = h.process(1)
+	if read(t, d, 1) != 0 {
+		t.Errorf("the other host reads %d", read(t, d, 1))
+	}
+	must(t, d.Write(1, block(2)))
+	must(t, d.Flush())
+	kill()
+	d, kill = h.process(0)
+	if read(t, d, 1) != 2 {
+		t.Errorf("the first host reads %d from what it had before", read(t, d, 1))
+	}
+	kill()
+}
+
+// The process was killed while a record was under way: the log has it or not, and the next one has begun to fill.
+func TestBothBatchesOutliveTheProcess(t *testing.T) {
+	for _, inLog := range []bool{false, true} {
+		h := newHosts(t)
+		d, kill := h.process(0)
+		must(t, d.Write(1, block(1)))
+		must(t, d.Write(2, block(1)))
+		d.flying, d.pending, d.spare = d.pending, d.spare, nil // as in commit
+		d.pending.Begin(d.flying.Number() + 1)
+		must(t, d.Write(2, block(2)))
+		if inLog {
+			_, err := d.log.Append(d.flying)
+			must(t, err)
+		}
+		kill()
+		d, kill = h.process(0)
+		if read(t, d, 1) != 1 || read(t, d, 2) != 2 {
+			t.Errorf("in the log: %t: blocks 1 and 2 have %d and %d", inLog, read(t, d, 1), read(t, d, 2))
+		}
+		must(t, d.Write(3, block(3)))
+		must(t, d.Flush())
+		must(t, d.WriteBack(t.Context()))
+		if h.image.has(1) != 1 || h.image.has(2) != 2 || h.image.has(3) != 3 {
+			t.Errorf("in the log: %t: the image has %d, %d, %d", inLog, h.image.has(1), h.image.has(2), h.image.has(3))
+		}
+		kill()
+	}
+}
+
+// A log that fails takes nothing out of the memory: the next process may be luckier.
+func TestAWriteThatTheLogRefusedOutlivesTheProcess(t *testing.T) {
+	h := newHosts(t)
+	d, kill := h.process(0)
+	must(t, d.Write(1, block(1)))
+	h.disk.PowerOn(1)
+	if err := d.Flush(); err == nil {
+		t.Fatal("the log took the record")
+	}
+	kill()
+	h.disk.PowerOn(0)
+	d, kill = h.process(0)
+	defer kill()
+	if read(t, d, 1) != 1 {
+		t.Errorf("block 1 has %d", read(t, d, 1))
+	}
+	must(t, d.Flush())
+}
+
+func TestADamagedMemoryIsNotUsed(t *testing.T) {
+	h := newHosts(t)
+	d, kill := h.process(0)
+	must(t, d.Write(1, block(1)))
+	kill()
+	m, err := memory.Open(h.memory[0])
+	must(t, err)
+	defer m.Close()
+	for i := range memory.Areas {
+		m.Area(i)[0] = 9 // blocks that no extent has
+	}
+	if _, _, err := Open(h.disk, h.image, m); !errors.Is(err, ring.ErrBadArea) {
+		t.Errorf("got %v", err)
+	}
+}
