@@ -57,7 +57,7 @@ func New(log *ring.Log, origin Origin) *Device {
 func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device {
 	d := &Device{
 		log: log, origin: origin, newest: log.State().Sequence,
-		pending: pending, spare: spare, buffer: ring.AlignedBytes(record.MaxBlocks * record.BlockBytes),
+		pending: pending, spare: spare, buffer: ring.AlignedBytes(bufferBlocks * record.BlockBytes),
 	}
 	d.change = sync.NewCond(&d.mu)
 	return d

@@ -25,6 +25,7 @@ type image struct {
 	bytes   []byte
 	refuses bool
 	writes  int
+	zeroed  int
 	trimmed int64
 }
 
@@ -52,6 +53,7 @@ func (i *image) Zero(at, bytes int64, trim bool) error {
 	if i.refuses {
 		return errImage
 	}
+	i.zeroed++
 	if trim {
 		i.trimmed += bytes
 	}

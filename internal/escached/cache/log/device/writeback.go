@@ -9,8 +9,12 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
 
-// stepBlocks is how much is written back before anything else has a chance: 4 MiB.
-const stepBlocks = 1024
+const (
+	// stepBlocks is how much is written back before anything else has a chance: 4 MiB.
+	stepBlocks = 1024
+	// bufferBlocks is the longest write to the origin. No piece is longer.
+	bufferBlocks = record.MaxBlocks
+)
 
 var (
 	// ErrHeld means that the origin gets nothing until Resume.
@@ -46,28 +50,48 @@ func (d *Device) step(last uint64) (more bool, err error) {
 
 // bring writes work to the origin.
 func (d *Device) bring(work ring.Work) error {
-	for _, p := range work.Pieces {
-		if err := d.bringPiece(p); err != nil {
+	for pieces := work.Pieces; len(pieces) > 0; {
+		n, blocks := neighbours(pieces)
+		if err := d.bringRun(pieces[:n], blocks); err != nil {
 			return err
 		}
+		pieces = pieces[n:]
 	}
 	d.log.Done(work)
 	return nil
 }
 
-func (d *Device) bringPiece(p ring.Piece) error {
-	at, bytes := int64(p.Start)*record.BlockBytes, int64(p.Blocks)*record.BlockBytes
+// neighbours returns how many pieces can go to the origin as one write, and their blocks: each of them costs the origin as much
+// as one does.
+func neighbours(pieces []ring.Piece) (n int, blocks uint64) {
+	first := pieces[0]
+	for n, blocks = 1, first.Blocks; n < len(pieces); n++ {
+		p := pieces[n]
+		if p.Kind != first.Kind || p.Start != first.Start+blocks || p.Kind == record.Data && blocks+p.Blocks > bufferBlocks {
+			break
+		}
+		blocks += p.Blocks
+	}
+	return n, blocks
+}
+
+// bringRun writes neighbours to the origin.
+func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
+	first := pieces[0]
+	at, bytes := int64(first.Start)*record.BlockBytes, int64(blocks)*record.BlockBytes
 	var err error
-	if p.Kind == record.Data {
-		if err := d.log.ReadPiece(p, d.buffer); err != nil {
-			return err
+	if first.Kind == record.Data {
+		for _, p := range pieces {
+			if err := d.log.ReadPiece(p, d.buffer[(p.Start-first.Start)*record.BlockBytes:]); err != nil {
+				return err
+			}
 		}
 		_, err = d.origin.WriteAt(d.buffer[:bytes], at)
 	} else {
-		err = d.origin.Zero(at, bytes, p.Kind == record.Trim)
+		err = d.origin.Zero(at, bytes, first.Kind == record.Trim)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w: %d blocks from %d: %w", ErrRefused, p.Blocks, p.Start, err)
+		err = fmt.Errorf("%w: %d blocks from %d: %w", ErrRefused, blocks, first.Start, err)
 		d.mu.Lock()
 		d.refused = err
 		d.mu.Unlock()

@@ -18,6 +18,26 @@ func openOn(t *testing.T, disk ring.Disk, origin Origin) *Device {
 	return New(log, origin)
 }
 
+func TestNeighboursAreOneWriteToTheImage(t *testing.T) {
+	d, _, origin := start(t)
+	for _, at := range []uint64{7, 3, 5, 4, 9, 6} { // all but 8
+		must(t, d.Write(at, block(byte(at))))
+		must(t, d.Flush())
+	}
+	for _, at := range []uint64{12, 11, 15, 14} {
+		must(t, d.Zero(at, 1, at < 13))
+	}
+	must(t, d.WriteBack(t.Context()))
+	if origin.writes != 2 || origin.zeroed != 2 {
+		t.Errorf("the image got %d writes and was zeroed %d times, want 2 and 2", origin.writes, origin.zeroed)
+	}
+	for at := 3; at < 10; at++ {
+		if got := origin.has(at); got != byte(at) && at != 8 {
+			t.Errorf("block %d of the image has %d", at, got)
+		}
+	}
+}
+
 // The image gets what the volume was at one moment, also of blocks that are written again before it gets them.
 func TestAHoldIsOfOneMoment(t *testing.T) {
 	d, disk, origin := start(t)
@@ -154,5 +174,25 @@ func TestWriteBackEndsWithItsContext(t *testing.T) {
 	cancel()
 	if err := d.WriteBack(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestNeighboursOfOneKindThatFitTheBuffer(t *testing.T) {
+	piece := func(start, blocks uint64, kind record.Kind) ring.Piece {
+		return ring.Piece{Start: start, Blocks: blocks, Kind: kind}
+	}
+	for name, test := range map[string]struct {
+		pieces []ring.Piece
+		n      int
+		blocks uint64
+	}{
+		"a full buffer": {[]ring.Piece{piece(0, 1000, record.Data), piece(1000, 24, record.Data), piece(1024, 1, record.Data)}, 2, 1024},
+		"a gap":         {[]ring.Piece{piece(0, 1, record.Data), piece(2, 1, record.Data)}, 1, 1},
+		"another kind":  {[]ring.Piece{piece(0, 1, record.Zero), piece(1, 1, record.Trim)}, 1, 1},
+		"long zeros":    {[]ring.Piece{piece(0, 1<<30, record.Trim), piece(1<<30, 1<<31, record.Trim)}, 2, 3 << 30},
+	} {
+		if n, blocks := neighbours(test.pieces); n != test.n || blocks != test.blocks {
+			t.Errorf("%s: %d pieces of %d blocks, want %d of %d", name, n, blocks, test.n, test.blocks)
+		}
 	}
 }
