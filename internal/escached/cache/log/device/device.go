@@ -41,7 +41,9 @@ type Device struct {
 	stable  uint64 // those of them that the log has
 	newest  uint64 // the last record
 	failure error  // of the log: nothing is acknowledged any more
+	wanted  uint64 // writes that somebody has asked to be stable
 	through bool   // a write is acknowledged when the origin has it
+	strict  bool   // the origin gets whole intervals, in order
 	held    bool   // the origin gets nothing
 	refused error  // the origin's last answer, if it was an error
 
@@ -123,7 +125,8 @@ func (d *Device) Flush() error {
 }
 
 func (d *Device) flush() error {
-	for want := d.written; d.stable < want; {
+	want := d.written
+	for d.wanted = max(d.wanted, want); d.stable < want; {
 		if d.failure != nil {
 			return d.failure
 		}
@@ -143,6 +146,9 @@ func (d *Device) commit() {
 		d.flying, d.pending, d.spare = d.pending, d.spare, nil
 		d.pending.Begin(d.flying.Number() + 1)
 		d.sealed = d.written
+		if d.wanted > d.stable {
+			d.flying.EndInterval()
+		}
 	}
 	batch := d.flying
 	d.writing = true

@@ -30,10 +30,10 @@ func (d *Device) Step() (more bool, err error) {
 	return d.step(^uint64(0))
 }
 
-// step is Step for records up to last. The caller holds back.
+// step is Step for records up to last, which ends an interval. The caller holds back.
 func (d *Device) step(last uint64) (more bool, err error) {
 	d.mu.Lock()
-	held, refused := d.held, d.refused
+	held, refused, strict := d.held, d.refused, d.strict
 	d.mu.Unlock()
 	if held {
 		return false, ErrHeld
@@ -41,9 +41,20 @@ func (d *Device) step(last uint64) (more bool, err error) {
 	if refused != nil {
 		return false, refused
 	}
-	work, err := d.log.Oldest(stepBlocks, last)
+	var work ring.Work
+	if strict {
+		work, err = d.log.Interval(last)
+	} else {
+		work, err = d.log.Oldest(stepBlocks, last)
+	}
 	if err != nil || work.Empty() {
 		return false, err
+	}
+	if strict {
+		// Otherwise recovery could bring an interval again that the origin has, with later ones: it would be neither.
+		if err := d.log.NoteTail(); err != nil {
+			return true, err
+		}
 	}
 	return true, d.bring(work)
 }
@@ -197,6 +208,18 @@ func (d *Device) Hold() error {
 
 // bringUpTo makes the origin what the volume was after a record. The caller holds back.
 func (d *Device) bringUpTo(last uint64) error {
+	d.mu.Lock()
+	strict := d.strict
+	d.mu.Unlock()
+	if strict {
+		for more := true; more; {
+			var err error
+			if more, err = d.step(last); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	work, err := d.log.UpTo(last)
 	if err != nil {
 		return err
@@ -217,4 +240,13 @@ func (d *Device) WriteThrough(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.through = on
+}
+
+// StrictOrder says whether write-back keeps the order of flushes. If so, the origin gets what was written between two of them
+// as a whole, and nothing later before: between two steps it is what the volume was at a flush. In a step it is what a disk may be
+// that loses its power between the two. This holds from the moment at which the origin has what was dirty when it was switched on.
+func (d *Device) StrictOrder(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.strict = on
 }

@@ -24,8 +24,11 @@ const (
 	MaxVolumeBlock = 1<<32 - 1
 
 	version     = 1
+	flagsAt     = 72
 	extentsAt   = 96
 	extentBytes = 16
+
+	endsInterval = 1 // a flag
 )
 
 var (
@@ -86,7 +89,10 @@ type Header struct {
 	// Place is the record's own.
 	Place Place
 	// Tail is the oldest record whose data the origin may lack, as of when this one was written.
-	Tail    Place
+	Tail Place
+	// EndsInterval says that the volume after this record is one that its user asked to be stable.
+	EndsInterval bool
+
 	Extents []Extent
 
 	sums []uint32 // of the data of each extent, as read
@@ -121,6 +127,9 @@ func (h Header) Encode(p []byte) error {
 	binary.LittleEndian.PutUint64(b[48:], h.Place.Sequence)
 	binary.LittleEndian.PutUint64(b[56:], h.Tail.Block)
 	binary.LittleEndian.PutUint64(b[64:], h.Tail.Sequence)
+	if h.EndsInterval {
+		binary.LittleEndian.PutUint32(b[flagsAt:], endsInterval)
+	}
 	for i, e := range h.Extents {
 		if !e.Valid() {
 			return fmt.Errorf("%s of kind %d cannot be in a record", e, e.Kind)
@@ -155,6 +164,7 @@ func DecodeHeader(b []byte, volume Volume) (Header, error) {
 	h.Generation = binary.LittleEndian.Uint64(b[32:])
 	h.Place = Place{binary.LittleEndian.Uint64(b[40:]), binary.LittleEndian.Uint64(b[48:])}
 	h.Tail = Place{binary.LittleEndian.Uint64(b[56:]), binary.LittleEndian.Uint64(b[64:])}
+	h.EndsInterval = binary.LittleEndian.Uint32(b[flagsAt:])&endsInterval != 0
 	for i := range int(count) {
 		at := b[extentsAt+i*extentBytes:]
 		word := binary.LittleEndian.Uint64(at)

@@ -17,7 +17,7 @@ func whole(t *testing.T, h Header) []byte {
 }
 
 var sample = Header{
-	Volume: Volume{1, 2}, Generation: 3, Place: Place{Block: 40, Sequence: 5}, Tail: Place{Block: 30, Sequence: 4},
+	Volume: Volume{1, 2}, Generation: 3, Place: Place{Block: 40, Sequence: 5}, Tail: Place{Block: 30, Sequence: 4}, EndsInterval: true,
 	Extents: []Extent{{0, 1, Data}, {1 << 31, 1<<31 - 1, Trim}, {7, 2, Zero}, {MaxVolumeBlock - 2, 2, Data}},
 }
 
@@ -27,7 +27,8 @@ func TestAHeaderComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Volume != sample.Volume || h.Generation != 3 || h.Place != sample.Place || h.Tail != sample.Tail || !slices.Equal(h.Extents, sample.Extents) {
+	if h.Volume != sample.Volume || h.Generation != 3 || h.Place != sample.Place || h.Tail != sample.Tail || !h.EndsInterval ||
+		!slices.Equal(h.Extents, sample.Extents) {
 		t.Errorf("got %+v", h)
 	}
 	if bad := h.Damaged(p[BlockBytes:]); bad != nil {

@@ -36,6 +36,7 @@ type Batch struct {
 	buffer  []byte // of the area: one block for the header, and then the data
 	used    int    // blocks of the buffer
 	extents []record.Extent
+	ends    bool
 }
 
 // NewBatch returns an empty batch for records of this log, with memory of its own.
@@ -106,9 +107,12 @@ func (b *Batch) Empty() bool { return len(b.extents) == 0 }
 
 // Reset empties the batch.
 func (b *Batch) Reset() {
-	b.used, b.extents = 1, b.extents[:0]
+	b.used, b.extents, b.ends = 1, b.extents[:0], false
 	b.publish()
 }
+
+// EndInterval says that the volume after this batch is one that its user asked to be stable.
+func (b *Batch) EndInterval() { b.ends = true }
 
 // Write adds whole blocks. It returns how many had room.
 func (b *Batch) Write(start uint64, data []byte) int {

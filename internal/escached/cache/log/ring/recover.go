@@ -108,7 +108,7 @@ func (l *Log) begin(next record.Superblock) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.super = next
+	l.super, l.noted = next, next.Start
 	return nil
 }
 
@@ -232,7 +232,8 @@ func (l *Log) witness(buffer []byte) (*record.Header, error) {
 // accept makes a record a part of the log.
 func (l *Log) accept(h record.Header, lost []int) {
 	l.apply(&l.index, h, lost)
-	l.head = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
+	l.head = after(h)
+	l.count(h)
 	if h.Tail.Sequence > l.tail.Sequence {
 		l.tail = h.Tail
 	}

@@ -39,8 +39,12 @@ type Log struct {
 	super record.Superblock
 	head  record.Place // of the next record
 	tail  record.Place // of the oldest record that the origin may lack
+	noted record.Place // the tail that recovery would find
 	index index.Index
 	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
+
+	// interval is the length of the records after the last one that ends an interval, in blocks.
+	interval uint64
 
 	// reuse is held for reading while data is read from the ring, and for writing by whoever lets a part of the ring be
 	// overwritten.
@@ -90,6 +94,8 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	end := at.Block + uint64(b.used)
 	full := end-l.super.Start.Block > l.ring
 	h := record.Header{Volume: l.volume, Generation: l.super.Generation, Place: at, Tail: l.tail, Extents: b.extents}
+	// A user who never asks for anything to be stable has a state of the volume, too: the log must not fill up with one interval.
+	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4
 	l.mu.Unlock()
 	if full {
 		return 0, ErrFull
@@ -105,7 +111,16 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	defer l.mu.Unlock()
 	l.apply(&l.index, h, nil)
 	l.head = record.Place{Block: end, Sequence: at.Sequence + 1}
+	l.noted = h.Tail
+	l.count(h)
 	return at.Sequence, nil
+}
+
+// count adds a record to the interval, or ends it.
+func (l *Log) count(h record.Header) {
+	if l.interval += uint64(h.Blocks()); h.EndsInterval {
+		l.interval = 0
+	}
 }
 
 // apply puts a record into an index, without those extents whose data is lost.

@@ -56,6 +56,44 @@ func (l *Log) UpTo(last uint64) (Work, error) {
 	return w, err
 }
 
+// Interval returns the oldest records up to the first one that ends an interval, or up to `last`, as UpTo does. It returns
+// nothing if the log has neither.
+func (l *Log) Interval(last uint64) (Work, error) {
+	end, err := l.intervalEnd(last)
+	if err != nil || end == 0 {
+		return Work{}, err
+	}
+	return l.UpTo(end)
+}
+
+// intervalEnd is the number of the record at which the oldest interval ends, or 0.
+func (l *Log) intervalEnd(last uint64) (uint64, error) {
+	l.mu.Lock()
+	at, head := l.tail, l.head
+	l.mu.Unlock()
+	buffer := AlignedBytes(record.BlockBytes)
+	for at.Sequence < head.Sequence && at.Sequence <= last {
+		if place, lost := l.gaps[at.Sequence]; lost {
+			at = place
+			continue
+		}
+		h, err := l.live(at, buffer)
+		if err != nil {
+			return 0, err
+		}
+		if h.EndsInterval || at.Sequence == last {
+			return at.Sequence, nil
+		}
+		at = after(h)
+	}
+	return 0, nil
+}
+
+// after is where the record that follows one may begin.
+func after(h record.Header) record.Place {
+	return record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
+}
+
 func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (Work, error) {
 	l.mu.Lock()
 	at, head := l.tail, l.head
@@ -63,8 +101,8 @@ func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (
 	w := Work{next: at}
 	buffer := AlignedBytes(record.BlockBytes)
 	for found := uint64(0); w.next.Sequence < head.Sequence && w.next.Sequence <= last && (found < blocks || w.Empty()); {
-		if after, lost := l.gaps[w.next.Sequence]; lost {
-			w.next = after
+		if place, lost := l.gaps[w.next.Sequence]; lost {
+			w.next = place
 			continue
 		}
 		h, err := l.live(w.next, buffer)
@@ -76,7 +114,7 @@ func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (
 			w.Pieces = append(w.Pieces, p)
 		}
 		w.headers = append(w.headers, h)
-		w.next = record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
+		w.next = after(h)
 	}
 	sortPieces(w.Pieces)
 	return w, nil
@@ -154,4 +192,15 @@ func (l *Log) Release() error {
 	l.reuse.Lock()
 	defer l.reuse.Unlock()
 	return l.begin(l.super)
+}
+
+// NoteTail returns when recovery would find the tail where it is. It writes only if no record since Done says so.
+func (l *Log) NoteTail() error {
+	l.mu.Lock()
+	noted := l.noted == l.tail
+	l.mu.Unlock()
+	if noted {
+		return nil
+	}
+	return l.Release()
 }
