@@ -9,7 +9,9 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/memory"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
@@ -29,6 +31,7 @@ var ErrClosed = errors.New("the device is closed")
 type Device struct {
 	log    *ring.Log
 	origin Origin
+	memory *memory.Memory // nil: nothing outlives the process
 
 	mu      sync.Mutex // for what follows
 	change  *sync.Cond // of anything that somebody may wait for
@@ -44,8 +47,11 @@ type Device struct {
 	wanted  uint64 // writes that somebody has asked to be stable
 	through bool   // a write is acknowledged when the origin has it
 	strict  bool   // the origin gets whole intervals, in order
-	held    bool   // the origin gets nothing
-	refused error  // the origin's last answer, if it was an error
+	held    bool   // the origin gets nothing, until Resume or a time of memory.Now
+	until   time.Duration
+	refused error // the origin's last answer, if it was an error
+
+	watchdog *time.Timer // of a hold
 
 	back   sync.Mutex // held by whoever writes back
 	buffer []byte     // for what is written back
@@ -69,6 +75,9 @@ func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device
 func (d *Device) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.watchdog != nil {
+		d.watchdog.Stop() // a hold goes on in the memory
+	}
 	d.fail(ErrClosed)
 }
 

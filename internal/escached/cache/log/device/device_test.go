@@ -185,7 +185,7 @@ func TestManyAtATime(t *testing.T) {
 	})
 	others.Go(func() {
 		for !stop.Load() {
-			if err := d.Hold(); err != nil {
+			if err := d.Hold(t.Context(), time.Minute); err != nil {
 				t.Error(err)
 				return
 			}

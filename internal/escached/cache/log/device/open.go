@@ -29,6 +29,8 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 		return nil, nil, fmt.Errorf("read what an earlier process has answered: %w", err)
 	}
 	d := newDevice(log, origin, newer, older)
+	d.memory = m
+	d.through = m.Through()
 	if !older.Empty() {
 		// The log may have it already, as its newest record. Then it gets it again: nothing came in between.
 		d.flying, d.spare = older, nil
@@ -36,6 +38,11 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 	}
 	if !newer.Empty() {
 		d.written++
+	}
+	if until := m.Held(); until != 0 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.hold(until) // if it is over, its end is now
 	}
 	return d, losses, nil
 }

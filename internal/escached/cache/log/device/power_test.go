@@ -1,11 +1,13 @@
 package device
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
@@ -79,7 +81,7 @@ func (l *life) step() error {
 		return err
 	case 1:
 		l.Resume()
-		if err := l.Hold(); err != nil {
+		if err := l.Hold(context.Background(), time.Minute); err != nil {
 			return err
 		}
 		l.Resume()

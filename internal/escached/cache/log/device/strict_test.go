@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
@@ -114,7 +115,7 @@ func (o *ordered) step() error {
 		}
 		o.checkWhole()
 	case 3:
-		err := o.Hold()
+		err := o.Hold(o.t.Context(), time.Minute)
 		if err == nil {
 			o.flush()
 			o.checkWhole()

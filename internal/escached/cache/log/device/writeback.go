@@ -56,12 +56,15 @@ func (d *Device) step(last uint64) (more bool, err error) {
 			return true, err
 		}
 	}
-	return true, d.bring(work)
+	return true, d.bring(context.Background(), work)
 }
 
 // bring writes work to the origin.
-func (d *Device) bring(work ring.Work) error {
+func (d *Device) bring(ctx context.Context, work ring.Work) error {
 	for pieces := work.Pieces; len(pieces) > 0; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n, blocks := neighbours(pieces)
 		if err := d.bringRun(pieces[:n], blocks); err != nil {
 			return err
@@ -136,15 +139,21 @@ func (d *Device) WriteBack(ctx context.Context) error {
 
 // settle waits until the origin has everything up to a record: for writing through.
 func (d *Device) settle(last uint64) error {
-	return d.insist(func() error {
-		for more := true; more; {
-			var err error
-			if more, err = d.step(last); err != nil {
-				return err
-			}
+	return d.insist(func() error { return d.stepAll(context.Background(), last) })
+}
+
+// stepAll writes back all records up to last. The caller holds back.
+func (d *Device) stepAll(ctx context.Context, last uint64) error {
+	for more := true; more; {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return nil
-	})
+		var err error
+		if more, err = d.step(last); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeRoom writes back until a record can be written again.
@@ -187,58 +196,29 @@ func (d *Device) Retry() {
 	d.change.Broadcast()
 }
 
-// Hold brings the origin to what the volume was at the call. It gets nothing more until Resume; users go on writing to the log.
-func (d *Device) Hold() error {
-	if err := d.Flush(); err != nil {
-		return err
-	}
-	d.back.Lock()
-	defer d.back.Unlock()
-	d.mu.Lock()
-	last := d.newest
-	d.mu.Unlock()
-	if err := d.bringUpTo(last); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.held = true
-	return nil
-}
-
 // bringUpTo makes the origin what the volume was after a record. The caller holds back.
-func (d *Device) bringUpTo(last uint64) error {
+func (d *Device) bringUpTo(ctx context.Context, last uint64) error {
 	d.mu.Lock()
 	strict := d.strict
 	d.mu.Unlock()
 	if strict {
-		for more := true; more; {
-			var err error
-			if more, err = d.step(last); err != nil {
-				return err
-			}
-		}
-		return nil
+		return d.stepAll(ctx, last)
 	}
 	work, err := d.log.UpTo(last)
 	if err != nil {
 		return err
 	}
-	return d.bring(work)
+	return d.bring(ctx, work)
 }
 
-// Resume ends a hold.
-func (d *Device) Resume() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.held = false
-	d.change.Broadcast()
-}
-
-// WriteThrough says whether the origin has a write before it is acknowledged. What is dirty already stays so.
+// WriteThrough says whether the origin has a write before it is acknowledged. What is dirty already stays so. During a hold such
+// writes wait.
 func (d *Device) WriteThrough(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.memory != nil {
+		d.memory.SetThrough(on)
+	}
 	d.through = on
 }
 

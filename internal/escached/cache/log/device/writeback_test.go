@@ -44,7 +44,7 @@ func TestAHoldIsOfOneMoment(t *testing.T) {
 	must(t, d.Write(1, block(1)))
 	must(t, d.Write(2, block(1)))
 	must(t, d.Zero(3, 1, false))
-	must(t, d.Hold())
+	must(t, d.Hold(t.Context(), time.Minute))
 	must(t, d.Write(1, block(2)))
 	must(t, d.Write(3, block(2)))
 	must(t, d.Flush())
@@ -74,7 +74,7 @@ func TestAHoldWithWritersHasWhatWasThereBefore(t *testing.T) {
 	must(t, d.Flush())
 	must(t, d.Write(1, block(2)))
 	must(t, d.Flush())
-	must(t, d.bringUpTo(1))
+	must(t, d.bringUpTo(t.Context(), 1))
 	if origin.has(1) != 1 {
 		t.Errorf("up to record 1 the image has %d", origin.has(1))
 	}

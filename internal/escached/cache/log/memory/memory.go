@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +25,10 @@ const Areas = 2
 
 // In the first block.
 const (
-	magicAt = 0
-	nameAt  = 8
+	magicAt   = 0
+	nameAt    = 8
+	heldAt    = 32
+	throughAt = 40
 
 	size  = record.BlockBytes + Areas*ring.AreaBytes
 	magic = 0x3159524f4d454d45 // "EMEMORY1"
@@ -133,4 +136,31 @@ func (m *Memory) Renew() {
 // Area is the memory of a batch.
 func (m *Memory) Area(i int) []byte {
 	return m.data[record.BlockBytes+i*ring.AreaBytes:][:ring.AreaBytes:ring.AreaBytes]
+}
+
+// SetHeld notes until when a hold lasts, on the clock of Now; zero means that there is none.
+func (m *Memory) SetHeld(until time.Duration) { m.word(heldAt).Store(uint64(until)) }
+
+// Held returns what SetHeld noted.
+func (m *Memory) Held() time.Duration { return time.Duration(m.word(heldAt).Load()) }
+
+// SetThrough notes whether the device writes through.
+func (m *Memory) SetThrough(on bool) {
+	word := uint64(0)
+	if on {
+		word = 1
+	}
+	m.word(throughAt).Store(word)
+}
+
+// Through returns what SetThrough noted.
+func (m *Memory) Through() bool { return m.word(throughAt).Load() != 0 }
+
+// Now is the time since the host started, which is the same for all processes, and which nobody sets.
+func Now() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(fmt.Sprintf("the kernel has no CLOCK_BOOTTIME: %v", err)) // every kernel since 2.6.39 has it
+	}
+	return time.Duration(t.Nano())
 }
