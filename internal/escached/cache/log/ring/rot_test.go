@@ -194,3 +194,27 @@ func TestWriteBackLeavesWhatIsNewer(t *testing.T) {
 		t.Errorf("%d dirty blocks, block 1 is of record %d", l.State().Dirty, first(t, l, 1))
 	}
 }
+
+// What is damaged was told as lost. In its place the image would get something that nobody wrote, and look whole.
+func TestDecayIsNotWrittenBack(t *testing.T) {
+	for name, collect := range map[string]func(l *Log) (Work, error){
+		"the oldest records":  func(l *Log) (Work, error) { return l.Oldest(100, 3) },
+		"up to a record":      func(l *Log) (Work, error) { return l.UpTo(3) },
+		"the oldest interval": func(l *Log) (Work, error) { return l.Interval(3) },
+	} {
+		d, l := filled(t, 0, 0, 4)
+		damage(d, l, 4)
+		l, losses, err := Inspect(d)
+		if err != nil || len(losses) != 1 {
+			t.Fatalf("losses %v, %v", losses, err)
+		}
+		w, err := collect(l)
+		if err != nil || len(w.Pieces) != 2 {
+			t.Fatalf("%s: %+v, %v", name, w.Pieces, err)
+		}
+		p := AlignedBytes(2 * record.BlockBytes)
+		if err := l.ReadPiece(w.Pieces[0], p); err != nil || p[0] != 1 {
+			t.Errorf("%s: block 0 is written back with the content of record %d, want 1; %v", name, p[0], err)
+		}
+	}
+}
