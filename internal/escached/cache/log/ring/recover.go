@@ -37,7 +37,7 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	}
 	l := &Log{
 		disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super,
-		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{},
+		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}, lost: map[uint64][]int{},
 	}
 	losses, err := l.replay()
 	if err != nil {
@@ -150,6 +150,7 @@ func (l *Log) replay() ([]Loss, error) {
 				loss.Extents = append(loss.Extents, next.Extents[i])
 			}
 			losses = append(losses, loss)
+			l.lost[next.Place.Sequence] = damaged
 			l.accept(*next, damaged)
 			continue
 		}

@@ -42,6 +42,7 @@ type Log struct {
 	noted record.Place // the tail that recovery would find
 	index index.Index
 	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
+	lost  map[uint64][]int        // of a record that is damaged: the extents whose data is lost
 
 	// interval is the length of the records after the last one that ends an interval, in blocks.
 	interval uint64

@@ -46,7 +46,7 @@ func (l *Log) Oldest(blocks, last uint64) (Work, error) {
 func (l *Log) UpTo(last uint64) (Work, error) {
 	then := &index.Index{}
 	w, err := l.collect(math.MaxUint64, last, func(h record.Header) []Piece {
-		l.apply(then, h, nil)
+		l.apply(then, h, l.lost[h.Place.Sequence])
 		return nil
 	})
 	for _, h := range w.headers {
