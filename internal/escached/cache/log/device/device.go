@@ -71,7 +71,8 @@ func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device
 	return d
 }
 
-// Close makes all calls that wait return ErrClosed. What is not stable is lost, unless the device has a memory.
+// Close makes all calls that wait return ErrClosed, and later ones. What is not stable is lost, unless the device has a memory. A
+// write that is on its way to the log or the origin goes on: wait for the calls before another process opens the volume.
 func (d *Device) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,10 +22,7 @@ func (d *Device) Hold(ctx context.Context, limit time.Duration) error {
 	d.back.Lock()
 	defer d.back.Unlock()
 	d.mu.Lock()
-	last, err := d.newest, d.refused
-	if d.held {
-		err = ErrHeld
-	}
+	last, err := d.newest, d.mayWriteBack()
 	d.mu.Unlock()
 	if err != nil {
 		return err

@@ -33,13 +33,10 @@ func (d *Device) Step() (more bool, err error) {
 // step is Step for records up to last, which ends an interval. The caller holds back.
 func (d *Device) step(last uint64) (more bool, err error) {
 	d.mu.Lock()
-	held, refused, strict := d.held, d.refused, d.strict
+	strict, err := d.strict, d.mayWriteBack()
 	d.mu.Unlock()
-	if held {
-		return false, ErrHeld
-	}
-	if refused != nil {
-		return false, refused
+	if err != nil {
+		return false, err
 	}
 	var work ring.Work
 	if strict {
@@ -57,6 +54,18 @@ func (d *Device) step(last uint64) (more bool, err error) {
 		}
 	}
 	return true, d.bring(context.Background(), work)
+}
+
+// mayWriteBack returns why the origin gets nothing now. A log that has failed is no reason: what it has is stable, and may be all that
+// is left. The caller holds mu.
+func (d *Device) mayWriteBack() error {
+	switch {
+	case errors.Is(d.failure, ErrClosed):
+		return d.failure // another process may have the volume
+	case d.held:
+		return ErrHeld
+	}
+	return d.refused
 }
 
 // bring writes work to the origin.
