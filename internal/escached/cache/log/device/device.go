@@ -106,6 +106,18 @@ func (d *Device) Write(start uint64, p []byte) error {
 	return d.wrote()
 }
 
+// TryWrite is Write if that need not wait for anything. Otherwise it does nothing.
+func (d *Device) TryWrite(start uint64, p []byte) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failure != nil || d.through || !d.pending.HasRoom(len(p)/record.BlockBytes) {
+		return false
+	}
+	d.pending.Write(start, p)
+	d.written++
+	return true
+}
+
 // Zero makes blocks read as zeros. Trim says that the origin may give their room back.
 func (d *Device) Zero(start uint64, blocks uint32, trim bool) error {
 	d.mu.Lock()

@@ -224,3 +224,40 @@ func TestManyAtATime(t *testing.T) {
 		}
 	}
 }
+
+func TestAWriteThatWouldWaitIsNotTried(t *testing.T) {
+	d, disk, _ := start(t)
+	if !d.TryWrite(1, block(1)) || read(t, d, 1) != 1 {
+		t.Fatal("a write that has room was refused")
+	}
+	before := disk.Writes()
+	long := make([]byte, ringBlocks/4*record.BlockBytes) // longer than a record
+	if d.TryWrite(2, long) {
+		t.Error("a write without room was taken")
+	}
+	d.WriteThrough(true)
+	if d.TryWrite(1, block(2)) {
+		t.Error("a write was answered before the image had it")
+	}
+	d.WriteThrough(false)
+	if disk.Writes() != before || read(t, d, 1) != 1 {
+		t.Errorf("%d writes to the log, and block 1 has %d", disk.Writes()-before, read(t, d, 1))
+	}
+	must(t, d.Flush())
+	d.Close()
+	if d.TryWrite(1, block(3)) {
+		t.Error("a closed device took a write")
+	}
+}
+
+// The next Flush covers it like any other write.
+func TestATriedWriteIsStableAfterFlush(t *testing.T) {
+	d, disk, origin := start(t)
+	if !d.TryWrite(1, block(1)) {
+		t.Fatal("a write that has room was refused")
+	}
+	must(t, d.Flush())
+	if d = open(t, disk, origin); read(t, d, 1) != 1 {
+		t.Errorf("block 1 has %d", read(t, d, 1))
+	}
+}

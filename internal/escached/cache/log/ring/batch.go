@@ -114,6 +114,11 @@ func (b *Batch) Reset() {
 // EndInterval says that the volume after this batch is one that its user asked to be stable.
 func (b *Batch) EndInterval() { b.ends = true }
 
+// HasRoom reports whether so many blocks can be written with one Write.
+func (b *Batch) HasRoom(blocks int) bool {
+	return len(b.extents) < record.MaxExtents && blocks <= len(b.buffer)/record.BlockBytes-b.used
+}
+
 // Write adds whole blocks. It returns how many had room.
 func (b *Batch) Write(start uint64, data []byte) int {
 	blocks := min(len(data)/record.BlockBytes, len(b.buffer)/record.BlockBytes-b.used)
