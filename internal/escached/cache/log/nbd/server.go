@@ -1,0 +1,181 @@
+package nbd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
+)
+
+const (
+	// maxWaiting is how many requests may be under way. The kernel has as many.
+	maxWaiting = 128
+	// maxBytes is the memory of all requests under way. The longest one fits.
+	maxBytes = MaxRequestBytes
+)
+
+var (
+	// ErrGone means that the other end is gone, without having closed the device.
+	ErrGone = errors.New("the connection was lost")
+	// ErrProtocol means that the other end does not speak the protocol.
+	ErrProtocol = errors.New("not a request of the NBD protocol")
+	// ErrStopped is for a Volume that stops serving. The request gets no reply: the kernel repeats it on the next connection.
+	ErrStopped = errors.New("the volume is no longer served here")
+)
+
+// Volume is what is served. All its methods may be called at the same time.
+type Volume interface {
+	Read(start uint64, p []byte) error
+	// Write keeps nothing of p.
+	Write(start uint64, p []byte) error
+	// TryWrite is Write if that need not wait for anything. Otherwise it does nothing.
+	TryWrite(start uint64, p []byte) bool
+	Zero(start uint64, blocks uint32, trim bool) error
+	Flush() error
+	// Bytes is the size now.
+	Bytes() int64
+}
+
+// Serve answers requests until the kernel closes the device, and then returns nil. When it returns, no request is under way
+// any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting.
+func Serve(conn net.Conn, v Volume) error {
+	s := &server{conn: conn, volume: v, slots: make(chan struct{}, maxWaiting), room: semaphore.NewWeighted(maxBytes)}
+	err := s.requests(bufio.NewReaderSize(conn, 256<<10))
+	s.underWay.Wait()
+	return err
+}
+
+type server struct {
+	conn     net.Conn
+	volume   Volume
+	slots    chan struct{}
+	room     *semaphore.Weighted // for data, in bytes
+	underWay sync.WaitGroup
+	buffers  sync.Pool
+
+	sending sync.Mutex
+}
+
+func (s *server) requests(in io.Reader) error {
+	header := make([]byte, requestBytes)
+	for {
+		if _, err := io.ReadFull(in, header); err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+		r, ok := decodeRequest(header)
+		if !ok || r.Command == Write && r.Bytes > MaxRequestBytes {
+			return fmt.Errorf("%w: %x", ErrProtocol, header) // where the next one begins is not known
+		}
+		if r.Command == Close {
+			return nil
+		}
+		if err := s.request(in, r); err != nil {
+			return err
+		}
+	}
+}
+
+// request begins with a request. What is done at once saves a goroutine; what may wait must not keep others from being read.
+func (s *server) request(in io.Reader, r Request) error {
+	errno := r.check(uint64(s.volume.Bytes()), record.BlockBytes)
+	var p []byte
+	if r.Command == Write || r.Command == Read && errno == OK {
+		p = s.buffer(int(r.Bytes))
+	}
+	if r.Command == Write {
+		if _, err := io.ReadFull(in, p); err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+	}
+	// What is refused is written nowhere, but its data was on the connection.
+	if errno != OK || r.Command == Write && r.Flags&FUA == 0 && s.volume.TryWrite(r.Offset/record.BlockBytes, p) {
+		s.free(p)
+		return s.reply(r, errno, nil)
+	}
+	s.slots <- struct{}{}
+	s.underWay.Go(func() {
+		defer func() { <-s.slots }()
+		s.finish(r, p)
+	})
+	return nil
+}
+
+// finish does a request, and replies.
+func (s *server) finish(r Request, p []byte) {
+	defer s.free(p)
+	err := s.do(r, p)
+	if errors.Is(err, ErrStopped) {
+		_ = s.conn.Close()
+		return
+	}
+	errno := OK
+	if err != nil {
+		errno = EIO
+	}
+	if r.Command != Read || err != nil {
+		err = s.reply(r, errno, nil)
+	} else {
+		err = s.reply(r, errno, p)
+	}
+	if err != nil {
+		_ = s.conn.Close() // the reader notices
+	}
+}
+
+func (s *server) do(r Request, p []byte) error {
+	var err error
+	start := r.Offset / record.BlockBytes
+	switch r.Command {
+	case Read:
+		return s.volume.Read(start, p)
+	case Write:
+		err = s.volume.Write(start, p)
+	case Trim, WriteZeroes:
+		err = s.volume.Zero(start, r.Bytes/record.BlockBytes, r.Flags&NoHole == 0)
+	case Flush, Close:
+		return s.volume.Flush()
+	}
+	if err == nil && r.Flags&FUA != 0 {
+		err = s.volume.Flush()
+	}
+	return err
+}
+
+func (s *server) reply(r Request, errno Errno, data []byte) error {
+	var header [replyBytes]byte
+	encodeReply(header[:], r.Cookie, errno)
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	parts := net.Buffers{header[:], data}
+	if data == nil {
+		parts = parts[:1]
+	}
+	if _, err := parts.WriteTo(s.conn); err != nil {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return nil
+}
+
+// buffer waits until there is room, and returns memory as O_DIRECT wants it.
+func (s *server) buffer(n int) []byte {
+	_ = s.room.Acquire(context.Background(), int64(n)) // requests under way end without another one
+	if p, ok := s.buffers.Get().(*[]byte); ok && cap(*p) >= n {
+		return (*p)[:n]
+	}
+	return ring.AlignedBytes(max(n, 128<<10))[:n]
+}
+
+func (s *server) free(p []byte) {
+	if p != nil {
+		s.room.Release(int64(len(p)))
+		s.buffers.Put(&p)
+	}
+}
