@@ -129,7 +129,8 @@ func (r *Reconciler) forget(ctx context.Context, v *v1alpha1.CacheVolume) error 
 // were refused will be refused again, so that stays.
 func outlived(v *v1alpha1.CacheVolume) bool {
 	known := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionModified)
-	return v.Status.AttachedNode == "" && known != nil && known.Status == metav1.ConditionFalse && (pending(known) || !v.ModificationRefused())
+	failed := known != nil && known.Status == metav1.ConditionFalse
+	return v.Status.AttachedNode == "" && failed && (pending(known) || !v.ModificationRefused())
 }
 
 func pending(c *metav1.Condition) bool {
