@@ -41,8 +41,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err := notOlder(v, req.Epoch); err != nil {
 		return none, err
 	}
-	switch {
-	case req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID:
+	if req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID {
 		return none, v.Fail(escache.CodeIdentityMismatch,
 			"the replica here belongs to image id %s, not %s; the image was replaced by another one of the same name",
 			v.ImageID, req.ImageID)

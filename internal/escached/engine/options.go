@@ -41,7 +41,8 @@ func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (es
 // notOlder refuses the epoch of an attachment that is not the newest that was seen here.
 func notOlder(v volume.Volume, epoch int64) error {
 	if epoch < v.Epoch {
-		return v.Fail(escache.CodeStaleEpoch, "epoch %d is older than %d, which was seen here; read the volume's record again", epoch, v.Epoch)
+		return v.Fail(escache.CodeStaleEpoch,
+			"epoch %d is older than %d, which was seen here; read the volume's record again", epoch, v.Epoch)
 	}
 	return nil
 }
