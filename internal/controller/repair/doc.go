@@ -16,8 +16,9 @@
 //     that does not take the data delays the next step for at most Policy.Patience. A Drain of a
 //     CacheFlush is another claim: neither ends the other.
 //  3. Substitute: the node of the new copy is put on record, as outdated, and an old replica there is
-//     removed. It is the least loaded of those that are ready, have room and take part in no other copy. The lost replica becomes a stale one of the NodeGroup and is wiped when its host
-//     is back. spec.replicas names the new pair.
+//     removed. The node is the least loaded of those that are ready, have room and take part in no
+//     other copy. The lost replica becomes a stale one of the NodeGroup and is wiped when its host is
+//     back. spec.replicas names the new pair.
 //  4. Copy: the new node lays an empty copy. The holder takes it as its partner and copies its
 //     cache to it.
 //  5. Finish: the copy is current, the claim to write-through ends, status.repair goes.
