@@ -38,7 +38,7 @@ type NodeGroupSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="the nodes of a group are different ones"
-	// +kubebuilder:validation:XValidation:rule="oldSelf.filter(x, !(x in self)).size() <= 1",message="take away or replace one node at a time"
+	// +kubebuilder:validation:XValidation:rule="oldSelf.filter(x,!(x in self)).size()<=1",message="take away or replace one node at a time"
 	Nodes []string `json:"nodes"`
 
 	// Cordoned keeps new volumes off this group. Existing volumes stay and work.

@@ -139,7 +139,7 @@ func (s *State) Partners(r Request) ([]string, error) {
 		p, err := s.Decide(r)
 		switch {
 		case err != nil && len(partners) > 0:
-			return partners, nil //nolint:nilerr // there is no further one
+			return partners, nil // there is no further one
 		case err != nil:
 			return nil, err
 		}

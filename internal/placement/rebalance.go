@@ -90,7 +90,8 @@ func (s *State) even() bool {
 // step makes the next move. It returns false if there is none.
 func (b *balancer) step() bool {
 	slices.SortFunc(b.groups, func(x, y *score) int {
-		return cmp.Or(cmp.Compare(share(y.allocated, y.capacity), share(x.allocated, x.capacity)), strings.Compare(x.group.name, y.group.name))
+		fullest := cmp.Compare(share(y.allocated, y.capacity), share(x.allocated, x.capacity))
+		return cmp.Or(fullest, strings.Compare(x.group.name, y.group.name))
 	})
 	for _, from := range b.groups {
 		for _, to := range slices.Backward(b.groups) {
@@ -117,8 +118,8 @@ func (b *balancer) give(from, to *score) bool {
 			}
 		}
 	}
-	for i := len(all) - 1; i >= 0; i-- { // all are larger: the smallest that helps
-		if able(all[i]) {
+	for i, v := range slices.Backward(all) { // all are larger: the smallest that helps
+		if able(v) {
 			return b.take(from, to, i)
 		}
 	}

@@ -36,7 +36,7 @@ func (c *cli) rebalance() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if !dryRun {
-				return fmt.Errorf("%w: say --dry-run: moves of volumes between groups are not implemented yet, it only shows them", errUsage)
+				return fmt.Errorf("%w: say --dry-run: it cannot move volumes between groups yet, and only shows the moves", errUsage)
 			}
 			if command.Flags().Changed("empty") && empty == "" {
 				return fmt.Errorf("%w: --empty needs the name of a NodeGroup", errUsage)
@@ -200,7 +200,7 @@ func conclusion(p placement.Proposal, empty string) string {
 	const even = "no group is fuller than another by more than one volume, cordoned ones aside."
 	switch {
 	case empty != "" && len(p.Staying) > 0:
-		return fmt.Sprintf("%s, and what stays in group %s keeps it from being taken away: %d of its volumes.", moves, empty, len(p.Staying))
+		return fmt.Sprintf("%s, and volumes that stay keep group %s from being taken away: %d.", moves, empty, len(p.Staying))
 	case empty != "":
 		return fmt.Sprintf("Group %s is empty after %s.", empty, moves)
 	case len(p.Moves) == 0 && p.Even:

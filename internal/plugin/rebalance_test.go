@@ -100,7 +100,7 @@ func TestEmptyShowsWhereTheVolumesOfAGroupWouldGo(t *testing.T) {
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "old-only"}, Parameters: map[string]string{"nodeGroups": "old"}}
 	text, err := rebalanced(t, filledGroups(t, 4, pv, class), "old")
 	must(t, err)
-	says(t, text, "v0 - 10Gi - old fresh", "1 in group old: it may be in group old only v1", "3 moves, and what stays in group old keeps it from being taken away: 1 of its volumes.")
+	says(t, text, "v0 - 10Gi - old fresh", "1 in group old: it may be in group old only v1", "3 moves, and volumes that stay keep group old from being taken away: 1.")
 	text, err = rebalanced(t, filledGroups(t, 4), "old")
 	must(t, err)
 	says(t, text, "Group old is empty after 4 moves.", "old 3 4 2.6% 0 0.0%")

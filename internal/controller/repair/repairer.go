@@ -109,7 +109,7 @@ func (r *Repairer) Poll(ctx context.Context) error {
 	sights := r.look(ctx, groups.Items)
 	r.tellPauses(groups.Items, sights)
 	found := r.examine(ctx, volumes.Items, sights)
-	works := r.judge(volumes.Items, sights, found)
+	works := r.judge(volumes.Items, found)
 	var group errgroup.Group
 	group.SetLimit(workers)
 	for _, w := range works {
@@ -138,7 +138,7 @@ type work struct {
 }
 
 // judge finds out what each volume needs, and which of those that need a copy may have it now.
-func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, sights map[string]*sight, found map[string]Seen) []*work {
+func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, found map[string]Seen) []*work {
 	var works []*work
 	var candidates []Candidate
 	for i := range volumes {
