@@ -40,7 +40,7 @@ step "build tools" build_tools
 gotestsum=$(go tool -modfile=hack/tools/gotestsum/go.mod -n gotestsum)
 # internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others.
 step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
-step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 15m -tags "e2e $tags" ./test/e2e/controller
+step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 25m -tags "e2e $tags" ./test/e2e/controller
 step "csi-node's rights and its cost on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/nodeapi
 step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/operators
 
