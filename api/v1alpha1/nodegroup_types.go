@@ -155,6 +155,9 @@ const (
 // ReasonReplicasOutside is the reason of GroupFormerMembers.
 const ReasonReplicasOutside = "ReplicasOutsideTheGroup"
 
+// Closed reports whether nothing new may be placed in the group.
+func (g *NodeGroup) Closed() bool { return g.Spec.Cordoned || !g.DeletionTimestamp.IsZero() }
+
 // NodeGroupList is a list of NodeGroups.
 //
 // +kubebuilder:object:root=true

@@ -2,8 +2,6 @@ package plugin
 
 import (
 	"context"
-	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,16 +38,16 @@ func (c *cli) orphans() *cobra.Command {
 }
 
 func (c *cli) printOrphans(found orphans.Found) error {
-	w := tabwriter.NewWriter(c.Out, 0, 0, 3, ' ', 0)
-	header := "VOLUME\tCREATED FOR\tSINCE\tSTATE"
+	row, flush := table(c.Out)
 	if len(found.Volumes) == 0 {
-		header = "no orphans"
+		row("no orphans")
+	} else {
+		row("VOLUME", "CREATED FOR", "SINCE", "STATE")
 	}
-	_, _ = fmt.Fprintln(w, header)
 	for _, v := range found.Volumes {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
+		row(v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
 	}
-	if err := w.Flush(); err != nil {
+	if err := flush(); err != nil {
 		return err
 	}
 	for _, k := range found.Kept {

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	storagev1 "k8s.io/api/storage/v1"
@@ -122,14 +120,9 @@ func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]strin
 	return ties
 }
 
-func table(out io.Writer) (row func(cells ...string), flush func()) {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	return func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }, func() { _ = w.Flush() }
-}
-
 func (c *cli) printShares(before, after []placement.Usage) {
 	row, flush := table(c.Out)
-	defer flush()
+	defer func() { _ = flush() }()
 	row("GROUP", "HOSTS", "VOLUMES", "FILLED", "VOLUMES THEN", "FILLED THEN")
 	for i, u := range before {
 		then := after[i] // both are all groups, by name
@@ -153,7 +146,7 @@ func (c *cli) printMoves(p placement.Proposal, volumes []v1alpha1.CacheVolume, a
 		named[volumes[i].Name] = &volumes[i]
 	}
 	row, flush := table(c.Out)
-	defer flush()
+	defer func() { _ = flush() }()
 	row("")
 	row("VOLUME", "CLAIM", "CACHE", "ATTACHED", "FROM", "TO", "ON")
 	for _, m := range p.Moves {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,8 +137,7 @@ func (s *state) list() *corev1.List {
 }
 
 func (s *state) table(out io.Writer, wide bool, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	row, flush := table(out)
 	if len(s.groups) == 0 {
 		row("no NodeGroups: create one of 3 to 16 hosts, then volumes can be placed")
 	} else {
@@ -168,7 +166,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 				cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"))
 		}
 	}
-	return w.Flush()
+	return flush()
 }
 
 func (s *state) printProblems(out io.Writer, width int) error {

@@ -49,7 +49,7 @@ func Rebuild(ctx context.Context, live client.Reader, book *reservation.Book) er
 }
 
 func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group {
-	out := placement.Group{Name: g.Name, Cordoned: closed(g)}
+	out := placement.Group{Name: g.Name, Cordoned: g.Closed()}
 	for _, node := range g.Spec.Nodes {
 		if owners[node] != g.Name {
 			continue

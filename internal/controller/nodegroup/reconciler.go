@@ -276,13 +276,10 @@ func ended(g *v1alpha1.NodeGroup) bool {
 	return !g.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(g, v1alpha1.GroupFinalizer)
 }
 
-// closed reports whether nothing new may be placed in the group.
-func closed(g *v1alpha1.NodeGroup) bool { return g.Spec.Cordoned || !g.DeletionTimestamp.IsZero() }
-
 // placementOf returns the group as placement sees it. A member that does not answer keeps the
 // capacity that it had last, so that a reboot does not drive the next volumes away from its group.
 func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
-	out := placement.Group{Name: group.Name, Cordoned: closed(group)}
+	out := placement.Group{Name: group.Name, Cordoned: group.Closed()}
 	for _, s := range seen {
 		if s.claimed {
 			continue

@@ -37,7 +37,7 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 }
 
 func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
-	out := placement.Group{Name: g.Name, Cordoned: g.Spec.Cordoned || !g.DeletionTimestamp.IsZero()}
+	out := placement.Group{Name: g.Name, Cordoned: g.Closed()}
 	for _, node := range g.Spec.Nodes {
 		if owner := replacement.Owner(all, node); owner.Name != g.Name {
 			continue // the older group has it
