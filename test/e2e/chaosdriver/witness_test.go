@@ -3,6 +3,7 @@
 package chaosdriver
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -45,14 +46,11 @@ func bodyOf(n string) string {
 	return fmt.Sprintf("printf('%%.*c', %[1]s * 997 %% 9000, 'x') || %[1]s", n)
 }
 
-// renamer writes a file, and gives it its name once it is stable.
+// renamer writes files, and gives each its name once it is stable.
 func renamer() labtest.Client {
 	return labtest.Client{
-		Command: []string{
-			"busybox", "sh", "-ec",
-			"cd " + filesDir + `; while read -r n; do echo "$n" >new; fsync new; mv new "file.$n"; fsync .; echo "$n"; done`,
-		},
-		Change: func(n int) string { return fmt.Sprintln(n) },
+		Command: []string{"blockcheck", "rename", filesDir},
+		Change:  func(n int) string { return fmt.Sprintln(n) },
 	}
 }
 
@@ -81,6 +79,18 @@ func (w *witnesses) mount() {
 func (w *witnesses) unmount() {
 	w.s.Helper()
 	w.s.holder.Shell(w.s, "umount "+witnessDir)
+}
+
+// unmountAll lets go of the volume after a failure.
+func (w *witnesses) unmountAll() {
+	if !w.s.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.s.Context()), commandTime)
+	defer cancel()
+	for _, h := range w.s.lab.Hosts {
+		_, _ = h.Try(ctx, nil, "umount", witnessDir) // it may be off, or have nothing mounted
+	}
 }
 
 // verify finds every change that was committed, whole, and at most the one more that was under way.
@@ -131,6 +141,7 @@ func (w *witnesses) number(text string) int {
 
 func databaseLosesPower(s *scene) {
 	w := &witnesses{s: s}
+	s.Cleanup(w.unmountAll)
 	s.holder.Shell(s, "mkfs.ext4 -q -E nodiscard "+s.device)
 	w.mount()
 	s.holder.Shell(s, "mkdir -p "+databaseDir+" "+filesDir+" && sync")
