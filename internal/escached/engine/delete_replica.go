@@ -112,17 +112,32 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	if err := e.FailedDisks.Drop(v.Name()); err != nil {
 		return err
 	}
-	if err := e.Store.Remove(ctx, v.Name()); err != nil {
+	if err := e.removeLV(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
-	e.space.Changed(ctx, -v.CacheBytes)
 	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
 	e.damaged.Delete(v.Name())
 	e.lost.Delete(v.Name())
 	e.erased.Delete(v.Name())
+	return nil
+}
+
+// removeLV removes the LV of a replica, and counts the space that it had. An earlier call may have removed
+// it already, and its space may be counted or not: then the volume group is read again.
+func (e *Engine) removeLV(ctx context.Context, v volume.Volume) error {
+	change := e.space.Change()
+	was, err := e.Store.Remove(ctx, v.Name())
+	switch {
+	case err != nil:
+		return err
+	case was:
+		change.Done(ctx, -v.CacheBytes)
+	default:
+		_ = e.space.Refresh(ctx) // it keeps the error
+	}
 	return nil
 }
 

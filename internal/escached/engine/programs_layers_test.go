@@ -33,8 +33,10 @@ func (s machineStore) Create(ctx context.Context, name string, size int64, tags 
 	return errors.Join(s.m.group.Create(ctx, name, size, tags), s.worldStore.Create(ctx, name, size, tags))
 }
 
-func (s machineStore) Remove(ctx context.Context, name string) error {
-	return errors.Join(s.m.group.Remove(ctx, name), s.worldStore.Remove(ctx, name))
+func (s machineStore) Remove(ctx context.Context, name string) (bool, error) {
+	_, err := s.m.group.Remove(ctx, name)
+	was, wrong := s.worldStore.Remove(ctx, name)
+	return was, errors.Join(err, wrong)
 }
 
 func (s machineStore) Activate(ctx context.Context, name string) error {

@@ -36,7 +36,7 @@ func programsOfALife() []programsRow {
 	return []programsRow{
 		{
 			verb: "put_replica, new", do: put(putReq),
-			ran: "lvm lvcreate, lvm vgs, lvm lvchange activate, child write, drbdadm create-md, lvm lvchange tags, drbdadm up",
+			ran: "lvm lvcreate, lvm lvchange activate, child write, drbdadm create-md, lvm lvchange tags, drbdadm up",
 		},
 		{
 			verb: "put_replica, repeated", do: put(putReq),
@@ -126,7 +126,7 @@ func programsOfALife() []programsRow {
 			before: func(m *machine) {
 				m.minors[putReq.Minor] = linked(drbd.Connected, drbd.UpToDate)
 			},
-			ran: "child query, lvm lvchange tags, drbdadm down, lvm lvchange activate, child write, drbdadm wipe-md, lvm lvremove, lvm vgs",
+			ran: "child query, lvm lvchange tags, drbdadm down, lvm lvchange activate, child write, drbdadm wipe-md, lvm lvremove",
 		},
 	}
 }

@@ -149,11 +149,12 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache
 		return err
 	}
 	crashpoint.Reach("put_replica/begin")
+	change := e.space.Change()
 	if err := e.Store.Create(ctx, v.Name(), v.CacheBytes, v.Tags()); err != nil {
 		return errors.Join(err, e.forgetUnless(ctx, v))
 	}
 	crashpoint.Reach("put_replica/lv_created")
-	e.space.Changed(ctx, v.CacheBytes)
+	change.Done(ctx, v.CacheBytes)
 	err := e.layReplica(ctx, v, secret)
 	if err == nil {
 		return nil
@@ -170,10 +171,11 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache
 }
 
 // forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all:
-// lvcreate may have succeeded although it timed out.
+// lvcreate may have succeeded although it timed out. Either way less may be free than was known.
 func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 	defer cancel()
+	_ = e.space.Refresh(ctx) // it keeps the error
 	lvs, err := e.Store.Volumes(ctx, true)
 	if err != nil {
 		return err

@@ -187,16 +187,17 @@ func (s *worldStore) Create(_ context.Context, name string, size int64, tags map
 	return nil
 }
 
-func (s *worldStore) Remove(_ context.Context, name string) error {
+func (s *worldStore) Remove(_ context.Context, name string) (was bool, err error) {
 	if err := (*world)(s).step("lvremove"); err != nil {
-		return err
+		return false, err
 	}
 	if _, used := s.files[name]; used {
 		s.t.Errorf("the LV goes before the resource file")
 	}
-	s.free += s.lvs[name].Bytes
+	lv, was := s.lvs[name]
+	s.free += lv.Bytes
 	delete(s.lvs, name)
-	return nil
+	return was, nil
 }
 
 func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }

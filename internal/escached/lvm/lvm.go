@@ -176,13 +176,13 @@ func (g *Group) Create(ctx context.Context, name string, size int64, tags map[st
 	return err
 }
 
-// Remove deletes a volume. It succeeds if there is none.
-func (g *Group) Remove(ctx context.Context, name string) error {
-	_, err := g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
+// Remove deletes a volume, and reports whether there was one. It succeeds if there is none.
+func (g *Group) Remove(ctx context.Context, name string) (was bool, err error) {
+	_, err = g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
 	if err != nil && strings.Contains(err.Error(), "Failed to find logical volume") {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // eraseTime bounds zeroing one piece of a volume, also on a slow disk.

@@ -92,8 +92,8 @@ func TestErrorsThatCallersDecideBy(t *testing.T) {
 		t.Errorf("want ErrNoRoom, got %v", err)
 	}
 	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Failed to find logical volume "vg/a"`}
-	if err := New("vg", f).Remove(t.Context(), "a"); err != nil {
-		t.Errorf("removing what is not there must succeed, got %v", err)
+	if was, err := New("vg", f).Remove(t.Context(), "a"); was || err != nil {
+		t.Errorf("removing what is not there must succeed, got %v, %v", was, err)
 	}
 	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Volume group "vg" not found`}
 	if _, err := New("vg", f).Space(t.Context()); !errors.Is(err, ErrNoGroup) {
