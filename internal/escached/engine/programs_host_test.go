@@ -137,6 +137,9 @@ func title(c command.Command) string {
 // disk is what is on a disk: that of an LV, or of the DRBD device on it.
 func (m *machine) disk(path string) []byte {
 	path = m.diskOf(path)
+	if name := filepath.Base(path); !m.lvs[name].Active {
+		m.t.Errorf("the LV %s is used and not active", name)
+	}
 	if m.disks[path] == nil {
 		m.disks[path] = bytes.Repeat([]byte("old"), diskBytes/3+1)[:diskBytes]
 	}

@@ -36,7 +36,7 @@ func programsOfALife() []programsRow {
 	return []programsRow{
 		{
 			verb: "put_replica, new", do: put(putReq),
-			ran: "lvm lvcreate, lvm lvchange activate, child write, drbdadm create-md, lvm lvchange tags, drbdadm up",
+			ran: "lvm lvcreate, child write, drbdadm create-md, lvm lvchange tags, drbdadm up",
 		},
 		{
 			verb: "put_replica, repeated", do: put(putReq),
@@ -126,7 +126,7 @@ func programsOfALife() []programsRow {
 			before: func(m *machine) {
 				m.minors[putReq.Minor] = linked(drbd.Connected, drbd.UpToDate)
 			},
-			ran: "child query, lvm lvchange tags, drbdadm down, lvm lvchange activate, child write, drbdadm wipe-md, lvm lvremove",
+			ran: "child query, lvm lvchange tags, drbdadm down, child write, drbdadm wipe-md, lvm lvremove",
 		},
 	}
 }
@@ -176,6 +176,25 @@ func TestTheProgramsThatAStartOfEscachedStarts(t *testing.T) {
 	slices.Sort(m.ran) // several volumes are recovered at the same time
 	m.wantRan("the host boots with three replicas", "child read, child read, drbdadm up, drbdadm up, drbdadm up, "+
 		"lvm lvchange activate, lvm lvchange activate, lvm lvchange activate, lvm lvs, lvm vgs")
+}
+
+func TestAnLVThatMayNotBeActiveIsActivatedFirst(t *testing.T) {
+	m := newMachine(t)
+	e := m.start()
+	m.killAt = 2
+	if died, err := dieAt(func() error { return e.PutReplica(t.Context(), putReq) }); !died {
+		t.Fatal(err)
+	}
+	m.killAt = 0
+	m.boot()
+	e = m.start()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Errorf("an LV from before the host started is laid: %v", err)
+	}
+	m.boot()
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(1))); err != nil {
+		t.Errorf("a replica that DRBD does not run is removed: %v", err)
+	}
 }
 
 // wantRan fails if other programs have run since it was called last.

@@ -71,6 +71,9 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume, req escache
 		if err := e.Retag(ctx, have, want); err != nil {
 			return err
 		}
+		if err := e.Store.Activate(ctx, want.Name()); err != nil { // the host may have started since it was created
+			return err
+		}
 		return e.layReplica(ctx, want, req.Secret)
 	}
 	return e.confirmReplica(ctx, have, want, req)
@@ -186,14 +189,11 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 	return nil
 }
 
-// layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so
+// layReplica makes a replica from an active LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	name := v.Name()
 	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {
-		return err
-	}
-	if err := e.Store.Activate(ctx, name); err != nil {
 		return err
 	}
 	// The LV may contain an old cache. Header and superblock must be blank, and the same on both

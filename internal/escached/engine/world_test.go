@@ -200,7 +200,18 @@ func (s *worldStore) Remove(_ context.Context, name string) (was bool, err error
 	return was, nil
 }
 
-func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }
+func (s *worldStore) Activate(_ context.Context, name string) error {
+	if err := (*world)(s).step("lvactivate"); err != nil {
+		return err
+	}
+	lv, there := s.lvs[name]
+	if !there {
+		return errors.New("failed to find logical volume")
+	}
+	lv.Active = true
+	s.lvs[name] = lv
+	return nil
+}
 
 func (s *worldStore) Erase(ctx context.Context, name string, offset, size int64) error {
 	if err := (*world)(s).step("erase %d+%d", offset, size); err != nil {
