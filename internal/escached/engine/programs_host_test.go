@@ -70,8 +70,16 @@ func newMachine(t *testing.T) *machine {
 
 func (m *machine) resources() drbd.Files { return drbd.Files{Dir: filepath.Join(m.dir, "drbd.d")} }
 
-// start starts escached.
+// start starts escached, and fails if a volume cannot be recovered.
 func (m *machine) start() *Engine {
+	m.t.Helper()
+	e := m.recovered()
+	e.faults.Range(func(name, why any) bool { m.t.Errorf("recover %v: %v", name, why); return false })
+	return e
+}
+
+// recovered starts escached.
+func (m *machine) recovered() *Engine {
 	cfg := escached.DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(m.dir, "run"), filepath.Join(m.dir, "dev")
 	cfg.StateDir = filepath.Join(m.dir, "state")
@@ -85,7 +93,6 @@ func (m *machine) start() *Engine {
 	if err := e.Recover(context.Background()); err != nil {
 		m.t.Fatal(err)
 	}
-	e.faults.Range(func(name, why any) bool { m.t.Errorf("recover %v: %v", name, why); return false })
 	return e
 }
 

@@ -39,8 +39,8 @@ func (s machineStore) Remove(ctx context.Context, name string) (bool, error) {
 	return was, errors.Join(err, wrong)
 }
 
-func (s machineStore) Activate(ctx context.Context, name string) error {
-	return errors.Join(s.m.group.Activate(ctx, name), s.worldStore.Activate(ctx, name))
+func (s machineStore) Activate(ctx context.Context, names ...string) error {
+	return errors.Join(s.m.group.Activate(ctx, names...), s.worldStore.Activate(ctx, names...))
 }
 
 func (s machineStore) Retag(ctx context.Context, name string, from, to map[string]string) error {

@@ -155,19 +155,7 @@ func TestTheProgramsThatEachVerbStarts(t *testing.T) {
 
 func TestTheProgramsThatAStartOfEscachedStarts(t *testing.T) {
 	m := newMachine(t)
-	e := m.start()
-	for _, row := range programsOfALife()[:3] {
-		if err := row.do(e); err != nil {
-			t.Fatalf("%s: %v", row.verb, err)
-		}
-	}
-	for n, other := range []string{"v2", "v3"} {
-		req := putReq
-		req.Image, req.Port, req.Minor = other, putReq.Port+1+n, putReq.Minor+1+n
-		if err := e.PutReplica(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-	}
+	m.threeReplicas()
 	m.ran = nil
 	m.start()
 	m.wantRan("escached is started again under a connected volume and two standbys", "lvm vgs, lvm lvs")
@@ -175,7 +163,7 @@ func TestTheProgramsThatAStartOfEscachedStarts(t *testing.T) {
 	m.start()
 	slices.Sort(m.ran) // several volumes are recovered at the same time
 	m.wantRan("the host boots with three replicas", "child read, child read, drbdadm up, drbdadm up, drbdadm up, "+
-		"lvm lvchange activate, lvm lvchange activate, lvm lvchange activate, lvm lvs, lvm vgs")
+		"lvm lvchange activate, lvm lvs, lvm vgs")
 }
 
 func TestAnLVThatMayNotBeActiveIsActivatedFirst(t *testing.T) {
@@ -194,6 +182,38 @@ func TestAnLVThatMayNotBeActiveIsActivatedFirst(t *testing.T) {
 	m.boot()
 	if err := e.DeleteReplica(t.Context(), ref, new(int64(1))); err != nil {
 		t.Errorf("a replica that DRBD does not run is removed: %v", err)
+	}
+}
+
+// threeReplicas lays three replicas, of which the first is connected.
+func (m *machine) threeReplicas() []string {
+	m.t.Helper()
+	e := m.start()
+	for _, row := range programsOfALife()[:3] {
+		if err := row.do(e); err != nil {
+			m.t.Fatalf("%s: %v", row.verb, err)
+		}
+	}
+	names := []string{volume.NameOf(ref)}
+	for n, other := range []string{"v2", "v3"} {
+		req := putReq
+		req.Image, req.Port, req.Minor = other, putReq.Port+1+n, putReq.Minor+1+n
+		if err := e.PutReplica(m.t.Context(), req); err != nil {
+			m.t.Fatal(err)
+		}
+		names = append(names, volume.NameOf(req.VolumeRef))
+	}
+	return names
+}
+
+func TestAnLVThatCannotBeActivatedKeepsNoOtherDown(t *testing.T) {
+	m := newMachine(t)
+	names := m.threeReplicas()
+	m.boot()
+	m.notActivated = names[1]
+	e := m.recovered()
+	if _, failed := e.faults.Load(names[1]); !failed || len(m.minors) != 2 {
+		t.Errorf("the fault is told: %v; %d of 2 other replicas are up", failed, len(m.minors))
 	}
 }
 

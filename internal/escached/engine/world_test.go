@@ -36,6 +36,8 @@ type world struct {
 	image       krbd.Device
 	mapErr      error
 	caches      *cachetest.Fake
+	// notActivated is the LV of a volume whose disk is away.
+	notActivated string
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
@@ -200,17 +202,21 @@ func (s *worldStore) Remove(_ context.Context, name string) (was bool, err error
 	return was, nil
 }
 
-func (s *worldStore) Activate(_ context.Context, name string) error {
+func (s *worldStore) Activate(_ context.Context, names ...string) error {
 	if err := (*world)(s).step("lvactivate"); err != nil {
 		return err
 	}
-	lv, there := s.lvs[name]
-	if !there {
-		return errors.New("failed to find logical volume")
+	var err error
+	for _, name := range names {
+		lv, there := s.lvs[name]
+		if !there || name == s.notActivated {
+			err = fmt.Errorf("failed to activate %s", name)
+			continue
+		}
+		lv.Active = true
+		s.lvs[name] = lv
 	}
-	lv.Active = true
-	s.lvs[name] = lv
-	return nil
+	return err
 }
 
 func (s *worldStore) Erase(ctx context.Context, name string, offset, size int64) error {

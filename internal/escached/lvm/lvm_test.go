@@ -100,3 +100,13 @@ func TestErrorsThatCallersDecideBy(t *testing.T) {
 		t.Errorf("want ErrNoGroup, got %v", err)
 	}
 }
+
+func TestSeveralVolumesAreActivatedByOneCommand(t *testing.T) {
+	f := &fakeRunner{}
+	if err := New("vg", f).Activate(t.Context(), "a", "b"); err != nil || len(f.calls) != 1 {
+		t.Fatalf("%q, %v", f.calls, err)
+	}
+	if got := strings.Join(f.calls[0], " "); !strings.HasPrefix(got, "lvm lvchange --activate y vg/a vg/b --config ") {
+		t.Error(got)
+	}
+}
