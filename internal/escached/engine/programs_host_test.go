@@ -167,7 +167,9 @@ func (m *machine) child(c command.Command) (command.Result, error) {
 	var out bytes.Buffer
 	switch op {
 	case "read":
-		out.Write(disk[numbers[0]:][:numbers[1]])
+		for _, at := range numbers {
+			out.Write(disk[at:][:cache.BlockBytes])
+		}
 	case "write":
 		copy(disk[numbers[0]:], c.Stdin)
 	case "query":
