@@ -33,6 +33,8 @@ func programsOfALife() []programsRow {
 	connect := func(epoch int64) func(*Engine) error {
 		return func(e *Engine) error { _, err := connectWith(e, epoch); return err }
 	}
+	newer := putReq
+	newer.Epoch, newer.SizeBytes = 3, 128<<20
 	return []programsRow{
 		{
 			verb: "put_replica, new", do: put(putReq),
@@ -102,9 +104,12 @@ func programsOfALife() []programsRow {
 			ran:    "child query",
 		},
 		{
-			verb: "dev_connect, again", do: connect(3),
-			ran: "child sysfs-write, lvm lvchange tags, child read, drbdadm primary, child read, " +
-				"dmsetup create, losetup --find, dmsetup create",
+			verb: "put_replica, before another connect", do: put(newer),
+			ran: "lvm lvchange tags",
+		},
+		{
+			verb: "dev_connect, after that", do: connect(3),
+			ran: "child sysfs-write, child read, drbdadm primary, child read, dmsetup create, losetup --find, dmsetup create",
 		},
 		{
 			verb: "put_replica, another partner", do: put(withPartner("n3", "10.0.0.3")),
