@@ -115,7 +115,7 @@ func (c Change) Done(ctx context.Context, bytes int64) {
 }
 
 // count corrects the last reading by the change, and reports whether it has. If a reading may have seen the
-// change, it does so only anyway.
+// change, or the result cannot be, it does so only anyway.
 func (c Change) count(bytes int64, anyway bool) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -124,7 +124,11 @@ func (c Change) count(bytes int64, anyway bool) bool {
 		return false
 	}
 	next := *last
-	next.space.Free = min(next.space.Capacity, max(0, next.space.Free-inExtents(bytes, next.space.Extent)))
+	free := next.space.Free - inExtents(bytes, next.space.Extent)
+	if !anyway && (free < 0 || free > next.space.Capacity) {
+		return false // others have changed the group since it was read
+	}
+	next.space.Free = min(next.space.Capacity, max(0, free))
 	c.s.last.Store(&next)
 	return true
 }

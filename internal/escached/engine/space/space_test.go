@@ -83,6 +83,20 @@ func TestAReadingThatMayHaveMissedAChangeIsRepeated(t *testing.T) {
 	}
 }
 
+func TestAGroupThatOthersHaveChangedIsReadAgain(t *testing.T) {
+	for what, c := range map[string]struct{ seen, free, bytes int64 }{
+		"there is room where there was none": {0, 7 * extent, extent},
+		"more is freed than was taken":       {capacity, capacity - extent, -extent},
+	} {
+		g, s := newSpace(t)
+		g.free = c.seen
+		_ = s.Refresh(t.Context())
+		g.free = c.free
+		s.Change().Done(t.Context(), c.bytes)
+		g.is(t, s, what, c.free, 2)
+	}
+}
+
 func TestSpaceThatIsNotCertainIsNotFree(t *testing.T) {
 	for what, c := range map[string]struct{ bytes, free int64 }{
 		"laid":    {2 * extent, capacity - 3*extent}, // the reading had it: counted twice
