@@ -153,15 +153,20 @@ func LoadConfig(path string) (Config, error) {
 	return cfg, nil
 }
 
+// Lengths are not part of the patterns. A bounded repeat is compiled to as many copies, and every child
+// process of escached would do that at its start.
 var (
-	nodeName   = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`)
-	vgName     = regexp.MustCompile(`^[a-zA-Z0-9_.+][a-zA-Z0-9_.+-]{0,62}$`)
+	nodeName   = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$`)
+	vgName     = regexp.MustCompile(`^[a-zA-Z0-9_.+][a-zA-Z0-9_.+-]*$`)
 	cephUser   = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
 )
 
+// maxName is the most characters in the name of a host or a volume group.
+const maxName = 63
+
 // IsNodeName reports whether name is a valid host name in replica requests.
-func IsNodeName(name string) bool { return nodeName.MatchString(name) }
+func IsNodeName(name string) bool { return len(name) <= maxName && nodeName.MatchString(name) }
 
 // Validate returns all mistakes at once, each with the key to change.
 func (c *Config) Validate() error {
@@ -173,7 +178,7 @@ func (c *Config) Validate() error {
 	if net.ParseIP(c.Address) == nil {
 		bad("address: %q is not an IP address; set it to this host's address on the replication network", c.Address)
 	}
-	if !vgName.MatchString(c.VolumeGroup) {
+	if len(c.VolumeGroup) > maxName || !vgName.MatchString(c.VolumeGroup) {
 		bad("volumeGroup: %q is not a valid name of a volume group", c.VolumeGroup)
 	}
 	if !cephUser.MatchString(c.Ceph.User) {

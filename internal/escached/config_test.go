@@ -44,3 +44,17 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestNamesHaveALimit(t *testing.T) {
+	for length, want := range map[int]bool{0: false, 1: true, maxName: true, maxName + 1: false} {
+		name := strings.Repeat("a", length)
+		if IsNodeName(name) != want {
+			t.Errorf("a host's name of %d characters is valid: %v", length, !want)
+		}
+		cfg := DefaultConfig()
+		cfg.VolumeGroup = name
+		if got := !strings.Contains(cfg.Validate().Error(), "volumeGroup:"); got != want {
+			t.Errorf("a volume group's name of %d characters is valid: %v", length, got)
+		}
+	}
+}

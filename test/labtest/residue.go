@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -37,31 +38,60 @@ func (h *Host) Residue(ctx context.Context) ([]string, error) {
 
 // AssertNothingLeft fails the test for everything that a volume left behind: on the hosts logical
 // volumes, DRBD minors, resources and ports, device-mapper devices, maps, links, files; in Ceph
-// images and with them watchers, and trash.
+// images and with them watchers, and trash. It looks everywhere at the same time: each look takes a second
+// or two, and it is made after each test.
 func (l *Lab) AssertNothingLeft(t T) {
 	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	var looks []func() []string
 	for _, h := range l.Hosts {
-		left, err := h.Residue(t.Context())
-		if err != nil {
-			t.Errorf("%s: what is left: %v", h.Name, err)
-		}
-		for _, line := range left {
-			t.Errorf("%s: left behind: %s", h.Name, line)
-		}
-		status, err := h.API.Status(t.Context())
-		if err != nil {
-			t.Errorf("%s: status: %v", h.Name, err)
-		} else if len(status.Volumes) > 0 {
-			t.Errorf("%s: left behind in status: %+v", h.Name, status.Volumes)
-		}
+		looks = append(looks, func() []string { return h.leftBehind(ctx) })
 	}
 	for _, pool := range l.Pools {
 		for _, args := range [][]string{{"ls", pool}, {"trash", "ls", pool}} {
-			if images := l.Command(t, "rbd", args...); images != "" {
-				t.Errorf("left behind in Ceph (rbd %s): %s", strings.Join(args, " "), images)
-			}
+			looks = append(looks, func() []string { return leftInCeph(ctx, args) })
 		}
 	}
+	left := make([][]string, len(looks))
+	var group sync.WaitGroup
+	for i, look := range looks {
+		group.Go(func() { left[i] = look() })
+	}
+	group.Wait()
+	for _, line := range slices.Concat(left...) {
+		t.Errorf("%s", line)
+	}
+}
+
+// leftBehind says what a host still has of any volume, or why that is not known.
+func (h *Host) leftBehind(ctx context.Context) (said []string) {
+	left, err := h.Residue(ctx)
+	if err != nil {
+		said = append(said, fmt.Sprintf("%s: what is left: %v", h.Name, err))
+	}
+	for _, line := range left {
+		said = append(said, fmt.Sprintf("%s: left behind: %s", h.Name, line))
+	}
+	status, err := h.API.Status(ctx)
+	switch {
+	case err != nil:
+		said = append(said, fmt.Sprintf("%s: status: %v", h.Name, err))
+	case len(status.Volumes) > 0:
+		said = append(said, fmt.Sprintf("%s: left behind in status: %+v", h.Name, status.Volumes))
+	}
+	return said
+}
+
+// leftInCeph says what a command of rbd lists, or why it cannot.
+func leftInCeph(ctx context.Context, args []string) []string {
+	images, err := command(ctx, "rbd", args...)
+	switch {
+	case err != nil:
+		return []string{err.Error()}
+	case images != "":
+		return []string{fmt.Sprintf("left behind in Ceph (rbd %s): %s", strings.Join(args, " "), images)}
+	}
+	return nil
 }
 
 // watcherLimit is how long Ceph remembers a client that died, and some.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,7 +40,7 @@ const blockBytes = 4096
 // and offsets are whole blocks.
 type Query = func(device io.ReaderAt, out io.Writer) error
 
-// Main runs one operation: sysfs-write PATH | read DEVICE OFFSET BYTES | write DEVICE OFFSET |
+// Main runs one operation: sysfs-write PATH | read DEVICE OFFSET... | write DEVICE OFFSET |
 // query DEVICE NAME, where NAME is one of the queries.
 func Main(args []string, queries map[string]Query, stdin io.Reader, stdout io.Writer) error {
 	if len(args) < 2 {
@@ -60,20 +61,28 @@ func Main(args []string, queries map[string]Query, stdin io.Reader, stdout io.Wr
 	switch {
 	case op == opSysfs && len(nums) == 0:
 		return writeSysfs(path, stdin)
-	case op == opRead && len(nums) == 2:
+	case op == opRead && len(nums) > 0:
 		return withDevice(path, os.O_RDONLY, func(f *os.File) error {
-			buf := aligned(nums[1])
-			if _, err := f.ReadAt(buf, nums[0]); err != nil {
-				return err
-			}
-			_, err := stdout.Write(buf)
-			return err
+			return readBlocks(f, nums, stdout)
 		})
 	case op == opWrite && len(nums) == 1:
 		return writeDevice(path, nums[0], stdin)
 	default:
 		return fmt.Errorf("child: unknown operation %q with %d numbers", op, len(nums))
 	}
+}
+
+func readBlocks(f *os.File, offsets []int64, stdout io.Writer) error {
+	buf := aligned(blockBytes)
+	for _, offset := range offsets {
+		if _, err := f.ReadAt(buf, offset); err != nil {
+			return err
+		}
+		if _, err := stdout.Write(buf); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func runQuery(path string, names []string, queries map[string]Query, stdout io.Writer) error {
@@ -187,13 +196,20 @@ func (c *Client) WriteSysfs(ctx context.Context, volume, path string, data []byt
 	return err
 }
 
-// Read returns n bytes of a device from offset on. Both are whole blocks.
-func (c *Client) Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error) {
-	out, err := c.do(ctx, volume, true, 0, nil, opRead, device, strconv.FormatInt(offset, 10), strconv.FormatInt(n, 10))
-	if err == nil && int64(len(out)) != n {
-		return nil, fmt.Errorf("read %s: %d of %d bytes", device, len(out), n)
+// Read returns the blocks of a device at some offsets, in one child. The offsets are those of whole blocks.
+func (c *Client) Read(ctx context.Context, volume, device string, offsets ...int64) ([][]byte, error) {
+	args := []string{opRead, device}
+	for _, offset := range offsets {
+		args = append(args, strconv.FormatInt(offset, 10))
 	}
-	return out, err
+	out, err := c.do(ctx, volume, true, 0, nil, args...)
+	if err != nil {
+		return nil, err
+	}
+	if want := len(offsets) * blockBytes; len(out) != want {
+		return nil, fmt.Errorf("read %s: %d of %d bytes", device, len(out), want)
+	}
+	return slices.Collect(slices.Chunk(out, blockBytes)), nil
 }
 
 // Write writes whole blocks to a device and returns when they are stable.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,9 +41,13 @@ func TestBlocksGoPastThePageCacheAndBack(t *testing.T) {
 	if err := c.Write(t.Context(), "v", disk, blockBytes, block); err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.Read(t.Context(), "v", disk, blockBytes, int64(len(block)))
-	if err != nil || !bytes.Equal(got, block) {
-		t.Fatal("what was written must come back", err)
+	got, err := c.Read(t.Context(), "v", disk, 2*blockBytes, 0, blockBytes)
+	want := [][]byte{block[:blockBytes], make([]byte, blockBytes), block[blockBytes:]}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatal("what was written must come back, in the order in which it was asked for", err)
+	}
+	if _, err := c.Read(t.Context(), "v", disk, 0, 1<<20); err == nil {
+		t.Fatal("a block behind the end must be refused")
 	}
 	if err := c.Write(t.Context(), "v", disk, 0, []byte("short")); err == nil {
 		t.Fatal("less than a block must be refused")

@@ -81,9 +81,11 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return err
 	}
-	if _, up, err := e.Replica(v.Minor); err != nil {
+	st, up, err := e.Replica(v.Minor)
+	if err != nil {
 		return err
-	} else if up {
+	}
+	if up {
 		// drbdadm needs the resource file to take the resource down.
 		if _, err := e.WriteResource(v); err != nil {
 			return err
@@ -93,13 +95,14 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 		}
 	}
 	crashpoint.Reach("delete_replica/down")
+	active := up && !st.Disk.Lost() // DRBD had the LV open a moment ago
 	switch {
 	case e.Config.Wipe == escached.WipeFull && v.Phase != volume.Creating: // else nothing was ever written to it
-		if err := e.erase(ctx, v); err != nil {
+		if err := e.erase(ctx, v, active); err != nil {
 			return err
 		}
 	case e.Config.Wipe != escached.WipeNone:
-		e.wipe(ctx, v)
+		e.wipe(ctx, v, active)
 	}
 	crashpoint.Reach("delete_replica/wiped")
 	if err := e.Resources.Forget(v.Name()); err != nil {
@@ -112,11 +115,10 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	if err := e.FailedDisks.Drop(v.Name()); err != nil {
 		return err
 	}
-	if err := e.Store.Remove(ctx, v.Name()); err != nil {
+	if err := e.removeLV(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("delete_replica/lv_removed")
-	e.space.Changed(ctx, -v.CacheBytes)
 	e.Volumes.Drop(v.Name())
 	e.standbys.Drop(v.Name())
 	e.faults.Delete(v.Name())
@@ -126,12 +128,29 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
 	return nil
 }
 
+// removeLV removes the LV of a replica, and counts the space that it had. An earlier call may have removed
+// it already, and its space may be counted or not: then the volume group is read again.
+func (e *Engine) removeLV(ctx context.Context, v volume.Volume) error {
+	change := e.space.Change()
+	was, err := e.Store.Remove(ctx, v.Name())
+	switch {
+	case err != nil:
+		return err
+	case was:
+		change.Done(ctx, -v.CacheBytes)
+	default:
+		_ = e.space.Refresh(ctx) // it keeps the error
+	}
+	return nil
+}
+
 // wipe makes the disk of a replica that is down look as if it was never used: whoever gets the same
 // place on the disk finds neither a cache nor a replica there. The data between stays. A disk that
-// takes no writes is no reason to keep the replica, so an error is only logged.
-func (e *Engine) wipe(ctx context.Context, v volume.Volume) {
+// takes no writes is no reason to keep the replica, so an error is only logged. active is true if the LV is
+// known to be active.
+func (e *Engine) wipe(ctx context.Context, v volume.Volume, active bool) {
 	_, err := e.WriteResource(v)
-	if err == nil {
+	if err == nil && !active {
 		err = e.Store.Activate(ctx, v.Name())
 	}
 	if err == nil {
@@ -148,14 +167,17 @@ const erasePiece = 256 << 20
 // erase zeroes the disk of a replica that is down. If the call's time ends first, the next call goes on
 // where this one has stopped. One replica is erased at a time: more would keep others waiting for their
 // turn, and for the disk. A disk that takes no writes is no reason to keep the replica, so any other
-// error is only logged.
-func (e *Engine) erase(ctx context.Context, v volume.Volume) error {
+// error is only logged. active is that of wipe.
+func (e *Engine) erase(ctx context.Context, v volume.Volume, active bool) error {
 	if !e.erasing.TryLock() {
 		return v.Fail(escache.CodeBusy, "%s is erasing another replica; ask again", e.Config.Node)
 	}
 	defer e.erasing.Unlock()
 	name := v.Name()
-	err := e.Store.Activate(ctx, name)
+	var err error
+	if !active {
+		err = e.Store.Activate(ctx, name)
+	}
 	at := int64(0)
 	if before, ok := e.erased.Load(name); ok {
 		at = before.(int64) //nolint:forcetypeassert // nothing else is stored

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
 	"github.com/escache/escache-csi/internal/escached/engine/standby"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -65,6 +67,43 @@ func TestTheRoomIsTrueAfterEveryVerbThatChangesIt(t *testing.T) {
 	}
 	if got := free(); got != whole {
 		t.Errorf("after it was deleted %d of %d bytes are free", got, whole)
+	}
+}
+
+// lateStore is an LVM that is killed after it has removed a volume, before it can say so.
+type lateStore struct {
+	host.Store
+
+	late bool
+}
+
+func (s *lateStore) Remove(ctx context.Context, name string) (bool, error) {
+	was, err := s.Store.Remove(ctx, name)
+	if s.late {
+		s.late = false
+		return false, errors.New("lvremove took too long")
+	}
+	return was, err
+}
+
+func TestSpaceThatWasFreedIsCountedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.free -= 8 << 20 // others have that
+	e := w.restarted()
+	e.Store = &lateStore{Store: e.Store, late: true}
+	whole, _, _ := e.space.Latest()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.DeleteReplica(t.Context(), ref, nil); err == nil {
+		t.Fatal("the test did not break the removal")
+	}
+	_ = e.space.Refresh(t.Context())
+	if err := e.DeleteReplica(t.Context(), ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	if now, _, err := e.space.Latest(); err != nil || now.Free != whole.Free {
+		t.Errorf("%d bytes are free, and before the replica there were %d: %v", now.Free, whole.Free, err)
 	}
 }
 

@@ -71,6 +71,9 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume, req escache
 		if err := e.Retag(ctx, have, want); err != nil {
 			return err
 		}
+		if err := e.Store.Activate(ctx, want.Name()); err != nil { // the host may have started since it was created
+			return err
+		}
 		return e.layReplica(ctx, want, req.Secret)
 	}
 	return e.confirmReplica(ctx, have, want, req)
@@ -149,11 +152,12 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache
 		return err
 	}
 	crashpoint.Reach("put_replica/begin")
+	change := e.space.Change()
 	if err := e.Store.Create(ctx, v.Name(), v.CacheBytes, v.Tags()); err != nil {
 		return errors.Join(err, e.forgetUnless(ctx, v))
 	}
 	crashpoint.Reach("put_replica/lv_created")
-	e.space.Changed(ctx, v.CacheBytes)
+	change.Done(ctx, v.CacheBytes)
 	err := e.layReplica(ctx, v, secret)
 	if err == nil {
 		return nil
@@ -170,10 +174,11 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache
 }
 
 // forgetUnless forgets a volume whose LV could not be created, unless the LV exists after all:
-// lvcreate may have succeeded although it timed out.
+// lvcreate may have succeeded although it timed out. Either way less may be free than was known.
 func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 	defer cancel()
+	_ = e.space.Refresh(ctx) // it keeps the error
 	lvs, err := e.Store.Volumes(ctx, true)
 	if err != nil {
 		return err
@@ -184,14 +189,11 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 	return nil
 }
 
-// layReplica makes a replica from an LV in phase creating. Nothing was ever written through it, so
+// layReplica makes a replica from an active LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	name := v.Name()
 	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {
-		return err
-	}
-	if err := e.Store.Activate(ctx, name); err != nil {
 		return err
 	}
 	// The LV may contain an old cache. Header and superblock must be blank, and the same on both

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,6 +44,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.activate(ctx, lvs)
 	e.outdated.BeginStart()
 	var recovering errgroup.Group
 	recovering.SetLimit(recoverAtOnce)
@@ -71,6 +73,29 @@ func (e *Engine) Recover(ctx context.Context) error {
 	}
 	e.log.Info("recovered", "volumes", len(e.Volumes.List()))
 	return nil
+}
+
+// activateAtOnce bounds how many LVs one command activates: it has 30 s.
+const activateAtOnce = 16
+
+// activate makes the block devices of the laid replicas, which a start of the host leaves without, in few
+// commands, and notes that they are there. After an error recoverVolume does so for each volume, and reports
+// whose device cannot be made.
+func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
+	inactive := map[string]*lvm.Volume{}
+	for i := range lvs {
+		if v, err := volume.Parse(lvs[i]); err == nil && v.Laid() && !lvs[i].Active {
+			inactive[v.Name()] = &lvs[i]
+		}
+	}
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(inactive)), activateAtOnce) {
+		if e.Store.Activate(ctx, names...) != nil {
+			continue
+		}
+		for _, name := range names {
+			inactive[name].Active = true
+		}
+	}
 }
 
 func (e *Engine) fault(name string, err error) {

@@ -36,6 +36,8 @@ type world struct {
 	image       krbd.Device
 	mapErr      error
 	caches      *cachetest.Fake
+	// notActivated is the LV of a volume whose disk is away.
+	notActivated string
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
@@ -187,19 +189,35 @@ func (s *worldStore) Create(_ context.Context, name string, size int64, tags map
 	return nil
 }
 
-func (s *worldStore) Remove(_ context.Context, name string) error {
+func (s *worldStore) Remove(_ context.Context, name string) (was bool, err error) {
 	if err := (*world)(s).step("lvremove"); err != nil {
-		return err
+		return false, err
 	}
 	if _, used := s.files[name]; used {
 		s.t.Errorf("the LV goes before the resource file")
 	}
-	s.free += s.lvs[name].Bytes
+	lv, was := s.lvs[name]
+	s.free += lv.Bytes
 	delete(s.lvs, name)
-	return nil
+	return was, nil
 }
 
-func (s *worldStore) Activate(context.Context, string) error { return (*world)(s).step("lvactivate") }
+func (s *worldStore) Activate(_ context.Context, names ...string) error {
+	if err := (*world)(s).step("lvactivate"); err != nil {
+		return err
+	}
+	var err error
+	for _, name := range names {
+		lv, there := s.lvs[name]
+		if !there || name == s.notActivated {
+			err = fmt.Errorf("failed to activate %s", name)
+			continue
+		}
+		lv.Active = true
+		s.lvs[name] = lv
+	}
+	return err
+}
 
 func (s *worldStore) Erase(ctx context.Context, name string, offset, size int64) error {
 	if err := (*world)(s).step("erase %d+%d", offset, size); err != nil {

@@ -19,8 +19,9 @@ type (
 		Space(ctx context.Context) (lvm.Space, error)
 		Volumes(ctx context.Context, readOnly bool) ([]lvm.Volume, error)
 		Create(ctx context.Context, name string, size int64, tags map[string]string) error
-		Remove(ctx context.Context, name string) error
-		Activate(ctx context.Context, name string) error
+		// Remove reports whether there was a volume.
+		Remove(ctx context.Context, name string) (was bool, err error)
+		Activate(ctx context.Context, names ...string) error
 		Erase(ctx context.Context, name string, offset, size int64) error
 		Retag(ctx context.Context, name string, from, to map[string]string) error
 		Path(name string) string

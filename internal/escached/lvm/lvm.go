@@ -176,13 +176,13 @@ func (g *Group) Create(ctx context.Context, name string, size int64, tags map[st
 	return err
 }
 
-// Remove deletes a volume. It succeeds if there is none.
-func (g *Group) Remove(ctx context.Context, name string) error {
-	_, err := g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
+// Remove deletes a volume, and reports whether there was one. It succeeds if there is none.
+func (g *Group) Remove(ctx context.Context, name string) (was bool, err error) {
+	_, err = g.lvm(ctx, false, name, "lvremove", "--yes", g.name+"/"+name)
 	if err != nil && strings.Contains(err.Error(), "Failed to find logical volume") {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // eraseTime bounds zeroing one piece of a volume, also on a slow disk.
@@ -199,9 +199,17 @@ func (g *Group) Erase(ctx context.Context, name string, offset, size int64) erro
 	return err
 }
 
-// Activate makes the block device of a volume.
-func (g *Group) Activate(ctx context.Context, name string) error {
-	_, err := g.lvm(ctx, false, name, "lvchange", "--activate", "y", g.name+"/"+name)
+// Activate makes the block devices of one or more volumes. After an error some of them may be there.
+func (g *Group) Activate(ctx context.Context, names ...string) error {
+	args := []string{"lvchange", "--activate", "y"}
+	for _, name := range names {
+		args = append(args, g.name+"/"+name)
+	}
+	only := "" // no breaker counts for several volumes
+	if len(names) == 1 {
+		only = names[0]
+	}
+	_, err := g.lvm(ctx, false, only, args...)
 	return err
 }
 

@@ -92,11 +92,21 @@ func TestErrorsThatCallersDecideBy(t *testing.T) {
 		t.Errorf("want ErrNoRoom, got %v", err)
 	}
 	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Failed to find logical volume "vg/a"`}
-	if err := New("vg", f).Remove(t.Context(), "a"); err != nil {
-		t.Errorf("removing what is not there must succeed, got %v", err)
+	if was, err := New("vg", f).Remove(t.Context(), "a"); was || err != nil {
+		t.Errorf("removing what is not there must succeed, got %v, %v", was, err)
 	}
 	f.err = &command.ExitError{Command: "lvm", Code: 5, Stderr: `Volume group "vg" not found`}
 	if _, err := New("vg", f).Space(t.Context()); !errors.Is(err, ErrNoGroup) {
 		t.Errorf("want ErrNoGroup, got %v", err)
+	}
+}
+
+func TestSeveralVolumesAreActivatedByOneCommand(t *testing.T) {
+	f := &fakeRunner{}
+	if err := New("vg", f).Activate(t.Context(), "a", "b"); err != nil || len(f.calls) != 1 {
+		t.Fatalf("%q, %v", f.calls, err)
+	}
+	if got := strings.Join(f.calls[0], " "); !strings.HasPrefix(got, "lvm lvchange --activate y vg/a vg/b --config ") {
+		t.Error(got)
 	}
 }

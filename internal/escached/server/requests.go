@@ -28,9 +28,15 @@ const maxBody = 64 << 10
 // and of DRBD, some data.
 const minCache = 8 << 20
 
+// Lengths are not part of the patterns: see internal/escached/config.go.
 var (
-	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	imageID    = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
+	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	imageID    = regexp.MustCompile(`^[A-Za-z0-9]+$`)
+)
+
+const (
+	maxVolumeName = 128
+	maxImageID    = 64
 )
 
 func invalid(format string, args ...any) error {
@@ -82,7 +88,7 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 
 func checkRef(ref escache.VolumeRef) error {
 	for key, name := range map[string]string{"pool": ref.Pool, "image": ref.Image} {
-		if !volumeName.MatchString(name) {
+		if len(name) > maxVolumeName || !volumeName.MatchString(name) {
 			return invalid("%s: %q is not a valid name: use 1 to 128 of A-Z a-z 0-9 _ . - and begin with a letter, a digit or _", key, name)
 		}
 	}
@@ -90,7 +96,7 @@ func checkRef(ref escache.VolumeRef) error {
 }
 
 func checkImageID(id string) error {
-	if id != "" && !imageID.MatchString(id) {
+	if len(id) > maxImageID || id != "" && !imageID.MatchString(id) {
 		return invalid("imageID: %q is not an image id; `rbd info` shows the id", id)
 	}
 	return nil

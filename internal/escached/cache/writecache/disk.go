@@ -21,13 +21,8 @@ func (e *Engine) Wipe(ctx context.Context, disk cache.Disk) error {
 // Unused implements cache.Engine. The header is written before anything else, so a blank one means
 // an unused disk. The superblock is read too: a resync need not copy the header first.
 func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
-	for _, offset := range []int64{0, superblockAt} {
-		block, err := e.disks.Read(ctx, disk.Name, disk.Path, offset, cache.BlockBytes)
-		if err != nil || !cache.Blank(block) {
-			return false, err
-		}
-	}
-	return true, nil
+	header, superblock, err := e.start(ctx, disk)
+	return err == nil && cache.Blank(header) && cache.Blank(superblock), err
 }
 
 // dirtyTimeout bounds reading all of a cache's metadata.

@@ -163,8 +163,12 @@ func (h *host) writeBack(d *dmDevice) error {
 // hostDisks is the disk below the cache.
 type hostDisks host
 
-func (h *hostDisks) Read(_ context.Context, _, _ string, offset, n int64) ([]byte, error) {
-	return bytes.Clone(h.disk[offset : offset+n]), nil
+func (h *hostDisks) Read(_ context.Context, _, _ string, offsets ...int64) ([][]byte, error) {
+	var blocks [][]byte
+	for _, offset := range offsets {
+		blocks = append(blocks, bytes.Clone(h.disk[offset:][:cache.BlockBytes]))
+	}
+	return blocks, nil
 }
 
 func (h *hostDisks) Write(_ context.Context, _, _ string, offset int64, data []byte) error {

@@ -2,6 +2,7 @@ package writecache
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"testing"
@@ -52,8 +53,24 @@ func TestTheHeaderIsWrittenBeforeAndAfterFormatting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.did("Prepare", "write 4096 bytes at 0", "write 4096 bytes at 1048576", "create escache-v-new", "remove escache-v-new",
-		"write 4096 bytes at 0")
+	h.did("Prepare", "write 4096 bytes at 0", "create escache-v-new", "remove escache-v-new", "write 4096 bytes at 0")
+}
+
+// The kernel takes what it finds for a cache and does not format it.
+func TestWhatAnInterruptedFormattingLeftIsFormattedAnew(t *testing.T) {
+	h := newHost(t)
+	e := New(h, (*hostLoops)(h), (*hostDisks)(h))
+	h.BreakAt(3, false) // the device on which the kernel has formatted is not removed
+	if err := e.Prepare(t.Context(), h.Spec(), identity, false); err == nil || !h.Broke() {
+		t.Fatal("the test did not break the formatting")
+	}
+	binary.LittleEndian.PutUint64(h.entry(0), 7) // half of a table: block 0 is dirty
+	if err := errors.Join(e.Remove(t.Context(), volume), e.Prepare(t.Context(), h.Spec(), identity, false)); err != nil {
+		t.Fatal(err)
+	}
+	if n := h.dirtyBlocks(); n != 0 {
+		t.Errorf("a new cache has %d dirty blocks", n)
+	}
 }
 
 func TestUsersGetADeviceBehindALoop(t *testing.T) {

@@ -20,42 +20,43 @@ func isFormatting(name string) bool { return strings.HasSuffix(name, formattingS
 
 // Check implements cache.Engine.
 func (e *Engine) Check(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) error {
-	_, err := e.judge(ctx, disk, id, usedHere)
+	_, _, err := e.judge(ctx, disk, id, usedHere)
 	return err
 }
 
 // Prepare implements cache.Engine.
 func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {
-	format, err := e.judge(ctx, s.Disk, id, usedHere)
+	format, blank, err := e.judge(ctx, s.Disk, id, usedHere)
 	if err != nil || !format {
 		return err
 	}
-	return e.format(ctx, s, cache.Header{Identity: id})
+	return e.format(ctx, s, cache.Header{Identity: id}, blank)
 }
 
-// judge decides whether a disk may be formatted. If not, and without an error, its cache can be used.
-func (e *Engine) judge(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) (format bool, err error) {
+// judge decides whether a disk may be formatted. If not, and without an error, its cache can be used. blank
+// is true if the superblock is.
+func (e *Engine) judge(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) (format, blank bool, err error) {
 	header, superblock, err := e.start(ctx, disk)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if format, err = id.Judge(header, usedHere); err != nil || format {
-		return format, err
+		return format, cache.Blank(superblock), err
 	}
 	if err := mustBeSuperblock(superblock); err != nil {
-		return false, fmt.Errorf("it was formatted, but %w; "+
+		return false, false, fmt.Errorf("it was formatted, but %w; "+
 			"data that was not written back is lost, and the disk is not formatted again", err)
 	}
-	return false, nil
+	return false, false, nil
 }
 
 // start reads escached's header and the superblock of a disk.
 func (e *Engine) start(ctx context.Context, disk cache.Disk) (header, superblock []byte, err error) {
-	if header, err = e.disks.Read(ctx, disk.Name, disk.Path, 0, cache.BlockBytes); err != nil {
+	blocks, err := e.disks.Read(ctx, disk.Name, disk.Path, 0, superblockAt)
+	if err != nil {
 		return nil, nil, err
 	}
-	superblock, err = e.disks.Read(ctx, disk.Name, disk.Path, superblockAt, cache.BlockBytes)
-	return header, superblock, err
+	return blocks[0], blocks[1], nil
 }
 
 // mustBeSuperblock returns an error unless a block is the superblock of a cache.
@@ -68,17 +69,20 @@ func mustBeSuperblock(block []byte) error {
 }
 
 // format has the kernel format the disk. The header says whose the disk is before anything else is
-// on it, and that it is formatted before anyone can write through it.
-func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header) error {
+// on it, and that it is formatted before anyone can write through it. blank is true if the superblock is:
+// only an interrupted formatting leaves another one.
+func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header, blank bool) error {
 	name := s.Disk.Name
 	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
 		return err
 	}
 	crashpoint.Reach("dev_connect/header_written")
-	if err := e.disks.Write(ctx, name, s.Disk.Path, superblockAt, make([]byte, cache.BlockBytes)); err != nil {
-		return err
+	if !blank {
+		if err := e.disks.Write(ctx, name, s.Disk.Path, superblockAt, make([]byte, cache.BlockBytes)); err != nil {
+			return err
+		}
+		crashpoint.Reach("dev_connect/superblock_cleared")
 	}
-	crashpoint.Reach("dev_connect/superblock_cleared")
 	if err := e.dm.Create(ctx, name, formatting(name), tableOf(s).String()); err != nil {
 		return err
 	}
@@ -86,11 +90,11 @@ func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header) 
 	if err := e.remove(ctx, name, formatting(name)); err != nil {
 		return err
 	}
-	block, err := e.disks.Read(ctx, name, s.Disk.Path, superblockAt, cache.BlockBytes)
+	made, err := e.disks.Read(ctx, name, s.Disk.Path, superblockAt)
 	if err != nil {
 		return err
 	}
-	_, blank, err := parseSuperblock(block)
+	_, blank, err = parseSuperblock(made[0])
 	if blank {
 		err = errors.New("it is blank")
 	}

@@ -41,7 +41,8 @@ type Loops interface {
 
 // Disks reads and writes whole blocks past the page cache, in a child.
 type Disks interface {
-	Read(ctx context.Context, volume, device string, offset, n int64) ([]byte, error)
+	// Read returns the blocks at these offsets.
+	Read(ctx context.Context, volume, device string, offsets ...int64) ([][]byte, error)
 	Write(ctx context.Context, volume, device string, offset int64, data []byte) error
 	// Query runs a function of child.Main's queries on a device and returns what it prints.
 	Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error)

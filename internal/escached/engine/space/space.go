@@ -20,8 +20,8 @@ type Store interface {
 }
 
 // Space keeps the size of the volume group in memory: LVM takes seconds to start on a busy host,
-// and callers poll. Every verb that changes the group reads it again before the verb answers. It is
-// also read once a minute, because others may use the group too.
+// and callers poll. It is read at the start and once a minute, because others may use the group too. What
+// escached itself allocates and frees is counted as LVM does it, in whole extents.
 type Space struct {
 	store Store
 	now   func() time.Time
@@ -29,6 +29,12 @@ type Space struct {
 	refreshing sync.Mutex
 	last       atomic.Pointer[reading]
 	failed     atomic.Pointer[error]
+
+	// mu is held while last changes, and protects begun and running.
+	mu sync.Mutex
+	// begun counts the readings that have begun, and running is true during one.
+	begun   int
+	running bool
 }
 
 type reading struct {
@@ -56,30 +62,83 @@ func (s *Space) Refresh(ctx context.Context) error {
 	if last := s.last.Load(); last != nil && last.begun.After(asked) {
 		return nil
 	}
-	begun := s.now()
+	begun := s.begin()
 	read, err := s.store.Space(ctx)
+	s.end(begun, read, err)
+	return err
+}
+
+func (s *Space) begin() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun++
+	s.running = true
+	return s.now()
+}
+
+func (s *Space) end(begun time.Time, read lvm.Space, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = false
 	if err != nil {
 		s.failed.Store(&err)
-		return err
+		return
 	}
 	s.failed.Store(nil)
 	s.last.Store(&reading{begun: begun, space: read})
-	return nil
 }
 
-// Changed reads the group again after a verb has allocated bytes in it, or freed them if bytes is
-// negative. If the group cannot be read now, changed corrects the last reading by bytes.
-func (s *Space) Changed(ctx context.Context, bytes int64) {
-	if s.Refresh(ctx) == nil {
+// Change is a change of the group that a verb makes.
+type Change struct {
+	s *Space
+	// readings is how many readings had begun before the change. overlaps means that one was running.
+	readings int
+	overlaps bool
+}
+
+// Change begins a change. Call it before LVM changes the group, and Done after that.
+func (s *Space) Change() Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Change{s: s, readings: s.begun, overlaps: s.running}
+}
+
+// Done counts what LVM has allocated in the group since the change began, or freed if bytes is negative.
+// It must be called once LVM has done that, and only then. A reading that ran at the same time may include
+// the change or not, so the group is then read again. If it cannot be read now, Done counts what was
+// allocated, maybe twice, and not what was freed: there is never less space than it says.
+func (c Change) Done(ctx context.Context, bytes int64) {
+	if c.count(bytes, false) || c.s.Refresh(ctx) == nil {
 		return
 	}
-	s.refreshing.Lock()
-	defer s.refreshing.Unlock()
-	if last := s.last.Load(); last != nil {
-		next := *last
-		next.space.Free = min(next.space.Capacity, max(0, next.space.Free-bytes))
-		s.last.Store(&next)
+	c.count(max(0, bytes), true)
+}
+
+// count corrects the last reading by the change, and reports whether it has. If a reading may have seen the
+// change, or the result cannot be, it does so only anyway.
+func (c Change) count(bytes int64, anyway bool) bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	last := c.s.last.Load()
+	if last == nil || last.space.Extent <= 0 || !anyway && (c.overlaps || c.s.begun != c.readings) {
+		return false
 	}
+	next := *last
+	free := next.space.Free - inExtents(bytes, next.space.Extent)
+	if !anyway && (free < 0 || free > next.space.Capacity) {
+		return false // others have changed the group since it was read
+	}
+	next.space.Free = min(next.space.Capacity, max(0, free))
+	c.s.last.Store(&next)
+	return true
+}
+
+// inExtents is what LVM takes for a volume of this size. bytes is negative for one that is removed.
+func inExtents(bytes, extent int64) int64 {
+	if bytes < 0 {
+		return -inExtents(-bytes, extent)
+	}
+	return (bytes + extent - 1) / extent * extent
 }
 
 // Latest returns the last reading and its age. It fails if there is none, if it is older than
