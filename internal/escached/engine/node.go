@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/memory"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -72,7 +73,19 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		}
 		if dev, ok := devices[v.Name()]; ok {
 			n.DirtyBytes += dev.Dirty
+			n.ConnectedBytes += v.CacheBytes
+			n.CacheMemoryBytes += e.Caches.Memory(v.CacheBytes)
 		}
+	}
+	free, err := e.MemoryClaims.Free()
+	if err != nil {
+		bad("no volume can be connected: %v", err)
+		return
+	}
+	n.CacheMemoryFreeBytes = free
+	if more, bounded := memory.Largest(free, e.Caches.Memory); bounded {
+		total := n.ConnectedBytes + more
+		n.ConnectableBytes = &total
 	}
 }
 

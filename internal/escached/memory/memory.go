@@ -81,8 +81,8 @@ func (c *Claims) Claim(bytes int64) (done func(), err error) {
 	}
 	if free := max(0, now.Free()-c.promised); bytes > free {
 		return nil, fmt.Errorf("%w: it takes %s of memory, and %s are free for caches (%s of %s are available, %s of them are kept for "+
-			"everything else, and %s are promised to caches that are being connected)", ErrShort, mib(bytes), mib(free),
-			mib(now.Available), mib(now.Total), mib(now.Reserve()), mib(c.promised))
+			"everything else, and %s are promised to caches that are being connected)", ErrShort, size(bytes), size(free),
+			size(now.Available), size(now.Total), size(now.Reserve()), size(c.promised))
 	}
 	c.promised += bytes
 	return sync.OnceFunc(func() {
@@ -100,7 +100,13 @@ func (c *Claims) Free() (int64, error) {
 	return max(0, now.Free()-c.promised), err
 }
 
-func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
+func size(bytes int64) string {
+	const mib, gib = 1 << 20, 1 << 30
+	if bytes < gib {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/mib)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(bytes)/gib)
+}
 
 // blockBytes and most are the step and the end of Largest's search.
 const (

@@ -49,7 +49,7 @@ func TestCachesThatAreConnectedAtTheSameTimeShareWhatIsFree(t *testing.T) {
 	if !errors.Is(err, ErrShort) {
 		t.Fatalf("a byte more than is left: %v", err)
 	}
-	for _, figure := range []string{"takes 1024 MiB", "1024 MiB are free", "4096 MiB of 16384 MiB", "1024 MiB of them are kept", "2048 MiB are promised"} {
+	for _, figure := range []string{"takes 1.0 GiB", "1.0 GiB are free", "4.0 GiB of 16.0 GiB", "1.0 GiB of them are kept", "2.0 GiB are promised"} {
 		if !strings.Contains(err.Error(), figure) {
 			t.Errorf("%v does not say %q", err, figure)
 		}
