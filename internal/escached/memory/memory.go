@@ -101,11 +101,15 @@ func (c *Claims) Free() (int64, error) {
 }
 
 func size(bytes int64) string {
-	const mib, gib = 1 << 20, 1 << 30
-	if bytes < gib {
-		return fmt.Sprintf("%.1f MiB", float64(bytes)/mib)
+	for _, unit := range []struct {
+		name  string
+		bytes int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}} {
+		if bytes >= unit.bytes {
+			return fmt.Sprintf("%.1f %s", float64(bytes)/float64(unit.bytes), unit.name)
+		}
 	}
-	return fmt.Sprintf("%.1f GiB", float64(bytes)/gib)
+	return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
 }
 
 // blockBytes and most are the step and the end of Largest's search.
