@@ -66,8 +66,33 @@ func (h *Host) node() escache.Node {
 			n.DirtyBytes += h.w.caches[ref].bytes()
 		}
 	}
+	n.ConnectedBytes = h.connectedBytes()
+	n.CacheMemoryBytes = n.ConnectedBytes / memoryShare
+	if h.connectable > 0 {
+		total := h.connectable
+		n.ConnectableBytes, n.CacheMemoryFreeBytes = &total, (total-n.ConnectedBytes)/memoryShare
+	}
+	if h.w.breaks("a connected cache takes no memory") {
+		n.CacheMemoryBytes = 0
+	}
+	if h.w.breaks("nothing is connectable") {
+		n.ConnectableBytes = new(int64)
+	}
 	n.CacheFreeBytes = n.CacheCapacityBytes - n.CacheAllocatedBytes
 	return n
+}
+
+// memoryShare says how much memory a connected cache takes: its size divided by this.
+const memoryShare = 50
+
+// connectedBytes is the size of the caches connected here.
+func (h *Host) connectedBytes() (sum int64) {
+	for _, r := range h.replicas {
+		if r.connected && !h.w.breaks("connected caches are not counted") {
+			sum += r.req.CacheBytes
+		}
+	}
+	return sum
 }
 
 // hostID is who answers, by the host's own word.
@@ -317,6 +342,13 @@ func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, erro
 			r.epoch = req.Epoch
 		}
 		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	more := h.connectedBytes() + r.req.CacheBytes
+	if h.connectable > 0 && more > h.connectable && !r.connected && !h.w.breaks("memory is not checked") {
+		if h.w.breaks("a connect without memory stores the epoch") {
+			r.epoch = req.Epoch
+		}
+		return nil, fail(escache.CodeNoRoom, "there is no memory for a cache of %d bytes", r.req.CacheBytes)
 	}
 	answer, err := h.assemble(req, r)
 	if err != nil {
