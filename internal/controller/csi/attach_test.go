@@ -188,6 +188,30 @@ func TestDirtyVolumeIsWrittenBackBeforeItIsDeleted(t *testing.T) {
 	w.empty()
 }
 
+func TestDirtIsWrittenBackByTheHostThatHasMemoryForIt(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	w.host(holder).Connect(ref(v), "10.0.0.1:0/1")
+	for _, n := range v.Spec.Replicas {
+		w.host(n).Write(ref(v), 4096)
+	}
+	w.host(holder).Release(ref(v))
+	must(t, w.unpublish("pvc-1", holder))
+	for _, n := range v.Spec.Replicas {
+		w.host(n).SetConnectable(1)
+	}
+	wants(t, w.delete("pvc-1"), codes.ResourceExhausted, holder, partner, "memory")
+	if s := w.volume("pvc-1").Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCache {
+		t.Errorf("status %+v", s)
+	}
+	w.host(partner).SetConnectable(0)
+	must(t, w.delete("pvc-1"))
+	w.empty()
+}
+
 func TestDeadNodeIsFencedAndNotWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("pvc-1")

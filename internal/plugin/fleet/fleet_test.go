@@ -61,7 +61,7 @@ func TestAHostTakesWhatItsMemoryAllows(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := s.Usage()[0].LargestBytes; got != connectable {
-		t.Errorf("the largest cache for which two hosts have memory is one of %d bytes, not %d", connectable, got)
+		t.Errorf("the largest cache for which two hosts have memory is one of %d bytes, want %d", got, connectable)
 	}
 }
 
