@@ -85,7 +85,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 // nothing has changed yet, and what is dirty stays on the disks: so a take-over is refused, too. Without
 // the memory the kernel would kill processes of volumes that work.
 func (e *Engine) claimMemory(v volume.Volume) (done func(), err error) {
-	done, err = e.MemoryClaims.Claim(e.Caches.Memory(v.CacheBytes))
+	done, err = e.MemoryClaims.Claim(e.memoryOf(v))
 	if errors.Is(err, memory.ErrShort) {
 		return nil, v.Fail(escache.CodeNoRoom,
 			"host %s cannot connect a cache of %d MiB: %v. Nothing was changed, and all data stay where they are: try again when "+

@@ -74,7 +74,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		if dev, ok := devices[v.Name()]; ok {
 			n.DirtyBytes += dev.Dirty
 			n.ConnectedBytes += v.CacheBytes
-			n.CacheMemoryBytes += e.Caches.Memory(v.CacheBytes)
+			n.CacheMemoryBytes += e.memoryOf(v)
 		}
 	}
 	free, err := e.MemoryClaims.Free()
@@ -88,6 +88,9 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		n.ConnectableBytes = &total
 	}
 }
+
+// memoryOf returns what a volume's cache takes of this host's memory while it is connected.
+func (e *Engine) memoryOf(v volume.Volume) int64 { return e.Caches.Memory(v.CacheBytes) }
 
 // title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {
