@@ -89,7 +89,7 @@ func assembleLarge(t *testing.T, h *labtest.Host, size int64) (remove func()) {
 	remove = func() {
 		if !done {
 			done = true
-			h.Shell(t, fmt.Sprintf("! dmsetup info %[1]s >/dev/null 2>&1 || dmsetup remove %[1]s; losetup -j %[2]s | cut -d: -f1 |"+
+			putRight(t, h, fmt.Sprintf("! dmsetup info %[1]s >/dev/null 2>&1 || dmsetup remove %[1]s; losetup -j %[2]s | cut -d: -f1 |"+
 				" xargs -r losetup -d; rm -f %[2]s; lvremove -qq -y escache/%[1]s", name, file))
 		}
 	}

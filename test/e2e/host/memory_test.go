@@ -3,8 +3,10 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
@@ -87,7 +89,18 @@ func takeMemory(t *testing.T, h *labtest.Host, leave int64) {
 }
 
 func giveMemoryBack(t *testing.T, h *labtest.Host) {
-	h.Shell(t, fmt.Sprintf("! mountpoint -q %[1]s || umount %[1]s; rm -rf %[1]s", memoryHog))
+	t.Helper()
+	putRight(t, h, fmt.Sprintf("! mountpoint -q %[1]s || umount %[1]s; rm -rf %[1]s", memoryHog))
+}
+
+// putRight runs a script on a host, also when the test has ended.
+func putRight(t *testing.T, h *labtest.Host, script string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	defer cancel()
+	if _, err := h.Try(ctx, nil, "sh", "-c", script); err != nil {
+		t.Errorf("put %s right: %v", h.Name, err)
+	}
 }
 
 func nodeOf(t *testing.T, h *labtest.Host) escache.Node {
