@@ -132,7 +132,8 @@ func (r Request) takesPartner(node string) bool {
 }
 
 // Partners returns the hosts that can be the partner of the request's primary, in the order in which
-// Decide takes them: those with memory for it first, then the lowest allocated share. The error is a *NoFitError, which is ErrNoFit.
+// Decide takes them: those with memory for it first, then the lowest allocated share. The error is a
+// *NoFitError, which is ErrNoFit.
 func (s *State) Partners(r Request) ([]string, error) {
 	var partners []string
 	r.Without = slices.Clone(r.Without)
