@@ -167,6 +167,7 @@ func TestEveryCallListsItsCodes(t *testing.T) {
 func populated() map[string]any {
 	ref := VolumeRef{Pool: "rbd", Image: "csi-1"}
 	dirty, until := int64(4096), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	connectable := int64(8)
 	kernel := Kernel{Release: "6.1.0", DRBD: "8.4.11", Writecache: "1.6.0", RBD: true}
 	peer := Peer{Name: "n2", Address: "10.77.0.12", ConnectionState: "Connected", DiskState: "UpToDate", Role: RoleSecondary}
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
@@ -182,7 +183,8 @@ func populated() map[string]any {
 		"Problem": Problem{Type: "urn:escache:problem:busy", Title: "Conflict", Status: 409, Detail: "flush runs", Code: CodeBusy},
 		"Node": Node{
 			Name: "n1", HostID: "6f1c", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
-			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
+			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, ConnectedBytes: 4, ConnectableBytes: &connectable, CacheMemoryBytes: 6,
+			CacheMemoryFreeBytes: 7, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
 		},
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,

@@ -46,7 +46,7 @@ const (
 	CodeStuck            Code = "stuck"              // 503: an earlier command of this volume is stuck in the kernel
 	CodeRecovering       Code = "recovering"         // 503: escached has just started and does not know yet what is on this host
 	CodeTimeout          Code = "timeout"            // 504: the deadline passed first
-	CodeNoRoom           Code = "no_room"            // 507: no cache space, port or minor number is free
+	CodeNoRoom           Code = "no_room"            // 507: no cache space, memory, port or minor number is free
 )
 
 // Problem is the body of every answer that reports an error (RFC 9457).

@@ -59,6 +59,17 @@ type Node struct {
 	// CacheReadSecondsAgo is the age of the three sizes. They include the changes of every finished
 	// call of this API.
 	CacheReadSecondsAgo int64 `json:"cacheReadSecondsAgo,omitempty"`
+	// ConnectedBytes is the total size of the caches connected on this node.
+	ConnectedBytes int64 `json:"connectedBytes,omitempty"`
+	// ConnectableBytes is the total size of the caches that this node's memory allows to be connected
+	// at the same time: those that are, and more. It is nil if the node does not know, or if its memory
+	// sets no limit.
+	ConnectableBytes *int64 `json:"connectableBytes,omitempty"`
+	// CacheMemoryBytes is the memory that the connected caches take. It cannot be swapped out.
+	CacheMemoryBytes int64 `json:"cacheMemoryBytes,omitempty"`
+	// CacheMemoryFreeBytes is the memory that more connected caches may take. The rest of what is
+	// available is kept for everything else on the node.
+	CacheMemoryFreeBytes int64 `json:"cacheMemoryFreeBytes,omitempty"`
 	// DirtyBytes is the sum over all volumes connected on this node.
 	DirtyBytes int64  `json:"dirtyBytes"`
 	Volumes    int    `json:"volumes"`

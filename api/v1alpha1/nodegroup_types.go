@@ -89,6 +89,14 @@ type NodeGroupMember struct {
 	Version             string `json:"version,omitempty"`
 	CacheCapacityBytes  int64  `json:"cacheCapacityBytes,omitempty"`
 	CacheAllocatedBytes int64  `json:"cacheAllocatedBytes,omitempty"`
+	// ConnectedBytes is the size of the caches that are connected on the node. CacheMemoryBytes is what
+	// they take of its memory.
+	ConnectedBytes   int64 `json:"connectedBytes,omitempty"`
+	CacheMemoryBytes int64 `json:"cacheMemoryBytes,omitempty"`
+	// ConnectableBytes is the size of the caches that the node's memory allows to be connected at the
+	// same time. It goes up and down with what else runs there, and is updated together with other
+	// fields, at the latest after a minute. Absent means that the node sets no limit.
+	ConnectableBytes *int64 `json:"connectableBytes,omitempty"`
 	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes int64 `json:"dirtyBytes,omitempty"`
 	// Volumes is the number of replicas on the node. Primaries is how many of them are connected

@@ -214,8 +214,8 @@ func TestStageRefusesBadInputAndLeavesNothingBehind(t *testing.T) {
 			h.failures["connect"] = &escache.Problem{Code: escache.CodeImageInUse, Detail: "client 4711 has it"}
 		}, codes.FailedPrecondition, "4711"},
 		{"escached is out of room", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
-			h.failures["connect"] = &escache.Problem{Code: escache.CodeNoRoom}
-		}, codes.ResourceExhausted, ""},
+			h.failures["connect"] = &escache.Problem{Code: escache.CodeNoRoom, Detail: "too little memory: it takes 2.2 GiB"}
+		}, codes.ResourceExhausted, "too little memory: it takes 2.2 GiB"},
 		{"foreign data", func(h *host, _ *csi.NodeStageVolumeRequest, _ string) {
 			h.contents["/dev/escache/p/v"] = fs.Content{Signature: fs.Signature{Found: true, Usage: "crypto", Type: "crypto_LUKS"}}
 		}, codes.FailedPrecondition, "crypto_LUKS"},

@@ -63,7 +63,7 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 // member have room.
 func (s *State) groupOfPrimary(r Request) *group {
 	n := s.nodes[r.Primary]
-	if n == nil || n.group == nil || n.room() < r.CacheBytes {
+	if n == nil || n.group == nil || !n.fits(r) {
 		return nil
 	}
 	// The score knows that no volume may come. Whether there is room beside the node, choosePair finds out.
@@ -93,6 +93,7 @@ func (a *score) better(b *score, size int64, seed uint64) bool {
 // pair is a candidate with its costs, the most important first.
 type pair struct {
 	primary, partner *node
+	short            int     // how many of both have no memory for it
 	share            float64 // sum of both nodes' allocated shares after placing
 	primaries        int     // of the primary
 	debt             int     // how much more the partner owes replicas without being primary than the primary does
@@ -105,15 +106,15 @@ type pair struct {
 // but has too many replicas. So the two lowest shares are the pair; of equal pairs and of the two in
 // it, the primary is the one with the fewest primaries; what is still equal is decided so that nodes
 // which were partner more often than primary become primary, and the others partner. The tests walk
-// through every state this can reach.
+// through every state this can reach. A volume that stays in its group prefers hosts with memory for it.
 func choosePair(members []*node, r Request, seed uint64) (primary, partner *node) {
 	var best pair
 	for _, a := range members {
-		if a.room() < r.CacheBytes || (r.Primary != "" && a.Name != r.Primary) {
+		if !a.fits(r) || (r.Primary != "" && a.Name != r.Primary) {
 			continue
 		}
 		for _, b := range members {
-			if a == b || b.room() < r.CacheBytes || !r.takesPartner(b.Name) {
+			if a == b || !b.fits(r) || !r.takesPartner(b.Name) {
 				continue
 			}
 			p := newPair(a, b, r.CacheBytes)
@@ -131,7 +132,8 @@ func (r Request) takesPartner(node string) bool {
 }
 
 // Partners returns the hosts that can be the partner of the request's primary, in the order in which
-// Decide takes them: the lowest allocated share first. The error is a *NoFitError, which is ErrNoFit.
+// Decide takes them: those with memory for it first, then the lowest allocated share. The error is a
+// *NoFitError, which is ErrNoFit.
 func (s *State) Partners(r Request) ([]string, error) {
 	var partners []string
 	r.Without = slices.Clone(r.Without)
@@ -149,8 +151,14 @@ func (s *State) Partners(r Request) ([]string, error) {
 
 func newPair(primary, partner *node, size int64) pair {
 	owed := func(n *node) int { return n.replicas - 2*n.primaries }
+	short := 0
+	for _, n := range [2]*node{primary, partner} {
+		if n.memory() < size {
+			short++
+		}
+	}
 	return pair{
-		primary: primary, partner: partner,
+		primary: primary, partner: partner, short: short,
 		share:     share(primary.allocated+size, primary.usable()) + share(partner.allocated+size, partner.usable()),
 		primaries: primary.primaries,
 		debt:      owed(partner) - owed(primary),
@@ -158,6 +166,9 @@ func newPair(primary, partner *node, size int64) pair {
 }
 
 func (p pair) cheaper(q pair) bool {
+	if p.short != q.short {
+		return p.short < q.short
+	}
 	if p.share != q.share {
 		return p.share < q.share
 	}

@@ -107,7 +107,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 	out := Shortfall{Group: name, room: noRoom}
 	var parts []string
 	for _, n := range g.members {
-		state, room := n.state(r.CacheBytes), n.room()
+		state, room := n.state(r), n.room()
 		if room > noRoom {
 			out.ready++
 			out.room += room
@@ -125,14 +125,16 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 }
 
 // state has no figures that change by themselves: Kubernetes makes an Event of each different text.
-func (n *node) state(cacheBytes int64) string {
+func (n *node) state(r Request) string {
 	switch {
 	case !n.Ready:
 		return "not ready"
 	case n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes:
 		return fmt.Sprintf("at its limit of %d replicas", n.MaxVolumes)
-	case n.room() < cacheBytes:
+	case n.space() < r.CacheBytes:
 		return "too full"
+	case !n.fits(r):
+		return "without memory for more connected caches"
 	default:
 		return "has room"
 	}

@@ -22,6 +22,13 @@ type Member struct {
 	OtherBytes int64
 	// MaxVolumes is the largest number of replicas for the host. 0 means no limit.
 	MaxVolumes int
+	// ConnectableBytes is the size of the caches that the host's memory allows to be connected at the
+	// same time. Each replica counts: any of them may have to be connected there after the loss of
+	// another host. nil means no limit.
+	ConnectableBytes *int64
+	// ConnectedBytes is the size of the caches that are connected there. Placement itself does not look
+	// at it.
+	ConnectedBytes int64
 }
 
 // Group is a NodeGroup. A node is a member of at most one group.
@@ -57,7 +64,8 @@ type Request struct {
 	// Without are hosts that may not be the partner.
 	Without []string
 	// Stays means that the volume is in the group of Primary already. Then a cordoned group takes it
-	// too.
+	// too, and hosts without memory for it are the last ones, and not ruled out: a copy that cannot be
+	// connected is better than none.
 	Stays bool
 }
 

@@ -135,9 +135,12 @@ func (w *world) used(node string) (bytes int64, replicas int) {
 	return bytes, replicas
 }
 
-func (w *world) takes(m Member, size int64) bool {
+func (w *world) takes(m Member, r Request) bool {
 	bytes, replicas := w.used(m.Name)
-	return m.Ready && m.CapacityBytes-m.OtherBytes-bytes >= size && (m.MaxVolumes == 0 || replicas < m.MaxVolumes)
+	if m.ConnectableBytes != nil && !r.Stays && *m.ConnectableBytes-bytes < r.CacheBytes {
+		return false
+	}
+	return m.Ready && m.CapacityBytes-m.OtherBytes-bytes >= r.CacheBytes && (m.MaxVolumes == 0 || replicas < m.MaxVolumes)
 }
 
 func (w *world) fits(r Request) bool {
@@ -147,7 +150,7 @@ func (w *world) fits(r Request) bool {
 		}
 		takers, primary, partner := 0, r.Primary == "", r.Partner == ""
 		for _, m := range g.Members {
-			if w.takes(m, r.CacheBytes) {
+			if w.takes(m, r) {
 				takers++
 				primary = primary || m.Name == r.Primary
 				partner = partner || m.Name == r.Partner
@@ -173,7 +176,7 @@ func (w *world) check(t *testing.T, p Placement, r Request) {
 	}
 	for _, name := range []string{p.Primary, p.Partner} {
 		i := slices.IndexFunc(g.Members, func(m Member) bool { return m.Name == name })
-		if i < 0 || !w.takes(g.Members[i], r.CacheBytes) {
+		if i < 0 || !w.takes(g.Members[i], r) {
 			t.Fatalf("node %s cannot take %+v of group %+v", name, r, g)
 		}
 	}
@@ -214,6 +217,10 @@ func TestRandomLife(t *testing.T) {
 				g.Members[m].CapacityBytes = int64(r.IntN(40)) * gib
 				g.Members[m].MaxVolumes = r.IntN(2) * (1 + r.IntN(8))
 				g.Members[m].OtherBytes = int64(r.IntN(2)) * gib
+				if r.IntN(2) == 0 {
+					memory := int64(r.IntN(40)) * gib
+					g.Members[m].ConnectableBytes = &memory
+				}
 			}
 			change(g)
 		}

@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // ErrNodeTaken is returned for a group that names a node of another group.
@@ -208,7 +209,26 @@ const noRoom = -1
 func (n *node) usable() int64 { return max(0, n.CapacityBytes-n.OtherBytes) }
 
 // room is the largest replica that the node can still take, or noRoom.
-func (n *node) room() int64 {
+func (n *node) room() int64 { return min(n.space(), n.memory()) }
+
+// memory is the largest cache for which the node has memory if all others are connected, or noRoom.
+func (n *node) memory() int64 {
+	if n.ConnectableBytes == nil {
+		return math.MaxInt64
+	}
+	return max(noRoom, *n.ConnectableBytes-n.allocated)
+}
+
+// fits reports whether the node can take the request's replica.
+func (n *node) fits(r Request) bool {
+	if r.Stays {
+		return n.space() >= r.CacheBytes
+	}
+	return n.room() >= r.CacheBytes
+}
+
+// space is the largest replica for which the node has space on its disks, or noRoom.
+func (n *node) space() int64 {
 	if !n.Ready || (n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes) {
 		return noRoom
 	}

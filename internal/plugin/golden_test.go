@@ -39,11 +39,13 @@ var noon = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func sample() *state {
 	seen := metav1.NewTime(noon.Add(-3 * time.Second))
+	connectable, none := int64(3<<40), int64(0)
 	group := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}
 	group.Spec = v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}, CordonedNodes: []string{"n1"}}
 	group.Status.Members = []v1alpha1.NodeGroupMember{
-		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, LastSeen: &seen},
-		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5, LastSeen: &seen},
+		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, ConnectableBytes: &none, LastSeen: &seen},
+		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5,
+			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen},
 		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
 	}
 	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{

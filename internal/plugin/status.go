@@ -207,18 +207,18 @@ func (s *state) printUnnamed(out io.Writer, now time.Time, width int) error {
 }
 
 func (s *state) hosts(row func(...string), now time.Time) {
-	row("GROUP", "HOST", "STATE", "CACHE", "FILLED", "DIRTY", "REPLICAS", "ATTACHED", "SEEN")
+	row("GROUP", "HOST", "STATE", "CACHE", "FILLED", "MEMORY", "DIRTY", "REPLICAS", "ATTACHED", "SEEN")
 	for i := range s.groups {
 		g := &s.groups[i]
 		for _, name := range g.Spec.Nodes {
 			at := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == name })
 			if at < 0 {
-				row(g.Name, name, "Unknown", "-", "-", "-", "-", "-", "-")
+				row(g.Name, name, "Unknown", "-", "-", "-", "-", "-", "-", "-")
 				continue
 			}
 			m := g.Status.Members[at]
-			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes),
-				fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, now))
+			row(g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m), memory(m),
+				v1alpha1.HumanBytes(m.DirtyBytes), fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, now))
 		}
 	}
 }
@@ -239,6 +239,17 @@ func filled(m v1alpha1.NodeGroupMember) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d%%", 100*m.CacheAllocatedBytes/m.CacheCapacityBytes)
+}
+
+// memory is how much of the caches for which the host has memory is connected.
+func memory(m v1alpha1.NodeGroupMember) string {
+	switch {
+	case m.ConnectableBytes == nil:
+		return "-"
+	case *m.ConnectableBytes <= 0:
+		return "100%"
+	}
+	return fmt.Sprintf("%d%%", 100*m.ConnectedBytes / *m.ConnectableBytes)
 }
 
 // seenPeriod is longer than the interval at which the driver records that a host still answers. It

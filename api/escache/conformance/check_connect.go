@@ -13,7 +13,30 @@ func connectChecks() []Check {
 		{"another image is refused", otherImage, beside},
 		{"connect without a replica or an image is refused", nothingToConnect, beside},
 		{"an image that another client holds is refused", imageInUse, beside},
+		{"a cache for which there is no memory is not connected", noMemory, alone},
 		{"a device on a fenced client's map is made anew", fencedMap, beside},
+	}
+}
+
+// noMemory lays a cache that is larger than what the host says is connectable. A host with less space
+// on its disks than that, or that sets no limit, is not tested.
+func noMemory(s *suite) {
+	n := s.first.node()
+	if n.ConnectableBytes == nil {
+		s.Skipf("the host says of no size that its memory is too small for it")
+	}
+	v := s.newVolume()
+	r := v.request()
+	more := *n.ConnectableBytes - n.ConnectedBytes
+	r.CacheBytes = (more+more/8)/mib*mib + 64*mib // what is available goes up and down
+	if r.CacheBytes > n.CacheFreeBytes {
+		s.Skipf("%d bytes are connectable, and there is space for %d", more, n.CacheFreeBytes)
+	}
+	done(s, "lay a cache that is too large", s.first.put(r))
+	v.record(s.first, 1)
+	refused(s, "a cache for which there is no memory", s.first.connect(v, 1, v.id), escache.CodeNoRoom)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
+		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 }
 

@@ -53,11 +53,31 @@ func nodeCounts(s *suite) {
 	if during.Volumes != before.Volumes+1 || during.Primaries != before.Primaries+1 || during.DirtyBytes <= before.DirtyBytes {
 		s.Errorf("a connected, dirty volume more changed the host from %+v to %+v", before, during)
 	}
+	memoryCounts(s, before, during)
 	v.detach(s.first)
 	done(s, "delete", s.first.delete(v, ""))
 	after := s.first.node()
+	if after.ConnectedBytes != before.ConnectedBytes || after.CacheMemoryBytes != before.CacheMemoryBytes {
+		s.Errorf("after the volume was deleted the host has %+v, before it had %+v", after, before)
+	}
 	if after.CacheAllocatedBytes != before.CacheAllocatedBytes || after.Volumes != before.Volumes || after.Primaries != before.Primaries {
 		s.Errorf("after the volume was deleted the host has %+v, before it had %+v", after, before)
+	}
+}
+
+// memoryCounts compares what a host says of its memory before and after a volume was connected.
+func memoryCounts(s *suite, before, during escache.Node) {
+	if grown := during.ConnectedBytes - before.ConnectedBytes; grown < s.target.CacheBytes {
+		s.Errorf("a connected cache of %d bytes raised connectedBytes by %d", s.target.CacheBytes, grown)
+	}
+	if during.ConnectableBytes == nil {
+		return // the host sets no limit
+	}
+	if during.CacheMemoryBytes <= before.CacheMemoryBytes {
+		s.Errorf("a connected cache changed cacheMemoryBytes from %d to %d", before.CacheMemoryBytes, during.CacheMemoryBytes)
+	}
+	if *during.ConnectableBytes < during.ConnectedBytes {
+		s.Errorf("%d bytes are connected, and only %d are connectable", during.ConnectedBytes, *during.ConnectableBytes)
 	}
 }
 

@@ -2,7 +2,13 @@ package conformance
 
 // mutants are worlds that break one rule, each under the check that must catch it.
 var mutants = map[string][]string{
-	"node counts what is laid": {"space is not given back", "primaries are not counted"},
+	"node counts what is laid": {
+		"space is not given back", "primaries are not counted",
+		"connected caches are not counted", "a connected cache takes no memory", "nothing is connectable",
+	},
+	"a cache for which there is no memory is not connected": {
+		"memory is not checked", "a connect without memory stores the epoch",
+	},
 	"status of a volume that is not here": {
 		"an absent volume is an error",
 		"answers have a field of their own",

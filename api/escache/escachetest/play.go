@@ -5,6 +5,13 @@ import "github.com/escache/escache-csi/api/escache"
 // DevicePath is where the hosts make a volume's device.
 func DevicePath(ref escache.VolumeRef) string { return devicePath(ref) }
 
+// SetConnectable sets the size of the caches that the host's memory allows to be connected. 0 means
+// any, which is what a host of Alone begins with.
+func (h *Host) SetConnectable(bytes int64) {
+	defer h.lock()()
+	h.connectable = bytes
+}
+
 // Change makes the host report something else of a replica: a device appears or goes with Device,
 // data becomes dirty with DirtyBytes, DRBD's states change. It does nothing without a replica.
 func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {

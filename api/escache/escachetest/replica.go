@@ -48,39 +48,6 @@ func (h *Host) lock() func() {
 	return h.w.mu.Unlock
 }
 
-func (h *Host) node() escache.Node {
-	defer h.lock()()
-	n := escache.Node{
-		Name: h.Name, HostID: h.hostID(), Version: "fake", Healthy: h.sick == "",
-		CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
-		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
-	}
-	if h.sick != "" {
-		n.Reasons = []string{h.sick}
-	}
-	for ref, r := range h.replicas {
-		n.Volumes++
-		n.CacheAllocatedBytes += r.req.CacheBytes
-		if r.connected && !h.w.breaks("primaries are not counted") {
-			n.Primaries++
-			n.DirtyBytes += h.w.caches[ref].bytes()
-		}
-	}
-	n.CacheFreeBytes = n.CacheCapacityBytes - n.CacheAllocatedBytes
-	return n
-}
-
-// hostID is who answers, by the host's own word.
-func (h *Host) hostID() string {
-	switch {
-	case h.w.breaks("a host has no identity"):
-		return ""
-	case h.w.breaks("all hosts have one identity"):
-		return "disks"
-	}
-	return h.id
-}
-
 func (h *Host) status(ref escache.VolumeRef) (any, error) {
 	defer h.lock()()
 	status := escache.Status{Volumes: []escache.VolumeStatus{}}
@@ -317,6 +284,13 @@ func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, erro
 			r.epoch = req.Epoch
 		}
 		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	more := h.connectedBytes() + r.req.CacheBytes
+	if h.connectable > 0 && more > h.connectable && !r.connected && !h.w.breaks("memory is not checked") {
+		if h.w.breaks("a connect without memory stores the epoch") {
+			r.epoch = req.Epoch
+		}
+		return nil, fail(escache.CodeNoRoom, "there is no memory for a cache of %d bytes", r.req.CacheBytes)
 	}
 	answer, err := h.assemble(req, r)
 	if err != nil {

@@ -62,10 +62,12 @@ type Host struct {
 	id       string // of its disks
 	address  string // of its Ceph clients
 	capacity int64
-	sick     string
-	perFlush int64 // what one flush writes back at most; 0: everything
-	replicas map[escache.VolumeRef]*replica
-	leaked   int64
+	// connectable is the size of the caches that the memory allows to be connected. 0: any.
+	connectable int64
+	sick        string
+	perFlush    int64 // what one flush writes back at most; 0: everything
+	replicas    map[escache.VolumeRef]*replica
+	leaked      int64
 }
 
 type replica struct {
@@ -109,7 +111,7 @@ func Breaking(rule string) *World {
 	w := newWorld()
 	w.broken = rule
 	for _, name := range []string{"n1", "n2"} {
-		w.add(name, "10.0.0.1", 1<<30)
+		w.add(name, "10.0.0.1", 1<<30).connectable = 768 * mib
 	}
 	return w
 }

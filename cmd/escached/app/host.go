@@ -21,6 +21,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/kernel"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/memory"
 )
 
 // newEngine wires an engine to the real layers of this host. configPath is the configuration file
@@ -48,7 +49,7 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
 		States: states, Records: records, Images: images, Caches: caches,
-		Kernel: kernel.New(run, states, images, caches), KillUsers: deviceusers.Kill, Stuck: run.Stuck,
+		Kernel: kernel.New(run, states, images, caches), Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: run.Stuck,
 	}), version, log), nil
 }
 

@@ -33,6 +33,9 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		return nil, fmt.Errorf("find node %s: %w", node, err)
 	}
 	if v.Status.AttachedNode == "" || v.Status.FlushAttached() {
+		if err := s.memoryFor(v, node); err != nil {
+			return nil, err
+		}
 		if err := s.NotBehind(ctx, v); err != nil {
 			return nil, err
 		}
@@ -61,6 +64,19 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	}
 	s.WriteNote(ctx, v)
 	return publishContext(v), nil
+}
+
+// memoryFor refuses a node that said at the last poll that it has no memory for the volume's cache:
+// escached would refuse it too, after everything else was done. The text has no figures that change by
+// themselves: Kubernetes makes an Event of each different one.
+func (s *service) memoryFor(v *v1alpha1.CacheVolume, node string) error {
+	free, known := s.Book.Connectable(v.Spec.Group, node)
+	if !known || v.Spec.CacheBytes <= free || v.Status.AttachedNode == node { // written back there: it has the device
+		return nil
+	}
+	return fmt.Errorf("node %s has too little memory available to connect the cache of volume %s (%s). The data stay where they are, "+
+		"and the attachment is tried again: stop something else on the node, start the pod on another node of group %s, or add memory; "+
+		"see docs/sizing.md: %w", node, v.Name, v1alpha1.HumanBytes(v.Spec.CacheBytes), v.Spec.Group, volumes.ErrNoRoom)
 }
 
 // plan decides what has to be done for the node. Where another node has to write back first, it

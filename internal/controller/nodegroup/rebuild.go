@@ -57,6 +57,7 @@ func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group 
 		member := placement.Member{Name: node}
 		if last := memberOf(g, node); last != nil {
 			member.Ready, member.CapacityBytes = last.Ready, last.CacheCapacityBytes
+			member.ConnectableBytes, member.ConnectedBytes = last.ConnectableBytes, last.ConnectedBytes
 		}
 		out.Members = append(out.Members, member)
 	}

@@ -289,6 +289,7 @@ func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
 		}
 		if s.host != nil {
 			member.CapacityBytes, member.MaxVolumes = s.host.CacheCapacityBytes, s.host.MaxVolumes
+			member.ConnectableBytes, member.ConnectedBytes = s.host.ConnectableBytes, s.host.ConnectedBytes
 			member.OtherBytes = max(0, s.host.CacheCapacityBytes-s.host.CacheFreeBytes-s.host.CacheAllocatedBytes)
 		} else if last := memberOf(group, s.name); last != nil {
 			member.CapacityBytes = last.CacheCapacityBytes

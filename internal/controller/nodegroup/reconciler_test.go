@@ -127,7 +127,8 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 		{"a host falls ill", time.Second, func() { b.hosts["n1"].Healthy = false }, 1},
 		{"it stays ill", time.Second, func() {}, 0},
 		{"it recovers", time.Second, func() { b.hosts["n1"].Healthy = true }, 1},
-		{"nothing for long", 59 * time.Second, func() {}, 0},
+		{"what the memory allows goes up and down", 11 * time.Second, func() { b.hosts["n1"].ConnectableBytes = new(int64) }, 0},
+		{"nothing for long", 48 * time.Second, func() {}, 0},
 		{"a minute: still seen", time.Second, func() {}, 1},
 	} {
 		b.now = b.now.Add(step.after)
@@ -225,6 +226,50 @@ func TestCordonedGroupIsNotPlacedIn(t *testing.T) {
 	if _, err := b.book.Reserve("v", 1, nil); err == nil {
 		t.Error("a volume was placed in it")
 	}
+}
+
+func TestWhatAHostSaysOfItsMemoryCountsUntilItFallsSilent(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	connectable := int64(500)
+	b.hosts["n1"].ConnectableBytes, b.hosts["n1"].ConnectedBytes, b.hosts["n1"].CacheMemoryBytes = &connectable, 200, 4
+	m := b.poll("g").Members[0]
+	if m.ConnectableBytes == nil || *m.ConnectableBytes != 500 || m.ConnectedBytes != 200 || m.CacheMemoryBytes != 4 {
+		t.Errorf("on record is %+v", m)
+	}
+	says := func(book *reservation.Book, node string, bytes int64, known bool) {
+		t.Helper()
+		if got, is := book.Connectable("g", node); got != bytes || is != known {
+			t.Errorf("%s: %d bytes are connectable (%v), want %d (%v)", node, got, is, bytes, known)
+		}
+	}
+	says(b.book, "n1", 300, true)
+	says(b.book, "n2", 0, false)
+	says(b.book, "unknown", 0, false)
+	if _, err := b.book.Reserve("v", 501, nil); err != nil {
+		t.Errorf("two hosts set no limit: %v", err)
+	}
+	for _, n := range []string{"n2", "n3"} {
+		b.hosts[n].ConnectableBytes = &connectable
+	}
+	b.poll("g")
+	if _, err := b.book.Reserve("w", 501, nil); err == nil {
+		t.Error("no host has memory for 501 bytes of cache")
+	}
+
+	after := reservation.NewBook(reservation.Slots{
+		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
+	})
+	if err := Rebuild(t.Context(), b.api, after); err != nil {
+		t.Fatal(err)
+	}
+	says(after, "n1", 300, true)
+
+	connectable = 100 // less than is connected
+	b.poll("g")
+	says(b.book, "n1", 0, true)
+	b.hosts["n1"] = nil
+	b.poll("g")
+	says(b.book, "n1", 0, false)
 }
 
 func TestBookIsRebuiltFromRecords(t *testing.T) {

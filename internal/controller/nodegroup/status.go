@@ -68,6 +68,7 @@ func member(group *v1alpha1.NodeGroup, s sight, answered *metav1.Time) v1alpha1.
 	m.Ready, m.Message = s.problem == "", s.problem
 	if h := s.host; h != nil {
 		m.Version, m.CacheCapacityBytes, m.CacheAllocatedBytes = h.Version, h.CacheCapacityBytes, h.CacheAllocatedBytes
+		m.ConnectedBytes, m.CacheMemoryBytes, m.ConnectableBytes = h.ConnectedBytes, h.CacheMemoryBytes, h.ConnectableBytes
 		m.DirtyBytes, m.Volumes, m.Primaries = h.DirtyBytes, int32(h.Volumes), int32(h.Primaries)
 	}
 	if !s.claimed && answered != nil {
@@ -145,10 +146,11 @@ func (r *Reconciler) worthWriting(old, wanted *v1alpha1.NodeGroup, now time.Time
 	return now.Sub(last) >= r.Quiet && !equality.Semantic.DeepEqual(withoutLastSeen(old.Status), withoutLastSeen(wanted.Status))
 }
 
+// withoutLastSeen leaves out what is different at each poll although nothing has happened.
 func withoutLastSeen(s v1alpha1.NodeGroupStatus) v1alpha1.NodeGroupStatus {
 	s = *s.DeepCopy()
 	for i := range s.Members {
-		s.Members[i].LastSeen = nil
+		s.Members[i].LastSeen, s.Members[i].ConnectableBytes = nil, nil
 	}
 	return s
 }
@@ -158,7 +160,7 @@ func withoutFigures(s v1alpha1.NodeGroupStatus) v1alpha1.NodeGroupStatus {
 	s.Volumes, s.Summary = 0, v1alpha1.NodeGroupSummary{}
 	for i := range s.Members {
 		m := &s.Members[i]
-		m.CacheAllocatedBytes, m.DirtyBytes, m.Volumes, m.Primaries = 0, 0, 0, 0
+		m.CacheAllocatedBytes, m.ConnectedBytes, m.CacheMemoryBytes, m.DirtyBytes, m.Volumes, m.Primaries = 0, 0, 0, 0, 0, 0
 	}
 	return s
 }

@@ -60,7 +60,7 @@ type Book struct {
 	volumes map[string]entry
 	taken   map[string]*numbers // by group
 	stale   map[string][]v1alpha1.StaleReplica
-	ready   map[string]map[string]bool // by group and node
+	members map[string]map[string]placement.Member // by group and node, as they were last polled
 }
 
 // entry is a volume's place, and the UID of the CacheVolume that records it; empty while the volume
@@ -78,7 +78,7 @@ func NewBook(slots Slots) *Book {
 		slots:   slots,
 		ledger:  placement.NewLedger(placement.New()),
 		volumes: map[string]entry{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
-		ready: map[string]map[string]bool{},
+		members: map[string]map[string]placement.Member{},
 	}
 }
 
@@ -209,9 +209,9 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 		b.numbers(g.Name).take(int(r.Port - b.slots.Ports.First))
 	}
 	b.stale[g.Name] = slices.Clone(stale)
-	b.ready[g.Name] = map[string]bool{}
+	b.members[g.Name] = map[string]placement.Member{}
 	for _, m := range g.Members {
-		b.ready[g.Name][m.Name] = m.Ready
+		b.members[g.Name][m.Name] = m
 	}
 	return nil
 }
@@ -231,7 +231,19 @@ func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
 func (b *Book) Ready(group, node string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ready[group][node]
+	return b.members[group][node].Ready
+}
+
+// Connectable returns the size of the largest cache that can be connected on the node, by what it said
+// of its memory when it was last polled. known is false if it has not said so.
+func (b *Book) Connectable(group, node string) (bytes int64, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.members[group][node]
+	if m.ConnectableBytes == nil {
+		return 0, false
+	}
+	return max(0, *m.ConnectableBytes-m.ConnectedBytes), true
 }
 
 // RemoveGroup removes a group; its volumes keep their places.
@@ -239,7 +251,7 @@ func (b *Book) RemoveGroup(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ledger.RemoveGroup(name)
-	delete(b.ready, name)
+	delete(b.members, name)
 }
 
 // Has reports whether a volume has a place in the group, also one that is being created.

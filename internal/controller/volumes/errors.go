@@ -23,7 +23,7 @@ var (
 	ErrOutOfRange  = errors.New("out of range")                 // OutOfRange: no size is both enough and allowed
 	ErrNotFound    = errors.New("not found")                    // NotFound: volume, node, cluster or pool
 	ErrDifferent   = errors.New("exists differently")           // AlreadyExists: same name, other parameters
-	ErrNoRoom      = errors.New("no room")                      // ResourceExhausted: cache, pool, ports or minors
+	ErrNoRoom      = errors.New("no room")                      // ResourceExhausted: cache, memory, pool, ports or minors
 	ErrBusy        = operation.ErrBusy                          // Aborted: another operation runs, or another change came first
 	ErrRefused     = errors.New("refused")                      // FailedPrecondition: dirty, outdated, attached, watched, wrong key
 	ErrUnavailable = errors.New("unavailable")                  // Unavailable: Ceph, an escached or the API server does not answer

@@ -84,6 +84,11 @@ type Engine interface {
 	// held.
 	Resume(ctx context.Context, name string) error
 
+	// Memory returns how much of the host's memory an assembled cache on a disk of this size takes, in
+	// bytes, whoever takes it: the kernel or a process. It is never negative, and never less for a
+	// larger disk. It may be somewhat too much, but never too little.
+	Memory(diskBytes int64) int64
+
 	// Version returns the version of the engine that this host can run, or "" if it has none.
 	Version(ctx context.Context) (string, error)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/memory"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -51,7 +52,13 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	switch {
 	case err != nil:
 		return none, err
-	case connected:
+	case !connected:
+		connecting, err := e.claimMemory(v)
+		if err != nil {
+			return none, err
+		}
+		defer connecting()
+	case connected: // its memory is its own, also if the device is made anew
 		fenced, err := e.dropFenced(ctx, v, dev, req.Fenced)
 		if err != nil {
 			return none, err
@@ -72,6 +79,20 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
 	}
 	return resp, nil
+}
+
+// claimMemory promises the memory of a volume's cache until the device is made. If there is too little,
+// nothing has changed yet, and what is dirty stays on the disks: so a take-over is refused, too. Without
+// the memory the kernel would kill processes of volumes that work.
+func (e *Engine) claimMemory(v volume.Volume) (done func(), err error) {
+	done, err = e.MemoryClaims.Claim(e.memoryOf(v))
+	if errors.Is(err, memory.ErrShort) {
+		return nil, v.Fail(escache.CodeNoRoom,
+			"host %s cannot connect a cache of %d MiB: %v. Nothing was changed, and all data stay where they are: try again when "+
+				"something else on this host has ended, connect the volume on another host of its group, or add memory; see docs/sizing.md",
+			e.Config.Node, v.CacheBytes>>20, err)
+	}
+	return done, err
 }
 
 // takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes

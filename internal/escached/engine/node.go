@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/memory"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -72,9 +73,24 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		}
 		if dev, ok := devices[v.Name()]; ok {
 			n.DirtyBytes += dev.Dirty
+			n.ConnectedBytes += v.CacheBytes
+			n.CacheMemoryBytes += e.memoryOf(v)
 		}
 	}
+	free, err := e.MemoryClaims.Free()
+	if err != nil {
+		bad("no volume can be connected: %v", err)
+		return
+	}
+	n.CacheMemoryFreeBytes = free
+	if more, bounded := memory.Largest(free, e.Caches.Memory); bounded {
+		total := n.ConnectedBytes + more
+		n.ConnectableBytes = &total
+	}
 }
+
+// memoryOf returns what a volume's cache takes of this host's memory while it is connected.
+func (e *Engine) memoryOf(v volume.Volume) int64 { return e.Caches.Memory(v.CacheBytes) }
 
 // title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
 	"github.com/escache/escache-csi/internal/escached/engine/standby"
@@ -256,5 +257,47 @@ func TestWhatStopHasReadIsNotReadAgain(t *testing.T) {
 		if again := w.looked() > looks; again != (what != "as it was") {
 			t.Errorf("%s: looked at again: %v", what, again)
 		}
+	}
+}
+
+func TestTheNodeSaysWhatItsCachesTakeOfItsMemory(t *testing.T) {
+	w := newWorld(t)
+	e := w.restarted()
+	node := func() escache.Node {
+		n, err := e.Node(t.Context())
+		if err != nil || !n.Healthy || n.ConnectableBytes == nil {
+			t.Fatalf("%+v, %v", n, err)
+		}
+		return n
+	}
+	const free = 31 << 30 // 1 GiB is kept
+	if n := node(); n.ConnectedBytes != 0 || n.CacheMemoryBytes != 0 || n.CacheMemoryFreeBytes != free ||
+		*n.ConnectableBytes != free*cachetest.MemoryShare {
+		t.Errorf("before anything is connected: %+v, connectable %d", n, *n.ConnectableBytes)
+	}
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if n := node(); n.ConnectedBytes != 0 || n.CacheMemoryBytes != 0 {
+		t.Errorf("a standby takes memory: %+v", n)
+	}
+	if _, err := connectWith(e, 1); err != nil {
+		t.Fatal(err)
+	}
+	took := w.caches.Memory(putReq.CacheBytes)
+	n := node()
+	if n.ConnectedBytes != putReq.CacheBytes || n.CacheMemoryBytes != took || n.CacheMemoryFreeBytes != free-took {
+		t.Errorf("connected: %+v", n)
+	}
+	if more := *n.ConnectableBytes - n.ConnectedBytes; w.caches.Memory(more) > free-took || w.caches.Memory(more+1<<20) <= free-took {
+		t.Errorf("%d bytes more are connectable with %d bytes of memory", more, free-took)
+	}
+	w.memory.Available = 1 << 30
+	if n := node(); *n.ConnectableBytes != n.ConnectedBytes || n.CacheMemoryFreeBytes != 0 {
+		t.Errorf("only what is kept is left: %+v, connectable %d", n, *n.ConnectableBytes)
+	}
+	w.memoryErr = errors.New("no meminfo")
+	if n, _ := e.Node(t.Context()); n.Healthy || n.ConnectableBytes != nil {
+		t.Errorf("memory that cannot be read: %+v", n)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/memory"
 )
 
 // world is one host as the engine sees it through its layers, with a peer that is there and
@@ -77,6 +78,9 @@ type world struct {
 	eraseHangsAt int64
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
 	linkLost bool
+	// memory is the host's. What its connected caches take is not available any more.
+	memory    memory.Reading
+	memoryErr error
 
 	steps []string
 	// failAt and killAt are numbers of steps, from 1.
@@ -95,6 +99,7 @@ func newWorld(t *testing.T) *world {
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
+		memory: memory.Reading{Total: 64 << 30, Available: 32 << 30},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
@@ -121,7 +126,7 @@ func (w *world) engine() *Engine {
 	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
-		Caches: w.caches, Kernel: worldKernel{}, KillUsers: (*worldDRBD)(w).KillUsers,
+		Caches: w.caches, Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}), "test", slog.New(slog.DiscardHandler))
 }
@@ -160,6 +165,16 @@ func (w *world) left() []string {
 }
 
 func (w *world) minorOf(name string) int { return w.files[name].Minor }
+
+type worldMemory world
+
+func (m *worldMemory) Read() (memory.Reading, error) {
+	now := m.memory
+	for _, name := range m.caches.Assembled() {
+		now.Available -= m.caches.Memory(m.lvs[name].Bytes)
+	}
+	return now, m.memoryErr
+}
 
 type worldStore world
 

@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/holds"
 	"github.com/escache/escache-csi/internal/escached/linksecret"
+	"github.com/escache/escache-csi/internal/escached/memory"
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/operation"
@@ -41,6 +42,8 @@ type Host struct {
 	locks *operation.Locks
 	// links is held while a device's link is made or removed: volumes of one pool share a directory.
 	links sync.Mutex
+	// MemoryClaims are the caches that are being connected.
+	MemoryClaims *memory.Claims
 	// FailedDisks has a mark for each replica whose disk has failed.
 	FailedDisks faileddisk.Marks
 	// Secrets are the shared secrets of the replication links.
@@ -69,8 +72,8 @@ func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *H
 		Layers: layers, Config: cfg, uname: uname, handlers: handlers, Now: time.Now, Uptime: uptime,
 		Volumes: volume.NewRegistry(), Holds: holds.New(filepath.Join(cfg.RunDir, "holds")),
 		FailedDisks: faileddisk.In(cfg.StateDir), Secrets: linksecret.In(cfg.StateDir), stranger: escache.Secret(rand.Text()),
-		Permits: permit.In(cfg.RunDir),
-		locks:   operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		Permits: permit.In(cfg.RunDir), MemoryClaims: memory.NewClaims(layers.Memory),
+		locks: operation.NewLocks(time.Now), Turns: semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 	}
 }
 

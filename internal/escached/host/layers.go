@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
+	"github.com/escache/escache-csi/internal/escached/memory"
 )
 
 // The layers below the verbs. Each interface has only the methods that host and engine call.
@@ -87,6 +88,8 @@ type Layers struct {
 	Images     Images
 	Caches     cache.Engine
 	Kernel     Kernel
+	// Memory reads how much memory this host has.
+	Memory memory.Reader
 	// KillUsers ends the processes that use block devices, and returns them.
 	KillUsers func(ctx context.Context, paths ...string) ([]deviceusers.Process, error)
 	// Stuck returns the volumes that have a child process stuck in the kernel, by name.

@@ -47,6 +47,7 @@ func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
 		if at >= 0 {
 			is := &g.Status.Members[at]
 			member.Ready, member.CapacityBytes = is.Ready && !member.Cordoned, is.CacheCapacityBytes
+			member.ConnectableBytes = is.ConnectableBytes
 		}
 		for _, stale := range g.Status.StaleReplicas {
 			if stale.Node == node {

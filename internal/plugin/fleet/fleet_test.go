@@ -52,6 +52,19 @@ func TestStateIsWhatIsOnRecord(t *testing.T) {
 	}
 }
 
+func TestAHostTakesWhatItsMemoryAllows(t *testing.T) {
+	g := group("a", "n1", "n2", "n3")
+	connectable := int64(7 * gib)
+	g.Status.Members[1].ConnectableBytes, g.Status.Members[2].ConnectableBytes = &connectable, new(int64)
+	s, err := State([]v1alpha1.NodeGroup{g}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Usage()[0].LargestBytes; got != connectable {
+		t.Errorf("the largest cache for which two hosts have memory is one of %d bytes, want %d", got, connectable)
+	}
+}
+
 func TestOnlyVolumesMoveOfWhichEverythingStaysInCeph(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(v *v1alpha1.CacheVolume)

@@ -30,6 +30,8 @@ func TestHosts(t *testing.T) {
 		{"a removed replica can be erased whole", removedIsErased},
 		{"a peer without the secret of the link is turned away, and nobody can read it", secretKeepsStrangersOut},
 		{"flush while Ceph stands still says what is left and resumes", flushSurvivesStalledCeph},
+		{"a connected cache takes the memory that escached counts", memoryIsCounted},
+		{"a cache for which there is no memory is not connected", nothingWithoutMemory},
 		{"restart of escached under load is not noticed", restartIsNotNoticed},
 		{"escached killed at every crash point of every verb", killedAtEveryCrashPoint},
 		{"cycles leave nothing behind", cyclesLeaveNothing},

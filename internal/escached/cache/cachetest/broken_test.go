@@ -19,6 +19,7 @@ func (m *mutant) Engine() cache.Engine { return m.engine(m.Fake) }
 type broken struct {
 	*Fake
 
+	memory       func(int64) int64
 	wipe         func() error
 	unused       func(bool) bool
 	dirty        func(int64, error) (int64, error)
@@ -57,6 +58,13 @@ func (b *broken) Check(ctx context.Context, d cache.Disk, id cache.Identity, use
 		return b.check(ctx, d, id, usedHere)
 	}
 	return b.Fake.Check(ctx, d, id, usedHere)
+}
+
+func (b *broken) Memory(n int64) int64 {
+	if b.memory != nil {
+		return b.memory(n)
+	}
+	return b.Fake.Memory(n)
 }
 
 func (b *broken) Dirty(ctx context.Context, d cache.Disk) (int64, error) {

@@ -70,6 +70,17 @@ func removes(s *suite) {
 	}
 }
 
+func takesMemory(s *suite) {
+	var last int64
+	for _, size := range []int64{0, 1, cache.BlockBytes, 64 << 20, 64<<20 + 1, 1 << 30, 100 << 30, 1 << 40, 1 << 50} {
+		got := s.e.Memory(size)
+		if got < last || size > 0 && got > size {
+			s.Errorf("a cache of %d bytes takes %d bytes of memory, a smaller one %d", size, got, last)
+		}
+		last = got
+	}
+}
+
 func resumesNothing(s *suite) {
 	s.assembled()
 	s.write(1, 1)

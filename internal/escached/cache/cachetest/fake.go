@@ -53,6 +53,8 @@ const (
 	// fakeBlocks is the number of blocks of a cache.
 	fakeBlocks = 1000
 	devDir     = "/dev/fake/"
+	// MemoryShare says how much memory an assembled cache takes: its size divided by this.
+	MemoryShare = 50
 )
 
 var metadata = []byte("the fake engine's metadata")
@@ -313,6 +315,9 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 	}
 	return out, nil
 }
+
+// Memory implements cache.Engine.
+func (f *Fake) Memory(diskBytes int64) int64 { return max(0, diskBytes) / MemoryShare }
 
 // Version implements cache.Engine.
 func (f *Fake) Version(context.Context) (string, error) { return "1", nil }

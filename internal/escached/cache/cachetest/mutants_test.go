@@ -295,6 +295,14 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			}
 		},
 	},
+	"a larger cache takes no less memory": {
+		"memory is negative": func(_ *Fake, b *broken) { b.memory = func(n int64) int64 { return -n } },
+		"memory overflows":   func(_ *Fake, b *broken) { b.memory = func(n int64) int64 { return n << 12 / 100 } },
+		"a large cache takes nothing": func(f *Fake, b *broken) {
+			b.memory = func(n int64) int64 { return f.Memory(n % (1 << 40)) }
+		},
+		"memory is more than the cache": func(_ *Fake, b *broken) { b.memory = func(n int64) int64 { return 2 * n } },
+	},
 	"an engine that was stopped at any step can go on": {
 		"an interrupted format is kept": func(f *Fake, b *broken) {
 			b.prepare = func(ctx context.Context, s cache.Spec, id cache.Identity, usedHere bool) error {

@@ -95,6 +95,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 func collectNode(s scrape, n escache.Node) {
 	s.gauge("cache_capacity_bytes", "Size of the volume group that holds the caches.", float64(n.CacheCapacityBytes))
 	s.gauge("cache_unallocated_bytes", "Free space in the volume group that holds the caches.", float64(n.CacheFreeBytes))
+	s.gauge("cache_memory_bytes", "Memory that the caches connected on this host take; it cannot be swapped out.", float64(n.CacheMemoryBytes))
+	s.gauge("cache_memory_limit_bytes", "Memory that connected caches may take on this host: what they take, and what is free for more.",
+		float64(n.CacheMemoryBytes+n.CacheMemoryFreeBytes))
+	s.gauge("cache_connected_bytes", "Size of the caches connected on this host together.", float64(n.ConnectedBytes))
+	if n.ConnectableBytes != nil {
+		s.gauge("cache_connectable_bytes", "Size of the caches that this host's memory allows to be connected at the same time.",
+			float64(*n.ConnectableBytes))
+	}
 	s.gauge("volumes", "Replicas on this host.", float64(n.Volumes))
 	s.gauge("primaries", "Volumes that this host is Primary of.", float64(n.Primaries))
 	s.gauge("healthy", "1 if the host reports no problem.", exported.Truth(n.Healthy))
