@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/paging"
 )
 
 // Exit codes, for scripts.
@@ -120,7 +121,8 @@ func oneArg(what string) cobra.PositionalArgs {
 // requestTimeout bounds one request to the API server, unless --request-timeout says otherwise.
 const requestTimeout = 30 * time.Second
 
-// connect returns a client for the API server that the flags and the kubeconfig name.
+// connect returns a client for the API server that the flags and the kubeconfig name. It reads lists in
+// pages.
 func (c *cli) connect() (client.WithWatch, error) {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
@@ -137,7 +139,11 @@ func (c *cli) connect() (client.WithWatch, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	api, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return paging.Client{WithWatch: api}, nil
 }
 
 func (c *cli) clientset() (kubernetes.Interface, error) {
