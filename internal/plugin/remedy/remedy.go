@@ -16,7 +16,9 @@ type Place struct{ Volume, Host, Group string }
 type Escached struct {
 	// Known is false if the DaemonSets cannot be read. Both ways are told then.
 	Known bool
-	// Namespace has the pods of escached. It is empty where escached is a systemd unit.
+	// Pods is false where it is a systemd unit.
+	Pods bool
+	// Namespace has the pods of the driver; "" if not known.
 	Namespace string
 }
 
@@ -27,7 +29,7 @@ func (e Escached) look() string {
 	switch {
 	case !e.Known:
 		return pods + "; if it is a systemd unit, " + unit
-	case e.Namespace == "":
+	case !e.Pods:
 		return unit
 	default:
 		return pods
@@ -48,6 +50,26 @@ type known struct {
 	reason string
 	todo   string
 }
+
+// Reasons that no condition has: the records as a whole say so.
+const (
+	// LeftDirty is a volume's that no host has and that may hold data which Ceph lacks.
+	LeftDirty = "LeftDirty"
+	// PodWaits is a pod's that cannot have its volume. Its last Event says why.
+	PodWaits = "PodWaits"
+	// InDeletion is a volume's that has been deleted and is still there.
+	InDeletion = "InDeletion"
+	// NotReady is a host's that takes no new replicas, if nothing more is known.
+	NotReady = "NotReady"
+	// StaleReplicas is a group's that waits for a host, to remove what no volume needs.
+	StaleReplicas = "StaleReplicas"
+	// NoController: nobody keeps the records up to date.
+	NoController = "NoController"
+	// PodsMissing: not all pods of the driver are there and ready.
+	PodsMissing = "PodsMissing"
+	// VersionsDiffer: hosts have different versions of escached.
+	VersionsDiffer = "VersionsDiffer"
+)
 
 const (
 	otherHost = "bring the other host back, or let csi-controller replace the copy (docs/redundancy.md); before you take this host down, " +
@@ -74,16 +96,6 @@ func dataAtStake() []known {
 	}
 }
 
-// LeftDirty is the reason of a volume that no host has and that may hold data which Ceph lacks. No
-// condition says so: the record as a whole does.
-const LeftDirty = "LeftDirty"
-
-// PodWaits is the reason of a pod that cannot have its volume. Its last Event says why.
-const PodWaits = "PodWaits"
-
-// NotReady is the reason of a host that takes no new replicas, if nothing more is known.
-const NotReady = "NotReady"
-
 func inTheWay() []known {
 	return []known{
 		{reason: "IOFrozen", todo: "bring back the other host, or csi-node on HOST and its way to the Kubernetes API; I/O then goes on by " +
@@ -94,6 +106,9 @@ func inTheWay() []known {
 		{reason: "CephStalled", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
 		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; for new volumes, set a larger " +
 			"cacheSize in the StorageClass (docs/cache-disk-full.md)"},
+		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log says " +
+			"what it waits for"},
+		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
 		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it anew: both give the host the link's secret again " +
@@ -129,7 +144,8 @@ func ofGroups() []known {
 		{reason: v1alpha1.ReasonVolumesLeft, todo: hosts},
 		{reason: v1alpha1.ReasonReplicasLeft, todo: hosts},
 		{reason: v1alpha1.ReasonReplicasOutside, todo: hosts},
-		{reason: "VolumesInRepair", todo: repairs},
+		{reason: "VolumesInRepair", todo: "nothing, unless the message names hosts to bring back (docs/redundancy.md)"},
+		{reason: VersionsDiffer, todo: "finish the upgrade: docs/upgrade.md"},
 	}
 }
 
@@ -151,6 +167,9 @@ func passing() []known {
 	return []known{
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationPending, "nothing: it is tried again until HOST answers"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
+		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out of " +
+			"the group"},
+		{reason: InDeletion, todo: "if that lasts: kubectl describe pv VOLUME shows what it waits for"},
 		{reason: "Waiting", todo: "nothing, unless the message names a host or a disk to bring back (docs/redundancy.md)"},
 		{reason: "Beginning", todo: repairs},
 		{reason: "Draining", todo: repairs},
@@ -175,6 +194,7 @@ func Of(kind, reason string, at Place, how Escached) string {
 		return "see the message"
 	}
 	text := strings.ReplaceAll(table[i].todo, "ESCACHED", how.look())
+	text = strings.ReplaceAll(text, "NAMESPACE", "kubectl -n "+how.namespace())
 	for word, is := range map[string]string{"VOLUME": at.Volume, "HOST": at.Host, "GROUP": at.Group} {
 		if is != "" {
 			text = strings.ReplaceAll(text, word, is)

@@ -23,7 +23,7 @@ var well = []string{
 }
 
 // ours are the reasons that no condition has.
-var ours = []string{LeftDirty, PodWaits, NotReady}
+var ours = []string{LeftDirty, PodWaits, InDeletion, NotReady, StaleReplicas, NoController, PodsMissing, VersionsDiffer}
 
 // elsewhere are reasons of other things than our conditions.
 var elsewhere = map[string]string{
@@ -93,11 +93,12 @@ func TestARemedyNamesWhatIsKnown(t *testing.T) {
 	}{
 		"one volume":      {LeftDirty, Place{Volume: "pvc-1", Host: "n1 or n2"}, Escached{}, []string{"on n1 or n2 once", "discard-cache pvc-1"}, []string{"VOLUME", "HOST"}},
 		"several volumes": {LeftDirty, Place{}, Escached{}, []string{"on HOST once", "discard-cache VOLUME"}, nil},
-		"escached in pods": {"EscachedUnreachable", Place{Host: "n1"}, Escached{true, "storage"}, []string{
+		"escached in pods": {"EscachedUnreachable", Place{Host: "n1"}, Escached{true, true, "storage"}, []string{
 			"kubectl -n storage get pods -o wide --field-selector spec.nodeName=n1",
 		}, []string{"systemctl", "ESCACHED"}},
-		"escached as a unit": {"EscachedUnreachable", Place{Host: "n1"}, Escached{Known: true}, []string{"on n1: systemctl status escached"}, []string{"get pods"}},
+		"escached as a unit": {"EscachedUnreachable", Place{Host: "n1"}, Escached{Known: true, Namespace: "storage"}, []string{"on n1: systemctl status escached"}, []string{"get pods"}},
 		"escached not known": {NotReady, Place{Host: "n1"}, Escached{}, []string{"-n escache-system get pods", "systemctl status escached"}, nil},
+		"no csi-controller":  {NoController, Place{}, Escached{Namespace: "storage"}, []string{"kubectl -n storage get pods,leases"}, nil},
 		"an unknown reason":  {"Novel", Place{}, Escached{}, []string{"see the message"}, nil},
 	} {
 		got := Of("", c.reason, c.at, c.how)
