@@ -14,6 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/installed"
+	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
@@ -74,7 +77,16 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	if err != nil {
 		c.printf("  cannot read why pods wait: %v\n", err)
 	}
-	c.printNextStep(v, group, waiting[v.Name])
+	c.printNextStep(v, group, c.escachedRuns(ctx, api), waiting[v.Name])
+}
+
+// escachedRuns says how escached runs on the hosts, as far as that can be read.
+func (c *cli) escachedRuns(ctx context.Context, api client.Reader) remedy.Escached {
+	workloads, err := installed.Read(ctx, api)
+	if err != nil {
+		c.printf("the driver's workloads cannot be read: %v\n", err)
+	}
+	return workloads.Escached()
 }
 
 func (c *cli) printLinef(what, format string, args ...any) {
@@ -102,7 +114,7 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 		line("Attached", "to %s, epoch %d, Ceph client %s", s.AttachedNode, s.Epoch, cmp.Or(s.ClientAddress, "not known"))
 	}
 	if s.Authority == v1alpha1.AuthorityCache {
-		line("Truth", "in the cache: only a host with a current copy can have the volume (%s)", strings.Join(holders(v), ", "))
+		line("Truth", "in the cache: only a host with a current copy can have the volume (%s)", strings.Join(trouble.Holders(v), ", "))
 	} else {
 		line("Truth", "in Ceph: any host of the group can have the volume")
 	}
@@ -123,7 +135,7 @@ func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
 		c.printLinef("Copies", "%s", one.Message)
 		return
 	}
-	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, stake(one))
+	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, trouble.Stake(one))
 }
 
 // printHistory shows drains, fences, repair and discard of the volume.
@@ -155,15 +167,19 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	}
 }
 
-func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, waiting []problem) {
+func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, waiting []trouble.Trouble) {
 	screen, _ := c.terminal()
-	next := nextStep(v)
+	next := trouble.NextStep(v)
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
 	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
-	for _, t := range append(volumeProblems(v, group), waiting...) {
-		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
+	c.printTroubles(append(trouble.OfVolume(v, group, how, c.now()), waiting...), screen.width)
+}
+
+func (c *cli) printTroubles(all []trouble.Trouble, width int) {
+	for _, t := range trouble.Lines(all) {
+		c.printf("%s%s", wrap("  "+t.What, "    ", width), wrap("    -> "+t.Todo, "       ", width))
 	}
 }
 

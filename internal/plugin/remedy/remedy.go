@@ -81,7 +81,7 @@ const (
 )
 
 // table is in the order of gravity: what may lose data comes first, what passes by itself last.
-var table = slices.Concat(dataAtStake(), inTheWay(), oneCopy(), ofGroups(), requests(), passing())
+var table = slices.Concat(dataAtStake(), inTheWay(), ofHosts(), oneCopy(), ofGroups(), requests(), passing())
 
 func dataAtStake() []known {
 	return []known{
@@ -116,6 +116,21 @@ func inTheWay() []known {
 	}
 }
 
+// ofHosts come before the volumes that have one copy because of them.
+func ofHosts() []known {
+	return []known{
+		{reason: "TooFewMembers", todo: "bring the hosts back that are not ready: no new volume can be placed in the group"},
+		{reason: "EscachedUnreachable", todo: escache},
+		{reason: "Unhealthy", todo: "do what the message says, on HOST; ESCACHED"},
+		{reason: NotReady, todo: escache},
+		{reason: "WrongHost", todo: "another machine answers for HOST: compare the address of the Node, the DNS name and the certificate " +
+			"(docs/security.md)"},
+		{reason: "UnknownToKubernetes", todo: "if HOST is gone for good, replace it in the group (docs/hosts/replace-a-host.md); if not, " +
+			"start its kubelet"},
+		{reason: "ClaimedByAnotherGroup", todo: "take HOST out of one of the two groups"},
+	}
+}
+
 func oneCopy() []known {
 	return []known{
 		{reason: v1alpha1.ReasonPeerLost, todo: otherHost},
@@ -132,15 +147,6 @@ func oneCopy() []known {
 
 func ofGroups() []known {
 	return []known{
-		{reason: "TooFewMembers", todo: "bring the hosts back that are not ready: no new volume can be placed in the group"},
-		{reason: "EscachedUnreachable", todo: escache},
-		{reason: "Unhealthy", todo: "do what the message says, on HOST; ESCACHED"},
-		{reason: NotReady, todo: escache},
-		{reason: "WrongHost", todo: "another machine answers for HOST: compare the address of the Node, the DNS name and the certificate " +
-			"(docs/security.md)"},
-		{reason: "UnknownToKubernetes", todo: "if HOST is gone for good, replace it in the group (docs/hosts/replace-a-host.md); if not, " +
-			"start its kubelet"},
-		{reason: "ClaimedByAnotherGroup", todo: "take HOST out of one of the two groups"},
 		{reason: v1alpha1.ReasonVolumesLeft, todo: hosts},
 		{reason: v1alpha1.ReasonReplicasLeft, todo: hosts},
 		{reason: v1alpha1.ReasonReplicasOutside, todo: hosts},

@@ -116,7 +116,7 @@ func TestARemedyNamesWhatIsKnown(t *testing.T) {
 }
 
 func TestWhatMayLoseDataIsGraverThanWhatPasses(t *testing.T) {
-	order := []string{"LaterAttachmentSeen", LeftDirty, "IOFrozen", "PeerLost", "EscachedUnreachable", "VolumesFailed", "Resyncing"}
+	order := []string{"LaterAttachmentSeen", LeftDirty, "IOFrozen", "EscachedUnreachable", "PeerLost", "VolumesLeft", "VolumesFailed", "Resyncing"}
 	if !slices.IsSortedFunc(order, func(a, b string) int { return Gravity("", a) - Gravity("", b) }) {
 		t.Errorf("%q are not in the order of gravity", order)
 	}

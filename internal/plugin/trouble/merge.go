@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Line is one or more troubles, as they are told.
@@ -56,12 +57,19 @@ func merged(same []Trouble) []Line {
 	if slices.ContainsFunc(same, func(t Trouble) bool { return t.What != what }) {
 		what = "for example, " + what
 	}
-	plural := same[0].Kind + "s"
-	if same[0].Kind == Flush {
-		plural = "flushes"
-	}
 	return []Line{{
-		Where: fmt.Sprintf("%d %s, %s (%s)", len(names), plural, same[0].Reason, Few(names)), What: what, Todo: same[0].Several,
+		Where: fmt.Sprintf("%s, %s (%s)", Count(len(names), same[0].Kind), same[0].Reason, Few(names)), What: what, Todo: same[0].Several,
 		Troubles: len(same),
 	}}
+}
+
+// Count returns a number and what there is of it: "1 host", "3 flushes".
+func Count(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "sh"):
+		what += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -1,4 +1,4 @@
-package selection_test
+package choice_test
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/selection"
+	"github.com/escache/escache-csi/internal/plugin/choice"
 )
 
 func volume(name, group, attached string, replicas ...string) v1alpha1.CacheVolume {
@@ -22,18 +22,18 @@ func TestVolumesThatAreChosen(t *testing.T) {
 	attached, detached := volume("a", "rack1", "n1", "n1", "n2"), volume("b", "rack2", "", "m1", "m2")
 	moved := volume("c", "rack1", "n3", "n1", "n2") // its attachment is on record before its replicas
 	for name, c := range map[string]struct {
-		filter selection.Filter
+		filter choice.Filter
 		want   string
 	}{
-		"all":                    {selection.Filter{}, "abc"},
-		"a group":                {selection.Filter{Groups: []string{"rack1"}}, "ac"},
-		"two groups":             {selection.Filter{Groups: []string{"rack1", "rack2"}}, "abc"},
-		"the node with it":       {selection.Filter{Nodes: []string{"n3"}}, "c"},
-		"a node with a replica":  {selection.Filter{Nodes: []string{"n2"}}, "ac"},
-		"one of two nodes":       {selection.Filter{Nodes: []string{"m2", "n3"}}, "bc"},
-		"the claims' namespace":  {selection.Filter{Namespace: "shop"}, "a"},
-		"no claim, no namespace": {selection.Filter{Namespace: "-"}, "c"},
-		"group and namespace":    {selection.Filter{Groups: []string{"rack2"}, Namespace: "shop"}, ""},
+		"all":                    {choice.Filter{}, "abc"},
+		"a group":                {choice.Filter{Groups: []string{"rack1"}}, "ac"},
+		"two groups":             {choice.Filter{Groups: []string{"rack1", "rack2"}}, "abc"},
+		"the node with it":       {choice.Filter{Nodes: []string{"n3"}}, "c"},
+		"a node with a replica":  {choice.Filter{Nodes: []string{"n2"}}, "ac"},
+		"one of two nodes":       {choice.Filter{Nodes: []string{"m2", "n3"}}, "bc"},
+		"the claims' namespace":  {choice.Filter{Namespace: "shop"}, "a"},
+		"no claim, no namespace": {choice.Filter{Namespace: "-"}, "c"},
+		"group and namespace":    {choice.Filter{Groups: []string{"rack2"}, Namespace: "shop"}, ""},
 	} {
 		got := ""
 		for _, v := range []struct {
@@ -57,24 +57,24 @@ func group(name string, nodes ...string) v1alpha1.NodeGroup {
 func TestGroupsAndHostsThatAreChosen(t *testing.T) {
 	g := group("rack1", "n1", "n2", "n3")
 	for name, c := range map[string]struct {
-		filter selection.Filter
+		filter choice.Filter
 		has    bool
 		want   bool
 	}{
-		"all":                       {selection.Filter{}, false, true},
-		"its name":                  {selection.Filter{Groups: []string{"rack1"}}, false, true},
-		"another":                   {selection.Filter{Groups: []string{"rack2"}}, true, false},
-		"a node of it":              {selection.Filter{Nodes: []string{"n2"}}, false, true},
-		"a node of another":         {selection.Filter{Nodes: []string{"m2"}}, true, false},
-		"a namespace that is in it": {selection.Filter{Namespace: "shop"}, true, true},
-		"one that is not":           {selection.Filter{Namespace: "shop"}, false, false},
+		"all":                       {choice.Filter{}, false, true},
+		"its name":                  {choice.Filter{Groups: []string{"rack1"}}, false, true},
+		"another":                   {choice.Filter{Groups: []string{"rack2"}}, true, false},
+		"a node of it":              {choice.Filter{Nodes: []string{"n2"}}, false, true},
+		"a node of another":         {choice.Filter{Nodes: []string{"m2"}}, true, false},
+		"a namespace that is in it": {choice.Filter{Namespace: "shop"}, true, true},
+		"one that is not":           {choice.Filter{Namespace: "shop"}, false, false},
 	} {
 		if got := c.filter.Group(&g, c.has); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	one := selection.Filter{Nodes: []string{"n2"}}
-	if one.Host("n1") || !one.Host("n2") || !(selection.Filter{}).Host("n1") {
+	one := choice.Filter{Nodes: []string{"n2"}}
+	if one.Host("n1") || !one.Host("n2") || !(choice.Filter{}).Host("n1") {
 		t.Error("not the hosts that are named")
 	}
 }
@@ -82,15 +82,15 @@ func TestGroupsAndHostsThatAreChosen(t *testing.T) {
 func TestFlushesThatAreChosen(t *testing.T) {
 	groupOf := map[string]string{"n1": "rack1", "m1": "rack2"}
 	volumes, claims := map[string]bool{"pvc-a": true}, map[string]bool{"shop/a": true}
-	named := selection.Filter{Namespace: "shop"}
-	rack1, n1 := selection.Filter{Groups: []string{"rack1"}}, selection.Filter{Nodes: []string{"n1"}}
+	named := choice.Filter{Namespace: "shop"}
+	rack1, n1 := choice.Filter{Groups: []string{"rack1"}}, choice.Filter{Nodes: []string{"n1"}}
 	for name, c := range map[string]struct {
-		filter selection.Filter
+		filter choice.Filter
 		spec   v1alpha1.CacheFlushSpec
 		in     string // a volume that it flushes
 		want   bool
 	}{
-		"all":                             {selection.Filter{}, v1alpha1.CacheFlushSpec{Node: "m1"}, "", true},
+		"all":                             {choice.Filter{}, v1alpha1.CacheFlushSpec{Node: "m1"}, "", true},
 		"of a volume that is chosen":      {rack1, v1alpha1.CacheFlushSpec{Volume: "pvc-a"}, "", true},
 		"of another volume":               {rack1, v1alpha1.CacheFlushSpec{Volume: "pvc-b"}, "", false},
 		"of a claim that is chosen":       {rack1, v1alpha1.CacheFlushSpec{PersistentVolumeClaim: &v1alpha1.ClaimReference{Namespace: "shop", Name: "a"}}, "", true},
@@ -117,7 +117,7 @@ func TestFlushesThatAreChosen(t *testing.T) {
 func TestANameThatIsNotOnRecordIsNoEmptyAnswer(t *testing.T) {
 	groups := []v1alpha1.NodeGroup{group("rack1", "n1", "n2", "n3")}
 	volumes := []v1alpha1.CacheVolume{volume("a", "rack1", "", "n1", "n9")}
-	for says, f := range map[string]selection.Filter{
+	for says, f := range map[string]choice.Filter{
 		"":                           {Groups: []string{"rack1"}, Nodes: []string{"n3"}},
 		"there is no NodeGroup zz":   {Groups: []string{"rack1", "zz"}},
 		"node zz is in no NodeGroup": {Nodes: []string{"zz"}},
@@ -126,7 +126,7 @@ func TestANameThatIsNotOnRecordIsNoEmptyAnswer(t *testing.T) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
-	if err := (selection.Filter{Nodes: []string{"n9"}}).Unknown(groups, volumes); err != nil {
+	if err := (choice.Filter{Nodes: []string{"n9"}}).Unknown(groups, volumes); err != nil {
 		t.Errorf("it has left the group and has a replica: %v", err)
 	}
 }
@@ -144,9 +144,9 @@ func TestOrder(t *testing.T) {
 	want := map[string]string{
 		"name": "abc", "claim": "bca", "group": "bca", "host": "bca", "dirty": "bac", "size": "cba", "cache": "bac", "age": "bca",
 	}
-	for _, by := range append(selection.Orders(), "") {
+	for _, by := range append(choice.Orders(), "") {
 		volumes := []v1alpha1.CacheVolume{c, b, a}
-		err := selection.Sort(volumes, by, func(v *v1alpha1.CacheVolume) string { return claims[v.Name] })
+		err := choice.Sort(volumes, by, func(v *v1alpha1.CacheVolume) string { return claims[v.Name] })
 		got := ""
 		for _, v := range volumes {
 			got += v.Name
@@ -158,7 +158,7 @@ func TestOrder(t *testing.T) {
 			t.Errorf("by %s: %v, %q, want %q", by, err, got, want[by])
 		}
 	}
-	if err := selection.Sort(nil, "colour", nil); err == nil || !slices.Contains(strings.Split(err.Error(), " "), "dirty,") {
+	if err := choice.Sort(nil, "colour", nil); err == nil || !slices.Contains(strings.Split(err.Error(), " "), "dirty,") {
 		t.Errorf("by colour: %v", err)
 	}
 }

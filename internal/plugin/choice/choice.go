@@ -1,6 +1,6 @@
-// Package selection chooses which groups, hosts, volumes and flushes are shown, and in which order. It
+// Package choice chooses which groups, hosts, volumes and flushes are shown, and in which order. It
 // is pure.
-package selection
+package choice
 
 import (
 	"cmp"
