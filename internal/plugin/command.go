@@ -22,6 +22,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/paging"
@@ -48,6 +49,7 @@ func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(klog.Logger{}) // operators need none of client-go's log lines
+	log.SetLogger(klog.Logger{})  // and no stack trace of controller-runtime that says that it has no logger
 	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
 	command.SetArgs(args)
 	command.SetIn(in)

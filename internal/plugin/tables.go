@@ -150,16 +150,9 @@ func member(g *v1alpha1.NodeGroup, node string) (v1alpha1.NodeGroupMember, bool)
 }
 
 func (v *view) hosts(row func(...string), wide bool) {
+	many := v.short && v.hostCount() > maxHosts
 	var rows [][]string
-	var well int // how many rows are left out if there are many
-	show := func(cells []string, wrong bool) {
-		if !wrong {
-			well++
-		}
-		if wrong || !v.short || v.hostCount() <= maxHosts {
-			rows = append(rows, cells)
-		}
-	}
+	well := 0
 	for i := range v.groups {
 		g := &v.groups[i]
 		for _, name := range g.Spec.Nodes {
@@ -177,18 +170,22 @@ func (v *view) hosts(row func(...string), wide bool) {
 			if !wide {
 				cells = cells[:len(cells)-1]
 			}
-			show(cells, cells[2] != "Ready" || v.wrong(trouble.Host, name))
+			ready := cells[2] == "Ready" && !v.wrong(trouble.Host, name)
+			well += count(ready)
+			if !ready || !many {
+				rows = append(rows, cells)
+			}
 		}
 	}
 	head := []string{"GROUP", "HOST", "STATE", "CACHE", "FILLED", "DIRTY", "REPLICAS", "ATTACHED", "SEEN"}
 	if wide {
 		head = append(head, "VERSION")
 	}
-	if v.short && v.hostCount() > maxHosts {
-		v.limited(row, head, rows, maxHosts, fmt.Sprintf("%d hosts that are Ready are left out", well))
-		return
+	left, more := "", 0
+	if many {
+		left, more = fmt.Sprintf("%d hosts that are Ready are left out", well), max(0, len(rows)-maxHosts)
 	}
-	v.limited(row, head, rows, len(rows), "")
+	v.limited(row, head, rows[:len(rows)-more], more, left)
 }
 
 // hostCount is how many hosts the groups have.
@@ -200,19 +197,20 @@ func (v *view) hostCount() int {
 	return n
 }
 
-// limited prints at most so many rows, and says what is left out.
-func (v *view) limited(row func(...string), head []string, rows [][]string, most int, left string) {
+// limited prints rows, how many more there are, and what else is left out.
+func (v *view) limited(row func(...string), head []string, rows [][]string, more int, left string) {
 	if len(rows) > 0 {
 		row(head...)
 	}
-	for _, cells := range rows[:min(most, len(rows))] {
+	for _, cells := range rows {
 		row(cells...)
 	}
-	if more := len(rows) - most; more > 0 {
-		left = strings.TrimPrefix(fmt.Sprintf("%s; %d more rows", left, more), "; ")
+	if more > 0 {
+		left = strings.TrimPrefix(fmt.Sprintf("%s; %d more", left, more), "; ")
 	}
 	if left != "" {
-		row("… " + left + ": --all shows all, --group, --node, -n and --problems choose")
+		row("… " + left)
+		row("  --all shows all; --group, --node, -n and --problems choose")
 	}
 }
 
@@ -260,22 +258,31 @@ func (v *view) volumeRows(row func(...string), wide bool) {
 	if wide || v.filter.Problems {
 		head = append(head, "PROBLEM")
 	}
-	// The first ones in an order that was asked for, else those with a problem.
-	many := v.short && len(v.volumes) > maxVolumes
-	var rows [][]string
-	for i := range v.volumes {
-		if !many || v.sorted && len(rows) < maxVolumes || !v.sorted && v.wrong(trouble.Volume, v.volumes[i].Name) {
-			rows = append(rows, v.volumeRow(&v.volumes[i], wide))
-		}
-	}
+	rows := v.volumes
+	left, most := "", len(v.volumes)
 	switch {
-	case !many:
-		v.limited(row, head, rows, len(rows), "")
+	case !v.short || len(v.volumes) <= maxVolumes:
 	case v.sorted:
-		v.limited(row, head, rows, maxVolumes, fmt.Sprintf("%d more volumes", len(v.volumes)-len(rows)))
+		most = maxVolumes
 	default:
-		v.limited(row, head, rows, maxVolumes, fmt.Sprintf("%d volumes without a problem are left out", len(v.volumes)-len(rows)))
+		rows = v.gravest()
+		left, most = fmt.Sprintf("%d volumes without a problem are left out", len(v.volumes)-len(rows)), maxVolumes
 	}
+	cells := make([][]string, 0, min(most, len(rows)))
+	for i := range rows[:min(most, len(rows))] {
+		cells = append(cells, v.volumeRow(&rows[i], wide))
+	}
+	v.limited(row, head, cells, len(rows)-len(cells), left)
+}
+
+// gravest returns the volumes with a problem, those with the gravest first.
+func (v *view) gravest() []v1alpha1.CacheVolume {
+	well := func(of v1alpha1.CacheVolume) bool { return !v.wrong(trouble.Volume, of.Name) }
+	rows := slices.DeleteFunc(slices.Clone(v.volumes), well)
+	slices.SortStableFunc(rows, func(a, b v1alpha1.CacheVolume) int {
+		return cmp.Compare(v.fault(trouble.Volume, a.Name).gravity, v.fault(trouble.Volume, b.Name).gravity)
+	})
+	return rows
 }
 
 func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
@@ -291,7 +298,7 @@ func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
 			of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
 	}
 	if wide || v.filter.Problems {
-		cells = append(cells, cmp.Or(strings.Join(v.reasons[[2]string{trouble.Volume, of.Name}], ","), "-"))
+		cells = append(cells, cmp.Or(strings.Join(v.fault(trouble.Volume, of.Name).reasons, ","), "-"))
 	}
 	return cells
 }
@@ -352,11 +359,11 @@ func copying(step string) int {
 
 // others prints a table that is long only if much is being done.
 func (v *view) others(row func(...string), head []string, rows [][]string) {
-	most := len(rows)
+	more := 0
 	if v.short {
-		most = maxOthers
+		more = max(0, len(rows)-maxOthers)
 	}
-	v.limited(row, head, rows, most, "")
+	v.limited(row, head, rows[:len(rows)-more], more, "")
 }
 
 func (v *view) flushRows(row func(...string)) {

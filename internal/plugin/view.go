@@ -30,8 +30,14 @@ type view struct {
 	// read is how many volumes were read.
 	read     int
 	troubles []trouble.Trouble
-	// reasons are those of what is wrong, by kind and name.
-	reasons map[[2]string][]string
+	// faults are what is wrong with an object, by kind and name.
+	faults map[[2]string]fault
+}
+
+// fault is what is wrong with one object.
+type fault struct {
+	reasons []string
+	gravity int // of the gravest
 }
 
 // view chooses what the flags ask for, and finds what is wrong with it.
@@ -40,12 +46,16 @@ func (s *state) view(f statusFlags, now time.Time) (*view, error) {
 		return nil, err
 	}
 	v := &view{state: *s, now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.volumes)}
-	v.troubles, v.reasons = s.troubles(now), map[[2]string][]string{}
+	v.troubles, v.faults = s.troubles(now), map[[2]string]fault{}
 	for _, t := range v.troubles {
-		key := [2]string{t.Kind, t.Name}
-		if !slices.Contains(v.reasons[key], t.Reason) {
-			v.reasons[key] = append(v.reasons[key], t.Reason)
+		f, known := v.faults[[2]string{t.Kind, t.Name}]
+		if !known || t.Gravity < f.gravity {
+			f.gravity = t.Gravity
 		}
+		if !slices.Contains(f.reasons, t.Reason) {
+			f.reasons = append(f.reasons, t.Reason)
+		}
+		v.faults[[2]string{t.Kind, t.Name}] = f
 	}
 	if !f.filter.Everything() {
 		v.choose(s)
@@ -100,7 +110,9 @@ func (v *view) choose(s *state) {
 }
 
 // wrong reports whether something is wrong with an object.
-func (v *view) wrong(kind, name string) bool { return len(v.reasons[[2]string{kind, name}]) > 0 }
+func (v *view) wrong(kind, name string) bool { return len(v.fault(kind, name).reasons) > 0 }
+
+func (v *view) fault(kind, name string) fault { return v.faults[[2]string{kind, name}] }
 
 // hostShown reports whether a host of a chosen group is shown.
 func (v *view) hostShown(node string) bool {

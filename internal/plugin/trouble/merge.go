@@ -22,13 +22,13 @@ const single = 3
 func Lines(all []Trouble) []Line {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b Trouble) int {
-		return cmp.Or(cmp.Compare(a.gravity, b.gravity), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Reason, b.Reason),
+		return cmp.Or(cmp.Compare(a.Gravity, b.Gravity), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Reason, b.Reason),
 			cmp.Compare(a.Name, b.Name))
 	})
 	var lines []Line
 	for len(all) > 0 {
 		same := slices.IndexFunc(all, func(t Trouble) bool {
-			return t.gravity != all[0].gravity || t.Kind != all[0].Kind || t.Reason != all[0].Reason
+			return t.Gravity != all[0].Gravity || t.Kind != all[0].Kind || t.Reason != all[0].Reason
 		})
 		if same < 0 {
 			same = len(all)

@@ -35,15 +35,15 @@ type Trouble struct {
 	What, Todo string
 	// Several is what to do if several objects have the same trouble: nothing is named in it.
 	Several string
-
-	gravity int
+	// Gravity orders troubles: the lower, the graver.
+	Gravity int
 }
 
 // At returns the trouble that a condition of that type with that reason tells of. what is its message.
 func At(kind, name, condition, reason, what string, at remedy.Place, how remedy.Escached) Trouble {
 	return Trouble{
 		Kind: kind, Name: name, Reason: reason, What: what, Todo: remedy.Of(condition, reason, at, how),
-		Several: remedy.Of(condition, reason, remedy.Place{}, how), gravity: remedy.Gravity(condition, reason),
+		Several: remedy.Of(condition, reason, remedy.Place{}, how), Gravity: remedy.Gravity(condition, reason),
 	}
 }
 
