@@ -23,14 +23,18 @@ import (
 func (c *cli) explain() *cobra.Command {
 	var volume bool
 	command := &cobra.Command{
-		Use:     "explain PVC",
-		Short:   "Show all that is known of one volume, and what to do next",
-		Args:    oneArg("PVC"),
-		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain --volume pvc-0a1b",
+		Use:   "explain PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME",
+		Short: "Show all that is known of a volume, snapshot, host or group, and what to do next",
+		Args:  oneArg("PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME"),
+		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain volume/pvc-0a1b\n" +
+			"  kubectl escache explain host/n1\n  kubectl escache explain group/rack1\n  kubectl escache explain snapshot/snapshot-0a1b",
 		RunE: func(command *cobra.Command, args []string) error {
 			api, err := c.connect()
 			if err != nil {
 				return err
+			}
+			if kind, name, other := strings.Cut(args[0], "/"); other && !volume {
+				return c.explainOther(command.Context(), api, kind, name)
 			}
 			v, err := c.find(command.Context(), api, args[0], volume)
 			if err != nil {
@@ -40,7 +44,7 @@ func (c *cli) explain() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim")
+	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim: the same as volume/NAME")
 	return command
 }
 
