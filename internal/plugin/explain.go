@@ -93,8 +93,13 @@ func (c *cli) escachedRuns(ctx context.Context, api client.Reader) remedy.Escach
 	return workloads.Escached()
 }
 
+// printLinef prints a fact after its name, and breaks it between words.
 func (c *cli) printLinef(what, format string, args ...any) {
-	c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...))
+	const width = 12 // of the name
+	screen, _ := c.terminal()
+	indent := strings.Repeat(" ", width)
+	text := wrap(indent+fmt.Sprintf(format, args...), indent, screen.width)
+	c.printf("%-*s%s", width, what+":", text[width:])
 }
 
 // printFacts shows what the volume is, where its data is and who has it.
@@ -166,8 +171,13 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	if len(v.Status.Conditions) == 0 {
 		c.printf("  none yet\n")
 	}
-	for _, condition := range v.Status.Conditions {
-		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
+	c.printEachCondition(v.Status.Conditions)
+}
+
+func (c *cli) printEachCondition(all []metav1.Condition) {
+	screen, _ := c.terminal()
+	for _, is := range all {
+		c.printf("%s", wrap(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
 	}
 }
 

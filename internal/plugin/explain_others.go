@@ -112,10 +112,7 @@ func (c *cli) printGroup(v *view, name string) {
 	if len(g.Status.Conditions) == 0 {
 		c.printf("  none yet: no csi-controller has looked at it\n")
 	}
-	screen, _ := c.terminal()
-	for _, is := range g.Status.Conditions {
-		c.printf("%s", wrap(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
-	}
+	c.printEachCondition(g.Status.Conditions)
 }
 
 // takesNew says whether volumes and replicas are placed in a group.

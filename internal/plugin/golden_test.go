@@ -99,6 +99,22 @@ func TestStatusOutputs(t *testing.T) {
 	golden(t, "status.empty", shown(t, &state{}, statusFlags{}))
 }
 
+func TestStatusFitsEightyColumns(t *testing.T) {
+	v, err := sample().view(statusFlags{}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := v.print(&out, "", 80); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(out.String(), "\n") {
+		if n := len([]rune(line)); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+}
+
 func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	f := &sample().flushes[0]
 	golden(t, "progress.bars", strings.Join(bars(f, maxBars), "\n")+"\n")
@@ -144,6 +160,8 @@ func TestWrongUseIsASentence(t *testing.T) {
 		{[]string{"flush", "a", "--node=n1"}, exitUsage, "name exactly one of"},
 		{[]string{"evacuate"}, exitUsage, "name one NODE"},
 		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
+		{[]string{"status", "--sort-by=colour"}, exitUsage, "none of age, cache, claim, dirty"},
+		{[]string{"explain", "pool/x"}, exitUsage, "only volume/, snapshot/"},
 		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
 		{[]string{"status", "extra"}, exitUsage, "extra"},
 		{[]string{"nonsense"}, exitUsage, "nonsense"},
