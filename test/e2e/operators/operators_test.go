@@ -104,6 +104,7 @@ func (w *world) statusAndExplain(t *testing.T) {
 		t.Errorf("%d items", len(list.Items))
 	}
 	says(t, w.escache(t, 0, "explain", "a", "-n", "shop"), "rbd/escache-a", "to n1, epoch 1", "in the cache", "evacuate n1")
+	says(t, w.kubectl(t, "get", "nodegroups,cachevolumes"), "n1,n2,n3", "REPLICA1", "REPLICA2")
 	says(t, w.escache(t, 0, "orphans"), "no orphans")
 	says(t, w.escache(t, 0, "explain", "host/n1"), "n1, of group rack1", "pvc-a", "pvc-b", "evacuate n1")
 	says(t, w.escache(t, 0, "explain", "group/rack1"), "rack1 of n1, n2, n3", "Ready=", "pvc-c")
