@@ -161,7 +161,8 @@ func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, 
 	case taken == nil:
 		line("Taken", "not yet")
 	default:
-		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), ago(taken, c.now()), v1alpha1.HumanBytes(s.Status.SizeBytes))
+		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), ago(taken, c.now()),
+			v1alpha1.HumanBytes(s.Status.SizeBytes))
 	}
 	switch {
 	case gone:

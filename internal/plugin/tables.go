@@ -163,8 +163,9 @@ func (v *view) hosts(row func(...string), wide bool) {
 			m, known := member(g, name)
 			if known {
 				cells = []string{
-					g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes),
-					fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, v.now), cmp.Or(m.Version, "-"),
+					g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m),
+					v1alpha1.HumanBytes(m.DirtyBytes), fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries),
+					lastSeen(m, v.now), cmp.Or(m.Version, "-"),
 				}
 			}
 			if !wide {

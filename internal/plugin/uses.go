@@ -133,7 +133,9 @@ const podsAtOnce = 16
 
 // lastFailures returns the last Event of each pod of a namespace that cannot have one of the volumes, by
 // volume, namespace and pod.
-func (all uses) lastFailures(ctx context.Context, api client.Reader, namespace string, now time.Time) (map[[3]string]eventsv1.Event, error) {
+func (all uses) lastFailures(
+	ctx context.Context, api client.Reader, namespace string, now time.Time,
+) (map[[3]string]eventsv1.Event, error) {
 	named := map[string][]string{} // volumes, by PersistentVolume
 	for volume, u := range all {
 		named[u.persistentVolume] = append(named[u.persistentVolume], volume)

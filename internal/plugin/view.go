@@ -206,6 +206,7 @@ func (v *view) printUnnamed(out io.Writer, width int) error {
 		return nil
 	}
 	_, err := fmt.Fprint(out, wrap("\nNo PersistentVolume names "+trouble.Few(names)+
-		". kubectl escache release --volume NAME gives such a volume up and leaves its image; kubectl escache orphans lists them.", "  ", width))
+		". kubectl escache release --volume NAME gives such a volume up and leaves its image; kubectl escache orphans lists them.",
+		"  ", width))
 	return err
 }

@@ -75,6 +75,7 @@ const (
 	otherHost = "bring the other host back, or let csi-controller replace the copy (docs/redundancy.md); before you take this host down, " +
 		"flush the volume"
 	copied  = "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
+	release = "do what the message says; to keep the volume: kubectl escache release --cancel --volume VOLUME"
 	hosts   = "do what the message says; docs/hosts has the commands"
 	escache = "check HOST's power and network, and escached there: ESCACHED"
 	repairs = "nothing: csi-controller is replacing a copy (docs/redundancy.md)"
@@ -85,10 +86,10 @@ var table = slices.Concat(dataAtStake(), inTheWay(), ofHosts(), oneCopy(), ofGro
 
 func dataAtStake() []known {
 	return []known{
-		{reason: "LaterAttachmentSeen", todo: "do not delete anything: a host has data that this record does not know, as after a restore of " +
-			"an old etcd; docs/restore-etcd.md says how to bring the record up to date"},
-		{reason: "CacheCorrupt", todo: "change nothing on HOST and discard nothing; kubectl escache support-bundle collects what others need " +
-			"to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
+		{reason: "LaterAttachmentSeen", todo: "do not delete anything: a host has data that this record does not know, as after a " +
+			"restore of an old etcd; docs/restore-etcd.md says how to bring the record up to date"},
+		{reason: "CacheCorrupt", todo: "change nothing on HOST and discard nothing; kubectl escache support-bundle collects what others " +
+			"need to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
 		{reason: v1alpha1.ReasonLocalDiskLost, todo: "check HOST's NVMe device; kubectl escache flush --volume=VOLUME, and move its pod " +
 			"(docs/hosts/disk-replaced.md)"},
 		{reason: LeftDirty, todo: "start its pod on HOST once, which flushes it; if those hosts are gone for good: kubectl escache " +
@@ -98,16 +99,17 @@ func dataAtStake() []known {
 
 func inTheWay() []known {
 	return []known{
-		{reason: "IOFrozen", todo: "bring back the other host, or csi-node on HOST and its way to the Kubernetes API; I/O then goes on by " +
-			"itself (docs/troubleshooting.md)"},
-		{reason: "FilesystemReadOnly", todo: "bring Ceph back, then delete the pod: the volume is mounted again (docs/filesystem-errors.md)"},
+		{reason: "IOFrozen", todo: "bring back the other host, or csi-node on HOST and its way to the Kubernetes API; I/O then goes on " +
+			"by itself (docs/troubleshooting.md)"},
+		{reason: "FilesystemReadOnly", todo: "bring Ceph back, then delete the pod: the volume is mounted again " +
+			"(docs/filesystem-errors.md)"},
 		{reason: "CacheError", todo: "once Ceph is back: kubectl escache flush --volume=VOLUME; it clears the error"},
 		{reason: "CephUnavailable", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
 		{reason: "CephStalled", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
 		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; for new volumes, set a larger " +
 			"cacheSize in the StorageClass (docs/cache-disk-full.md)"},
-		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log says " +
-			"what it waits for"},
+		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log " +
+			"says what it waits for"},
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
@@ -159,10 +161,8 @@ func requests() []known {
 	return []known{
 		{reason: "VolumesFailed", todo: "fix that, and flush again"},
 		{reason: "NotFound", todo: "fix that, and flush again"},
-		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleaseRefused, "do what the message says; to keep the volume: kubectl escache release " +
-			"--cancel --volume VOLUME"},
-		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, "do what the message says; to keep the volume: kubectl escache release " +
-			"--cancel --volume VOLUME"},
+		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleaseRefused, release},
+		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, release},
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationRefused, "choose other values in the VolumeAttributesClass, or upgrade " +
 			"escached on HOST: it does not take these (docs/parameters.md)"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardRefused), "do what the message says; nothing was changed"},
@@ -173,8 +173,8 @@ func passing() []known {
 	return []known{
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationPending, "nothing: it is tried again until HOST answers"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
-		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out of " +
-			"the group"},
+		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +
+			"of the group"},
 		{reason: InDeletion, todo: "if that lasts: kubectl describe pv VOLUME shows what it waits for"},
 		{reason: "Waiting", todo: "nothing, unless the message names a host or a disk to bring back (docs/redundancy.md)"},
 		{reason: "Beginning", todo: repairs},

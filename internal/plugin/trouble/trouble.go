@@ -110,7 +110,8 @@ func OfDriver(groups []v1alpha1.NodeGroup, how remedy.Escached, now time.Time) [
 	var all []Trouble
 	if !newest.IsZero() && now.Sub(newest) > silence {
 		all = append(all, At(Driver, "csi-controller", "", remedy.NoController, "no host has been on record as seen for "+
-			now.Sub(newest).Truncate(time.Second).String()+": no csi-controller works, and all that follows is as old", remedy.Place{}, how))
+			now.Sub(newest).Truncate(time.Second).String()+": no csi-controller works, and all that follows is as old",
+			remedy.Place{}, how))
 	}
 	if len(versions) > 1 {
 		all = append(all, At(Driver, "escached", "", remedy.VersionsDiffer, Versions(versions), remedy.Place{}, how))
