@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.requestedBy`
 // +kubebuilder:printcolumn:name="At-Stake",type=string,JSONPath=`.status.summary.atStake`
-// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.summary.nodes`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CacheDiscard struct {
@@ -116,6 +116,8 @@ type DiscardedCache struct {
 // CacheDiscardSummary is shown by `kubectl get`. No program reads it.
 type CacheDiscardSummary struct {
 	AtStake string `json:"atStake,omitempty"`
+	// Nodes are status.nodes: a column cannot show a list but as JSON.
+	Nodes string `json:"nodes,omitempty"`
 }
 
 // CacheDiscardList is a list of CacheDiscards.

@@ -13,7 +13,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.status.summary.size`
 // +kubebuilder:printcolumn:name="Cache",type=string,JSONPath=`.status.summary.cache`
 // +kubebuilder:printcolumn:name="Group",type=string,JSONPath=`.spec.group`
-// +kubebuilder:printcolumn:name="Replicas",type=string,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Replica1",type=string,JSONPath=`.spec.replicas[0]`
+// +kubebuilder:printcolumn:name="Replica2",type=string,JSONPath=`.spec.replicas[1]`
 // +kubebuilder:printcolumn:name="Attached",type=string,JSONPath=`.status.attachedNode`
 // +kubebuilder:printcolumn:name="Truth",type=string,JSONPath=`.status.authority`
 // +kubebuilder:printcolumn:name="Dirty",type=string,JSONPath=`.status.summary.dirty`

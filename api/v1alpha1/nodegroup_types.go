@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Volumes",type=integer,JSONPath=`.status.volumes`
 // +kubebuilder:printcolumn:name="Cache",type=string,JSONPath=`.status.summary.cache`
 // +kubebuilder:printcolumn:name="Dirty",type=string,JSONPath=`.status.summary.dirty`
-// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.spec.nodes`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.summary.nodes`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeGroup struct {
@@ -131,6 +131,8 @@ type NodeGroupSummary struct {
 	Ready string `json:"ready,omitempty"`
 	Cache string `json:"cache,omitempty"`
 	Dirty string `json:"dirty,omitempty"`
+	// Nodes are the members: a column cannot show a list but as JSON.
+	Nodes string `json:"nodes,omitempty"`
 }
 
 // Condition types of a NodeGroup.

@@ -22,8 +22,10 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/paging"
 )
 
 // Exit codes, for scripts.
@@ -47,6 +49,7 @@ func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(klog.Logger{}) // operators need none of client-go's log lines
+	log.SetLogger(klog.Logger{})  // and no stack trace of controller-runtime that says that it has no logger
 	command := newCommand(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
 	command.SetArgs(args)
 	command.SetIn(in)
@@ -120,7 +123,8 @@ func oneArg(what string) cobra.PositionalArgs {
 // requestTimeout bounds one request to the API server, unless --request-timeout says otherwise.
 const requestTimeout = 30 * time.Second
 
-// connect returns a client for the API server that the flags and the kubeconfig name.
+// connect returns a client for the API server that the flags and the kubeconfig name. It reads lists in
+// pages.
 func (c *cli) connect() (client.WithWatch, error) {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
@@ -137,7 +141,11 @@ func (c *cli) connect() (client.WithWatch, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	api, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return paging.Client{WithWatch: api}, nil
 }
 
 func (c *cli) clientset() (kubernetes.Interface, error) {

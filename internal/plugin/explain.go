@@ -14,20 +14,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/installed"
+	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 func (c *cli) explain() *cobra.Command {
 	var volume bool
 	command := &cobra.Command{
-		Use:     "explain PVC",
-		Short:   "Show all that is known of one volume, and what to do next",
-		Args:    oneArg("PVC"),
-		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain --volume pvc-0a1b",
+		Use:   "explain PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME",
+		Short: "Show all that is known of a volume, snapshot, host or group, and what to do next",
+		Args:  oneArg("PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME"),
+		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain volume/pvc-0a1b\n" +
+			"  kubectl escache explain host/n1\n  kubectl escache explain group/rack1\n  kubectl escache explain snapshot/snapshot-0a1b",
 		RunE: func(command *cobra.Command, args []string) error {
 			api, err := c.connect()
 			if err != nil {
 				return err
+			}
+			if kind, name, other := strings.Cut(args[0], "/"); other && !volume {
+				return c.explainOther(command.Context(), api, kind, name)
 			}
 			v, err := c.find(command.Context(), api, args[0], volume)
 			if err != nil {
@@ -37,7 +44,7 @@ func (c *cli) explain() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim")
+	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim: the same as volume/NAME")
 	return command
 }
 
@@ -74,11 +81,25 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	if err != nil {
 		c.printf("  cannot read why pods wait: %v\n", err)
 	}
-	c.printNextStep(v, group, waiting[v.Name])
+	c.printNextStep(v, group, c.escachedRuns(ctx, api), waiting[v.Name])
 }
 
+// escachedRuns says how escached runs on the hosts, as far as that can be read.
+func (c *cli) escachedRuns(ctx context.Context, api client.Reader) remedy.Escached {
+	workloads, err := installed.Read(ctx, api)
+	if err != nil {
+		c.printf("the driver's workloads cannot be read: %v\n", err)
+	}
+	return workloads.Escached()
+}
+
+// printLinef prints a fact after its name, and breaks it between words.
 func (c *cli) printLinef(what, format string, args ...any) {
-	c.printf("%-12s%s\n", what+":", fmt.Sprintf(format, args...))
+	const width = 12 // of the name
+	screen, _ := c.terminal()
+	indent := strings.Repeat(" ", width)
+	text := wrap(indent+fmt.Sprintf(format, args...), indent, screen.width)
+	c.printf("%-*s%s", width, what+":", text[width:])
 }
 
 // printFacts shows what the volume is, where its data is and who has it.
@@ -102,7 +123,7 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 		line("Attached", "to %s, epoch %d, Ceph client %s", s.AttachedNode, s.Epoch, cmp.Or(s.ClientAddress, "not known"))
 	}
 	if s.Authority == v1alpha1.AuthorityCache {
-		line("Truth", "in the cache: only a host with a current copy can have the volume (%s)", strings.Join(holders(v), ", "))
+		line("Truth", "in the cache: only a host with a current copy can have the volume (%s)", strings.Join(trouble.Holders(v), ", "))
 	} else {
 		line("Truth", "in Ceph: any host of the group can have the volume")
 	}
@@ -123,7 +144,7 @@ func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
 		c.printLinef("Copies", "%s", one.Message)
 		return
 	}
-	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, stake(one))
+	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, trouble.Stake(one))
 }
 
 // printHistory shows drains, fences, repair and discard of the volume.
@@ -150,20 +171,29 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 	if len(v.Status.Conditions) == 0 {
 		c.printf("  none yet\n")
 	}
-	for _, condition := range v.Status.Conditions {
-		c.printf("  %-12s%-8s%s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
+	c.printEachCondition(v.Status.Conditions)
+}
+
+func (c *cli) printEachCondition(all []metav1.Condition) {
+	screen, _ := c.terminal()
+	for _, is := range all {
+		c.printf("%s", wrap(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
 	}
 }
 
-func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, waiting []problem) {
+func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, waiting []trouble.Trouble) {
 	screen, _ := c.terminal()
-	next := nextStep(v)
+	next := trouble.NextStep(v)
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
 	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
-	for _, t := range append(volumeProblems(v, group), waiting...) {
-		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
+	c.printTroubles(append(trouble.OfVolume(v, group, how, c.now()), waiting...), screen.width)
+}
+
+func (c *cli) printTroubles(all []trouble.Trouble, width int) {
+	for _, t := range trouble.Lines(all) {
+		c.printf("%s%s", wrap("  "+t.What, "    ", width), wrap("    -> "+t.Todo, "       ", width))
 	}
 }
 

@@ -80,19 +80,41 @@ func sample() *state {
 	}
 }
 
-func TestStatusOutputs(t *testing.T) {
-	for _, output := range []string{"table", "wide", "name", "json", "yaml"} {
-		var out bytes.Buffer
-		if err := sample().print(&out, output, noon, 0); err != nil {
-			t.Fatal(err)
-		}
-		golden(t, "status."+output, out.String())
-	}
-	var out bytes.Buffer
-	if err := (&state{}).print(&out, "", noon, 0); err != nil {
+// shown is what status shows of a state.
+func shown(t *testing.T, s *state, f statusFlags) string {
+	t.Helper()
+	v, err := s.view(f, noon)
+	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "status.empty", out.String())
+	var out strings.Builder
+	if err := v.print(&out, f.output, 0); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestStatusOutputs(t *testing.T) {
+	for _, output := range []string{"table", "wide", "name", "json", "yaml"} {
+		golden(t, "status."+output, shown(t, sample(), statusFlags{output: output}))
+	}
+	golden(t, "status.empty", shown(t, &state{}, statusFlags{}))
+}
+
+func TestStatusFitsEightyColumns(t *testing.T) {
+	v, err := sample().view(statusFlags{}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := v.print(&out, "", 80); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(out.String(), "\n") {
+		if n := len([]rune(line)); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
 }
 
 func TestProgressOnATerminalAndElsewhere(t *testing.T) {
@@ -140,6 +162,8 @@ func TestWrongUseIsASentence(t *testing.T) {
 		{[]string{"flush", "a", "--node=n1"}, exitUsage, "name exactly one of"},
 		{[]string{"evacuate"}, exitUsage, "name one NODE"},
 		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
+		{[]string{"status", "--sort-by=colour"}, exitUsage, "none of age, cache, claim, dirty"},
+		{[]string{"explain", "pool/x"}, exitUsage, "only volume/, snapshot/"},
 		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
 		{[]string{"status", "extra"}, exitUsage, "extra"},
 		{[]string{"nonsense"}, exitUsage, "nonsense"},
@@ -186,7 +210,7 @@ func TestFailedFlushSaysWhy(t *testing.T) {
 	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
 	f.Status.Phase = v1alpha1.FlushFailed
 	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}
-	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).problems(); len(all) != 1 || all[0].what != "there is no node zz" {
+	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).troubles(noon); len(all) != 1 || all[0].What != "there is no node zz" {
 		t.Errorf("%+v", all)
 	}
 }

@@ -15,21 +15,18 @@ import (
 func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *testing.T) {
 	s := &state{groups: []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}}}
 	s.groups[0].Status.Conditions = []metav1.Condition{
-		{Type: v1alpha1.GroupDeletionBlocked, Status: metav1.ConditionTrue, Message: "kept for pvc-1"},
-		{Type: v1alpha1.GroupFormerMembers, Status: metav1.ConditionTrue, Message: "node n4 has replicas of pvc-2"},
+		{Type: v1alpha1.GroupDeletionBlocked, Reason: v1alpha1.ReasonVolumesLeft, Status: metav1.ConditionTrue, Message: "kept for pvc-1"},
+		{Type: v1alpha1.GroupFormerMembers, Reason: v1alpha1.ReasonReplicasOutside, Status: metav1.ConditionTrue, Message: "node n4 has replicas of pvc-2"},
 		{Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Message: "ready"},
 	}
-	var out strings.Builder
-	if err := s.print(&out, "table", noon, 0); err != nil {
-		t.Fatal(err)
-	}
+	out := shown(t, s, statusFlags{})
 	for _, part := range []string{"group rack1: kept for pvc-1", "group rack1: node n4 has replicas of pvc-2", "docs/hosts"} {
-		if !strings.Contains(out.String(), part) {
-			t.Errorf("it does not say %q:\n%s", part, out.String())
+		if !strings.Contains(out, part) {
+			t.Errorf("it does not say %q:\n%s", part, out)
 		}
 	}
-	if strings.Contains(out.String(), "group rack1: ready") {
-		t.Errorf("what is right is shown as wrong:\n%s", out.String())
+	if strings.Contains(out, "group rack1: ready") {
+		t.Errorf("what is right is shown as wrong:\n%s", out)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 )
 
 func user(pod string, phase corev1.PodPhase) *corev1.Pod {
@@ -172,20 +173,20 @@ func TestAReleaseThatWaitsIsTold(t *testing.T) {
 	s := sample()
 	v := &s.volumes[0]
 	v.Spec.Release = true
-	v.Status.Conditions = append(v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Message: "it has snapshots"})
+	v.Status.Conditions = append(v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots"})
 	told := false
-	for _, p := range s.problems() {
-		told = told || strings.Contains(p.what, "it has snapshots") && strings.Contains(p.todo, "--cancel --volume pvc-busy")
+	for _, p := range s.troubles(noon) {
+		told = told || strings.Contains(p.What, "it has snapshots") && strings.Contains(p.Todo, "--cancel --volume pvc-busy")
 	}
-	if !told || !strings.Contains(nextStep(v), "being released") {
-		t.Errorf("problems %+v, next step %s", s.problems(), nextStep(v))
+	if !told || !strings.Contains(trouble.NextStep(v), "being released") {
+		t.Errorf("problems %+v, next step %s", s.troubles(noon), trouble.NextStep(v))
 	}
 }
 
 func TestStatusNamesVolumesWithoutAPersistentVolume(t *testing.T) {
-	s, out := sample(), &bytes.Buffer{}
+	s := sample()
 	s.uses = uses{"pvc-busy": {persistentVolume: "pvc-busy"}}
-	if err := s.printUnnamed(out, noon, 0); err != nil || !strings.Contains(out.String(), "No PersistentVolume names pvc-lost. kubectl escache release") {
-		t.Errorf("%v: %s", err, out)
+	if out := shown(t, s, statusFlags{}); !strings.Contains(out, "No PersistentVolume names pvc-lost. kubectl escache release") {
+		t.Errorf("it says\n%s", out)
 	}
 }

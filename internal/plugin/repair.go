@@ -13,6 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
@@ -136,5 +137,5 @@ func repairOf(v *v1alpha1.CacheVolume, f redundancy.Finding) string {
 	default:
 		does = "another host of group " + v.Spec.Group + " gets the copy of " + f.Lost + ", if that does not answer or is not linked"
 	}
-	return strings.Join([]string{f.Message, does, through, stake(f)}, "; ")
+	return strings.Join([]string{f.Message, does, through, trouble.Stake(f)}, "; ")
 }

@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 )
 
 // use is the PersistentVolume that names a volume.
@@ -28,18 +33,10 @@ type uses map[string]use
 
 // readUses reads all PersistentVolumes. A user who may not read them gets nil.
 func readUses(ctx context.Context, api client.Reader) (uses, error) {
-	all := &corev1.PersistentVolumeList{}
-	if err := api.List(ctx, all); err != nil {
-		if apierrors.IsForbidden(err) {
-			return nil, nil //nolint:nilnil // nil is an answer, see uses
-		}
-		return nil, err
-	}
 	out := uses{}
-	for i := range all.Items {
-		pv := &all.Items[i]
+	err := paging.Each(ctx, api, &corev1.PersistentVolumeList{}, func(pv *corev1.PersistentVolume) error {
 		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
-			continue
+			return nil
 		}
 		u := use{persistentVolume: pv.Name, storageClass: pv.Spec.StorageClassName}
 		if c := pv.Spec.ClaimRef; c != nil && pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
@@ -48,8 +45,12 @@ func readUses(ctx context.Context, api client.Reader) (uses, error) {
 		if out[pv.Spec.CSI.VolumeHandle].claim == "" { // of several, the one with a claim counts
 			out[pv.Spec.CSI.VolumeHandle] = u
 		}
+		return nil
+	})
+	if apierrors.IsForbidden(err) {
+		return nil, nil //nolint:nilnil // nil is an answer, see uses
 	}
-	return out, nil
+	return out, err
 }
 
 // claimOf returns NAMESPACE/NAME of the claim that has a volume now; "-" if none has. Where that
@@ -86,47 +87,80 @@ func (u use) about(e *eventsv1.Event) bool {
 		strings.Contains(e.Note, `"`+u.persistentVolume+`"`)
 }
 
-// waiting returns a problem for each pod of a namespace ("" for all) that waits for one of the
+// waiting returns a trouble for each pod of a namespace ("" for all) that waits for one of the
 // volumes, with its last Event, by volume. Events and pods that the user may not read are left out.
-func (all uses) waiting(ctx context.Context, api client.Reader, namespace string, now time.Time) (map[string][]problem, error) {
-	out := map[string][]problem{}
+func (all uses) waiting(ctx context.Context, api client.Reader, namespace string, now time.Time) (map[string][]trouble.Trouble, error) {
+	out := map[string][]trouble.Trouble{}
 	if len(all) == 0 {
 		return out, nil
 	}
-	last := map[[3]string]eventsv1.Event{} // by volume, namespace and pod
-	for _, reason := range podReasons() {
-		list := &eventsv1.EventList{}
-		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{"reason": reason}); err != nil {
-			if apierrors.IsForbidden(err) {
-				return out, nil // what may not be read is left out
+	last, err := all.lastFailures(ctx, api, namespace, now)
+	if apierrors.IsForbidden(err) {
+		return out, nil // what may not be read is left out
+	}
+	if err != nil {
+		return nil, err
+	}
+	var lock sync.Mutex
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(podsAtOnce)
+	for key, e := range last {
+		asking.Go(func() error {
+			waits, err := podWaits(ctx, api, key[1], key[2])
+			if err != nil || !waits {
+				return err
 			}
-			return nil, err
-		}
-		for _, e := range list.Items {
-			for volume, u := range all {
-				key := [3]string{volume, e.Regarding.Namespace, e.Regarding.Name}
-				if u.about(&e) && now.Sub(at(e)) < eventAge && at(last[key]).Before(at(e)) {
-					last[key] = e
+			t := trouble.At(trouble.Volume, key[0], "", remedy.PodWaits, fmt.Sprintf("pod %s/%s waits for it: %s", key[1], key[2], e.Note),
+				remedy.Place{Volume: key[0]}, remedy.Escached{})
+			t.Todo = fmt.Sprintf("see the message; kubectl -n %s describe pod %s shows all of them", key[1], key[2])
+			lock.Lock()
+			defer lock.Unlock()
+			out[key[0]] = append(out[key[0]], t)
+			return nil
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, err
+	}
+	for _, troubles := range out {
+		slices.SortFunc(troubles, func(a, b trouble.Trouble) int { return strings.Compare(a.What, b.What) })
+	}
+	return out, nil
+}
+
+// podsAtOnce is how many pods are asked for at once.
+const podsAtOnce = 16
+
+// lastFailures returns the last Event of each pod of a namespace that cannot have one of the volumes, by
+// volume, namespace and pod.
+func (all uses) lastFailures(
+	ctx context.Context, api client.Reader, namespace string, now time.Time,
+) (map[[3]string]eventsv1.Event, error) {
+	named := map[string][]string{} // volumes, by PersistentVolume
+	for volume, u := range all {
+		named[u.persistentVolume] = append(named[u.persistentVolume], volume)
+	}
+	last := map[[3]string]eventsv1.Event{}
+	for _, reason := range podReasons() {
+		err := paging.Each(ctx, api, &eventsv1.EventList{}, func(e *eventsv1.Event) error {
+			if now.Sub(at(*e)) >= eventAge {
+				return nil
+			}
+			for _, word := range strings.Split(e.Note, `"`) { // Kubernetes quotes names in it
+				for _, volume := range named[word] {
+					key := [3]string{volume, e.Regarding.Namespace, e.Regarding.Name}
+					if all[volume].about(e) && at(last[key]).Before(at(*e)) {
+						last[key] = *e
+					}
 				}
 			}
-		}
-	}
-	for key, e := range last {
-		waits, err := podWaits(ctx, api, key[1], key[2])
+			return nil
+		}, client.InNamespace(namespace), client.MatchingFields{"reason": reason})
 		if err != nil {
 			return nil, err
 		}
-		if waits {
-			out[key[0]] = append(out[key[0]], problem{
-				"volume " + key[0], fmt.Sprintf("pod %s/%s waits for it: %s", key[1], key[2], e.Note),
-				fmt.Sprintf("see the message; kubectl -n %s describe pod %s shows all of them", key[1], key[2]),
-			})
-		}
 	}
-	for _, problems := range out {
-		slices.SortFunc(problems, func(a, b problem) int { return strings.Compare(a.what, b.what) })
-	}
-	return out, nil
+	return last, nil
 }
 
 // podWaits reports whether a pod exists and not all of its containers run.

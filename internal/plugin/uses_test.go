@@ -76,17 +76,14 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 		"attached elsewhere":       {[]client.Object{pod("p", false), event("p", "FailedAttachVolume", refused, recent)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := readState(t.Context(), cluster(t, c.objects...), noon)
+			s, err := readState(t.Context(), cluster(t, c.objects...), "", noon)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var out bytes.Buffer
-			if err := s.print(&out, "", noon, 0); err != nil {
-				t.Fatal(err)
-			}
-			told := strings.Contains(out.String(), "volume pvc-1: pod user/p waits for it: "+refused)
-			if told != c.told || told == strings.Contains(out.String(), "Nothing is wrong") {
-				t.Errorf("says:\n%s", out.String())
+			out := shown(t, s, statusFlags{})
+			told := strings.Contains(out, "volume pvc-1: pod user/p waits for it: "+refused)
+			if told != c.told || told == strings.Contains(out, "Nothing is wrong") {
+				t.Errorf("says:\n%s", out)
 			}
 		})
 	}
@@ -118,15 +115,11 @@ func TestExplainShowsWhyPodsWait(t *testing.T) {
 func TestStatusShowsTheClaimOfToday(t *testing.T) {
 	api := cluster(t)
 	show := func() string {
-		s, err := readState(t.Context(), api, noon)
+		s, err := readState(t.Context(), api, "", noon)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var out bytes.Buffer
-		if err := s.print(&out, "", noon, 0); err != nil {
-			t.Fatal(err)
-		}
-		return out.String()
+		return shown(t, s, statusFlags{})
 	}
 	if out := show(); !strings.Contains(out, "user/static") || strings.Contains(out, "user/shared") {
 		t.Errorf("bound again:\n%s", out)

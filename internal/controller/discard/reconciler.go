@@ -94,7 +94,9 @@ func final(d *v1alpha1.CacheDiscard) bool {
 
 func (r *Reconciler) succeed(d *v1alpha1.CacheDiscard, loss *v1alpha1.DiscardedCache) {
 	d.Status.Nodes, d.Status.BytesAtStake = loss.Nodes, loss.BytesAtStake
-	d.Status.Summary.AtStake = v1alpha1.HumanBytes(loss.BytesAtStake)
+	d.Status.Summary = v1alpha1.CacheDiscardSummary{
+		AtStake: v1alpha1.HumanBytes(loss.BytesAtStake), Nodes: strings.Join(loss.Nodes, ","),
+	}
 	lost := "the last current copy was gone"
 	if len(loss.Nodes) > 0 {
 		lost = "the only current copy was on " + strings.Join(loss.Nodes, " and ")

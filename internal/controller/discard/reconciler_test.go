@@ -89,6 +89,9 @@ func TestReconcile(t *testing.T) {
 			if d.Status.Phase != tc.phase || !strings.Contains(d.Status.Message, tc.says) || doer.calls != tc.calls || writes != tc.write {
 				t.Errorf("%d calls, %d writes, status %+v", doer.calls, writes, d.Status)
 			}
+			if is := d.Status.Summary; (is == v1alpha1.CacheDiscardSummary{AtStake: "4Ki", Nodes: "n1"}) != (tc.phase == v1alpha1.DiscardDone) {
+				t.Errorf("kubectl get shows %+v", is)
+			}
 			told := 0
 			for len(recorder.Events) > 0 {
 				if e := <-recorder.Events; strings.Contains(e, tc.event) {

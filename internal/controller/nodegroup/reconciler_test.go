@@ -141,6 +141,14 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 	}
 }
 
+// kubectl get shows a list as JSON.
+func TestTheSummaryNamesTheNodesInOneText(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	if got := b.poll("g").Summary; got.Nodes != "n1,n2,n3" || got.Ready != "3/3" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestSilentMemberWasSeenWhenItLastAnswered(t *testing.T) {
 	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
 	b.poll("g")

@@ -119,7 +119,9 @@ func conditions(g *v1alpha1.NodeGroup, seen []sight) {
 func summarize(s *v1alpha1.NodeGroupStatus) {
 	var ready int
 	var capacity, allocated, dirty int64
+	var nodes []string
 	for _, m := range s.Members {
+		nodes = append(nodes, m.Name)
 		if m.Ready {
 			ready++
 		}
@@ -129,6 +131,7 @@ func summarize(s *v1alpha1.NodeGroupStatus) {
 		Ready: fmt.Sprintf("%d/%d", ready, len(s.Members)),
 		Cache: v1alpha1.HumanBytes(allocated) + "/" + v1alpha1.HumanBytes(capacity),
 		Dirty: v1alpha1.HumanBytes(dirty),
+		Nodes: strings.Join(nodes, ","),
 	}
 }
 

@@ -76,6 +76,11 @@ func (w *world) wrongNames(t *testing.T) {
 	says(t, w.escache(t, 1, "explain", "--volume", "zz"), "no CacheVolume zz")
 	says(t, w.escache(t, 1, "discard-cache", "zz"), "no CacheVolume zz")
 	says(t, w.escache(t, 1, "status", "--context", "zz"), "zz")
+	says(t, w.escache(t, 1, "status", "--group=zz"), "there is no NodeGroup zz")
+	says(t, w.escache(t, 1, "status", "--node=zz"), "node zz is in no NodeGroup")
+	says(t, w.escache(t, 2, "status", "--sort-by=zz"), "none of")
+	says(t, w.escache(t, 1, "explain", "host/zz"), "node zz is in no NodeGroup")
+	says(t, w.escache(t, 1, "explain", "snapshot/zz"), "there is no CacheSnapshot zz")
 }
 
 func (w *world) noPermission(t *testing.T) {
@@ -99,7 +104,26 @@ func (w *world) statusAndExplain(t *testing.T) {
 		t.Errorf("%d items", len(list.Items))
 	}
 	says(t, w.escache(t, 0, "explain", "a", "-n", "shop"), "rbd/escache-a", "to n1, epoch 1", "in the cache", "evacuate n1")
+	says(t, w.kubectl(t, "get", "nodegroups,cachevolumes"), "n1,n2,n3", "REPLICA1", "REPLICA2")
 	says(t, w.escache(t, 0, "orphans"), "no orphans")
+	says(t, w.escache(t, 0, "explain", "host/n1"), "n1, of group rack1", "pvc-a", "pvc-b", "evacuate n1")
+	says(t, w.escache(t, 0, "explain", "group/rack1"), "rack1 of n1, n2, n3", "Ready=", "pvc-c")
+	names := func(args ...string) string {
+		return w.escache(t, 0, append([]string{"status", "-o", "name"}, args...)...)
+	}
+	for args, want := range map[string]string{
+		"--group=rack1 --sort-by=dirty": "abc", "--node=n2": "c", "--node=n1,n2": "abc", "-n=shop": "abc", "-n=default": "",
+	} {
+		got := names(strings.Fields(args)...)
+		for _, name := range []string{"a", "b", "c"} {
+			if strings.Contains(got, "/pvc-"+name+"\n") != strings.Contains(want, name) {
+				t.Errorf("%s: %s", args, got)
+			}
+		}
+	}
+	if all := names("--sort-by=dirty"); strings.Index(all, "/pvc-c\n") < max(strings.Index(all, "/pvc-a\n"), strings.Index(all, "/pvc-b\n")) {
+		t.Errorf("c has the least dirty:\n%s", all)
+	}
 }
 
 func (w *world) flushClaim(t *testing.T) {

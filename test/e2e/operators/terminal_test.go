@@ -27,13 +27,13 @@ func (w *world) onTerminal(t *testing.T) {
 	}
 
 	small := open("status-small", 60, 8, "status", "--watch")
-	small.wait("GROUP", "more lines")
+	small.wait("What is wrong", "more lines")
 	large := open("status-large", 120, 30, "status", "--watch")
 	large.wait("rack1", "pvc-c", "What is wrong")
 	w.fleet.Hosts["n2"].Write(ref("c"), 99*mib)
 	large.wait("99Mi")
 	for _, shown := range []*window{small, large} {
-		if first, _, _ := strings.Cut(shown.screen(), "\n"); !strings.HasPrefix(first, "GROUP") {
+		if first, _, _ := strings.Cut(shown.screen(), "\n"); !strings.HasPrefix(first, "What is wrong") {
 			t.Errorf("what is shown anew is not in the place of what was there:\n%s", shown.screen())
 		}
 		shown.interrupt()
@@ -49,6 +49,8 @@ func (w *world) onTerminal(t *testing.T) {
 	if shown := evacuation.screen(); strings.Count(shown, "[###") != 3 { // two volumes and all of it, each drawn in its place
 		t.Errorf("bars:\n%s", shown)
 	}
+	open("status-80", 80, 40, "status", "--node=n2").wait("Volumes:", "pvc-c", "exit 0")
+	open("explain-group", 80, 40, "explain", "group/rack1").wait("Conditions:", "Hosts:", "exit 0")
 	open("explain", 100, 40, "explain", "a", "-n", "shop").wait("Next step", "exit 0")
 	open("status-drained", 120, 30, "status").wait("Drained", "exit 0")
 	w.escache(t, 0, "uncordon", "n1")

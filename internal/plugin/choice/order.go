@@ -1,0 +1,45 @@
+package choice
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// compare orders two volumes; claim returns NAMESPACE/NAME of a volume's claim.
+type compare func(a, b *v1alpha1.CacheVolume, claim func(*v1alpha1.CacheVolume) string) int
+
+// orders are all there are. Sizes come with the largest first, ages with the oldest first.
+func orders() map[string]compare {
+	type v = *v1alpha1.CacheVolume
+	type of = func(v) string
+	return map[string]compare{
+		"name":  func(_, _ v, _ of) int { return 0 },
+		"claim": func(a, b v, claim of) int { return cmp.Compare(claim(a), claim(b)) },
+		"group": func(a, b v, _ of) int { return cmp.Compare(a.Spec.Group, b.Spec.Group) },
+		"host":  func(a, b v, _ of) int { return cmp.Compare(a.Status.AttachedNode, b.Status.AttachedNode) },
+		"dirty": func(a, b v, _ of) int { return cmp.Compare(b.Status.DirtyBytes, a.Status.DirtyBytes) },
+		"size":  func(a, b v, _ of) int { return cmp.Compare(b.Spec.SizeBytes, a.Spec.SizeBytes) },
+		"cache": func(a, b v, _ of) int { return cmp.Compare(b.Spec.CacheBytes, a.Spec.CacheBytes) },
+		"age":   func(a, b v, _ of) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) },
+	}
+}
+
+// Orders returns what volumes can be sorted by.
+func Orders() []string { return slices.Sorted(maps.Keys(orders())) }
+
+// Sort sorts volumes by one of Orders, and those that are equal in it by name. "" is by name.
+func Sort(volumes []v1alpha1.CacheVolume, by string, claim func(*v1alpha1.CacheVolume) string) error {
+	order, ok := orders()[cmp.Or(by, "name")]
+	if !ok {
+		return fmt.Errorf("%q is none of %s", by, strings.Join(Orders(), ", "))
+	}
+	slices.SortFunc(volumes, func(a, b v1alpha1.CacheVolume) int {
+		return cmp.Or(order(&a, &b, claim), cmp.Compare(a.Name, b.Name))
+	})
+	return nil
+}

@@ -1,0 +1,210 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/choice"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
+)
+
+// explainOther explains what KIND/NAME names. Claims have no slash in their names.
+func (c *cli) explainOther(ctx context.Context, api client.Reader, kind, name string) error {
+	switch kind {
+	case "volume":
+		v, err := readVolume(ctx, api, name)
+		if err != nil {
+			return err
+		}
+		c.printVolume(ctx, api, v)
+		return nil
+	case "snapshot":
+		return c.explainSnapshot(ctx, api, name)
+	case "host", "node":
+		return c.explainPart(ctx, api, choice.Filter{Nodes: []string{name}}, func(v *view) { c.printHost(v, name) })
+	case "group":
+		return c.explainPart(ctx, api, choice.Filter{Groups: []string{name}}, func(v *view) { c.printGroup(v, name) })
+	default:
+		return fmt.Errorf("%w: %s/%s: only volume/, snapshot/, host/ and group/ can be explained, and claims", errUsage, kind, name)
+	}
+}
+
+// explainPart explains a group or a host: its facts, what is wrong with it and its volumes, and the
+// tables of status.
+func (c *cli) explainPart(ctx context.Context, api client.Reader, filter choice.Filter, facts func(*view)) error {
+	now := c.now()
+	s, err := readState(ctx, api, "", now)
+	if err != nil {
+		return err
+	}
+	v, err := s.view(statusFlags{filter: filter}, now)
+	if err != nil {
+		return err
+	}
+	facts(v)
+	screen, _ := c.terminal()
+	c.printf("\n")
+	if err := v.printTroubles(c.Out, screen.width); err != nil {
+		return err
+	}
+	return v.printTables(c.Out, false)
+}
+
+func (c *cli) printHost(v *view, name string) {
+	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, name) })
+	if at < 0 {
+		c.printLinef("Host", "%s, in no group any more: it still has replicas, or is on record as having them", name)
+		return
+	}
+	g := &v.groups[at]
+	c.printLinef("Host", "%s, of group %s", name, g.Name)
+	m, known := member(g, name)
+	if !known {
+		c.printLinef("State", "csi-controller has not asked it yet")
+		return
+	}
+	c.printLinef("State", "%s, last seen %s%s", memberState(g, m), lastSeen(m, v.now), prefixed(": ", m.Message))
+	c.printLinef("escached", "%s", cmp.Or(m.Version, "version not known"))
+	c.printLinef("Cache", "%s, of which %s are given to volumes (%s), %s are dirty", v1alpha1.HumanBytes(m.CacheCapacityBytes),
+		v1alpha1.HumanBytes(m.CacheAllocatedBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes))
+	c.printLinef("Replicas", "%d, of which %d are of volumes that it has", m.Volumes, m.Primaries)
+	c.printStale(g, name)
+	c.printLinef("Down", "before you take it down: kubectl escache evacuate %s", name)
+}
+
+// printStale shows the replicas that wait to be removed, of one node ("" for all).
+func (c *cli) printStale(g *v1alpha1.NodeGroup, node string) {
+	for _, r := range g.Status.StaleReplicas {
+		if node == "" || r.Node == node {
+			c.printLinef("Stale", "a replica of volume %s on node %s, since %s", r.Volume, r.Node, r.Since.Format(time.DateTime))
+		}
+	}
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+func (c *cli) printGroup(v *view, name string) {
+	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
+	g := &v.groups[at]
+	c.printLinef("Group", "%s of %s, made %s", g.Name, strings.Join(g.Spec.Nodes, ", "), ago(&g.CreationTimestamp, v.now))
+	switch by := managerOf(g); {
+	case by != "":
+		c.printLinef("Managed by", "%s: change it there", by)
+	default:
+		c.printLinef("Managed by", "nobody that says so")
+	}
+	c.printLinef("Takes new", "%s", takesNew(g))
+	c.printStale(g, "")
+	c.printf("\nConditions:\n")
+	if len(g.Status.Conditions) == 0 {
+		c.printf("  none yet: no csi-controller has looked at it\n")
+	}
+	c.printEachCondition(g.Status.Conditions)
+}
+
+// takesNew says whether volumes and replicas are placed in a group.
+func takesNew(g *v1alpha1.NodeGroup) string {
+	switch {
+	case !g.DeletionTimestamp.IsZero():
+		return "nothing: it is being deleted"
+	case g.Spec.Cordoned:
+		return "nothing: it is cordoned; kubectl escache uncordon " + g.Name
+	case len(g.Spec.CordonedNodes) > 0:
+		return "volumes, but no replicas on " + strings.Join(g.Spec.CordonedNodes, ", ") + ": kubectl escache uncordon takes a host, too"
+	default:
+		return "volumes"
+	}
+}
+
+func (c *cli) explainSnapshot(ctx context.Context, api client.Reader, name string) error {
+	s := &v1alpha1.CacheSnapshot{}
+	err := api.Get(ctx, client.ObjectKey{Name: name}, s)
+	if apierrors.IsNotFound(err) && !isNoResource(err) {
+		return fmt.Errorf("there is no CacheSnapshot %s; kubectl get cachesnapshots lists them. The CacheSnapshot of a VolumeSnapshot "+
+			"is the snapshotHandle of its VolumeSnapshotContent", name)
+	}
+	if err != nil {
+		return err
+	}
+	v := &v1alpha1.CacheVolume{}
+	err = api.Get(ctx, client.ObjectKey{Name: s.Spec.Volume}, v)
+	gone := apierrors.IsNotFound(err)
+	if err != nil && !gone {
+		return err
+	}
+	made, err := madeFrom(ctx, api, name)
+	if err != nil {
+		return err
+	}
+	c.printSnapshot(s, v, gone, made)
+	return nil
+}
+
+func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool, made []string) {
+	line := c.printLinef
+	line("Snapshot", "%s, asked for %s", s.Name, ago(&s.CreationTimestamp, c.now()))
+	line("In Ceph", "%s/%s@%s of cluster %s", s.Spec.Pool, s.Spec.Image, s.Spec.Snapshot, s.Spec.ClusterID)
+	switch taken := s.Status.Taken; {
+	case taken == nil:
+		line("Taken", "not yet")
+	default:
+		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), ago(taken, c.now()),
+			v1alpha1.HumanBytes(s.Status.SizeBytes))
+	}
+	switch {
+	case gone:
+		line("Volume", "%s, which is not on record any more: its image stays in Ceph until its last snapshot is deleted", s.Spec.Volume)
+	default:
+		line("Volume", "%s, created for claim %s, on %s", v.Name, createdFor(v), cmp.Or(v.Status.AttachedNode, "no host"))
+	}
+	if len(made) > 0 {
+		line("Made of it", "%s", trouble.Few(made))
+	}
+	screen, _ := c.terminal()
+	c.printf("\n%s", wrap("Next step: "+snapshotStep(s, v, gone, c.now()), "  ", screen.width))
+}
+
+// snapshotStep says what an operator should do next with a snapshot.
+func snapshotStep(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool, now time.Time) string {
+	switch {
+	case !s.DeletionTimestamp.IsZero():
+		return "wait: it is being deleted"
+	case s.Status.Taken != nil:
+		return "nothing: to use it, make a claim with the VolumeSnapshot as its dataSource (docs/snapshots.md)"
+	case gone:
+		return "delete its VolumeSnapshot: the volume is gone, and the snapshot was never taken"
+	case now.Sub(s.CreationTimestamp.Time) < patience:
+		return "wait: it is being taken"
+	default:
+		return "kubectl describe volumesnapshotcontent shows what it waits for, and kubectl escache explain volume/" + v.Name +
+			" what is wrong with the volume; a snapshot needs Ceph, and the host that has the volume"
+	}
+}
+
+// patience is how long a snapshot may take before something is wrong.
+const patience = 2 * time.Minute
+
+// madeFrom returns the volumes that were made from a snapshot.
+func madeFrom(ctx context.Context, api client.Reader, snapshot string) ([]string, error) {
+	all, err := readAll[v1alpha1.CacheVolume](ctx, api, &v1alpha1.CacheVolumeList{})
+	var out []string
+	for i := range all {
+		if all[i].Spec.FromSnapshot == snapshot {
+			out = append(out, all[i].Name)
+		}
+	}
+	return out, err
+}

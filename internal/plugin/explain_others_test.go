@@ -1,0 +1,96 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// explained is what explain says of KIND/NAME.
+func explained(t *testing.T, api client.Reader, kind, name string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := c.explainOther(ctx, api, kind, name)
+	return out.String(), err
+}
+
+func snapshot(name, volume string, taken bool, age time.Duration) *v1alpha1.CacheSnapshot {
+	s := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-age))}}
+	s.Spec = v1alpha1.CacheSnapshotSpec{Volume: volume, ClusterID: "ceph", Pool: "fast", Image: "escache-1", Snapshot: "at-" + name}
+	if taken {
+		s.Status.Taken, s.Status.SizeBytes = new(metav1.NewTime(noon.Add(-age))), 10<<30
+	}
+	return s
+}
+
+func TestExplainOfOtherThings(t *testing.T) {
+	s := sample()
+	s.groups[0].Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n3", Volume: "pvc-old"}}
+	s.groups[0].Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "storage"}
+	other := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"m1", "m2", "m3"}}}
+	copied := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-copy"}, Spec: v1alpha1.CacheVolumeSpec{FromSnapshot: "monday", Group: "rack2", Replicas: []string{"m1", "m9"}}}
+	api := cluster(t, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
+		snapshot("young", "pvc-1", false, time.Second), snapshot("stuck", "pvc-1", false, time.Hour), snapshot("alone", "pvc-gone", true, time.Hour),
+		snapshot("never", "pvc-gone", false, time.Hour))
+	for what, c := range map[string]struct {
+		says, not []string
+	}{
+		"host/n2": {
+			[]string{"n2, of group rack1", "Ready, last seen now", "1Ti, of which 512Gi are given to volumes (50%), 3Gi are dirty", "12, of which 5",
+				"evacuate n2", "volume pvc-busy: n2 goes on", "\npvc-busy ", "\nrack1   n2 "},
+			[]string{"rack2", "\nrack1   n1", "host n3:", "pvc-old"},
+		},
+		"host/n3": {[]string{"NotReady, last seen never: escached on node n3 does not answer", "version not known", "replica of volume pvc-old on node n3",
+			"What is wrong", "host n3: "}, nil},
+		"host/m2": {[]string{"csi-controller has not asked it yet", "Nothing is wrong.", "no volumes that fit"}, nil},
+		"host/m9": {[]string{"in no group any more", "\npvc-copy "}, []string{"pvc-busy"}},
+		"group/rack1": {[]string{"rack1 of n1, n2, n3, made", "Helm release escache in namespace storage: change it there",
+			"no replicas on n1", "of volume pvc-old on node n3", "no csi-controller has looked", "Volumes:  2 of 4", "evacuate-n1"}, []string{"rack2", "pvc-copy"}},
+		"volume/pvc-busy": {[]string{"fast/escache-pvc-busy of Ceph cluster ceph", "Next step:"}, nil},
+		"snapshot/monday": {[]string{"fast/escache-1@at-monday of cluster ceph", "1h0m0s ago, of an image of 10Gi", "pvc-1, created for claim user/shared",
+			"Made of it:", "pvc-copy", "dataSource"}, []string{"wait"}},
+		"snapshot/young": {[]string{"not yet", "Next step: wait: it is being taken"}, []string{"Made of it"}},
+		"snapshot/stuck": {[]string{"Next step: kubectl describe volumesnapshotcontent", "explain volume/pvc-1"}, nil},
+		"snapshot/alone": {[]string{"pvc-gone, which is not on record any more: its image stays", "dataSource"}, nil},
+		"snapshot/never": {[]string{"delete its VolumeSnapshot"}, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			kind, name, _ := strings.Cut(what, "/")
+			out, err := explained(t, api, kind, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(out, part) {
+					t.Errorf("it does not say %q:\n%s", part, out)
+				}
+			}
+			for _, part := range c.not {
+				if strings.Contains(out, part) {
+					t.Errorf("it says %q:\n%s", part, out)
+				}
+			}
+		})
+	}
+	for what, says := range map[string]string{
+		"host/zz": "node zz is in no NodeGroup", "group/zz": "there is no NodeGroup zz", "volume/zz": "there is no CacheVolume zz",
+		"snapshot/zz": "there is no CacheSnapshot zz", "pool/zz": "only volume/, snapshot/, host/ and group/",
+	} {
+		kind, name, _ := strings.Cut(what, "/")
+		if _, err := explained(t, api, kind, name); err == nil || !strings.Contains(err.Error(), says) || errors.Is(err, errUsage) != (kind == "pool") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

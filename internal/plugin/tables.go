@@ -1,0 +1,395 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/redundancy"
+)
+
+// How many rows a table has if nothing is chosen.
+const (
+	maxHosts   = 60
+	maxVolumes = 100
+	maxOthers  = 20
+)
+
+func (v *view) printTables(out io.Writer, wide bool) error {
+	row, flush := table(out)
+	row("")
+	if len(v.groups) == 0 && v.filter.Everything() {
+		row("no NodeGroups: create one of 3 to 16 hosts, then volumes can be placed")
+	} else {
+		v.totals(row)
+		v.hosts(row, wide)
+	}
+	if len(v.volumes) == 0 {
+		row("")
+		row("no volumes" + v.chosen())
+	} else {
+		row("")
+		v.volumeRows(row, wide)
+	}
+	v.repairs(row)
+	v.flushRows(row)
+	return flush()
+}
+
+// chosen follows what there is none of.
+func (v *view) chosen() string {
+	if v.filter.Everything() {
+		return ""
+	}
+	return " that fit"
+}
+
+// totals sums up what is chosen.
+func (v *view) totals(row func(...string)) {
+	var attached, one, repairing int
+	var dirty int64
+	for i := range v.volumes {
+		is := &v.volumes[i]
+		dirty += is.Status.DirtyBytes
+		attached += count(is.Status.AttachedNode != "")
+		one += count(!redundancy.Of(is, v.group(is), redundancy.Evidence{}).Whole())
+		repairing += count(meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionRepairing))
+	}
+	volumes := fmt.Sprint(len(v.volumes))
+	if !v.filter.Everything() {
+		volumes += fmt.Sprintf(" of %d", v.read)
+	}
+	parts := []string{volumes, fmt.Sprintf("%d attached", attached), v1alpha1.HumanBytes(dirty) + " dirty"}
+	for text, n := range map[string]int{"%d with one copy": one, "%d in repair": repairing} {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(text, n))
+		}
+	}
+	slices.Sort(parts[3:])
+	row("Volumes:  " + strings.Join(parts, ", "))
+	v.hostTotals(row)
+	if v.snapshots != nil && *v.snapshots > 0 && v.filter.Everything() {
+		row(fmt.Sprintf("Snapshots: %d", *v.snapshots))
+	}
+	row("")
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// hostTotals sums up the hosts that are chosen, and the versions of the driver.
+func (v *view) hostTotals(row func(...string)) {
+	var hosts, ready int
+	var capacity, allocated int64
+	versions := map[string][]string{}
+	for i := range v.groups {
+		for _, node := range v.groups[i].Spec.Nodes {
+			if !v.hostShown(node) {
+				continue
+			}
+			hosts++
+			m, ok := member(&v.groups[i], node)
+			if !ok {
+				continue
+			}
+			ready += count(m.Ready)
+			capacity, allocated = capacity+m.CacheCapacityBytes, allocated+m.CacheAllocatedBytes
+			if m.Version != "" {
+				versions[m.Version] = append(versions[m.Version], node)
+			}
+		}
+	}
+	text := fmt.Sprintf("Hosts:    %d in %s, %d ready", hosts, trouble.Count(len(v.groups), "group"), ready)
+	if capacity > 0 {
+		text += fmt.Sprintf(", %d%% of %s cache given to volumes", percent(allocated, capacity), v1alpha1.HumanBytes(capacity))
+	}
+	row(text)
+	var programs []string
+	for _, w := range v.workloads {
+		if w.Version != "" {
+			programs = append(programs, w.Program()+" "+w.Version+rollout(w.Updated, w.Pods))
+		}
+	}
+	if len(versions) > 0 {
+		programs = append(programs, "escached "+trouble.Versions(versions))
+	}
+	if len(programs) > 0 {
+		row("Versions: " + strings.Join(programs, "; "))
+	}
+}
+
+// rollout says how far an upgrade is, unless it is over.
+func rollout(updated, pods int32) string {
+	if updated >= pods {
+		return ""
+	}
+	return fmt.Sprintf(" (on %d of %d pods)", updated, pods)
+}
+
+func percent(part, all int64) int64 { return int64(100 * float64(part) / float64(all)) }
+
+func member(g *v1alpha1.NodeGroup, node string) (v1alpha1.NodeGroupMember, bool) {
+	at := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == node })
+	if at < 0 {
+		return v1alpha1.NodeGroupMember{}, false
+	}
+	return g.Status.Members[at], true
+}
+
+func (v *view) hosts(row func(...string), wide bool) {
+	many := v.short && v.hostCount() > maxHosts
+	var rows [][]string
+	well := 0
+	for i := range v.groups {
+		g := &v.groups[i]
+		for _, name := range g.Spec.Nodes {
+			if !v.hostShown(name) {
+				continue
+			}
+			cells := []string{g.Name, name, "Unknown", "-", "-", "-", "-", "-", "-", "-", "-"}
+			m, known := member(g, name)
+			if known {
+				cells = []string{
+					g.Name, name, memberState(g, m), v1alpha1.HumanBytes(m.CacheCapacityBytes), filled(m),
+					v1alpha1.HumanBytes(m.DirtyBytes), fmt.Sprint(m.Volumes), fmt.Sprint(m.Primaries), lastSeen(m, v.now),
+					memory(m), cmp.Or(m.Version, "-"),
+				}
+			}
+			if !wide {
+				cells = cells[:len(cells)-2]
+			}
+			ready := cells[2] == "Ready" && !v.wrong(trouble.Host, name)
+			well += count(ready)
+			if !ready || !many {
+				rows = append(rows, cells)
+			}
+		}
+	}
+	head := []string{"GROUP", "HOST", "STATE", "CACHE", "FILLED", "DIRTY", "REPLICAS", "ATTACHED", "SEEN"}
+	if wide {
+		head = append(head, "MEMORY", "VERSION")
+	}
+	left, more := "", 0
+	if many {
+		left, more = fmt.Sprintf("%d hosts that are Ready are left out", well), max(0, len(rows)-maxHosts)
+	}
+	v.limited(row, head, rows[:len(rows)-more], more, left)
+}
+
+// hostCount is how many hosts the groups have.
+func (v *view) hostCount() int {
+	n := 0
+	for i := range v.groups {
+		n += len(v.groups[i].Spec.Nodes)
+	}
+	return n
+}
+
+// limited prints rows, how many more there are, and what else is left out.
+func (v *view) limited(row func(...string), head []string, rows [][]string, more int, left string) {
+	if len(rows) > 0 {
+		row(head...)
+	}
+	for _, cells := range rows {
+		row(cells...)
+	}
+	if more > 0 {
+		left = strings.TrimPrefix(fmt.Sprintf("%s; %d more", left, more), "; ")
+	}
+	if left != "" {
+		row("… " + left)
+		row("  --all shows all; --group, --node, -n and --problems choose")
+	}
+}
+
+func memberState(g *v1alpha1.NodeGroup, m v1alpha1.NodeGroupMember) string {
+	switch {
+	case g.Spec.Cordoned, slices.Contains(g.Spec.CordonedNodes, m.Name):
+		return "Cordoned"
+	case m.Ready:
+		return "Ready"
+	default:
+		return "NotReady"
+	}
+}
+
+func filled(m v1alpha1.NodeGroupMember) string {
+	if m.CacheCapacityBytes <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d%%", percent(m.CacheAllocatedBytes, m.CacheCapacityBytes))
+}
+
+// memory is how much of the caches for which the host has memory is connected.
+func memory(m v1alpha1.NodeGroupMember) string {
+	switch {
+	case m.ConnectableBytes == nil:
+		return "-"
+	case *m.ConnectableBytes <= 0:
+		return "100%"
+	}
+	return fmt.Sprintf("%d%%", percent(m.ConnectedBytes, *m.ConnectableBytes))
+}
+
+// seenPeriod is longer than the interval at which the driver records that a host still answers. It
+// records at once that a host has stopped answering.
+const seenPeriod = 2 * time.Minute
+
+func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {
+	if m.Ready && m.LastSeen != nil && now.Sub(m.LastSeen.Time) < seenPeriod {
+		return "now"
+	}
+	return ago(m.LastSeen, now)
+}
+
+func ago(t *metav1.Time, now time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return now.Sub(t.Time).Truncate(time.Second).String() + " ago"
+}
+
+func (v *view) volumeRows(row func(...string), wide bool) {
+	head := []string{"VOLUME", "CLAIM", "HOST", "TRUTH", "DIRTY", "REDUNDANT", "HEALTHY"}
+	if wide {
+		head = append(head, "GROUP", "SIZE", "CACHE", "REPLICAS", "OUTDATED", "EPOCH", "IMAGE", "AGE")
+	}
+	if wide || v.filter.Problems {
+		head = append(head, "PROBLEM")
+	}
+	rows := v.volumes
+	left, most := "", len(v.volumes)
+	switch {
+	case !v.short || len(v.volumes) <= maxVolumes:
+	case v.sorted:
+		most = maxVolumes
+	default:
+		rows = v.gravest()
+		left, most = fmt.Sprintf("%d volumes without a problem are left out", len(v.volumes)-len(rows)), maxVolumes
+	}
+	cells := make([][]string, 0, min(most, len(rows)))
+	for i := range rows[:min(most, len(rows))] {
+		cells = append(cells, v.volumeRow(&rows[i], wide))
+	}
+	v.limited(row, head, cells, len(rows)-len(cells), left)
+}
+
+// gravest returns the volumes with a problem, those with the gravest first.
+func (v *view) gravest() []v1alpha1.CacheVolume {
+	well := func(of v1alpha1.CacheVolume) bool { return !v.wrong(trouble.Volume, of.Name) }
+	rows := slices.DeleteFunc(slices.Clone(v.volumes), well)
+	slices.SortStableFunc(rows, func(a, b v1alpha1.CacheVolume) int {
+		return cmp.Compare(v.fault(trouble.Volume, a.Name).gravity, v.fault(trouble.Volume, b.Name).gravity)
+	})
+	return rows
+}
+
+func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
+	is := &of.Status
+	cells := []string{
+		of.Name, v.uses.claimOf(of), cmp.Or(is.AttachedNode, "-"), cmp.Or(string(is.Authority), string(v1alpha1.AuthorityCeph)),
+		v1alpha1.HumanBytes(is.DirtyBytes), redundant(of, redundancy.Of(of, v.group(of), redundancy.Evidence{}), v.now),
+		conditionOf(of, v1alpha1.ConditionHealthy),
+	}
+	if wide {
+		cells = append(cells, of.Spec.Group, v1alpha1.HumanBytes(of.Spec.SizeBytes), v1alpha1.HumanBytes(of.Spec.CacheBytes),
+			strings.Join(of.Spec.Replicas, ","), cmp.Or(strings.Join(is.Outdated, ","), "-"), fmt.Sprint(is.Epoch),
+			of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
+	}
+	if wide || v.filter.Problems {
+		cells = append(cells, cmp.Or(strings.Join(v.fault(trouble.Volume, of.Name).reasons, ","), "-"))
+	}
+	return cells
+}
+
+func age(t metav1.Time, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+// redundant is the condition and, if acknowledged writes are on one host only, why and for how long.
+func redundant(v *v1alpha1.CacheVolume, f redundancy.Finding, now time.Time) string {
+	switch {
+	case f.Whole() || f.InCeph:
+		return conditionOf(v, v1alpha1.ConditionRedundant)
+	case f.Since.IsZero():
+		return string(metav1.ConditionFalse) + " (" + f.Reason + ")"
+	default:
+		return fmt.Sprintf("%s (%s, %s)", metav1.ConditionFalse, f.Reason, now.Sub(f.Since).Truncate(time.Second))
+	}
+}
+
+func conditionOf(v *v1alpha1.CacheVolume, kind string) string {
+	if c := meta.FindStatusCondition(v.Status.Conditions, kind); c != nil && v.Status.AttachedNode != "" {
+		return string(c.Status)
+	}
+	return "-"
+}
+
+// repairs shows the volumes that get a second copy, those first that are being copied.
+func (v *view) repairs(row func(...string)) {
+	var rows [][]string
+	for i := range v.volumes {
+		of := &v.volumes[i]
+		c := meta.FindStatusCondition(of.Status.Conditions, v1alpha1.ConditionRepairing)
+		if c == nil || c.Status != metav1.ConditionTrue {
+			continue
+		}
+		cells := []string{of.Name, c.Reason, "-", "-", "-", c.Message}
+		if r := of.Status.Repair; r != nil {
+			cells = []string{of.Name, c.Reason, r.Lost, cmp.Or(r.Substitute, "-"), age(r.Since, v.now), c.Message}
+		}
+		rows = append(rows, cells)
+	}
+	if len(rows) == 0 {
+		return
+	}
+	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Compare(copying(b[1]), copying(a[1])) })
+	row("")
+	v.others(row, []string{"REPAIR", "STEP", "LOST", "ONTO", "FOR", "PROGRESS"}, rows)
+}
+
+// copying orders the steps of a repair: one that is being copied comes first, one that waits last.
+func copying(step string) int {
+	return slices.Index([]string{"Waiting", "Draining", "Beginning", "Replacing", "Finishing", "Copying"}, step)
+}
+
+// others prints a table that is long only if much is being done.
+func (v *view) others(row func(...string), head []string, rows [][]string) {
+	more := 0
+	if v.short {
+		more = max(0, len(rows)-maxOthers)
+	}
+	v.limited(row, head, rows[:len(rows)-more], more, "")
+}
+
+func (v *view) flushRows(row func(...string)) {
+	var rows [][]string
+	for i := range v.flushes {
+		f := &v.flushes[i].Status
+		rows = append(rows, []string{
+			v.flushes[i].Name, string(v.flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
+			cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"),
+		})
+	}
+	if len(rows) == 0 {
+		return
+	}
+	row("")
+	v.others(row, []string{"FLUSH", "MODE", "PHASE", "DONE", "VOLUMES", "LEFT", "RATE", "REMAINING"}, rows)
+}

@@ -1,0 +1,111 @@
+package trouble
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/redundancy"
+)
+
+// patience is how long a change of a volume may take to reach its host before that is told.
+const patience = time.Minute
+
+// OfVolume returns what is wrong with a volume. group is its NodeGroup, nil if that is not known.
+func OfVolume(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, now time.Time) []Trouble {
+	var all []Trouble
+	add := func(condition, reason, what string) {
+		at := remedy.Place{Volume: v.Name, Host: v.Status.AttachedNode, Group: v.Spec.Group}
+		if at.Host == "" {
+			at.Host = strings.Join(Holders(v), " or ")
+		}
+		all = append(all, At(Volume, v.Name, condition, reason, what, at, how))
+	}
+	is := func(kind string) *metav1.Condition { return meta.FindStatusCondition(v.Status.Conditions, kind) }
+	behind := is(v1alpha1.ConditionRecordBehindDisks)
+	if behind != nil && behind.Status == metav1.ConditionTrue {
+		add(behind.Type, behind.Reason, behind.Message)
+	}
+	one := redundancy.Of(v, group, redundancy.Evidence{})
+	for _, c := range v.Status.Faults() {
+		if c.Type != v1alpha1.ConditionRedundant || one.Whole() { // else told below
+			add(c.Type, c.Reason, c.Message)
+		}
+	}
+	if !one.Whole() {
+		add(v1alpha1.ConditionRedundant, one.Reason, one.Message+"; "+Stake(one))
+	}
+	switch stuck := Unreachable(v); {
+	case stuck == "", behind != nil && behind.Status == metav1.ConditionTrue: // nothing may be discarded on such a record
+	case v.Spec.Release: // its condition says what it waits for
+	default:
+		add("", remedy.LeftDirty, stuck)
+	}
+	if c := is(v1alpha1.ConditionReleased); v.Spec.Release && c != nil {
+		add(c.Type, c.Reason, "it waits to be released: "+c.Message)
+	}
+	if c := is(v1alpha1.ConditionModified); c != nil && c.Status == metav1.ConditionFalse && v.Status.AttachedNode != "" &&
+		(c.Reason != v1alpha1.ReasonModificationPending || now.Sub(c.LastTransitionTime.Time) > patience) {
+		add(c.Type, c.Reason, "its VolumeAttributesClass is not in effect: "+c.Message)
+	}
+	if !v.DeletionTimestamp.IsZero() {
+		add("", remedy.InDeletion, "it has been in deletion since "+v.DeletionTimestamp.Format(time.DateTime))
+	}
+	return all
+}
+
+// Stake says what the loss of the last copy would lose.
+func Stake(f redundancy.Finding) string {
+	if f.InCeph {
+		return "Ceph has everything"
+	}
+	text := v1alpha1.HumanBytes(f.ExposedBytes) + " are on one host only"
+	if !f.Since.IsZero() {
+		text += ", since " + f.Since.UTC().Format(time.DateTime) + " UTC"
+	}
+	return text
+}
+
+// Unreachable describes a detached volume that may hold data that is not in Ceph; "" for all others.
+func Unreachable(v *v1alpha1.CacheVolume) string {
+	if !v.Status.LeftDirty() {
+		return ""
+	}
+	return fmt.Sprintf("it is not attached, and %s in the cache on %s may not be in Ceph", v1alpha1.HumanBytes(v.Status.DirtyBytes),
+		strings.Join(Holders(v), " and "))
+}
+
+// Holders returns the nodes with a current copy or, if there is none, those with any copy.
+func Holders(v *v1alpha1.CacheVolume) []string {
+	current := authority.Current(v)
+	if len(current) == 0 {
+		return v.Spec.Replicas
+	}
+	return current
+}
+
+// NextStep says what an operator should do next with a volume.
+func NextStep(v *v1alpha1.CacheVolume) string {
+	switch {
+	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
+		return remedy.Of(v1alpha1.ConditionRecordBehindDisks, "LaterAttachmentSeen", remedy.Place{}, remedy.Escached{})
+	case v.Spec.Release:
+		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
+	case Unreachable(v) != "":
+		return remedy.Of("", remedy.LeftDirty, remedy.Place{Volume: v.Name, Host: strings.Join(Holders(v), " or ")}, remedy.Escached{})
+	case v.Status.AttachedNode == "":
+		return "nothing: it can be attached to any host of the group"
+	case len(v.Status.WriteThrough) > 0 && v.Status.Authority != v1alpha1.AuthorityCache:
+		return "its pod can be moved at once; kubectl escache uncordon, or deleting the CacheFlush, restores write-back"
+	case v.Status.Phase != v1alpha1.VolumeReady:
+		return "wait: its image is being created"
+	default:
+		return "nothing; before you take its host down: kubectl escache evacuate " + v.Status.AttachedNode
+	}
+}
