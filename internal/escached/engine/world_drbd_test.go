@@ -172,6 +172,9 @@ func (d *worldDRBD) Leave(_ context.Context, name string) error {
 	}
 	d.set(name, func(st *drbd.Status) {
 		if st.Linked() && st.Role == drbd.Primary {
+			if !st.Disk.Lost() && !d.userKilled {
+				d.t.Errorf("I/O freezes while a process may have a flush under way: DRBD would never end it")
+			}
 			st.Suspended, st.PeerDisk = true, "DUnknown"
 		}
 		st.Connection = drbd.StandAlone
