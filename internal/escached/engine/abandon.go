@@ -174,10 +174,19 @@ func isCopy(record escache.VolumeRecord, node string) bool {
 // when it goes on, but for a write that the disk had before. That one ends well although only this host
 // has it, so whoever waits for it is killed first, and never learns that. With a permit the kernel freezes nothing: until the
 // disk is gone, I/O goes on as it did before the device was to be given up.
+//
+// With the link up, the processes are killed before anything freezes: DRBD 8.4 loses the completion of a
+// flush that is under way then, and the device would stay until the host is booted again.
 func (e *Engine) failIO(ctx context.Context, v volume.Volume) error {
 	st, up, err := e.Replica(v.Minor)
 	if err != nil || !up || st.Role != drbd.Primary {
 		return err
+	}
+	if st.Linked() && !st.Suspended {
+		if err := e.killUsers(ctx, v); err != nil {
+			return err
+		}
+		crashpoint.Reach("abandon/users_ended")
 	}
 	if st.Connection != drbd.StandAlone {
 		if err := e.Replicator.Leave(ctx, v.Name()); err != nil {
@@ -226,7 +235,7 @@ func (e *Engine) killUsers(ctx context.Context, v volume.Volume) error {
 			"processes", fmt.Sprint(killed))
 	}
 	if err != nil {
-		return fmt.Errorf("%s/%s: the I/O stays frozen until no process of %s uses the device, so that none learns of a write that only "+
+		return fmt.Errorf("%s/%s: the device stays until no process of %s uses it, so that none learns of a write that only "+
 			"this host has: %w; switch %s off if this does not end", v.Pool, v.Image, e.Config.Node, err, e.Config.Node)
 	}
 	return nil
