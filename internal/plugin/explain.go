@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/redundancy"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 func (c *cli) explain() *cobra.Command {
@@ -161,9 +162,9 @@ func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, 
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
-	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
+	c.printf("\n%s", wordwrap.Line("Next step: "+next, "  ", screen.width))
 	for _, t := range append(volumeProblems(v, group), waiting...) {
-		c.printf("%s%s", wrap("  "+t.what, "    ", screen.width), wrap("    -> "+t.todo, "       ", screen.width))
+		c.printf("%s%s", wordwrap.Line("  "+t.what, "    ", screen.width), wordwrap.Line("    -> "+t.todo, "       ", screen.width))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/redundancy"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 // pollInterval is the time between two reads with --watch and --wait.
@@ -177,7 +178,7 @@ func (s *state) printProblems(out io.Writer, width int) error {
 	}
 	_, _ = fmt.Fprintln(out, "\nWhat is wrong, and what to do:")
 	for _, t := range problems {
-		_, err := fmt.Fprint(out, wrap("  "+t.where+": "+t.what, "    ", width), wrap("    -> "+t.todo, "       ", width))
+		_, err := fmt.Fprint(out, wordwrap.Line("  "+t.where+": "+t.what, "    ", width), wordwrap.Line("    -> "+t.todo, "       ", width))
 		if err != nil {
 			return err
 		}
@@ -201,7 +202,7 @@ func (s *state) printUnnamed(out io.Writer, now time.Time, width int) error {
 	if len(names) == 0 {
 		return nil
 	}
-	_, err := fmt.Fprint(out, wrap("\nNo PersistentVolume names "+strings.Join(names, ", ")+
+	_, err := fmt.Fprint(out, wordwrap.Line("\nNo PersistentVolume names "+strings.Join(names, ", ")+
 		". kubectl escache release --volume NAME gives such a volume up and leaves its image.", "  ", width))
 	return err
 }
