@@ -158,7 +158,11 @@ var (
 	vgName     = regexp.MustCompile(`^[a-zA-Z0-9_.+][a-zA-Z0-9_.+-]{0,62}$`)
 	cephUser   = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
+	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
+
+// IsVolumeName reports whether name can be the name of a pool or an image of a volume.
+func IsVolumeName(name string) bool { return volumeName.MatchString(name) }
 
 // IsNodeName reports whether name is a valid host name in replica requests.
 func IsNodeName(name string) bool { return nodeName.MatchString(name) }

@@ -28,10 +28,7 @@ const maxBody = 64 << 10
 // and of DRBD, some data.
 const minCache = 8 << 20
 
-var (
-	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	imageID    = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
-)
+var imageID = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 
 func invalid(format string, args ...any) error {
 	return problem.New(escache.CodeInvalidRequest, format, args...)
@@ -82,7 +79,7 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 
 func checkRef(ref escache.VolumeRef) error {
 	for key, name := range map[string]string{"pool": ref.Pool, "image": ref.Image} {
-		if !volumeName.MatchString(name) {
+		if !escached.IsVolumeName(name) {
 			return invalid("%s: %q is not a valid name: use 1 to 128 of A-Z a-z 0-9 _ . - and begin with a letter, a digit or _", key, name)
 		}
 	}
