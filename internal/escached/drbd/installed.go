@@ -3,7 +3,6 @@ package drbd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,7 +41,7 @@ func (f Files) Included(conf string) (bool, error) {
 func (f Files) included(conf string, depth int) (bool, error) {
 	text, err := os.ReadFile(conf)
 	if err != nil {
-		return false, fmt.Errorf("DRBD's configuration: %w", err)
+		return false, err
 	}
 	for _, m := range include.FindAllSubmatch(text, -1) {
 		pattern := string(m[1]) + string(m[2])
