@@ -138,6 +138,7 @@ func TestWrongUseIsASentence(t *testing.T) {
 		{[]string{"flush", "a", "--node=n1"}, exitUsage, "name exactly one of"},
 		{[]string{"evacuate"}, exitUsage, "name one NODE"},
 		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
+		{[]string{"preflight", "-o", "yaml"}, exitUsage, "none of table, json"},
 		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
 		{[]string{"status", "extra"}, exitUsage, "extra"},
 		{[]string{"nonsense"}, exitUsage, "nonsense"},
