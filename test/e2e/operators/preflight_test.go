@@ -1,0 +1,127 @@
+//go:build e2e
+
+package operators
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/kubetest"
+)
+
+const driverNamespace = "escache-system"
+
+// preflight checks a cluster before the chart is installed, and after: the chart's objects are real, and what
+// pods and kubelets would report is played.
+func (w *world) preflight(t *testing.T) {
+	out := w.escache(t, 1, "preflight")
+	says(t, out, "6 of escache.io/v1alpha1", "there is no CSIDriver csi.escache.io", "namespace escache-system has none", "-> install the chart",
+		"host n1", "csi-node has not registered there", "kubectl label node n1")
+	for line := range strings.Lines(out) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	nobody := filepath.Join(t.TempDir(), "nobody.kubeconfig")
+	must(t, os.WriteFile(nobody, w.kube.UserKubeconfig(t, "nobody"), 0o600))
+	says(t, w.as(t, nobody, "", 1, "preflight"), "forbidden", "ask an administrator")
+
+	w.installChart(t)
+	w.registered(t)
+	says(t, w.escache(t, 1, "preflight"), "0 of 2 pods are ready", "no node has the label", "Secret escache-ceph-node",
+		"it is not there, and the pods of escached need it")
+	w.pretendRunning(t)
+	for _, name := range []string{"escache-ceph-controller", "escache-ceph-node"} {
+		w.kubectl(t, "-n", driverNamespace, "create", "secret", "generic", name, "--from-literal=keyring=x")
+	}
+	out = w.escache(t, 0, "preflight", "--group=rack1")
+	says(t, out, "all 2 pods are ready", "the test leads", "group rack1", "3 hosts, takes new volumes", "StorageClass escache", "pool fast",
+		"the certificate of csi-controller ends", "on, with the VolumeSnapshotClass escache", "ok")
+
+	list := struct{ Failed int }{Failed: -1}
+	must(t, json.Unmarshal([]byte(w.escache(t, 0, "preflight", "-o", "json")), &list))
+	if list.Failed != 0 {
+		t.Errorf("%d failures", list.Failed)
+	}
+	w.asHelmTest(t)
+
+	w.kubectl(t, "patch", "crd", "cachevolumes.escache.io", "--type=json", "-p",
+		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/fromVolume"}]`)
+	says(t, w.escache(t, 1, "preflight"), "CRD cachevolumes", "it lacks spec.fromVolume", "helm show crds")
+	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
+	w.escache(t, 0, "preflight")
+}
+
+// installChart applies what Helm makes of the chart, until the test is over.
+func (w *world) installChart(t *testing.T) {
+	t.Helper()
+	render := exec.CommandContext(t.Context(), kubetest.Tools(t, "helm")["helm"], "template", "escache", filepath.Join(checkout, "charts/escache-csi"),
+		"--namespace", driverNamespace, "--no-hooks", "--set",
+		"ceph.clusterID=lab,ceph.monitors={127.0.0.1},storageClasses[0].name=escache,storageClasses[0].pool=fast,snapshots.enabled=true")
+	text, err := render.Output()
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "chart.yaml")
+	must(t, os.WriteFile(path, text, 0o600))
+	for _, file := range []string{filepath.Join(checkout, "test/chart/testdata/crds/others.yaml"), path} {
+		w.kubectl(t, "apply", "-f", file)
+		t.Cleanup(func() { w.kubectl(t, "delete", "--ignore-not-found", "--wait=false", "-f", file) })
+		w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	}
+}
+
+// registered has csi-node registered on the hosts of the group, and lets them replicate over addresses that are
+// no loopback, which the hosts that are played listen on.
+func (w *world) registered(t *testing.T) {
+	t.Helper()
+	for i, name := range []string{"n1", "n2", "n3"} {
+		drivers := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		drivers.Spec.Drivers = []storagev1.CSINodeDriver{{Name: v1alpha1.DriverName, NodeID: name}}
+		must(t, w.api.Create(t.Context(), drivers))
+		w.kubectl(t, "annotate", "node", name, fmt.Sprintf("%s=192.0.2.%d", v1alpha1.AnnotationReplicationAddress, i+1))
+		t.Cleanup(func() {
+			w.kubectl(t, "delete", "csinode", name)
+			w.kubectl(t, "annotate", "node", name, v1alpha1.AnnotationReplicationAddress+"-")
+		})
+	}
+}
+
+// pretendRunning says of every pod of the chart that it is ready.
+func (w *world) pretendRunning(t *testing.T) {
+	t.Helper()
+	status := func(what, status string) {
+		w.kubectl(t, "-n", driverNamespace, "patch", what, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+	}
+	status("deployment/escache-controller", `{"replicas":2,"readyReplicas":2}`)
+	for _, name := range []string{"escache-node", "escache-escached"} {
+		status("daemonset/"+name, `{"desiredNumberScheduled":3,"currentNumberScheduled":3,"numberReady":3,"numberMisscheduled":0}`)
+	}
+	secrets := &corev1.SecretList{}
+	must(t, w.api.List(t.Context(), secrets, client.InNamespace(driverNamespace)))
+	if len(secrets.Items) < 4 {
+		t.Fatalf("the chart has made %d Secrets", len(secrets.Items))
+	}
+}
+
+// asHelmTest runs what `helm test` runs, with the rights that the chart gives it and no others.
+func (w *world) asHelmTest(t *testing.T) {
+	t.Helper()
+	account := w.kube.ChartAccount(t, checkout, "preflight", "snapshots.enabled=true")
+	command := exec.CommandContext(t.Context(), controllerBinary(t), "preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace)
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Errorf("csi-controller preflight: %v\n%s", err, out)
+	}
+	says(t, string(out), "all 3 pods are ready", "host n3", "you may not read them", "0.1.0")
+	w.kube.CheckRights(t, account)
+}
