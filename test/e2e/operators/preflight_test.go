@@ -3,6 +3,7 @@
 package operators
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,10 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -71,13 +74,45 @@ func (w *world) installChart(t *testing.T) {
 		"ceph.clusterID=lab,ceph.monitors={127.0.0.1},storageClasses[0].name=escache,storageClasses[0].pool=fast,snapshots.enabled=true")
 	text, err := render.Output()
 	must(t, err)
-	path := filepath.Join(t.TempDir(), "chart.yaml")
-	must(t, os.WriteFile(path, text, 0o600))
-	for _, file := range []string{filepath.Join(checkout, "test/chart/testdata/crds/others.yaml"), path} {
-		w.kubectl(t, "apply", "-f", file)
-		t.Cleanup(func() { w.kubectl(t, "delete", "--ignore-not-found", "--wait=false", "-f", file) })
-		w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	w.applied(t, snapshotKinds())
+	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	w.applied(t, string(text))
+}
+
+// applied applies objects until the test is over.
+func (w *world) applied(t *testing.T, objects string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	must(t, os.WriteFile(file, []byte(objects), 0o600))
+	w.kubectl(t, "apply", "-f", file)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		args := []string{"--kubeconfig", w.kube.Kubeconfig(), "delete", "--ignore-not-found", "--wait=false", "-f", file}
+		if out, err := exec.CommandContext(ctx, w.kube.Kubectl(), args...).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// snapshotKinds are those of the snapshot-controller's project, by name only.
+func snapshotKinds() string {
+	var text strings.Builder
+	for kind, scope := range map[string]string{"VolumeSnapshot": "Namespaced", "VolumeSnapshotContent": "Cluster", "VolumeSnapshotClass": "Cluster"} {
+		plural := strings.ToLower(kind) + map[bool]string{true: "es", false: "s"}[strings.HasSuffix(kind, "s")]
+		fmt.Fprintf(&text, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.snapshot.storage.k8s.io, annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-csi/external-snapshotter"}}
+spec:
+  group: snapshot.storage.k8s.io
+  scope: %[3]s
+  names: {kind: %[1]s, plural: %[2]s}
+  versions:
+    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`, kind, plural, scope)
 	}
+	return text.String()
 }
 
 // registered has csi-node registered on the hosts of the group, and lets them replicate over addresses that are
@@ -89,9 +124,11 @@ func (w *world) registered(t *testing.T) {
 		drivers.Spec.Drivers = []storagev1.CSINodeDriver{{Name: v1alpha1.DriverName, NodeID: name}}
 		must(t, w.api.Create(t.Context(), drivers))
 		w.kubectl(t, "annotate", "node", name, fmt.Sprintf("%s=192.0.2.%d", v1alpha1.AnnotationReplicationAddress, i+1))
-		t.Cleanup(func() {
-			w.kubectl(t, "delete", "csinode", name)
-			w.kubectl(t, "annotate", "node", name, v1alpha1.AnnotationReplicationAddress+"-")
+		t.Cleanup(func() { // the test's own context has ended by then
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, v1alpha1.AnnotationReplicationAddress)
+			must(t, w.api.Delete(context.Background(), drivers))
+			must(t, w.api.Patch(context.Background(), node, client.RawPatch(types.MergePatchType, []byte(patch))))
 		})
 	}
 }
@@ -106,11 +143,25 @@ func (w *world) pretendRunning(t *testing.T) {
 	for _, name := range []string{"escache-node", "escache-escached"} {
 		status("daemonset/"+name, `{"desiredNumberScheduled":3,"currentNumberScheduled":3,"numberReady":3,"numberMisscheduled":0}`)
 	}
+	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", leaseFile(t))
 	secrets := &corev1.SecretList{}
 	must(t, w.api.List(t.Context(), secrets, client.InNamespace(driverNamespace)))
 	if len(secrets.Items) < 4 {
 		t.Fatalf("the chart has made %d Secrets", len(secrets.Items))
 	}
+}
+
+// leaseFile has the lease of a csi-controller that leads.
+func leaseFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "lease.yaml")
+	must(t, os.WriteFile(path, fmt.Appendf(nil, `
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: escache-csi-controller, namespace: %s}
+spec: {holderIdentity: the test, leaseDurationSeconds: 3600, renewTime: %q}
+`, driverNamespace, metav1.NowMicro().UTC().Format(metav1.RFC3339Micro)), 0o600))
+	return path
 }
 
 // asHelmTest runs what `helm test` runs, with the rights that the chart gives it and no others.
