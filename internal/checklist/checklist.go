@@ -35,13 +35,13 @@ type Result struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Good returns a Result that all is well.
-func Good(format string, args ...any) Result {
+// Goodf returns a Result that all is well.
+func Goodf(format string, args ...any) Result {
 	return Result{State: OK, Found: fmt.Sprintf(format, args...)}
 }
 
-// Bad returns a Result of the given state, with its remedy.
-func Bad(state State, remedy, format string, args ...any) Result {
+// Badf returns a Result of the given state, with its remedy.
+func Badf(state State, remedy, format string, args ...any) Result {
 	return Result{State: state, Found: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
@@ -86,7 +86,7 @@ func Run(ctx context.Context, checks []Check) []Result {
 
 func (c Check) run(ctx context.Context) []Result {
 	if ctx.Err() != nil {
-		return []Result{Bad(Unknown, "run the checks again", "interrupted before it was checked")}
+		return []Result{Badf(Unknown, "run the checks again", "interrupted before it was checked")}
 	}
 	timeout := cmp.Or(c.Timeout, DefaultTimeout)
 	limited, cancel := context.WithTimeout(ctx, timeout)
@@ -102,7 +102,7 @@ func (c Check) run(ctx context.Context) []Result {
 	case found := <-ended:
 		return found
 	case <-time.After(grace):
-		return []Result{Bad(Failed, "find out what does not answer; the kernel's log (dmesg) may name it", "no answer within %s", timeout)}
+		return []Result{Badf(Failed, "find out what does not answer; the kernel's log (dmesg) may name it", "no answer within %s", timeout)}
 	}
 }
 

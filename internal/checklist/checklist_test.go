@@ -17,10 +17,10 @@ func TestACheckThatDoesNotEndDoesNotStopTheOthers(t *testing.T) {
 			{Name: "stuck", Timeout: time.Second, Run: func(context.Context) []Result { <-forever; return nil }},
 			{Name: "late", Timeout: time.Second, Run: func(ctx context.Context) []Result {
 				<-ctx.Done()
-				return []Result{Bad(Failed, "wait", "it gave up: %v", ctx.Err())}
+				return []Result{Badf(Failed, "wait", "it gave up: %v", ctx.Err())}
 			}},
-			One("well", func(context.Context) Result { return Good("all of it") }),
-			{Name: "several", Run: func(context.Context) []Result { return []Result{Good("x").Of("a"), Bad(Warning, "do", "y").Of("b")} }},
+			One("well", func(context.Context) Result { return Goodf("all of it") }),
+			{Name: "several", Run: func(context.Context) []Result { return []Result{Goodf("x").Of("a"), Badf(Warning, "do", "y").Of("b")} }},
 		})
 		var names []string
 		for _, r := range results {
@@ -38,8 +38,8 @@ func TestACheckThatDoesNotEndDoesNotStopTheOthers(t *testing.T) {
 func TestAnInterruptLeavesTheRestUnknown(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	results := Run(ctx, []Check{
-		One("first", func(context.Context) Result { stop(); return Good("done") }),
-		One("second", func(context.Context) Result { t.Error("it was made all the same"); return Good("") }),
+		One("first", func(context.Context) Result { stop(); return Goodf("done") }),
+		One("second", func(context.Context) Result { t.Error("it was made all the same"); return Goodf("") }),
 	})
 	if len(results) != 2 || results[0].State != OK || results[1].State != Unknown || ExitCode(results) != 0 {
 		t.Errorf("%+v", results)
@@ -48,7 +48,7 @@ func TestAnInterruptLeavesTheRestUnknown(t *testing.T) {
 
 func TestOnlyFailuresMakeTheExitCode(t *testing.T) {
 	for state, want := range map[State]int{OK: 0, Warning: 0, Unknown: 0, Failed: 1} {
-		if got := ExitCode([]Result{Good("x"), Bad(state, "", "y"), Good("z")}); got != want {
+		if got := ExitCode([]Result{Goodf("x"), Badf(state, "", "y"), Goodf("z")}); got != want {
 			t.Errorf("%s: exit code %d", state, got)
 		}
 	}
@@ -85,7 +85,7 @@ func TestTheTableFitsAndHasARemedyBelowEachFinding(t *testing.T) {
 
 func TestJSONHasAllAndTheCounts(t *testing.T) {
 	var out strings.Builder
-	if err := Print(&out, "json", 80, []Result{Good("<x>").Of("a"), Bad(Failed, "do", "y").Of("b"), Bad(Warning, "do", "z").Of("c")}); err != nil {
+	if err := Print(&out, "json", 80, []Result{Goodf("<x>").Of("a"), Badf(Failed, "do", "y").Of("b"), Badf(Warning, "do", "z").Of("c")}); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

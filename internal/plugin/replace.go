@@ -155,7 +155,8 @@ func (c *cli) printReplacement(p *replacement.Plan) {
 	screen, _ := c.terminal()
 	c.printf("\n%s", wordwrap.Line(oldHost(p, c), "  ", screen.width))
 	for _, fate := range fatesOf(p) {
-		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width), wordwrap.Line("    -> "+fate.Then, "       ", screen.width))
+		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width), wordwrap.Line("    -> "+fate.Then, "       ",
+			screen.width))
 	}
 	for _, note := range p.Notes {
 		c.printf("%s", wordwrap.Line("Note: "+note, "  ", screen.width))

@@ -43,7 +43,7 @@ func (c *Cluster) classes(ctx context.Context) []checklist.Result {
 		}
 	}
 	if len(results) == 0 {
-		return []checklist.Result{checklist.Bad(checklist.Warning, "set storageClasses in the chart's values, or make one (docs/parameters.md)",
+		return []checklist.Result{checklist.Badf(checklist.Warning, "set storageClasses in the chart's values, or make one (docs/parameters.md)",
 			"none is of %s: no claim can be made", v1alpha1.DriverName)}
 	}
 	return results
@@ -53,10 +53,11 @@ func (c *Cluster) classes(ctx context.Context) []checklist.Result {
 func checkClass(class *storagev1.StorageClass, clusters, groups []string) checklist.Result {
 	p, err := storageclass.Parse(class.Parameters)
 	if err != nil {
-		return checklist.Bad(checklist.Failed, "correct it (docs/parameters.md); a StorageClass is replaced as a whole: delete it and make it anew", "%v", err)
+		return checklist.Badf(checklist.Failed,
+			"correct it (docs/parameters.md); a StorageClass is replaced as a whole: delete it and make it anew", "%v", err)
 	}
 	if len(clusters) > 0 && !slices.Contains(clusters, p.ClusterID) {
-		return checklist.Bad(checklist.Failed, "set clusterID to what ceph fsid prints, in the chart's value ceph.clusterID, too",
+		return checklist.Badf(checklist.Failed, "set clusterID to what ceph fsid prints, in the chart's value ceph.clusterID, too",
 			"its clusterID is %s, and csi-controller knows %s", p.ClusterID, some(clusters))
 	}
 	var missing []string
@@ -67,27 +68,29 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	}
 	switch {
 	case len(missing) > 0 && len(missing) == len(p.NodeGroups):
-		return checklist.Bad(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", some(missing))
+		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", some(missing))
 	case len(missing) > 0:
-		return checklist.Bad(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s", some(missing))
+		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s", some(missing))
 	case class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
-		return checklist.Bad(checklist.Warning, "make it anew with volumeBindingMode: WaitForFirstConsumer", "pool %s; it places a volume before its "+
-			"pod has a node, which may be in another group", p.Pool)
+		return checklist.Badf(checklist.Warning, "make it anew with volumeBindingMode: WaitForFirstConsumer",
+			"pool %s; it places a volume before its "+
+				"pod has a node, which may be in another group", p.Pool)
 	}
-	return checklist.Good("pool %s", strings.Join(slices.DeleteFunc([]string{p.Pool, p.DataPool}, func(s string) bool { return s == "" }), ", data pool "))
+	return checklist.Goodf("pool %s", strings.Join(slices.DeleteFunc([]string{p.Pool, p.DataPool}, func(s string) bool { return s == "" }),
+		", data pool "))
 }
 
 var fsid = regexp.MustCompile(`(?m)^\s*fsid\s*=\s*(\S+)`)
 
 // cephClusters are those whose ceph.conf the chart has made.
 func (c *Cluster) cephClusters(ctx context.Context) ([]string, error) {
-	maps := &corev1.ConfigMapList{}
-	err := c.API.List(ctx, maps, client.InNamespace(c.Namespace), client.MatchingLabels{labelPartOf: partOf, labelComponent: "ceph"})
+	configs := &corev1.ConfigMapList{}
+	err := c.API.List(ctx, configs, client.InNamespace(c.Namespace), client.MatchingLabels{labelPartOf: partOf, labelComponent: "ceph"})
 	if err != nil {
 		return nil, err
 	}
 	var all []string
-	for _, m := range maps.Items {
+	for _, m := range configs.Items {
 		if found := fsid.FindStringSubmatch(m.Data["ceph.conf"]); found != nil {
 			all = append(all, found[1])
 		}
@@ -150,7 +153,8 @@ func keysIn(items []corev1.KeyToPath, otherwise []string) []string {
 func secretParameters(class *storagev1.StorageClass) []string {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(class.Parameters)) {
-		if strings.HasPrefix(key, "csi.storage.k8s.io/") && (strings.HasSuffix(key, "-secret-name") || strings.HasSuffix(key, "-secret-namespace")) {
+		if strings.HasPrefix(key, "csi.storage.k8s.io/") && (strings.HasSuffix(key, "-secret-name") || strings.HasSuffix(key,
+			"-secret-namespace")) {
 			keys = append(keys, key)
 		}
 	}

@@ -49,9 +49,10 @@ func (c *Cluster) groups(ctx context.Context) []checklist.Result {
 	case len(results) > 0:
 		return results
 	case c.Group != "":
-		return []checklist.Result{checklist.Bad(checklist.Failed, "kubectl get nodegroups lists them", "there is no NodeGroup %s", c.Group)}
+		return []checklist.Result{checklist.Badf(checklist.Failed, "kubectl get nodegroups lists them", "there is no NodeGroup %s", c.Group)}
 	}
-	return []checklist.Result{checklist.Bad(checklist.Failed, "make one of 3 to 16 hosts: nodeGroups in the chart's values, or a NodeGroup object",
+	return []checklist.Result{checklist.Badf(checklist.Failed,
+		"make one of 3 to 16 hosts: nodeGroups in the chart's values, or a NodeGroup object",
 		"there is none: no volume can be placed")}
 }
 
@@ -60,15 +61,16 @@ func wholeGroup(g *v1alpha1.NodeGroup) checklist.Result {
 	ready := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupReady)
 	switch {
 	case blocked != nil && blocked.Status == metav1.ConditionTrue:
-		return checklist.Bad(checklist.Warning, "do what the message says; docs/hosts has the commands", "%s", blocked.Message)
+		return checklist.Badf(checklist.Warning, "do what the message says; docs/hosts has the commands", "%s", blocked.Message)
 	case g.Closed():
-		return checklist.Bad(checklist.Warning, "kubectl escache uncordon "+g.Name+" opens it for new volumes", "cordoned: it takes no new volumes")
+		return checklist.Badf(checklist.Warning, "kubectl escache uncordon "+g.Name+" opens it for new volumes",
+			"cordoned: it takes no new volumes")
 	case ready == nil:
-		return checklist.Bad(checklist.Failed, "see why csi-controller does not lead", "csi-controller has not looked at it yet")
+		return checklist.Badf(checklist.Failed, "see why csi-controller does not lead", "csi-controller has not looked at it yet")
 	case ready.Status != metav1.ConditionTrue:
-		return checklist.Bad(checklist.Failed, "see its hosts, below", "no volume can be placed: %s", ready.Message)
+		return checklist.Badf(checklist.Failed, "see its hosts, below", "no volume can be placed: %s", ready.Message)
 	}
-	return checklist.Good("%d hosts, takes new volumes", len(g.Spec.Nodes))
+	return checklist.Goodf("%d hosts, takes new volumes", len(g.Spec.Nodes))
 }
 
 // host is one host of a group.
@@ -80,21 +82,22 @@ type host struct {
 	found []checklist.Result
 }
 
-func (h *host) say(state checklist.State, remedy, format string, args ...any) {
-	h.found = append(h.found, checklist.Bad(state, remedy, format, args...).Of("host "+h.name))
+func (h *host) sayf(state checklist.State, remedy, format string, args ...any) {
+	h.found = append(h.found, checklist.Badf(state, remedy, format, args...).Of("host "+h.name))
 }
 
 // check returns all that is wrong with a host, or one result that nothing is. owner and addresses have the
 // hosts that were checked before, and their groups; it adds the address of this one.
 func (h *host) check(ctx context.Context, owner, addresses map[string]string) []checklist.Result {
 	if other := owner[h.name]; other != "" {
-		h.say(checklist.Failed, "take it out of one of them", "it is in group %s and in %s", other, h.group.Name)
+		h.sayf(checklist.Failed, "take it out of one of them", "it is in group %s and in %s", other, h.group.Name)
 		return h.found
 	}
 	node := &corev1.Node{}
 	switch err := h.API.Get(ctx, client.ObjectKey{Name: h.name}, node); {
 	case apierrors.IsNotFound(err):
-		h.say(checklist.Failed, "correct spec.nodes of NodeGroup "+h.group.Name+", or join the host to the cluster", "Kubernetes has no node %s", h.name)
+		h.sayf(checklist.Failed, "correct spec.nodes of NodeGroup "+h.group.Name+", or join the host to the cluster",
+			"Kubernetes has no node %s", h.name)
 		return h.found
 	case err != nil:
 		return []checklist.Result{unread(err).Of("host " + h.name)}
@@ -103,10 +106,11 @@ func (h *host) check(ctx context.Context, owner, addresses map[string]string) []
 	address, err := replicationAddress(node)
 	switch {
 	case err != nil:
-		h.say(checklist.Failed, "set the annotation "+v1alpha1.AnnotationReplicationAddress+" of the node to its address on the replication network",
+		h.sayf(checklist.Failed,
+			"set the annotation "+v1alpha1.AnnotationReplicationAddress+" of the node to its address on the replication network",
 			"%v", err)
 	case addresses[address] != "":
-		h.say(checklist.Failed, "give each host an address of its own", "it replicates over %s, as %s does", address, addresses[address])
+		h.sayf(checklist.Failed, "give each host an address of its own", "it replicates over %s, as %s does", address, addresses[address])
 	default:
 		addresses[address] = h.name
 	}
@@ -115,8 +119,9 @@ func (h *host) check(ctx context.Context, owner, addresses map[string]string) []
 	}
 	member := h.checkMember()
 	if len(h.found) == 0 {
-		return []checklist.Result{checklist.Good("ready; escached %s answers, %s of cache free, replicates over %s",
-			cmp.Or(member.Version, "(no version)"), v1alpha1.HumanBytes(member.CacheCapacityBytes-member.CacheAllocatedBytes), address).Of("host " + h.name)}
+		return []checklist.Result{checklist.Goodf("ready; escached %s answers, %s of cache free, replicates over %s",
+			cmp.Or(member.Version, "(no version)"), v1alpha1.HumanBytes(member.CacheCapacityBytes-member.CacheAllocatedBytes),
+			address).Of("host " + h.name)}
 	}
 	return h.found
 }
@@ -128,12 +133,13 @@ func (h *host) checkNode(node *corev1.Node) {
 		if at >= 0 {
 			why = cmp.Or(node.Status.Conditions[at].Message, node.Status.Conditions[at].Reason)
 		}
-		h.say(checklist.Failed, "see its kubelet: kubectl describe node "+h.name, "the node is not Ready: %s", why)
+		h.sayf(checklist.Failed, "see its kubelet: kubectl describe node "+h.name, "the node is not Ready: %s", why)
 	}
 	// The kubelet's own idea of the name, unless it was told another one.
 	for _, name := range []string{addressOf(node, corev1.NodeHostName), node.Labels[corev1.LabelHostname]} {
 		if name != "" && !strings.EqualFold(name, h.name) {
-			h.say(checklist.Warning, "run uname -n on the host; if that is not "+h.name+", rename the host or the node: DRBD needs both names to be one",
+			h.sayf(checklist.Warning,
+				"run uname -n on the host; if that is not "+h.name+", rename the host or the node: DRBD needs both names to be one",
 				"its host name seems to be %s", name)
 			return
 		}
@@ -147,8 +153,9 @@ func (h *host) checkRegistration(ctx context.Context) error {
 		return err
 	}
 	if !slices.ContainsFunc(drivers.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == v1alpha1.DriverName }) {
-		h.say(checklist.Failed, "label the node (kubectl label node "+h.name+" escache.io/host=true), then see its csi-node: kubectl -n "+h.Namespace+
-			" get pods -o wide --field-selector spec.nodeName="+h.name, "csi-node has not registered there")
+		h.sayf(checklist.Failed,
+			"label the node (kubectl label node "+h.name+" escache.io/host=true), then see its csi-node: kubectl -n "+h.Namespace+
+				" get pods -o wide --field-selector spec.nodeName="+h.name, "csi-node has not registered there")
 	}
 	return nil
 }
@@ -157,17 +164,19 @@ func (h *host) checkRegistration(ctx context.Context) error {
 func (h *host) checkMember() v1alpha1.NodeGroupMember {
 	at := slices.IndexFunc(h.group.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == h.name })
 	if at < 0 {
-		h.say(checklist.Failed, "wait for csi-controller's next poll; if that does not help, see why it does not lead", "csi-controller has not called it yet")
+		h.sayf(checklist.Failed, "wait for csi-controller's next poll; if that does not help, see why it does not lead",
+			"csi-controller has not called it yet")
 		return v1alpha1.NodeGroupMember{}
 	}
 	m := h.group.Status.Members[at]
 	switch {
 	case slices.Contains(h.group.Spec.CordonedNodes, h.name):
-		h.say(checklist.Warning, "kubectl escache uncordon "+h.name+" ends that", "cordoned, as for an evacuation: it takes no new replicas")
+		h.sayf(checklist.Warning, "kubectl escache uncordon "+h.name+" ends that", "cordoned, as for an evacuation: it takes no new replicas")
 	case !m.Ready:
-		h.say(checklist.Failed, "run escached preflight on the host (docs/install.md), and see its log", "%s", cmp.Or(m.Message, "escached is not ready"))
+		h.sayf(checklist.Failed, "run escached preflight on the host (docs/install.md), and see its log", "%s", cmp.Or(m.Message,
+			"escached is not ready"))
 	case m.LastSeen == nil || h.Now().Sub(m.LastSeen.Time) > fresh:
-		h.say(checklist.Failed, "see why no csi-controller works", "what is known of it is older than %s", fresh)
+		h.sayf(checklist.Failed, "see why no csi-controller works", "what is known of it is older than %s", fresh)
 	}
 	return m
 }

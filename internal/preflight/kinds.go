@@ -39,24 +39,24 @@ func (c *Cluster) kinds(ctx context.Context) []checklist.Result {
 		what := "CRD " + kind.name
 		switch {
 		case apierrors.IsNotFound(err):
-			wrong = append(wrong, checklist.Bad(checklist.Failed, crdRemedy, "there is no %s", name).Of(what))
+			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "there is no %s", name).Of(what))
 			continue
 		case err != nil:
 			return []checklist.Result{unread(err)}
 		}
 		at, why := served(crd, v1alpha1.GroupVersion().Version)
 		if why != "" {
-			wrong = append(wrong, checklist.Bad(checklist.Failed, crdRemedy, "%s", why).Of(what))
+			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "%s", why).Of(what))
 			continue
 		}
 		if missing := missingFields(at, kind.of, ""); len(missing) > 0 {
-			wrong = append(wrong, checklist.Bad(checklist.Failed, crdRemedy, "older than this program: it lacks %s", some(missing)).Of(what))
+			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "older than this program: it lacks %s", some(missing)).Of(what))
 		}
 	}
 	if len(wrong) > 0 {
 		return wrong
 	}
-	return []checklist.Result{checklist.Good("%d of %s/%s, with every field that this program knows", len(kinds), v1alpha1.GroupName,
+	return []checklist.Result{checklist.Goodf("%d of %s/%s, with every field that this program knows", len(kinds), v1alpha1.GroupName,
 		v1alpha1.GroupVersion().Version)}
 }
 
@@ -124,11 +124,11 @@ func (c *Cluster) driver(ctx context.Context) checklist.Result {
 	err := c.API.Get(ctx, client.ObjectKey{Name: v1alpha1.DriverName}, &storagev1.CSIDriver{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return checklist.Bad(checklist.Failed, installRemedy, "there is no CSIDriver %s: the chart is not installed", v1alpha1.DriverName)
+		return checklist.Badf(checklist.Failed, installRemedy, "there is no CSIDriver %s: the chart is not installed", v1alpha1.DriverName)
 	case err != nil:
 		return unread(err)
 	}
-	return checklist.Good("%s", v1alpha1.DriverName)
+	return checklist.Goodf("%s", v1alpha1.DriverName)
 }
 
 // snapshotKinds are the CRDs that the snapshot-controller's project has.
@@ -143,7 +143,7 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 	case err != nil:
 		return unread(err)
 	case !workloads.snapshots():
-		return checklist.Good("off")
+		return checklist.Goodf("off")
 	}
 	for _, name := range snapshotKinds {
 		crd, err := c.definition(ctx, name+"."+snapshotGroup)
@@ -152,7 +152,7 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 		}
 		_, why := served(crd, "v1")
 		if err != nil || why != "" {
-			return checklist.Bad(checklist.Failed, "install the CRDs of snapshot.storage.k8s.io and the snapshot-controller, or set "+
+			return checklist.Badf(checklist.Failed, "install the CRDs of snapshot.storage.k8s.io and the snapshot-controller, or set "+
 				"snapshots.enabled: false (docs/snapshots.md)", "on, and the cluster lacks v1 of %s.%s", name, snapshotGroup)
 		}
 	}
@@ -168,10 +168,10 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 		}
 	}
 	if len(classes) == 0 {
-		return checklist.Bad(checklist.Warning, "name one in snapshots.classes of the chart's values", "on, and no VolumeSnapshotClass is of %s",
+		return checklist.Badf(checklist.Warning, "name one in snapshots.classes of the chart's values", "on, and no VolumeSnapshotClass is of %s",
 			v1alpha1.DriverName)
 	}
-	return checklist.Good("on, with the VolumeSnapshotClass %s", some(classes))
+	return checklist.Goodf("on, with the VolumeSnapshotClass %s", some(classes))
 }
 
 // named is how many of a list a line names.

@@ -57,13 +57,14 @@ func (c *Cluster) kubernetes(context.Context) checklist.Result {
 	minor, err := strconv.Atoi(strings.TrimRight(v.Minor, "+")) // some vendors add a "+"
 	switch {
 	case err != nil || v.Major != "1":
-		return checklist.Bad(checklist.Unknown, "compare it with docs/support.md", "version %s, which this program does not know", v.GitVersion)
+		return checklist.Badf(checklist.Unknown, "compare it with docs/support.md", "version %s, which this program does not know", v.GitVersion)
 	case minor < oldestMinor:
-		return checklist.Bad(checklist.Failed, "upgrade Kubernetes (docs/support.md)", "version %s; the driver needs 1.%d", v.GitVersion, oldestMinor)
+		return checklist.Badf(checklist.Failed, "upgrade Kubernetes (docs/support.md)", "version %s; the driver needs 1.%d", v.GitVersion,
+			oldestMinor)
 	case minor < attributesMinor:
-		return checklist.Good("version %s; changing a volume by a VolumeAttributesClass needs 1.%d", v.GitVersion, attributesMinor)
+		return checklist.Goodf("version %s; changing a volume by a VolumeAttributesClass needs 1.%d", v.GitVersion, attributesMinor)
 	}
-	return checklist.Good("version %s", v.GitVersion)
+	return checklist.Goodf("version %s", v.GitVersion)
 }
 
 const (
@@ -75,9 +76,9 @@ const (
 func unread(err error) checklist.Result {
 	switch {
 	case meta.IsNoMatchError(err):
-		return checklist.Bad(checklist.Unknown, crdRemedy, "not checked: the cluster does not know the kind (%v)", err)
+		return checklist.Badf(checklist.Unknown, crdRemedy, "not checked: the cluster does not know the kind (%v)", err)
 	case apierrors.IsForbidden(err):
-		return checklist.Bad(checklist.Failed, "ask an administrator for this permission", "%v", err)
+		return checklist.Badf(checklist.Failed, "ask an administrator for this permission", "%v", err)
 	}
-	return checklist.Bad(checklist.Failed, "repeat it; if that does not help, see what the API server lacks", "%v", err)
+	return checklist.Badf(checklist.Failed, "repeat it; if that does not help, see what the API server lacks", "%v", err)
 }

@@ -33,8 +33,9 @@ func (c *Cluster) secrets(ctx context.Context) []checklist.Result {
 		found, forbidden := c.secret(ctx, name, needs[name])
 		if forbidden {
 			// One that lacks something keeps its pod from starting.
-			return []checklist.Result{checklist.Bad(checklist.Unknown, "nothing if all pods are ready; otherwise repeat it with the right to get Secrets in "+
-				"namespace "+c.Namespace, "not checked: you may not read them")}
+			return []checklist.Result{checklist.Badf(checklist.Unknown,
+				"nothing if all pods are ready; otherwise repeat it with the right to get Secrets in "+
+					"namespace "+c.Namespace, "not checked: you may not read them")}
 		}
 		results = append(results, found.Of("Secret "+name))
 	}
@@ -47,21 +48,21 @@ func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found 
 	case apierrors.IsForbidden(err):
 		return found, true
 	case apierrors.IsNotFound(err):
-		return checklist.Bad(checklist.Failed, "make it: docs/install.md (Ceph's keys), docs/security.md (certificates)",
+		return checklist.Badf(checklist.Failed, "make it: docs/install.md (Ceph's keys), docs/security.md (certificates)",
 			"it is not there, and the pods of %s need it", needed), false
 	case err != nil:
 		return unread(err), false
 	}
 	for _, key := range needed.keys {
 		if len(secret.Data[key]) == 0 {
-			return checklist.Bad(checklist.Failed, "make it anew: docs/install.md (Ceph's keys), docs/security.md (certificates)",
+			return checklist.Badf(checklist.Failed, "make it anew: docs/install.md (Ceph's keys), docs/security.md (certificates)",
 				"it has no key %q, which the pods of %s need", key, needed.who), false
 		}
 	}
 	if slices.Contains(needed.keys, corev1.TLSCertKey) {
 		return c.certificate(secret.Data[corev1.TLSCertKey]), false
 	}
-	return checklist.Good("there, for the pods of %s", needed), false
+	return checklist.Goodf("there, for the pods of %s", needed), false
 }
 
 const renewRemedy = "tls.mode generated: helm upgrade renews it in the last third of its life; certManager: see its Certificate; " +
@@ -70,19 +71,19 @@ const renewRemedy = "tls.mode generated: helm upgrade renews it in the last thir
 func (c *Cluster) certificate(data []byte) checklist.Result {
 	leaf, err := parseCertificate(data)
 	if err != nil {
-		return checklist.Bad(checklist.Failed, renewRemedy, "its tls.crt is no certificate: %v", err)
+		return checklist.Badf(checklist.Failed, renewRemedy, "its tls.crt is no certificate: %v", err)
 	}
 	end := leaf.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
 	switch now := c.Now(); {
 	case now.After(leaf.NotAfter):
-		return checklist.Bad(checklist.Failed, renewRemedy, "the certificate of %s ended %s", leaf.Subject.CommonName, end)
+		return checklist.Badf(checklist.Failed, renewRemedy, "the certificate of %s ended %s", leaf.Subject.CommonName, end)
 	case now.Before(leaf.NotBefore):
-		return checklist.Bad(checklist.Failed, "compare the clocks", "the certificate of %s is not valid before %s", leaf.Subject.CommonName,
+		return checklist.Badf(checklist.Failed, "compare the clocks", "the certificate of %s is not valid before %s", leaf.Subject.CommonName,
 			leaf.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
 	case leaf.NotAfter.Sub(now) < soon:
-		return checklist.Bad(checklist.Warning, renewRemedy, "the certificate of %s ends %s", leaf.Subject.CommonName, end)
+		return checklist.Badf(checklist.Warning, renewRemedy, "the certificate of %s ends %s", leaf.Subject.CommonName, end)
 	}
-	return checklist.Good("the certificate of %s ends %s", leaf.Subject.CommonName, end)
+	return checklist.Goodf("the certificate of %s ends %s", leaf.Subject.CommonName, end)
 }
 
 func parseCertificate(data []byte) (*x509.Certificate, error) {
@@ -102,8 +103,9 @@ func (c *Cluster) namedByClasses(ctx context.Context) []checklist.Result {
 	var results []checklist.Result
 	for _, class := range all.Items {
 		if keys := secretParameters(&class); class.Provisioner == v1alpha1.DriverName && len(keys) > 0 {
-			results = append(results, checklist.Bad(checklist.Warning, "leave these parameters out: Ceph's keys are in the Secrets of the chart",
-				"it names Secrets (%s), which the driver does not use: without them no volume would be made", some(keys)).Of("StorageClass "+class.Name))
+			results = append(results, checklist.Badf(checklist.Warning, "leave these parameters out: Ceph's keys are in the Secrets of the chart",
+				"it names Secrets (%s), which the driver does not use: without them no volume would be made",
+				some(keys)).Of("StorageClass "+class.Name))
 		}
 	}
 	return results

@@ -91,12 +91,12 @@ func (c *Cluster) running(component string, p *program, waiting []string) checkl
 	remedy := "see why with kubectl -n " + c.Namespace + " describe pods -l " + labelComponent + "=" + component
 	switch {
 	case p == nil && component == componentEscached:
-		return checklist.Good("not run by the chart (escached.mode: host)")
+		return checklist.Goodf("not run by the chart (escached.mode: host)")
 	case p == nil:
-		return checklist.Bad(checklist.Failed, installRemedy+"; or name the driver's namespace with --driver-namespace",
+		return checklist.Badf(checklist.Failed, installRemedy+"; or name the driver's namespace with --driver-namespace",
 			"namespace %s has none", c.Namespace)
 	case p.wanted == 0:
-		return checklist.Bad(checklist.Failed, "label the hosts: kubectl label node NODE escache.io/host=true (or what node.nodeSelector says)",
+		return checklist.Badf(checklist.Failed, "label the hosts: kubectl label node NODE escache.io/host=true (or what node.nodeSelector says)",
 			"no pod is wanted: no node has the label, or there are 0 replicas")
 	case p.ready < p.wanted:
 		state := checklist.Failed
@@ -107,9 +107,9 @@ func (c *Cluster) running(component string, p *program, waiting []string) checkl
 		if len(waiting) > 0 {
 			text += ": " + some(waiting)
 		}
-		return checklist.Bad(state, remedy, "%s", text)
+		return checklist.Badf(state, remedy, "%s", text)
 	}
-	return checklist.Good("all %d pods are ready", p.wanted)
+	return checklist.Goodf("all %d pods are ready", p.wanted)
 }
 
 // waiting says why pods are not ready, by component.
@@ -161,17 +161,18 @@ func (c *Cluster) leader(ctx context.Context) checklist.Result {
 	err := c.API.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: leaseName}, lease)
 	switch {
 	case apierrors.IsNotFound(err):
-		return checklist.Bad(checklist.Failed, remedy, "no csi-controller has ever led in namespace %s", c.Namespace)
+		return checklist.Badf(checklist.Failed, remedy, "no csi-controller has ever led in namespace %s", c.Namespace)
 	case err != nil:
 		return unread(err)
-	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil:
-		return checklist.Bad(checklist.Failed, remedy, "no csi-controller leads")
+	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "",
+		lease.Spec.RenewTime == nil, lease.Spec.LeaseDurationSeconds == nil:
+		return checklist.Badf(checklist.Failed, remedy, "no csi-controller leads")
 	}
 	age := c.Now().Sub(lease.Spec.RenewTime.Time)
 	if age > time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second+leaseGrace {
-		return checklist.Bad(checklist.Failed, remedy, "%s led last, %s ago", *lease.Spec.HolderIdentity, age.Round(time.Second))
+		return checklist.Badf(checklist.Failed, remedy, "%s led last, %s ago", *lease.Spec.HolderIdentity, age.Round(time.Second))
 	}
-	return checklist.Good("%s leads", *lease.Spec.HolderIdentity)
+	return checklist.Goodf("%s leads", *lease.Spec.HolderIdentity)
 }
 
 // versions compares the versions of the programs: the chart's label of each, what each escached says, and
@@ -204,14 +205,14 @@ func (c *Cluster) versions(ctx context.Context) checklist.Result {
 	}
 	if len(of) <= 1 {
 		for version := range of {
-			return checklist.Good("everything is %s", version)
+			return checklist.Goodf("everything is %s", version)
 		}
-		return checklist.Bad(checklist.Unknown, installRemedy, "nothing says its version")
+		return checklist.Badf(checklist.Unknown, installRemedy, "nothing says its version")
 	}
 	var list []string
 	for _, version := range slices.Sorted(maps.Keys(of)) {
 		list = append(list, version+": "+some(of[version]))
 	}
-	return checklist.Bad(checklist.Warning, "finish the upgrade (docs/upgrade.md), and use the plugin of the same release",
+	return checklist.Badf(checklist.Warning, "finish the upgrade (docs/upgrade.md), and use the plugin of the same release",
 		"%s", strings.Join(list, "; "))
 }

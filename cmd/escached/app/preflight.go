@@ -63,7 +63,8 @@ func preflightCommand(f *flags) *cobra.Command {
 	cmd.Flags().StringVar(&p.keyring, "ceph-keyring", "", "file with the Ceph user's key; overrides ceph.keyring in the file")
 	cmd.Flags().StringVar(&p.user, "ceph-user", "", "Ceph user without \"client.\"; overrides ceph.user in the file")
 	cmd.Flags().StringVar(&p.pool, "pool", "", "Ceph pool of the volumes, to check key and caps")
-	cmd.Flags().StringVar(&p.serverName, "server-name", "", "name that csi-controller expects in the certificate; {node} stands for this host's")
+	cmd.Flags().StringVar(&p.serverName, "server-name", "",
+		"name that csi-controller expects in the certificate; {node} stands for this host's")
 	cmd.Flags().StringVarP(&p.output, "output", "o", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
 	return cmd
 }

@@ -17,10 +17,10 @@ const confRemedy = "correct ceph.conf, ceph.keyring and ceph.user in the configu
 // escached is not installed.
 func (h *Host) misconfigured(err error) checklist.Result {
 	if errors.Is(err, fs.ErrNotExist) && h.unread() && !h.CephNamed {
-		return checklist.Bad(checklist.Unknown, "name the files with --ceph-conf, --ceph-keyring and --ceph-user",
+		return checklist.Badf(checklist.Unknown, "name the files with --ceph-conf, --ceph-keyring and --ceph-user",
 			"not checked: no configuration names Ceph's files")
 	}
-	return checklist.Bad(checklist.Failed, confRemedy, "%v", err)
+	return checklist.Badf(checklist.Failed, confRemedy, "%v", err)
 }
 
 func (h *Host) monitors(ctx context.Context) checklist.Result {
@@ -32,11 +32,11 @@ func (h *Host) monitors(ctx context.Context) checklist.Result {
 	const remedy = "see that the monitors serve their v1 addresses (port 6789) and that no firewall is between"
 	switch {
 	case len(silent) == len(mons):
-		return checklist.Bad(checklist.Failed, remedy, "none answers: %s", strings.Join(silent, ", "))
+		return checklist.Badf(checklist.Failed, remedy, "none answers: %s", strings.Join(silent, ", "))
 	case len(silent) > 0:
-		return checklist.Bad(checklist.Warning, remedy, "%d of %d do not answer: %s", len(silent), len(mons), strings.Join(silent, ", "))
+		return checklist.Badf(checklist.Warning, remedy, "%d of %d do not answer: %s", len(silent), len(mons), strings.Join(silent, ", "))
 	}
-	return checklist.Good("all %d answer: %s", len(mons), strings.Join(mons, ", "))
+	return checklist.Goodf("all %d answer: %s", len(mons), strings.Join(mons, ", "))
 }
 
 // pool has the kernel look for an image that does not exist. That shows that it reaches the cluster, and
@@ -45,27 +45,28 @@ func (h *Host) pool(ctx context.Context) checklist.Result {
 	user := "client." + h.Config.Ceph.User
 	switch {
 	case h.Pool == "":
-		return checklist.Bad(checklist.Unknown, "name the StorageClass's pool with --pool", "not checked: no pool is named")
+		return checklist.Badf(checklist.Unknown, "name the StorageClass's pool with --pool", "not checked: no pool is named")
 	case !h.Images.Available(): // a map would say that there is no such image
-		return checklist.Bad(checklist.Unknown, "load the module rbd", "not checked: the kernel has no rbd")
+		return checklist.Badf(checklist.Unknown, "load the module rbd", "not checked: the kernel has no rbd")
 	}
 	switch err := h.Images.Reach(ctx, h.Pool); {
 	case err == nil:
-		return checklist.Good("the cluster takes the key of %s, which may look for images in pool %s", user, h.Pool)
+		return checklist.Goodf("the cluster takes the key of %s, which may look for images in pool %s", user, h.Pool)
 	case errors.Is(err, krbd.ErrNoPool):
-		return checklist.Bad(checklist.Failed, "make it (ceph osd pool create "+h.Pool+"; rbd pool init "+h.Pool+"), or name the right one",
+		return checklist.Badf(checklist.Failed, "make it (ceph osd pool create "+h.Pool+"; rbd pool init "+h.Pool+"), or name the right one",
 			"the cluster has no pool %s", h.Pool)
 	case errors.Is(err, krbd.ErrNotFound):
-		return checklist.Bad(checklist.Unknown, "see with ceph osd pool ls whether there is the pool", "the cluster takes the key of %s; whether it "+
-			"has pool %s is not known: %v", user, h.Pool, err)
+		return checklist.Badf(checklist.Unknown, "see with ceph osd pool ls whether there is the pool",
+			"the cluster takes the key of %s; whether it "+
+				"has pool %s is not known: %v", user, h.Pool, err)
 	case errors.Is(err, krbd.ErrRefused):
-		return checklist.Bad(checklist.Failed, "compare the key with ceph auth get "+user+", and give it its caps: ceph auth caps "+user+
+		return checklist.Badf(checklist.Failed, "compare the key with ceph auth get "+user+", and give it its caps: ceph auth caps "+user+
 			" mon 'profile rbd' osd 'profile rbd pool="+h.Pool+"' (docs/security.md)", "%v", err)
 	case errors.Is(err, krbd.ErrConfig):
 		return h.misconfigured(err)
 	case errors.Is(err, krbd.ErrUnavailable):
-		return checklist.Bad(checklist.Failed, "check the network to the monitors and to the OSDs, and Ceph itself: ceph -s", "%v", err)
+		return checklist.Badf(checklist.Failed, "check the network to the monitors and to the OSDs, and Ceph itself: ceph -s", "%v", err)
 	default:
-		return checklist.Bad(checklist.Failed, "read dmesg: libceph and rbd say there what they lack", "%v", err)
+		return checklist.Badf(checklist.Failed, "read dmesg: libceph and rbd say there what they lack", "%v", err)
 	}
 }

@@ -26,7 +26,7 @@ const (
 // by an authority that only csi-controller knows, so nothing says whom it must be of.
 func (h *Host) certificates(context.Context) []checklist.Result {
 	if h.Config.Listen == "" && h.Config.TLS.Cert == "" {
-		none := checklist.Bad(checklist.Unknown, "set tls in the configuration; with the chart csi-node brings the certificate", "not checked: "+
+		none := checklist.Badf(checklist.Unknown, "set tls in the configuration; with the chart csi-node brings the certificate", "not checked: "+
 			"no configuration names it")
 		return []checklist.Result{none.Of(ownCertificate)}
 	}
@@ -40,19 +40,19 @@ const renew = "with the chart's tls.mode generated or certManager: see why csi-n
 func (h *Host) own(files tlsfiles.Files) checklist.Result {
 	own, err := files.Own()
 	if err != nil {
-		return checklist.Bad(checklist.Failed, "put certificate and key there (docs/security.md); with the chart csi-node does it", "%v", err)
+		return checklist.Badf(checklist.Failed, "put certificate and key there (docs/security.md); with the chart csi-node does it", "%v", err)
 	}
 	names := strings.Join(namesOf(own.Leaf), ", ")
 	switch {
 	case !forServers(own.Leaf):
-		return checklist.Bad(checklist.Failed, "issue one with the extended key usage serverAuth", "%s: it is not for servers", files.Cert)
+		return checklist.Badf(checklist.Failed, "issue one with the extended key usage serverAuth", "%s: it is not for servers", files.Cert)
 	case h.ServerName != "":
 		if name := hostcert.Name(h.ServerName, h.Config.Node); own.Leaf.VerifyHostname(name) != nil {
-			return checklist.Bad(checklist.Failed, "issue one with the name that csi-controller expects (tls.serverName in the chart)",
+			return checklist.Badf(checklist.Failed, "issue one with the name that csi-controller expects (tls.serverName in the chart)",
 				"%s: it is for %s, and not for %s", files.Cert, names, name)
 		}
 	case !h.namesThisHost(own.Leaf):
-		return checklist.Bad(checklist.Warning, "name what csi-controller expects with --server-name (tls.serverName in the chart)",
+		return checklist.Badf(checklist.Warning, "name what csi-controller expects with --server-name (tls.serverName in the chart)",
 			"%s: it is for %s, and no name begins with %s", files.Cert, names, h.Config.Node)
 	}
 	return h.dates(own.Leaf, names, renew)
@@ -61,7 +61,7 @@ func (h *Host) own(files tlsfiles.Files) checklist.Result {
 func (h *Host) clients(files tlsfiles.Files) checklist.Result {
 	all, err := files.Authorities()
 	if err != nil {
-		return checklist.Bad(checklist.Failed, "put the authority of csi-controller's certificate there (docs/security.md); with the chart "+
+		return checklist.Badf(checklist.Failed, "put the authority of csi-controller's certificate there (docs/security.md); with the chart "+
 			"it is inside escached's pod", "%v", err)
 	}
 	var results []checklist.Result
@@ -80,14 +80,14 @@ func (h *Host) dates(c *x509.Certificate, name, remedy string) checklist.Result 
 	end := c.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
 	switch {
 	case now.Before(c.NotBefore):
-		return checklist.Bad(checklist.Failed, "set this host's clock, or issue the certificate anew", "of %s; it is not valid before %s", name,
+		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate anew", "of %s; it is not valid before %s", name,
 			c.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
 	case now.After(c.NotAfter):
-		return checklist.Bad(checklist.Failed, remedy, "of %s; it ended %s", name, end)
+		return checklist.Badf(checklist.Failed, remedy, "of %s; it ended %s", name, end)
 	case c.NotAfter.Sub(now) < soon:
-		return checklist.Bad(checklist.Warning, remedy, "of %s; it ends %s", name, end)
+		return checklist.Badf(checklist.Warning, remedy, "of %s; it ends %s", name, end)
 	}
-	return checklist.Good("of %s; it ends %s", name, end)
+	return checklist.Goodf("of %s; it ends %s", name, end)
 }
 
 func namesOf(c *x509.Certificate) []string {
@@ -117,5 +117,5 @@ func (h *Host) namesThisHost(c *x509.Certificate) bool {
 		}
 	}
 	addresses, _ := h.System.Addresses()
-	return slices.ContainsFunc(c.IPAddresses, func(ip net.IP) bool { return slices.Contains(addresses, ip.String()) })
+	return slices.ContainsFunc(c.IPAddresses, func(ip net.IP) bool { return among(addresses, ip) })
 }

@@ -19,14 +19,14 @@ func (h *Host) clock(context.Context) checklist.Result {
 	var t unix.Timex
 	state, err := h.System.Clock(&t)
 	if err != nil {
-		return checklist.Bad(checklist.Unknown, "run timedatectl by hand", "the kernel's clock cannot be read: %v", err)
+		return checklist.Badf(checklist.Unknown, "run timedatectl by hand", "the kernel's clock cannot be read: %v", err)
 	}
 	off := time.Duration(t.Maxerror) * time.Microsecond
 	switch {
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
-		return checklist.Bad(checklist.Warning, remedy, "%s; nothing synchronises the clock", h.System.Now().UTC().Format(time.RFC3339))
+		return checklist.Badf(checklist.Warning, remedy, "%s; nothing synchronises the clock", h.System.Now().UTC().Format(time.RFC3339))
 	case off > worstClock:
-		return checklist.Bad(checklist.Warning, remedy, "synchronised, and up to %s off", off.Round(time.Millisecond))
+		return checklist.Badf(checklist.Warning, remedy, "synchronised, and up to %s off", off.Round(time.Millisecond))
 	}
-	return checklist.Good("synchronised, at most %s off", off.Round(time.Millisecond))
+	return checklist.Goodf("synchronised, at most %s off", off.Round(time.Millisecond))
 }

@@ -29,10 +29,10 @@ func (h *Host) programs(context.Context) checklist.Result {
 		found = append(found, p.program)
 	}
 	if len(missing) > 0 {
-		return checklist.Bad(checklist.Failed, "install the packages "+strings.Join(install, ", ")+" (Debian's names)",
+		return checklist.Badf(checklist.Failed, "install the packages "+strings.Join(install, ", ")+" (Debian's names)",
 			"not installed, or not on the PATH: %s", strings.Join(missing, ", "))
 	}
-	return checklist.Good("%s", strings.Join(found, ", "))
+	return checklist.Goodf("%s", strings.Join(found, ", "))
 }
 
 // modules loads the modules, because nothing else tells whether the kernel takes them.
@@ -52,18 +52,19 @@ const supportedDRBD = "8.4"
 func module(name string, err error, drbdVersion string) checklist.Result {
 	switch {
 	case err != nil:
-		return checklist.Bad(checklist.Failed, fmt.Sprintf("install the package with the modules of this kernel (Ubuntu: "+
+		return checklist.Badf(checklist.Failed, fmt.Sprintf("install the package with the modules of this kernel (Ubuntu: "+
 			"linux-modules-extra-$(uname -r)); if modprobe %s still fails, look for a file in /etc/modprobe.d that forbids it, and at "+
 			"dmesg: Secure Boot takes only signed modules", name), "the kernel does not load it: %v", err)
 	case name != "drbd":
-		return checklist.Good("loaded, or built in")
+		return checklist.Goodf("loaded, or built in")
 	case drbdVersion == "":
-		return checklist.Bad(checklist.Failed, "read dmesg: the module is loaded and /proc/drbd is not there", "loaded, and does not tell its version")
+		return checklist.Badf(checklist.Failed, "read dmesg: the module is loaded and /proc/drbd is not there",
+			"loaded, and does not tell its version")
 	case !strings.HasPrefix(drbdVersion, supportedDRBD+"."):
-		return checklist.Bad(checklist.Failed, "remove the package of DRBD 9's module (drbd-dkms), so that the kernel's own one is loaded",
+		return checklist.Badf(checklist.Failed, "remove the package of DRBD 9's module (drbd-dkms), so that the kernel's own one is loaded",
 			"version %s; only %s is supported", drbdVersion, supportedDRBD)
 	}
-	return checklist.Good("version %s", drbdVersion)
+	return checklist.Goodf("version %s", drbdVersion)
 }
 
 // The oldest versions that somebody expects to work: docs/support.md.
@@ -91,11 +92,11 @@ func (h *Host) drbdVersion(ctx context.Context) checklist.Result {
 func version(v string, oldest []int, err error, remedy string) checklist.Result {
 	switch {
 	case err != nil:
-		return checklist.Bad(checklist.Failed, "install the package, or run the command by hand to see what it lacks", "%v", err)
+		return checklist.Badf(checklist.Failed, "install the package, or run the command by hand to see what it lacks", "%v", err)
 	case older(v, oldest):
-		return checklist.Bad(checklist.Warning, remedy, "version %s; nobody has tried one before %d.%d", v, oldest[0], oldest[1])
+		return checklist.Badf(checklist.Warning, remedy, "version %s; nobody has tried one before %d.%d", v, oldest[0], oldest[1])
 	}
-	return checklist.Good("version %s", v)
+	return checklist.Goodf("version %s", v)
 }
 
 // older reports whether a version such as 6.1.0-25-amd64 is before the one that begins with these numbers.
@@ -123,21 +124,21 @@ func (h *Host) helper(context.Context) checklist.Result {
 	path := strings.TrimSpace(string(data))
 	switch {
 	case os.IsNotExist(err):
-		return checklist.Bad(checklist.Unknown, "load the module drbd", "the module drbd is not loaded")
+		return checklist.Badf(checklist.Unknown, "load the module drbd", "the module drbd is not loaded")
 	case err != nil:
-		return checklist.Bad(checklist.Failed, "read "+parameter+" as root", "%v", err)
+		return checklist.Badf(checklist.Failed, "read "+parameter+" as root", "%v", err)
 	case filepath.Base(path) != "drbdadm":
-		return checklist.Bad(checklist.Failed, remedy, "the kernel runs %q when a peer is lost, and not drbdadm: I/O would stay frozen", path)
+		return checklist.Badf(checklist.Failed, remedy, "the kernel runs %q when a peer is lost, and not drbdadm: I/O would stay frozen", path)
 	}
 	info, err := os.Stat(h.System.path(path))
 	switch {
 	case err != nil:
-		return checklist.Bad(checklist.Failed, "install drbd-utils; if drbdadm is elsewhere: "+remedy,
+		return checklist.Badf(checklist.Failed, "install drbd-utils; if drbdadm is elsewhere: "+remedy,
 			"the kernel runs %s when a peer is lost, and there is none: I/O would stay frozen", path)
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		return checklist.Bad(checklist.Failed, "chmod +x "+path, "the kernel runs %s when a peer is lost, and it is not executable", path)
+		return checklist.Badf(checklist.Failed, "chmod +x "+path, "the kernel runs %s when a peer is lost, and it is not executable", path)
 	}
-	return checklist.Good("the kernel runs %s when a peer is lost", path)
+	return checklist.Goodf("the kernel runs %s when a peer is lost", path)
 }
 
 func (h *Host) drbdConf(context.Context) checklist.Result {
@@ -147,9 +148,9 @@ func (h *Host) drbdConf(context.Context) checklist.Result {
 	remedy := fmt.Sprintf("add this line to %s: include \"%s/*.res\";", conf, dir)
 	switch {
 	case err != nil:
-		return checklist.Bad(checklist.Failed, "install drbd-utils, which brings it, or "+remedy, "%v", err)
+		return checklist.Badf(checklist.Failed, "install drbd-utils, which brings it, or "+remedy, "%v", err)
 	case !included:
-		return checklist.Bad(checklist.Failed, remedy, "%s does not include %s/*.res: DRBD's handlers would not find the volumes", conf, dir)
+		return checklist.Badf(checklist.Failed, remedy, "%s does not include %s/*.res: DRBD's handlers would not find the volumes", conf, dir)
 	}
-	return checklist.Good("%s includes %s/*.res", conf, dir)
+	return checklist.Goodf("%s includes %s/*.res", conf, dir)
 }
