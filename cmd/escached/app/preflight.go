@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ const tableWidth = 80
 type preflightFlags struct {
 	address, pool, serverName, output string
 	conf, keyring, user               string
+	peers                             []string
 }
 
 func preflightCommand(f *flags) *cobra.Command {
@@ -36,7 +38,7 @@ func preflightCommand(f *flags) *cobra.Command {
 			"escached's configuration says, and the defaults if there is none. It loads the kernel modules that escached needs, and\n" +
 			"changes nothing else.\n\n" +
 			"Exit codes: 0 nothing has failed, 1 something has. Warnings, and what could not be checked, do not count.",
-		Example: "  escached preflight --address 10.0.0.11\n" +
+		Example: "  escached preflight --address 10.0.0.11 --peer 10.0.0.12 --peer 10.0.0.13\n" +
 			"  escached preflight --address 10.0.0.11 --pool fast --ceph-conf ceph.conf --ceph-keyring node.keyring --ceph-user escache-node\n" +
 			"  escached preflight --pool fast -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,6 +61,7 @@ func preflightCommand(f *flags) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&p.address, "address", "", "this host's address on the replication network; overrides address in the file")
+	cmd.Flags().StringSliceVar(&p.peers, "peer", nil, "replication address of another host of the group; may be repeated")
 	cmd.Flags().StringVar(&p.conf, "ceph-conf", "", "Ceph's configuration; overrides ceph.conf in the file")
 	cmd.Flags().StringVar(&p.keyring, "ceph-keyring", "", "file with the Ceph user's key; overrides ceph.keyring in the file")
 	cmd.Flags().StringVar(&p.user, "ceph-user", "", "Ceph user without \"client.\"; overrides ceph.user in the file")
@@ -76,6 +79,8 @@ func (p *preflightFlags) settings(f *flags, named bool) (preflight.Settings, err
 		return preflight.Settings{}, fmt.Errorf("-o %s is none of %s", p.output, strings.Join(checklist.Outputs, ", "))
 	case p.pool != "" && !escached.IsVolumeName(p.pool):
 		return preflight.Settings{}, fmt.Errorf("--pool %q is not the name of a pool for volumes: use 1 to 128 of A-Z a-z 0-9 _ . -", p.pool)
+	case slices.ContainsFunc(p.peers, func(peer string) bool { return net.ParseIP(peer) == nil }):
+		return preflight.Settings{}, fmt.Errorf("--peer %s: these must be IP addresses", strings.Join(p.peers, ","))
 	case os.Geteuid() != 0:
 		return preflight.Settings{}, errors.New("preflight loads kernel modules and reads LVM's metadata: run it as root (sudo)")
 	}
@@ -86,7 +91,7 @@ func (p *preflightFlags) settings(f *flags, named bool) (preflight.Settings, err
 	})
 	s := preflight.Settings{
 		Config: cfg, ConfigPath: f.path, ConfigErr: err, ConfigNamed: named, CephNamed: p.conf+p.keyring+p.user != "",
-		Pool: p.pool, ServerName: p.serverName,
+		Pool: p.pool, ServerName: p.serverName, Peers: p.peers,
 	}
 	if err != nil && cfg.Node == "" {
 		s.Config.Node, err = os.Hostname()
@@ -105,6 +110,7 @@ func preflightHost(s preflight.Settings) (*preflight.Host, error) {
 		Settings: s, Uname: uname, Kernel: l.kernel, Store: l.store, Tools: l.control, Images: l.images,
 		System: preflight.System{
 			Root: "/", LookPath: exec.LookPath, Addresses: addresses, Clock: unix.Adjtimex, Now: time.Now,
+			Dial: preflight.Dial,
 			Filesystem: func(path string) (int64, error) {
 				var st unix.Statfs_t
 				err := unix.Statfs(path, &st)

@@ -33,6 +33,8 @@ type Settings struct {
 	// ServerName is the name that csi-controller expects in the certificate, in which {node} stands for
 	// this host's name. Empty: any name of this host will do.
 	ServerName string
+	// Peers are the replication addresses of other hosts.
+	Peers []string
 }
 
 // Host is the host that is checked, with the layers that know its parts.
@@ -84,7 +86,9 @@ type System struct {
 	Clock func(*unix.Timex) (state int, err error)
 	// Filesystem returns the type of the filesystem of a path that exists, as statfs has it.
 	Filesystem func(path string) (int64, error)
-	Now        func() time.Time
+	// Dial connects to an address from a local one, which may be empty, and hangs up.
+	Dial func(ctx context.Context, from, address string) error
+	Now  func() time.Time
 }
 
 func (s System) path(path string) string { return filepath.Join(s.Root, path) }
@@ -111,6 +115,7 @@ func (h *Host) Checks() []checklist.Check {
 		checklist.One("memory", h.memory),
 		checklist.One("replication address", h.address),
 		checklist.One("replication ports", h.replicationPorts),
+		{Name: "links", Timeout: peersTimeout, Run: h.peers},
 		checklist.One("API port", h.apiPort),
 		checklist.One("clock", h.clock),
 		{Name: "directories", Run: h.directories},

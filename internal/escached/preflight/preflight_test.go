@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,7 +46,8 @@ type played struct {
 	programs  []string // not installed
 	addresses []string
 	clock     unix.Timex
-	memory    []string // directories in memory
+	memory    []string         // directories in memory
+	dialled   map[string]error // by address and port; all others are refused
 	authority *testca.Authority
 }
 
@@ -101,7 +104,7 @@ func ready(t *testing.T) *played {
 		memory: []string{"/run"}, clock: unix.Timex{Maxerror: 12000},
 	}
 	p.Host = &Host{
-		Settings: Settings{Config: cfg, ConfigPath: "/etc/escache/escached.yaml", Pool: "fast"},
+		Settings: Settings{Config: cfg, ConfigPath: "/etc/escache/escached.yaml", Pool: "fast", Peers: []string{"10.0.0.12"}},
 		Uname:    "n1", Kernel: p, Store: p, Tools: tools{p.versions[1]}, Images: p,
 		System: System{
 			Root: t.TempDir(), Now: func() time.Time { return noon }, Addresses: func() ([]string, error) { return p.addresses, nil },
@@ -110,6 +113,12 @@ func ready(t *testing.T) *played {
 					return "", errors.New("not found")
 				}
 				return "/sbin/" + name, nil
+			},
+			Dial: func(_ context.Context, from, address string) error {
+				if err, known := p.dialled[address]; known || from != p.Config.Address {
+					return err
+				}
+				return syscall.ECONNREFUSED
 			},
 			Clock: func(to *unix.Timex) (int, error) {
 				*to = p.clock
@@ -197,7 +206,7 @@ func TestAHostThatIsReadyPassesEveryCheck(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if len(results) != 24 {
+	if len(results) != 25 {
 		t.Errorf("%d checks", len(results))
 	}
 	if !slices.ContainsFunc(results, func(r checklist.Result) bool {
@@ -280,6 +289,10 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 		"the port of a replica is taken": {func(p *played) {
 			p.file("/proc/net/tcp", tcpHead+tcp(7801, "55")+tcp(7443, "1060"))
 		}, "replication ports", failed, "within 7800-8799: 7801", "escached.drbd.ports", nil},
+		"a firewall": {func(p *played) {
+			p.dialled = map[string]error{"10.0.0.12:7800": nil, "10.0.0.12:8799": context.DeadlineExceeded}
+		}, "link to 10.0.0.12", failed, "no answer on port 8799", "open TCP 7800-8799", nil},
+		"no peers":              {func(p *played) { p.Peers = nil }, "links", unknown, "no other host is named", "--peer", nil},
 		"a stranger's resource": {func(p *played) { p.replicas = nil }, "replication ports", failed, "7801 (the kernel)", "drbd.ports", nil},
 		"sockets unreadable": {func(p *played) { p.file("/proc/net/tcp", tcpHead+"nonsense\n") }, "replication ports", failed, "nonsense",
 			"ss -ltn", []string{"API port"}},
@@ -354,13 +367,13 @@ func TestABareHostLacksOnlyWhatNobodyHasNamed(t *testing.T) {
 	p.ConfigErr = fs.ErrNotExist
 	p.Config = escached.DefaultConfig()
 	p.Config.Node = p.Uname
-	p.Pool = ""
+	p.Pool, p.Peers = "", nil
 	p.monsErr = fmt.Errorf("%w: %w", krbd.ErrConfig, fs.ErrNotExist)
 	states := map[string]checklist.State{}
 	for _, r := range p.results() {
 		states[r.Check] = r.State
 	}
-	for _, name := range []string{"replication address", "API port", "certificate", "Ceph monitors", "Ceph pool"} {
+	for _, name := range []string{"replication address", "links", "API port", "certificate", "Ceph monitors", "Ceph pool"} {
 		if states[name] != checklist.Unknown {
 			t.Errorf("%s: %s", name, states[name])
 		}
@@ -404,6 +417,22 @@ func TestTheNameThatIsExpectedMayHaveTheHostsInIt(t *testing.T) {
 		if r := p.certificates(t.Context())[0]; r.State != want {
 			t.Errorf("%s: %+v", pattern, r)
 		}
+	}
+}
+
+func TestDialTellsAPortNobodyListensOnFromSilence(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	address := listener.Addr().String()
+	if err := Dial(t.Context(), "127.0.0.2", address); err != nil {
+		t.Errorf("somebody listens: %v", err)
+	}
+	must(t, listener.Close())
+	if err := Dial(t.Context(), "127.0.0.2", address); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v", err)
+	}
+	if err := Dial(t.Context(), "192.0.2.1", address); err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("from an address of another host: %v", err)
 	}
 }
 

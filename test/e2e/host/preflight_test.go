@@ -24,7 +24,8 @@ func preflightNamesWhatIsWrong(t *testing.T, lab *labtest.Lab) {
 	v := lab.NewVolume(t, labtest.VolumeSpec{})
 	v.Lay(t)
 
-	found := preflight(t, n1, 0, "--pool", pool, "--server-name", "{node}")
+	peer := lab.Hosts[1].Address
+	found := preflight(t, n1, 0, "--pool", pool, "--server-name", "{node}", "--peer", peer)
 	t.Logf("%s", n1.Run(t, "escached", "preflight", "--pool", pool))
 	for check, r := range found {
 		// An emulated host has a small disk, and no service for its clock.
@@ -33,8 +34,8 @@ func preflightNamesWhatIsWrong(t *testing.T, lab *labtest.Lab) {
 		}
 	}
 	for check, word := range map[string]string{
-		"module drbd": "8.4", "drbd-utils": "9.", "volume group": "identity", "replication ports": "1 of replicas", "API port": "escached listens",
-		"Ceph pool": pool,
+		"module drbd": "8.4", "drbd-utils": "9.", "volume group": "escache: ", "replication ports": "1 of replicas", "API port": "escached listens",
+		"Ceph pool": pool, "link to " + peer: "answers",
 	} {
 		if !strings.Contains(found[check].Found, word) {
 			t.Errorf("%s does not say %q: %+v", check, word, found[check])
@@ -59,6 +60,10 @@ func preflightNamesWhatIsWrong(t *testing.T, lab *labtest.Lab) {
 	} {
 		t.Run(what, func(t *testing.T) { onlyFails(t, preflight(t, n1, 1, c.spoil(t)...), c.check, c.found) })
 	}
+
+	lab.CutFrom(t, n1, lab.Hosts[1])
+	onlyFails(t, preflight(t, n1, 1, "--peer", peer), "link to "+peer, "no answer on port")
+	lab.Heal(t)
 }
 
 // preflight runs the checks on a host, and wants that exit code.
@@ -94,6 +99,18 @@ func onlyFails(t *testing.T, results map[string]checklist.Result, check, found s
 	}
 }
 
+// undo runs a script on the host when the test is over.
+func undo(t *testing.T, h *labtest.Host, script string) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), preflightTime)
+		defer cancel()
+		if _, err := h.Try(ctx, nil, "sh", "-c", script); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // userWithoutCaps makes a Ceph user that may talk to the monitors only.
 func userWithoutCaps(t *testing.T, lab *labtest.Lab, h *labtest.Host, pool string) []string {
 	t.Helper()
@@ -101,7 +118,7 @@ func userWithoutCaps(t *testing.T, lab *labtest.Lab, h *labtest.Host, pool strin
 	keyring := lab.Command(t, "ceph", "auth", "get-or-create", "client."+user, "mon", "profile rbd")
 	t.Cleanup(func() { lab.Command(t, "ceph", "auth", "rm", "client."+user) })
 	h.Write(t, file, keyring+"\n")
-	t.Cleanup(func() { h.Run(t, "rm", "-f", file) })
+	undo(t, h, "rm -f "+file)
 	return []string{"--pool", pool, "--ceph-user", user, "--ceph-keyring", file}
 }
 
@@ -110,7 +127,7 @@ func otherName(t *testing.T, h *labtest.Host) []string {
 	t.Helper()
 	const file = "/tmp/e2e-preflight.yaml"
 	h.Shell(t, "sed 's/^node: .*/node: n9/' /etc/escache/escached.yaml >"+file)
-	t.Cleanup(func() { h.Run(t, "rm", "-f", file) })
+	undo(t, h, "rm -f "+file)
 	return []string{"--config", file}
 }
 
@@ -118,7 +135,7 @@ func otherName(t *testing.T, h *labtest.Host) []string {
 func listener(t *testing.T, h *labtest.Host) []string {
 	t.Helper()
 	pid := h.Shell(t, `busybox nc -l -p 7900 >/dev/null 2>&1 </dev/null & echo $!`)
-	t.Cleanup(func() { h.Shell(t, "kill "+pid+" 2>/dev/null || true") })
+	undo(t, h, "kill "+pid+" 2>/dev/null || true")
 	labtest.WaitFor(t, "something listens on port 7900", preflightTime, func(ctx context.Context) error {
 		_, err := h.Try(ctx, nil, "grep", "-q", ":1EDC 0*:0000 0A", "/proc/net/tcp", "/proc/net/tcp6")
 		return err
@@ -131,7 +148,7 @@ func withoutModule(t *testing.T, h *labtest.Host) []string {
 	t.Helper()
 	const file = "/etc/modprobe.d/e2e.conf"
 	h.Write(t, file, "install rbd /bin/false\n")
-	t.Cleanup(func() { h.Shell(t, "rm -f "+file+" && modprobe rbd") })
+	undo(t, h, "rm -f "+file+" && modprobe rbd")
 	h.Run(t, "modprobe", "-r", "rbd")
 	return nil
 }

@@ -74,6 +74,9 @@ func (w *world) installChart(t *testing.T) {
 		"ceph.clusterID=lab,ceph.monitors={127.0.0.1},storageClasses[0].name=escache,storageClasses[0].pool=fast,snapshots.enabled=true")
 	text, err := render.Output()
 	must(t, err)
+	space := filepath.Join(t.TempDir(), "namespace.yaml") // it stays, as for other tests
+	must(t, os.WriteFile(space, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+driverNamespace+"}\n"), 0o600))
+	w.kubectl(t, "apply", "-f", space)
 	w.applied(t, snapshotKinds())
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
 	w.applied(t, string(text))
