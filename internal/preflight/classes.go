@@ -161,4 +161,6 @@ func secretParameters(class *storagev1.StorageClass) []string {
 	return keys
 }
 
-func (w wants) String() string { return fmt.Sprintf("%s (key %s)", w.who, strings.Join(w.keys, ", ")) }
+func (w wants) String() string {
+	return fmt.Sprintf("the pods of %s need its %s", w.who, strings.Join(w.keys, ", "))
+}

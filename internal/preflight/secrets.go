@@ -49,7 +49,7 @@ func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found 
 		return found, true
 	case apierrors.IsNotFound(err):
 		return checklist.Badf(checklist.Failed, "make it: docs/install.md (Ceph's keys), docs/security.md (certificates)",
-			"it is not there, and the pods of %s need it", needed), false
+			"it is not there, and %s", needed), false
 	case err != nil:
 		return unread(err), false
 	}
@@ -62,7 +62,7 @@ func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found 
 	if slices.Contains(needed.keys, corev1.TLSCertKey) {
 		return c.certificate(secret.Data[corev1.TLSCertKey]), false
 	}
-	return checklist.Goodf("there, for the pods of %s", needed), false
+	return checklist.Goodf("there; %s", needed), false
 }
 
 const renewRemedy = "tls.mode generated: helm upgrade renews it in the last third of its life; certManager: see its Certificate; " +

@@ -105,29 +105,36 @@ func (c *Cluster) running(component string, p *program, waiting []string) checkl
 		}
 		text := fmt.Sprintf("%d of %d pods are ready", p.ready, p.wanted)
 		if len(waiting) > 0 {
-			text += ": " + some(waiting)
+			text += ": " + strings.Join(waiting, "; ")
 		}
 		return checklist.Badf(state, remedy, "%s", text)
 	}
 	return checklist.Goodf("all %d pods are ready", p.wanted)
 }
 
-// waiting says why pods are not ready, by component.
+// waiting says why pods are not ready, and which, by component.
 func (c *Cluster) waiting(ctx context.Context) (map[string][]string, error) {
 	pods := &corev1.PodList{}
 	if err := c.API.List(ctx, pods, client.InNamespace(c.Namespace), client.MatchingLabels{labelPartOf: partOf}); err != nil {
 		return nil, err
 	}
-	all := map[string][]string{}
+	where := map[string]map[string][]string{} // by component and reason
 	for i := range pods.Items {
-		if why := reason(&pods.Items[i]); why != "" {
-			component := pods.Items[i].Labels[labelComponent]
-			where := cmp.Or(pods.Items[i].Spec.NodeName, pods.Items[i].Name)
-			all[component] = append(all[component], where+": "+why)
+		pod := &pods.Items[i]
+		if why := reason(pod); why != "" {
+			component := pod.Labels[labelComponent]
+			if where[component] == nil {
+				where[component] = map[string][]string{}
+			}
+			where[component][why] = append(where[component][why], cmp.Or(pod.Spec.NodeName, pod.Name))
 		}
 	}
-	for _, list := range all {
-		slices.Sort(list)
+	all := map[string][]string{}
+	for component, reasons := range where {
+		for _, why := range slices.Sorted(maps.Keys(reasons)) {
+			slices.Sort(reasons[why])
+			all[component] = append(all[component], some(reasons[why])+": "+why)
+		}
 	}
 	return all, nil
 }
@@ -142,7 +149,8 @@ func reason(pod *corev1.Pod) string {
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
 		for _, c := range pod.Status.Conditions {
 			if c.Type == kind && c.Status == corev1.ConditionFalse {
-				return cmp.Or(c.Message, c.Reason)
+				sentence, _, _ := strings.Cut(cmp.Or(c.Message, c.Reason), ". ") // the scheduler's first one says it all
+				return sentence
 			}
 		}
 	}
@@ -157,7 +165,8 @@ const (
 
 func (c *Cluster) leader(ctx context.Context) checklist.Result {
 	lease := &coordinationv1.Lease{}
-	const remedy = "see why no csi-controller leads: kubectl -n NAMESPACE logs -l app.kubernetes.io/component=controller -c csi-controller"
+	remedy := "see why no csi-controller leads: kubectl -n " + c.Namespace + " logs -l " + labelComponent + "=" + componentController +
+		" -c csi-controller"
 	err := c.API.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: leaseName}, lease)
 	switch {
 	case apierrors.IsNotFound(err):

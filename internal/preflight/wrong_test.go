@@ -136,7 +136,7 @@ func faults() map[string]fault {
 			of[*storagev1.StorageClass](w, "fast").VolumeBindingMode = new(storagev1.VolumeBindingImmediate)
 		}, "StorageClass fast", warning,
 			"before its pod", "WaitForFirstConsumer", nil},
-		"no keyring":  {func(w *world) { w.without(of[*corev1.Secret](w, "ctl")) }, "Secret ctl", failed, "not there, and the pods of controller", "install.md", nil},
+		"no keyring":  {func(w *world) { w.without(of[*corev1.Secret](w, "ctl")) }, "Secret ctl", failed, "not there, and the pods of controller need its keyring", "install.md", nil},
 		"another key": {func(w *world) { of[*corev1.Secret](w, "hosts").Data = map[string][]byte{"key": []byte("x")} }, "Secret hosts", failed, `no key "keyring"`, "install.md", nil},
 		"an ended certificate": {func(w *world) { w.ends("cache-controller-tls", noon.AddDate(0, 0, -1)) }, "Secret cache-controller-tls", failed, "ended 2027-02-28",
 			"helm upgrade", nil},
@@ -227,6 +227,27 @@ func TestWhatMayNotBeReadIsAFailureButForSecrets(t *testing.T) {
 	}
 	if r := states["leader"]; r.State != checklist.OK {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestPodsThatWaitForTheSameAreOne(t *testing.T) {
+	w := healthy(t)
+	of[*appsv1.DaemonSet](w, "cache-node").Status.NumberReady = 2
+	for _, node := range []string{"n3", "n2", "n4"} {
+		w.pod(node, "node", "ImagePullBackOff")
+	}
+	w.pod("n1", "node", "")
+	p := of[*corev1.Pod](w, "node-n1")
+	p.Spec.NodeName, p.Status.ContainerStatuses = "", nil
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+		Message: "0/7 nodes are available: 7 node(s) had untolerated taint(s). preemption: 0/7 nodes are available: 7 Preemption is not helpful.",
+	}}
+	const want = "2 of 6 pods are ready: node-n1: 0/7 nodes are available: 7 node(s) had untolerated taint(s); n2, n3, n4: main ImagePullBackOff"
+	for _, r := range w.results() {
+		if r.Check == "csi-node" && r.Found != want {
+			t.Errorf("%q", r.Found)
+		}
 	}
 }
 

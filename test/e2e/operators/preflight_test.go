@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,8 @@ import (
 
 const driverNamespace = "escache-system"
 
-// preflight checks a cluster before the chart is installed, and after: the chart's objects are real, and what
-// pods and kubelets would report is played.
+// preflight checks a cluster before the chart is installed, and after. The chart's objects are real, and so are
+// Kubernetes' controllers; the kubelets of the hosts are played.
 func (w *world) preflight(t *testing.T) {
 	out := w.escache(t, 1, "preflight")
 	says(t, out, "6 of escache.io/v1alpha1", "there is no CSIDriver csi.escache.io", "namespace escache-system has none", "-> install the chart",
@@ -43,16 +44,18 @@ func (w *world) preflight(t *testing.T) {
 	w.installChart(t)
 	w.registered(t)
 	says(t, w.escache(t, 1, "preflight"), "0 of 2 pods are ready", "no node has the label", "Secret escache-ceph-node",
-		"it is not there, and the pods of escached need it")
-	w.pretendRunning(t)
+		"it is not there, and the pods of", "need its keyring")
+	w.playKubelets(t)
 	for _, name := range []string{"escache-ceph-controller", "escache-ceph-node"} {
 		w.kubectl(t, "-n", driverNamespace, "create", "secret", "generic", name, "--from-literal=keyring=x")
 	}
+	w.beatAll(t)
 	out = w.escache(t, 0, "preflight", "--group=rack1")
 	says(t, out, "all 2 pods are ready", "the test leads", "group rack1", "3 hosts, takes new volumes", "StorageClass escache", "pool fast",
 		"the certificate of csi-controller ends", "on, with the VolumeSnapshotClass escache", "ok")
 
 	list := struct{ Failed int }{Failed: -1}
+	w.beatAll(t)
 	must(t, json.Unmarshal([]byte(w.escache(t, 0, "preflight", "-o", "json")), &list))
 	if list.Failed != 0 {
 		t.Errorf("%d failures", list.Failed)
@@ -63,6 +66,7 @@ func (w *world) preflight(t *testing.T) {
 		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/fromVolume"}]`)
 	says(t, w.escache(t, 1, "preflight"), "CRD cachevolumes", "it lacks spec.fromVolume", "helm show crds")
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
+	w.beatAll(t)
 	w.escache(t, 0, "preflight")
 }
 
@@ -77,6 +81,10 @@ func (w *world) installChart(t *testing.T) {
 	space := filepath.Join(t.TempDir(), "namespace.yaml") // it stays, as for other tests
 	must(t, os.WriteFile(space, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+driverNamespace+"}\n"), 0o600))
 	w.kubectl(t, "apply", "-f", space)
+	t.Cleanup(func() { // no kubelet ends them
+		w.afterwards(t, "-n", driverNamespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+		w.afterwards(t, append([]string{"label", "node", "escache.io/host-"}, preflightHosts...)...)
+	})
 	w.applied(t, snapshotKinds())
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
 	w.applied(t, string(text))
@@ -88,14 +96,17 @@ func (w *world) applied(t *testing.T, objects string) {
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	must(t, os.WriteFile(file, []byte(objects), 0o600))
 	w.kubectl(t, "apply", "-f", file)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		args := []string{"--kubeconfig", w.kube.Kubeconfig(), "delete", "--ignore-not-found", "--wait=false", "-f", file}
-		if out, err := exec.CommandContext(ctx, w.kube.Kubectl(), args...).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
+	t.Cleanup(func() { w.afterwards(t, "delete", "--ignore-not-found", "-f", file) })
+}
+
+// afterwards runs kubectl when the test is over.
+func (w *world) afterwards(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, w.kube.Kubectl(), append([]string{"--kubeconfig", w.kube.Kubeconfig()}, args...)...).CombinedOutput(); err != nil {
+		t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
 }
 
 // snapshotKinds are those of the snapshot-controller's project, by name only.
@@ -122,7 +133,7 @@ spec:
 // no loopback, which the hosts that are played listen on.
 func (w *world) registered(t *testing.T) {
 	t.Helper()
-	for i, name := range []string{"n1", "n2", "n3"} {
+	for i, name := range preflightHosts {
 		drivers := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		drivers.Spec.Drivers = []storagev1.CSINodeDriver{{Name: v1alpha1.DriverName, NodeID: name}}
 		must(t, w.api.Create(t.Context(), drivers))
@@ -136,22 +147,55 @@ func (w *world) registered(t *testing.T) {
 	}
 }
 
-// pretendRunning says of every pod of the chart that it is ready.
-func (w *world) pretendRunning(t *testing.T) {
+var preflightHosts = []string{"n1", "n2", "n3"}
+
+// beatAll says that every host of the group lives.
+func (w *world) beatAll(t *testing.T) {
 	t.Helper()
-	status := func(what, status string) {
-		w.kubectl(t, "-n", driverNamespace, "patch", what, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+	for _, name := range preflightHosts {
+		w.beat(t, name)
 	}
-	status("deployment/escache-controller", `{"replicas":2,"readyReplicas":2}`)
-	for _, name := range []string{"escache-node", "escache-escached"} {
-		status("daemonset/"+name, `{"desiredNumberScheduled":3,"currentNumberScheduled":3,"numberReady":3,"numberMisscheduled":0}`)
+}
+
+// playKubelets labels the hosts, and says of every pod of the chart there that it is ready, until the workloads are.
+func (w *world) playKubelets(t *testing.T) {
+	t.Helper()
+	for _, name := range preflightHosts {
+		w.kubectl(t, "label", "node", name, "escache.io/host=true")
 	}
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", leaseFile(t))
-	secrets := &corev1.SecretList{}
-	must(t, w.api.List(t.Context(), secrets, client.InNamespace(driverNamespace)))
-	if len(secrets.Items) < 4 {
-		t.Fatalf("the chart has made %d Secrets", len(secrets.Items))
+	ready := func() bool {
+		node, escached, controller := &appsv1.DaemonSet{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-node"}, node))
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-escached"}, escached))
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-controller"}, controller))
+		return node.Status.NumberReady == 3 && escached.Status.NumberReady == 3 && controller.Status.ReadyReplicas == 2
 	}
+	for deadline := time.Now().Add(3 * time.Minute); !ready(); time.Sleep(500 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the pods did not become ready:\n%s", w.kubectl(t, "-n", driverNamespace, "get", "pods,nodes", "-o", "wide"))
+		}
+		w.beatAll(t)
+		pods := &corev1.PodList{}
+		must(t, w.api.List(t.Context(), pods, client.InNamespace(driverNamespace)))
+		for i := range pods.Items {
+			w.startPod(t, &pods.Items[i])
+		}
+	}
+}
+
+// startPod says, as a kubelet would, that a pod runs.
+func (w *world) startPod(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodRunning {
+		return
+	}
+	before := pod.DeepCopy()
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+	})
+	must(t, w.api.Status().Patch(t.Context(), pod, client.MergeFrom(before)))
 }
 
 // leaseFile has the lease of a csi-controller that leads.
@@ -171,7 +215,9 @@ spec: {holderIdentity: the test, leaseDurationSeconds: 3600, renewTime: %q}
 func (w *world) asHelmTest(t *testing.T) {
 	t.Helper()
 	account := w.kube.ChartAccount(t, checkout, "preflight", "snapshots.enabled=true")
-	command := exec.CommandContext(t.Context(), controllerBinary(t), "preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace)
+	binary := controllerBinary(t)
+	w.beatAll(t)
+	command := exec.CommandContext(t.Context(), binary, "preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace)
 	out, err := command.CombinedOutput()
 	if err != nil {
 		t.Errorf("csi-controller preflight: %v\n%s", err, out)
