@@ -83,7 +83,10 @@ func (w *world) installChart(t *testing.T) {
 	w.kubectl(t, "apply", "-f", space)
 	t.Cleanup(func() { // no kubelet ends them
 		w.afterwards(t, "-n", driverNamespace, "delete", "pods", "--all", "--force", "--grace-period=0")
-		w.afterwards(t, append([]string{"label", "node", "escache.io/host-"}, preflightHosts...)...)
+		for _, name := range preflightHosts {
+			w.afterwards(t, "label", "node", name, "escache.io/host-")
+			w.afterwards(t, "patch", "node", name, "--subresource=status", "--type=merge", "-p", room("null"))
+		}
 	})
 	w.applied(t, snapshotKinds())
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
@@ -162,6 +165,7 @@ func (w *world) playKubelets(t *testing.T) {
 	t.Helper()
 	for _, name := range preflightHosts {
 		w.kubectl(t, "label", "node", name, "escache.io/host=true")
+		w.kubectl(t, "patch", "node", name, "--subresource=status", "--type=merge", "-p", room(`{"cpu":"8","memory":"32Gi","pods":"110"}`))
 	}
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", leaseFile(t))
 	ready := func() bool {
@@ -173,7 +177,7 @@ func (w *world) playKubelets(t *testing.T) {
 	}
 	for deadline := time.Now().Add(3 * time.Minute); !ready(); time.Sleep(500 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the pods did not become ready:\n%s", w.kubectl(t, "-n", driverNamespace, "get", "pods,nodes", "-o", "wide"))
+			t.Fatalf("the pods did not become ready:\n%s", w.kubectl(t, "-n", driverNamespace, "get", "events"))
 		}
 		w.beatAll(t)
 		pods := &corev1.PodList{}
@@ -182,6 +186,11 @@ func (w *world) playKubelets(t *testing.T) {
 			w.startPod(t, &pods.Items[i])
 		}
 	}
+}
+
+// room is a patch with what a node has for pods.
+func room(resources string) string {
+	return fmt.Sprintf(`{"status":{"capacity":%[1]s,"allocatable":%[1]s}}`, resources)
 }
 
 // startPod says, as a kubelet would, that a pod runs.
