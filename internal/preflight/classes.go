@@ -40,6 +40,7 @@ func (c *Cluster) classes(ctx context.Context) []checklist.Result {
 	for _, class := range all.Items {
 		if class.Provisioner == v1alpha1.DriverName {
 			results = append(results, checkClass(&class, clusters, names).Of("StorageClass "+class.Name))
+			results = append(results, secretsNamed(&class)...)
 		}
 	}
 	if len(results) == 0 {
@@ -148,17 +149,22 @@ func keysIn(items []corev1.KeyToPath, otherwise []string) []string {
 	return keys
 }
 
-// secretParameters name a Secret in a StorageClass. The driver reads none, but CSI's sidecars read those that
-// are named, and fail if one is missing.
-func secretParameters(class *storagev1.StorageClass) []string {
+// secretsNamed warns of a StorageClass that names Secrets, as those of other drivers do. The driver reads none,
+// but CSI's sidecars read those that are named, and fail if one is missing.
+func secretsNamed(class *storagev1.StorageClass) []checklist.Result {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(class.Parameters)) {
-		if strings.HasPrefix(key, "csi.storage.k8s.io/") && (strings.HasSuffix(key, "-secret-name") || strings.HasSuffix(key,
-			"-secret-namespace")) {
+		if strings.HasPrefix(key, "csi.storage.k8s.io/") &&
+			(strings.HasSuffix(key, "-secret-name") || strings.HasSuffix(key, "-secret-namespace")) {
 			keys = append(keys, key)
 		}
 	}
-	return keys
+	if len(keys) == 0 {
+		return nil
+	}
+	return []checklist.Result{checklist.Badf(checklist.Warning, "leave these parameters out: Ceph's keys are in the Secrets of the chart",
+		"it names Secrets (%s), which the driver does not use: without them no volume would be made", some(keys)).
+		Of("StorageClass " + class.Name)}
 }
 
 func (w wants) String() string {

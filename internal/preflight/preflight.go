@@ -25,6 +25,8 @@ type Cluster struct {
 	Namespace string
 	// Group names the only NodeGroup whose hosts are checked; empty: all are.
 	Group string
+	// WithoutSecrets leaves the Secrets out, for an account that may not read them.
+	WithoutSecrets bool
 	// Version is that of the program that checks.
 	Version string
 	Now     func() time.Time

@@ -10,19 +10,23 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
 )
 
 // soon is how long before its end a certificate is worth a warning.
 const soon = 30 * 24 * time.Hour
 
-// secrets checks the Secrets that pods mount and that StorageClasses name, and the certificates in them.
+// secrets checks the Secrets that pods mount, and the certificates in them.
 func (c *Cluster) secrets(ctx context.Context) []checklist.Result {
+	// One that lacks something keeps its pod from starting.
+	unseen := []checklist.Result{checklist.Badf(checklist.Unknown, "nothing if all pods are ready; otherwise kubectl escache preflight, "+
+		"with the right to get Secrets in namespace "+c.Namespace, "not checked: this account may not read them")}
+	if c.WithoutSecrets {
+		return unseen
+	}
 	all, err := c.workloads(ctx)
 	if err != nil {
 		return []checklist.Result{unread(err)}
@@ -32,14 +36,11 @@ func (c *Cluster) secrets(ctx context.Context) []checklist.Result {
 	for _, name := range slices.Sorted(maps.Keys(needs)) {
 		found, forbidden := c.secret(ctx, name, needs[name])
 		if forbidden {
-			// One that lacks something keeps its pod from starting.
-			return []checklist.Result{checklist.Badf(checklist.Unknown,
-				"nothing if all pods are ready; otherwise repeat it with the right to get Secrets in "+
-					"namespace "+c.Namespace, "not checked: you may not read them")}
+			return unseen
 		}
 		results = append(results, found.Of("Secret "+name))
 	}
-	return append(results, c.namedByClasses(ctx)...)
+	return results
 }
 
 func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found checklist.Result, forbidden bool) {
@@ -92,21 +93,4 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 		return nil, errors.New("it is not PEM")
 	}
 	return x509.ParseCertificate(block.Bytes)
-}
-
-// namedByClasses finds StorageClasses that name Secrets, as those of other drivers do.
-func (c *Cluster) namedByClasses(ctx context.Context) []checklist.Result {
-	all := &storagev1.StorageClassList{}
-	if err := c.API.List(ctx, all); err != nil {
-		return []checklist.Result{unread(err)}
-	}
-	var results []checklist.Result
-	for _, class := range all.Items {
-		if keys := secretParameters(&class); class.Provisioner == v1alpha1.DriverName && len(keys) > 0 {
-			results = append(results, checklist.Badf(checklist.Warning, "leave these parameters out: Ceph's keys are in the Secrets of the chart",
-				"it names Secrets (%s), which the driver does not use: without them no volume would be made",
-				some(keys)).Of("StorageClass "+class.Name))
-		}
-	}
-	return results
 }

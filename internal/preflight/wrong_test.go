@@ -230,6 +230,31 @@ func TestWhatMayNotBeReadIsAFailureButForSecrets(t *testing.T) {
 	}
 }
 
+func TestAnAccountThatMayNotReadSecretsDoesNotTry(t *testing.T) {
+	c := healthy(t).cluster()
+	c.WithoutSecrets = true
+	c.API = interceptor.NewClient(c.API.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, inner client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if _, secret := o.(*corev1.Secret); secret {
+				t.Errorf("it reads %s", key)
+			}
+			return inner.Get(ctx, key, o, options...)
+		},
+	})
+	seen := false
+	for _, r := range checklist.Run(t.Context(), c.Checks()) {
+		switch {
+		case r.Check == "Secrets":
+			seen = r.State == checklist.Unknown && strings.Contains(r.Found, "may not read")
+		case r.State != checklist.OK:
+			t.Errorf("%+v", r)
+		}
+	}
+	if !seen {
+		t.Error("it does not say that Secrets are not checked")
+	}
+}
+
 func TestPodsThatWaitForTheSameAreOne(t *testing.T) {
 	w := healthy(t)
 	of[*appsv1.DaemonSet](w, "cache-node").Status.NumberReady = 2

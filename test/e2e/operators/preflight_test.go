@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/pause"
 	"github.com/escache/escache-csi/test/kubetest"
 )
 
@@ -49,24 +50,21 @@ func (w *world) preflight(t *testing.T) {
 	for _, name := range []string{"escache-ceph-controller", "escache-ceph-node"} {
 		w.kubectl(t, "-n", driverNamespace, "create", "secret", "generic", name, "--from-literal=keyring=x")
 	}
-	w.beatAll(t)
 	out = w.escache(t, 0, "preflight", "--group=rack1")
 	says(t, out, "all 2 pods are ready", "the test leads", "group rack1", "3 hosts, takes new volumes", "StorageClass escache", "pool fast",
 		"the certificate of csi-controller ends", "on, with the VolumeSnapshotClass escache", "ok")
 
 	list := struct{ Failed int }{Failed: -1}
-	w.beatAll(t)
 	must(t, json.Unmarshal([]byte(w.escache(t, 0, "preflight", "-o", "json")), &list))
 	if list.Failed != 0 {
 		t.Errorf("%d failures", list.Failed)
 	}
 	w.asHelmTest(t)
 
-	w.kubectl(t, "patch", "crd", "cachevolumes.escache.io", "--type=json", "-p",
-		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/fromVolume"}]`)
-	says(t, w.escache(t, 1, "preflight"), "CRD cachevolumes", "it lacks spec.fromVolume", "helm show crds")
+	w.kubectl(t, "patch", "crd", "nodegroups.escache.io", "--type=json", "-p",
+		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cordonedNodes"}]`)
+	says(t, w.escache(t, 1, "preflight"), "CRD nodegroups", "it lacks spec.cordonedNodes", "helm show crds")
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
-	w.beatAll(t)
 	w.escache(t, 0, "preflight")
 }
 
@@ -152,15 +150,8 @@ func (w *world) registered(t *testing.T) {
 
 var preflightHosts = []string{"n1", "n2", "n3"}
 
-// beatAll says that every host of the group lives.
-func (w *world) beatAll(t *testing.T) {
-	t.Helper()
-	for _, name := range preflightHosts {
-		w.beat(t, name)
-	}
-}
-
-// playKubelets labels the hosts, and says of every pod of the chart there that it is ready, until the workloads are.
+// playKubelets labels the hosts, and plays their kubelets until the test is over. It returns once the chart's
+// pods are ready.
 func (w *world) playKubelets(t *testing.T) {
 	t.Helper()
 	for _, name := range preflightHosts {
@@ -168,43 +159,64 @@ func (w *world) playKubelets(t *testing.T) {
 		w.kubectl(t, "patch", "node", name, "--subresource=status", "--type=merge", "-p", room(`{"cpu":"8","memory":"32Gi","pods":"110"}`))
 	}
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", leaseFile(t))
-	ready := func() bool {
-		node, escached, controller := &appsv1.DaemonSet{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}
-		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-node"}, node))
-		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-escached"}, escached))
-		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "escache-controller"}, controller))
-		return node.Status.NumberReady == 3 && escached.Status.NumberReady == 3 && controller.Status.ReadyReplicas == 2
-	}
-	for deadline := time.Now().Add(3 * time.Minute); !ready(); time.Sleep(500 * time.Millisecond) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	t.Cleanup(func() { stop(); <-ended })
+	go func() {
+		defer close(ended)
+		for pause.For(ctx, 500*time.Millisecond) == nil {
+			if err := w.kubelets(ctx); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for deadline := time.Now().Add(3 * time.Minute); !w.chartRuns(t); time.Sleep(500 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the pods did not become ready:\n%s", w.kubectl(t, "-n", driverNamespace, "get", "events"))
 		}
-		w.beatAll(t)
-		pods := &corev1.PodList{}
-		must(t, w.api.List(t.Context(), pods, client.InNamespace(driverNamespace)))
-		for i := range pods.Items {
-			w.startPod(t, &pods.Items[i])
+	}
+}
+
+// kubelets says once that the hosts live, and of every pod there that it is ready.
+func (w *world) kubelets(ctx context.Context) error {
+	for _, name := range preflightHosts {
+		alive := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := w.api.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, []byte(alive))); err != nil {
+			return err
 		}
 	}
+	pods := &corev1.PodList{}
+	if err := w.api.List(ctx, pods, client.InNamespace(driverNamespace)); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		const runs = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
+		err := w.api.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, []byte(runs)))
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chartRuns reports whether every pod of the chart is ready.
+func (w *world) chartRuns(t *testing.T) bool {
+	t.Helper()
+	node, escached, controller := &appsv1.DaemonSet{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}
+	for name, o := range map[string]client.Object{"escache-node": node, "escache-escached": escached, "escache-controller": controller} {
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: name}, o))
+	}
+	return node.Status.NumberReady == 3 && escached.Status.NumberReady == 3 && controller.Status.ReadyReplicas == 2
 }
 
 // room is a patch with what a node has for pods.
 func room(resources string) string {
 	return fmt.Sprintf(`{"status":{"capacity":%[1]s,"allocatable":%[1]s}}`, resources)
-}
-
-// startPod says, as a kubelet would, that a pod runs.
-func (w *world) startPod(t *testing.T, pod *corev1.Pod) {
-	t.Helper()
-	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodRunning {
-		return
-	}
-	before := pod.DeepCopy()
-	pod.Status.Phase = corev1.PodRunning
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
-		Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
-	})
-	must(t, w.api.Status().Patch(t.Context(), pod, client.MergeFrom(before)))
 }
 
 // leaseFile has the lease of a csi-controller that leads.
@@ -225,12 +237,11 @@ func (w *world) asHelmTest(t *testing.T) {
 	t.Helper()
 	account := w.kube.ChartAccount(t, checkout, "preflight", "snapshots.enabled=true")
 	binary := controllerBinary(t)
-	w.beatAll(t)
 	command := exec.CommandContext(t.Context(), binary, "preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace)
 	out, err := command.CombinedOutput()
 	if err != nil {
 		t.Errorf("csi-controller preflight: %v\n%s", err, out)
 	}
-	says(t, string(out), "all 3 pods are ready", "host n3", "you may not read them", "0.1.0")
+	says(t, string(out), "all 3 pods are ready", "host n3", "this account may not read them", "0.1.0")
 	w.kube.CheckRights(t, account)
 }
