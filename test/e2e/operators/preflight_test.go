@@ -63,7 +63,7 @@ func (w *world) preflight(t *testing.T) {
 
 	w.kubectl(t, "patch", "crd", "nodegroups.escache.io", "--type=json", "-p",
 		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cordonedNodes"}]`)
-	says(t, w.escache(t, 1, "preflight"), "CRD nodegroups", "it lacks spec.cordonedNodes", "helm show crds")
+	says(t, w.escache(t, 1, "preflight"), "CRD nodegroups", "older than this program", "spec.cordonedNodes", "helm show crds")
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.escache(t, 0, "preflight")
 }
