@@ -160,10 +160,19 @@ var (
 	vgName     = regexp.MustCompile(`^[a-zA-Z0-9_.+][a-zA-Z0-9_.+-]*$`)
 	cephUser   = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 	resyncRate = regexp.MustCompile(`^[1-9][0-9]{0,8}[KMG]?$`)
+	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 
-// maxName is the most characters in the name of a host or a volume group.
-const maxName = 63
+// The most characters in a name.
+const (
+	maxName       = 63 // of a host or a volume group
+	maxVolumeName = 128
+)
+
+// IsVolumeName reports whether name can be the name of a pool or an image of a volume.
+func IsVolumeName(name string) bool {
+	return len(name) <= maxVolumeName && volumeName.MatchString(name)
+}
 
 // IsNodeName reports whether name is a valid host name in replica requests.
 func IsNodeName(name string) bool { return len(name) <= maxName && nodeName.MatchString(name) }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -98,7 +99,7 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	c.config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		c.status(), c.flush(), c.cordon(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.adopt(), c.release(),
-		c.repair(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(),
+		c.repair(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(), c.preflight(version),
 	)
 	return root
 }
@@ -123,15 +124,23 @@ func oneArg(what string) cobra.PositionalArgs {
 // requestTimeout bounds one request to the API server, unless --request-timeout says otherwise.
 const requestTimeout = 30 * time.Second
 
-// connect returns a client for the API server that the flags and the kubeconfig name. It reads lists in
-// pages.
-func (c *cli) connect() (client.WithWatch, error) {
+// restConfig says how to reach the API server that the flags and the kubeconfig name.
+func (c *cli) restConfig() (*restclient.Config, error) {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
 		return nil, err
 	}
 	if config.Timeout == 0 {
 		config.Timeout = requestTimeout
+	}
+	return config, nil
+}
+
+// connect returns a client for the API server, which reads lists in pages.
+func (c *cli) connect() (client.WithWatch, error) {
+	config, err := c.restConfig()
+	if err != nil {
+		return nil, err
 	}
 	// The API server limits calls itself (priority and fairness). The client's default limit would
 	// delay polls, and make them fail near the end of --timeout.

@@ -18,6 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/remedy"
 	"github.com/escache/escache-csi/internal/plugin/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 func (c *cli) explain() *cobra.Command {
@@ -98,7 +99,7 @@ func (c *cli) printLinef(what, format string, args ...any) {
 	const width = 12 // of the name
 	screen, _ := c.terminal()
 	indent := strings.Repeat(" ", width)
-	text := wrap(indent+fmt.Sprintf(format, args...), indent, screen.width)
+	text := wordwrap.Line(indent+fmt.Sprintf(format, args...), indent, screen.width)
 	c.printf("%-*s%s", width, what+":", text[width:])
 }
 
@@ -177,7 +178,7 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 func (c *cli) printEachCondition(all []metav1.Condition) {
 	screen, _ := c.terminal()
 	for _, is := range all {
-		c.printf("%s", wrap(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
+		c.printf("%s", wordwrap.Line(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
 	}
 }
 
@@ -187,13 +188,13 @@ func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, 
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
-	c.printf("\n%s", wrap("Next step: "+next, "  ", screen.width))
+	c.printf("\n%s", wordwrap.Line("Next step: "+next, "  ", screen.width))
 	c.printTroubles(append(trouble.OfVolume(v, group, how, c.now()), waiting...), screen.width)
 }
 
 func (c *cli) printTroubles(all []trouble.Trouble, width int) {
 	for _, t := range trouble.Lines(all) {
-		c.printf("%s%s", wrap("  "+t.What, "    ", width), wrap("    -> "+t.Todo, "       ", width))
+		c.printf("%s%s", wordwrap.Line("  "+t.What, "    ", width), wordwrap.Line("    -> "+t.Todo, "       ", width))
 	}
 }
 

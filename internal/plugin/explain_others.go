@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/choice"
 	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 // explainOther explains what KIND/NAME names. Claims have no slash in their names.
@@ -174,7 +175,7 @@ func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, 
 		line("Made of it", "%s", trouble.Few(made))
 	}
 	screen, _ := c.terminal()
-	c.printf("\n%s", wrap("Next step: "+snapshotStep(s, v, gone, c.now()), "  ", screen.width))
+	c.printf("\n%s", wordwrap.Line("Next step: "+snapshotStep(s, v, gone, c.now()), "  ", screen.width))
 }
 
 // snapshotStep says what an operator should do next with a snapshot.

@@ -164,6 +164,7 @@ func TestWrongUseIsASentence(t *testing.T) {
 		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
 		{[]string{"status", "--sort-by=colour"}, exitUsage, "none of age, cache, claim, dirty"},
 		{[]string{"explain", "pool/x"}, exitUsage, "only volume/, snapshot/"},
+		{[]string{"preflight", "-o", "yaml"}, exitUsage, "none of table, json"},
 		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
 		{[]string{"status", "extra"}, exitUsage, "extra"},
 		{[]string{"nonsense"}, exitUsage, "nonsense"},

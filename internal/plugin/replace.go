@@ -14,6 +14,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 // replacing is what replace-host was asked for.
@@ -152,12 +153,13 @@ func (c *cli) printReplacement(p *replacement.Plan) {
 		c.printf("Host %s of group %s makes way for %s: its nodes %s become %s.\n", p.Old, g.Name, p.New, list(g.Spec.Nodes), list(p.Nodes))
 	}
 	screen, _ := c.terminal()
-	c.printf("\n%s", wrap(oldHost(p, c), "  ", screen.width))
+	c.printf("\n%s", wordwrap.Line(oldHost(p, c), "  ", screen.width))
 	for _, fate := range fatesOf(p) {
-		c.printf("%s%s", wrap("  "+fate.Is+": "+fate.Name, "    ", screen.width), wrap("    -> "+fate.Then, "       ", screen.width))
+		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width), wordwrap.Line("    -> "+fate.Then, "       ",
+			screen.width))
 	}
 	for _, note := range p.Notes {
-		c.printf("%s", wrap("Note: "+note, "  ", screen.width))
+		c.printf("%s", wordwrap.Line("Note: "+note, "  ", screen.width))
 	}
 	against := p.Refusals()
 	switch {
@@ -167,7 +169,7 @@ func (c *cli) printReplacement(p *replacement.Plan) {
 	default:
 		c.printf("\nWhat speaks against it, and what to do:\n")
 		for _, r := range against {
-			c.printf("%s%s", wrap("  "+r.Where+": "+r.What, "    ", screen.width), wrap("    -> "+r.Todo, "       ", screen.width))
+			c.printf("%s%s", wordwrap.Line("  "+r.Where+": "+r.What, "    ", screen.width), wordwrap.Line("    -> "+r.Todo, "       ", screen.width))
 		}
 	}
 }
@@ -242,7 +244,7 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	c.printf("\n%s:\n", head)
 	screen, _ := c.terminal()
 	for i, step := range steps {
-		c.printf("%s", wrap(fmt.Sprintf("  %d. %s", i+1, step), "     ", screen.width))
+		c.printf("%s", wordwrap.Line(fmt.Sprintf("  %d. %s", i+1, step), "     ", screen.width))
 		if i == values && !changed && by != "" {
 			c.printf("         nodeGroups:\n           - name: %s\n             nodes: %s # was %s\n", p.Group.Name, list(p.Nodes),
 				list(p.Group.Spec.Nodes))

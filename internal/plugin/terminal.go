@@ -52,27 +52,3 @@ func truncate(line string, width int) string {
 	}
 	return line
 }
-
-// wrap breaks a line between words to the width (0: not at all). The further lines begin with
-// indent.
-func wrap(line, indent string, width int) string {
-	var out strings.Builder
-	start := len(line) - len(strings.TrimLeft(line, " "))
-	out.WriteString(line[:start])
-	column, first := start, true
-	for word := range strings.FieldsSeq(line) {
-		n := len([]rune(word))
-		switch {
-		case first:
-		case width > 0 && column+1+n > width:
-			out.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			out.WriteString(" ")
-			column++
-		}
-		out.WriteString(word)
-		column, first = column+n, false
-	}
-	return out.String() + "\n"
-}

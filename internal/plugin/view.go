@@ -16,6 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/choice"
 	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 // view is what is shown of a state: groups, volumes and flushes are those that are chosen.
@@ -177,13 +178,13 @@ func (v *view) printTroubles(out io.Writer, width int) error {
 	merged := false
 	for _, line := range trouble.Lines(v.troubles) {
 		merged = merged || line.Troubles > 1
-		_, err := fmt.Fprint(out, wrap("  "+line.Where+": "+line.What, "    ", width), wrap("    -> "+line.Todo, "       ", width))
+		_, err := fmt.Fprint(out, wordwrap.Line("  "+line.Where+": "+line.What, "    ", width), wordwrap.Line("    -> "+line.Todo, "       ", width))
 		if err != nil {
 			return err
 		}
 	}
 	if merged && !v.filter.Problems {
-		_, err := fmt.Fprint(out, wrap("  kubectl escache status --problems lists each volume and host that has a problem.", "    ", width))
+		_, err := fmt.Fprint(out, wordwrap.Line("  kubectl escache status --problems lists each volume and host that has a problem.", "    ", width))
 		return err
 	}
 	return nil
@@ -205,7 +206,7 @@ func (v *view) printUnnamed(out io.Writer, width int) error {
 	if len(names) == 0 {
 		return nil
 	}
-	_, err := fmt.Fprint(out, wrap("\nNo PersistentVolume names "+trouble.Few(names)+
+	_, err := fmt.Fprint(out, wordwrap.Line("\nNo PersistentVolume names "+trouble.Few(names)+
 		". kubectl escache release --volume NAME gives such a volume up and leaves its image; kubectl escache orphans lists them.",
 		"  ", width))
 	return err

@@ -5,6 +5,7 @@ package tlsfiles
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -161,17 +162,49 @@ func (r *Reloader) stamps() (out [3]stamp, err error) {
 }
 
 func (r *Reloader) load() (*contents, error) {
-	pem, err := os.ReadFile(r.files.CA)
+	trusted, err := r.files.Authorities()
 	if err != nil {
 		return nil, err
 	}
 	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate", r.files.CA)
+	for _, authority := range trusted {
+		authorities.AddCert(authority)
 	}
-	own, err := tls.LoadX509KeyPair(r.files.Cert, r.files.Key)
+	own, err := r.files.Own()
 	if err != nil {
-		return nil, fmt.Errorf("certificate %s with key %s: %w", r.files.Cert, r.files.Key, err)
+		return nil, err
 	}
 	return &contents{authorities, own}, nil
+}
+
+// Authorities reads the certificates of the authorities. There is at least one.
+func (f Files) Authorities() ([]*x509.Certificate, error) {
+	rest, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	var all []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		// One that cannot be read is left out, as the standard library does for the pool of a system.
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			all = append(all, certificate)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s holds no certificate", f.CA)
+	}
+	return all, nil
+}
+
+// Own reads this side's own certificate, and fails unless the key is that of the certificate.
+func (f Files) Own() (tls.Certificate, error) {
+	own, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return own, fmt.Errorf("certificate %s with key %s: %w", f.Cert, f.Key, err)
+	}
+	return own, nil
 }

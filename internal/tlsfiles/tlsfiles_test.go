@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/escache/escache-csi/test/testca"
@@ -145,5 +146,43 @@ func TestRefreshSaysWhetherSomethingChanged(t *testing.T) {
 	write(t, s.files.CA, nil)
 	if changed, err := s.Refresh(); changed || err != nil || s.unusable == nil {
 		t.Errorf("there is no authority any more: %v, %v, reported %v", changed, err, s.unusable)
+	}
+}
+
+func TestAuthoritiesAreAllOfTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	first, second := authority(t, "first"), authority(t, "second")
+	write(t, path, slices.Concat([]byte("# two\n"), first.Certificate(), second.Certificate()))
+	all, err := Files{CA: path}.Authorities()
+	if err != nil || len(all) != 2 || all[0].Subject.CommonName != "first" || all[1].Subject.CommonName != "second" {
+		t.Errorf("%d certificates, %v", len(all), err)
+	}
+	for _, text := range []string{"", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
+		write(t, path, []byte(text))
+		if all, err := (Files{CA: path}).Authorities(); err == nil {
+			t.Errorf("%q: %d certificates", text, len(all))
+		}
+	}
+}
+
+func TestAnotherCertificatesKeyIsRefused(t *testing.T) {
+	dir, a := t.TempDir(), authority(t, "a")
+	files := Files{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
+	one, err := a.Issue("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := a.Issue("n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, files.Cert, one.Certificate)
+	write(t, files.Key, one.Key)
+	if own, err := files.Own(); err != nil || own.Leaf == nil || own.Leaf.Subject.CommonName != "n1" {
+		t.Errorf("%v", err)
+	}
+	write(t, files.Key, other.Key)
+	if _, err := files.Own(); err == nil {
+		t.Error("the key of another certificate is taken")
 	}
 }

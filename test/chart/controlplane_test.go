@@ -87,10 +87,10 @@ func restricted(t *testing.T, c *controlPlane) {
 	c.must("", "label", "namespace", strict, "pod-security.kubernetes.io/enforce=restricted")
 	for name, values := range cases(t) {
 		for _, o := range parse(t, render(t, values)) {
-			if o.get("spec", "template", "spec") == nil {
+			spec := podSpec(o)
+			if spec == nil {
 				continue
 			}
-			spec, _ := o.get("spec", "template", "spec").(map[string]any)
 			delete(spec, "serviceAccountName")
 			delete(spec, "priorityClassName") // Kubernetes' own classes are for kube-system and for namespaces that are allowed them
 			pod, err := json.Marshal(object{

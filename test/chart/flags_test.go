@@ -28,7 +28,8 @@ func programs(t *testing.T) map[string]string {
 			t.Fatalf("%v\n%s", err, text)
 		}
 	}
-	out["check"] = out["csi-controller"] // the Job before an uninstall
+	out["check"] = out["csi-controller"]     // the Job before an uninstall
+	out["preflight"] = out["csi-controller"] // the pod of `helm test`
 	return out
 }
 
@@ -55,7 +56,7 @@ func TestProgramsTakeTheirFlags(t *testing.T) {
 					}
 					checked++
 				}
-				if program != "csi-controller" && program != "csi-node" {
+				if program != "csi-controller" && program != "csi-node" && program != "preflight" {
 					continue
 				}
 				// Outside of a pod there is no API server to be found: that is what stops them,
@@ -78,7 +79,11 @@ func helps(t *testing.T, paths map[string]string) map[string]map[string]bool {
 	known := map[string]map[string]bool{}
 	for name, path := range paths {
 		known[name] = map[string]bool{}
-		text, _ := exec.CommandContext(t.Context(), path, "--help").CombinedOutput() // the sidecars end with 2 after their help
+		args := []string{"--help"}
+		if name == "preflight" {
+			args = []string{name, "--help"}
+		}
+		text, _ := exec.CommandContext(t.Context(), path, args...).CombinedOutput() // the sidecars end with 2 after their help
 		for _, m := range helpFlag.FindAllStringSubmatch(string(text), -1) {
 			known[name][m[1]] = true
 		}

@@ -165,11 +165,21 @@ func TestPortsOfAPodDiffer(t *testing.T) {
 	}
 }
 
-// containers are those of a workload, init containers too.
+// podSpec is that of a workload's pods, or of a pod; nil for all others.
+func podSpec(o object) map[string]any {
+	path := []string{"spec", "template", "spec"}
+	if o.kind() == "Pod" {
+		path = path[:1]
+	}
+	spec, _ := o.get(path...).(map[string]any)
+	return spec
+}
+
+// containers are those of a workload or a pod, init containers too.
 func containers(o object) []object {
 	var out []object
 	for _, list := range []string{"initContainers", "containers"} {
-		all, _ := o.get("spec", "template", "spec", list).([]any)
+		all, _ := podSpec(o)[list].([]any)
 		for _, c := range all {
 			if m, ok := c.(map[string]any); ok {
 				out = append(out, m)

@@ -41,6 +41,6 @@ func newCommand(version string) *cobra.Command {
 	}
 	options.bindCommon(root.PersistentFlags())
 	options.bindServe(root.Flags())
-	root.AddCommand(newOrphans(&options), newCheckUninstall(&options))
+	root.AddCommand(newOrphans(&options), newCheckUninstall(&options), newPreflight(&options))
 	return root
 }

@@ -51,6 +51,7 @@ func root(version string) *cobra.Command {
 			},
 		},
 		diskFailedCommand(f),
+		preflightCommand(f),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(*cobra.Command, []string) { fmt.Println(version) },

@@ -32,13 +32,20 @@ func (f *flags) config() (escached.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	for _, o := range []struct {
-		to   *string
-		from string
-	}{{&cfg.Node, f.node}, {&cfg.Listen, f.listen}, {&cfg.Socket, f.socket}, {&cfg.VolumeGroup, f.group}} {
-		if o.from != "" {
-			*o.to = o.from
+	f.apply(&cfg)
+	return cfg, cfg.Validate()
+}
+
+// apply overrides what the flags name.
+func (f *flags) apply(cfg *escached.Config) {
+	override(map[*string]string{&cfg.Node: f.node, &cfg.Listen: f.listen, &cfg.Socket: f.socket, &cfg.VolumeGroup: f.group})
+}
+
+// override replaces settings by those flags that are set.
+func override(flags map[*string]string) {
+	for setting, value := range flags {
+		if value != "" {
+			*setting = value
 		}
 	}
-	return cfg, cfg.Validate()
 }

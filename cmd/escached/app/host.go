@@ -40,17 +40,33 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	run := command.NewExec()
-	children := child.NewClient(run)
-	states := drbd.Proc{Path: "/proc/drbd"}
-	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
-	caches := writecache.New(devmapper.New(run), loop.New(run), children)
-	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
+	l := layersOf(cfg)
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
-		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
-		States: states, Records: records, Images: images, Caches: caches,
-		Kernel: kernel.New(run, states, images, caches), Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: run.Stuck,
+		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
+		Caches: l.caches, Kernel: l.kernel, Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
 	}), version, log), nil
+}
+
+// layers are those of this host.
+type layers struct {
+	run       *command.Exec
+	store     *lvm.Group
+	resources drbd.Files
+	control   *drbd.Control
+	states    drbd.Proc
+	images    *krbd.Client
+	caches    *writecache.Engine
+	kernel    *kernel.Kernel
+}
+
+func layersOf(cfg escached.Config) layers {
+	l := layers{run: command.NewExec(), resources: drbd.Files{Dir: cfg.DRBD.ResourceDir}, states: drbd.Proc{Path: "/proc/drbd"}}
+	children := child.NewClient(l.run)
+	l.store, l.control = lvm.New(cfg.VolumeGroup, l.run), drbd.NewControl(l.run, l.resources)
+	l.images = krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
+	l.caches = writecache.New(devmapper.New(l.run), loop.New(l.run), children)
+	l.kernel = kernel.New(l.run, l.states, l.images, l.caches)
+	return l
 }
 
 // handlerLines returns the command lines of DRBD's handlers for the resource files. drbdadm passes

@@ -88,7 +88,7 @@ func (m *machine) recovered() *Engine {
 		Resources: machineFiles{(*worldFiles)(m.world), m}, States: (*worldDRBD)(m.world),
 		Records: (*worldRecords)(m.world), Images: machineImages{(*worldImages)(m.world), m},
 		Caches: writecache.New(machineMapper{devmapper.New(m), m}, machineLoops{m}, child.NewClient(m)), Kernel: worldKernel{},
-		Memory: (*worldMemory)(m.world),
+		Memory:    (*worldMemory)(m.world),
 		KillUsers: (*worldDRBD)(m.world).KillUsers, Stuck: func() map[string]*command.StuckError { return nil },
 	}), "test", slog.New(slog.DiscardHandler))
 	if err := e.Recover(context.Background()); err != nil {

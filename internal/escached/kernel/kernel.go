@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type Kernel struct {
 	states replicaStates
 	images images
 	caches caches
+	// sys is where sysfs is mounted.
+	sys string
 }
 
 // These layers know which part of the kernel they need.
@@ -38,18 +41,39 @@ type (
 
 // New returns a Kernel that loads modules through run.
 func New(run command.Runner, states replicaStates, images images, caches caches) *Kernel {
-	return &Kernel{run: run, states: states, images: images, caches: caches}
+	return &Kernel{run: run, states: states, images: images, caches: caches, sys: "/sys"}
+}
+
+// Module is a kernel module that escached needs.
+type Module struct {
+	Name string
+	// Err says why it is neither built in nor loaded, and cannot be loaded.
+	Err error
+}
+
+// Modules loads the modules that are neither built in nor loaded yet, and returns all of them.
+func (k *Kernel) Modules(ctx context.Context) []Module {
+	var all []Module
+	for _, name := range slices.Concat([]string{"drbd"}, k.caches.Modules(), []string{"rbd"}) {
+		all = append(all, Module{name, k.load(ctx, name)})
+	}
+	return all
+}
+
+func (k *Kernel) load(ctx context.Context, module string) error {
+	if _, err := os.Stat(filepath.Join(k.sys, "module", strings.ReplaceAll(module, "-", "_"))); err == nil {
+		return nil
+	}
+	_, err := k.run.Run(ctx, command.Command{Name: "modprobe", Args: []string{module}, Timeout: 20 * time.Second})
+	return err
 }
 
 // Load loads the modules that are neither built in nor loaded yet.
 func (k *Kernel) Load(ctx context.Context) error {
 	var errs []error
-	for _, module := range slices.Concat([]string{"drbd"}, k.caches.Modules(), []string{"rbd"}) {
-		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
-			continue
-		}
-		if _, err := k.run.Run(ctx, command.Command{Name: "modprobe", Args: []string{module}, Timeout: 20 * time.Second}); err != nil {
-			errs = append(errs, fmt.Errorf("load the kernel module %s: %w", module, err))
+	for _, module := range k.Modules(ctx) {
+		if module.Err != nil {
+			errs = append(errs, fmt.Errorf("load the kernel module %s: %w", module.Name, module.Err))
 		}
 	}
 	return errors.Join(errs...)

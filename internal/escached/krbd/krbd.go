@@ -58,11 +58,13 @@ type Client struct {
 	cfg   Config
 	write SysfsWriter
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+	// log returns a function that reads what the kernel's log has got since.
+	log func() (func() (string, error), error)
 }
 
 // New returns a client of one cluster.
 func New(cfg Config, write SysfsWriter) *Client {
-	return &Client{cfg: cfg, write: write, dial: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}
+	return &Client{cfg: cfg, write: write, dial: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, log: kernelLog}
 }
 
 // Device is one mapped image.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +102,25 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 		return Space{}, fmt.Errorf("vgs reports a volume group that cannot be: %+v", s)
 	}
 	return s, nil
+}
+
+// Version returns the version of LVM's tools, such as "2.03.16".
+func (g *Group) Version(ctx context.Context) (string, error) {
+	res, err := g.lvm(ctx, true, "", "version")
+	if err != nil {
+		return "", err
+	}
+	return parseVersion(res.Stdout)
+}
+
+var versionLine = regexp.MustCompile(`(?m)^\s*LVM version:\s*([0-9.]+)`)
+
+func parseVersion(data []byte) (string, error) {
+	m := versionLine.FindSubmatch(data)
+	if m == nil {
+		return "", errors.New("the output of lvm version has no version of LVM")
+	}
+	return string(m[1]), nil
 }
 
 // Volumes lists the group's volumes that have tags of escached. With readOnly it takes no lock, for

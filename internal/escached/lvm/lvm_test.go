@@ -110,3 +110,19 @@ func TestSeveralVolumesAreActivatedByOneCommand(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What lvm2 2.03.16 of Debian 12 prints, without most of its configuration.
+const versionOutput = "  LVM version:     2.03.16(2) (2022-05-18)\n" +
+	"  Library version: 1.02.185 (2022-05-18)\n" +
+	"  Configuration:   ./configure --build=x86_64-linux-gnu --prefix=/usr\n"
+
+func TestVersionIsThatOfLVMAndNotOfItsLibrary(t *testing.T) {
+	f := &fakeRunner{out: versionOutput}
+	if got, err := New("vg", f).Version(t.Context()); got != "2.03.16" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	f.out = "  Library version: 1.02.185 (2022-05-18)\n"
+	if got, err := New("vg", f).Version(t.Context()); err == nil {
+		t.Errorf("there is none, and it is %q", got)
+	}
+}

@@ -28,16 +28,10 @@ const maxBody = 64 << 10
 // and of DRBD, some data.
 const minCache = 8 << 20
 
-// Lengths are not part of the patterns: see internal/escached/config.go.
-var (
-	volumeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
-	imageID    = regexp.MustCompile(`^[A-Za-z0-9]+$`)
-)
+// Its length is not part of the pattern: see internal/escached/config.go.
+var imageID = regexp.MustCompile(`^[A-Za-z0-9]+$`)
 
-const (
-	maxVolumeName = 128
-	maxImageID    = 64
-)
+const maxImageID = 64
 
 func invalid(format string, args ...any) error {
 	return problem.New(escache.CodeInvalidRequest, format, args...)
@@ -88,7 +82,7 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 
 func checkRef(ref escache.VolumeRef) error {
 	for key, name := range map[string]string{"pool": ref.Pool, "image": ref.Image} {
-		if len(name) > maxVolumeName || !volumeName.MatchString(name) {
+		if !escached.IsVolumeName(name) {
 			return invalid("%s: %q is not a valid name: use 1 to 128 of A-Z a-z 0-9 _ . - and begin with a letter, a digit or _", key, name)
 		}
 	}

@@ -57,6 +57,23 @@ func install(t *testing.T, w *world) {
 	w.steps.Mark("every pod of the release Ready")
 	w.goesOn(t, "first", 0)
 	w.restrictedTo(t)
+	if charts == "charts" { // an earlier release may have no tests
+		w.sh(t, charts, quoted(t, string(page), "helm test"))
+		w.sh(t, charts, block(t, string(page), "escached preflight --pool fast --server-name"))
+		w.steps.Mark("helm test, and escached preflight in a pod of escached")
+	}
+}
+
+// block is the page's indented block that has some words.
+func block(t *testing.T, page, words string) string {
+	t.Helper()
+	for part := range strings.SplitSeq(page, "\n\n") {
+		if strings.Contains(part, words) && strings.HasPrefix(part, "    ") {
+			return part
+		}
+	}
+	t.Fatalf("docs/install.md has no block with %q", words)
+	return ""
 }
 
 // restrictedTo looks at what the pods really have.

@@ -21,6 +21,7 @@ func TestHosts(t *testing.T) {
 	}{
 		{"escached keeps the contract of the API", escachedConforms},
 		{"dm-writecache keeps the contract of a cache's engine", enginesKeepTheContract},
+		{"preflight names what is wrong with a host", preflightNamesWhatIsWrong},
 		{"an older epoch is refused", olderEpochIsRefused},
 		{"a second host is refused while the first holds the image", secondHostIsRefused},
 		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},

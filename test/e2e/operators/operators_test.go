@@ -44,6 +44,7 @@ func TestOperators(t *testing.T) {
 	t.Run("no permission", w.noPermission)
 	t.Run("status and explain", w.statusAndExplain)
 	t.Run("the web page", w.thePage)
+	t.Run("preflight", w.preflight)
 	t.Run("flush a claim", w.flushClaim)
 	t.Run("on a terminal", w.onTerminal)
 	t.Run("evacuate and uncordon", w.evacuation)

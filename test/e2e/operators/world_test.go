@@ -63,7 +63,7 @@ type world struct {
 func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	w := &world{root: t, kube: kubetest.Start(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3", "n4")}
+	w := &world{root: t, kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3", "n4")}
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))

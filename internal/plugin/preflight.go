@@ -1,0 +1,80 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/discovery"
+
+	"github.com/escache/escache-csi/internal/checklist"
+	"github.com/escache/escache-csi/internal/preflight"
+)
+
+// errFound means that the output says what has failed.
+var errFound = errors.New("a check has failed")
+
+func (c *cli) preflight(version string) *cobra.Command {
+	var group, namespace, output string
+	command := &cobra.Command{
+		Use:   "preflight",
+		Short: "Check the cluster and the driver in it, and say what to do about what is not right",
+		Long: "Check, by what is in the Kubernetes API, whether volumes can be made: Kubernetes' version, CRDs and their fields, the\n" +
+			"driver's pods, NodeGroups and each host of them, versions, StorageClasses, Secrets, certificates and what snapshots\n" +
+			"need. It changes nothing, and calls neither hosts nor Ceph: escached preflight checks a host from within.\n\n" +
+			"It exits with 1 if a check has failed. Warnings, and what could not be checked, do not count.",
+		Args: noArgs,
+		Example: `  kubectl escache preflight
+  kubectl escache preflight --group rack-1
+  kubectl escache preflight -o json`,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if !checklist.IsOutput(output) {
+				return fmt.Errorf("%w: -o %s is none of %s", errUsage, output, strings.Join(checklist.Outputs, ", "))
+			}
+			return c.runPreflight(command.Context(), preflight.Cluster{Namespace: namespace, Group: group, Version: version, Now: c.now}, output)
+		},
+	}
+	command.Flags().StringVar(&group, "group", "", "check only the hosts of this NodeGroup")
+	command.Flags().StringVar(&namespace, "driver-namespace", "escache-system", "namespace of the driver's pods")
+	command.Flags().StringVarP(&output, "output", "o", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(checklist.Outputs, cobra.ShellCompDirectiveNoFileComp))
+	return command
+}
+
+// listWidth is how many columns the list takes where there is no terminal.
+const listWidth = 80
+
+func (c *cli) runPreflight(ctx context.Context, cluster preflight.Cluster, output string) error {
+	api, err := c.connect()
+	if err != nil {
+		return err
+	}
+	config, err := c.restConfig()
+	if err != nil {
+		return err
+	}
+	discoverer, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return err
+	}
+	version, err := discoverer.ServerVersion()
+	if err != nil {
+		return err
+	}
+	cluster.API, cluster.Kubernetes = api, *version
+	results := checklist.Run(ctx, cluster.Checks())
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	screen, _ := c.terminal()
+	if err := checklist.Print(c.Out, output, cmp.Or(screen.width, listWidth), results); err != nil {
+		return err
+	}
+	if checklist.ExitCode(results) != 0 {
+		return errFound
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package preflight
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/internal/checklist"
+)
+
+// soon is how long before its end a certificate is worth a warning.
+const soon = 30 * 24 * time.Hour
+
+// secrets checks the Secrets that pods mount, and the certificates in them.
+func (c *Cluster) secrets(ctx context.Context) []checklist.Result {
+	// One that lacks something keeps its pod from starting.
+	unseen := []checklist.Result{checklist.Badf(checklist.Unknown, "nothing if all pods are ready; otherwise kubectl escache preflight, "+
+		"with the right to get Secrets in namespace "+c.Namespace, "not checked: this account may not read them")}
+	if c.WithoutSecrets {
+		return unseen
+	}
+	all, err := c.workloads(ctx)
+	if err != nil {
+		return []checklist.Result{unread(err)}
+	}
+	var results []checklist.Result
+	needs := all.needs()
+	for _, name := range slices.Sorted(maps.Keys(needs)) {
+		found, forbidden := c.secret(ctx, name, needs[name])
+		if forbidden {
+			return unseen
+		}
+		results = append(results, found.Of("Secret "+name))
+	}
+	return results
+}
+
+func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found checklist.Result, forbidden bool) {
+	secret := &corev1.Secret{}
+	switch err := c.API.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, secret); {
+	case apierrors.IsForbidden(err):
+		return found, true
+	case apierrors.IsNotFound(err):
+		return checklist.Badf(checklist.Failed, "make it: docs/install.md (Ceph's keys), docs/security.md (certificates)",
+			"it is not there, and %s", needed), false
+	case err != nil:
+		return unread(err), false
+	}
+	for _, key := range needed.keys {
+		if len(secret.Data[key]) == 0 {
+			return checklist.Badf(checklist.Failed, "make it anew: docs/install.md (Ceph's keys), docs/security.md (certificates)",
+				"it has no key %q, which the pods of %s need", key, needed.who), false
+		}
+	}
+	if slices.Contains(needed.keys, corev1.TLSCertKey) {
+		return c.certificate(secret.Data[corev1.TLSCertKey]), false
+	}
+	return checklist.Goodf("there; %s", needed), false
+}
+
+const renewRemedy = "tls.mode generated: helm upgrade renews it in the last third of its life; certManager: see its Certificate; " +
+	"existing: put a new one there"
+
+func (c *Cluster) certificate(data []byte) checklist.Result {
+	leaf, err := parseCertificate(data)
+	if err != nil {
+		return checklist.Badf(checklist.Failed, renewRemedy, "its tls.crt is no certificate: %v", err)
+	}
+	end := leaf.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
+	switch now := c.Now(); {
+	case now.After(leaf.NotAfter):
+		return checklist.Badf(checklist.Failed, renewRemedy, "the certificate of %s ended %s", leaf.Subject.CommonName, end)
+	case now.Before(leaf.NotBefore):
+		return checklist.Badf(checklist.Failed, "compare the clocks", "the certificate of %s is not valid before %s", leaf.Subject.CommonName,
+			leaf.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
+	case leaf.NotAfter.Sub(now) < soon:
+		return checklist.Badf(checklist.Warning, renewRemedy, "the certificate of %s ends %s", leaf.Subject.CommonName, end)
+	}
+	return checklist.Goodf("the certificate of %s ends %s", leaf.Subject.CommonName, end)
+}
+
+func parseCertificate(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("it is not PEM")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
