@@ -2,7 +2,17 @@
 
 package chaosdriver
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/test/labtest"
+)
 
 // Ceph does not take what it is given.
 func cephRows() []row {
@@ -15,23 +25,13 @@ func cephRows() []row {
 // full: what Ceph does not take stays in the cache, and with its host.
 func full(s *scene) {
 	s.write()
-	ratio := func(name, value string) { s.lab.Command(s, "ceph", "osd", "set-"+name+"-ratio", value) }
-	s.Cleanup(func() {
-		ratio("full", "0.95")
-		ratio("backfillfull", "0.90")
-		ratio("nearfull", "0.85")
-	})
-	ratio("nearfull", "0.0001")
-	ratio("backfillfull", "0.0002")
-	ratio("full", "0.0003")
+	room := s.fillCeph()
 	s.fault()
 	s.goesOn() // into the cache
 	s.rest()
 	s.kubectl(s, "delete", "pod", s.pod, "--wait=false")
 	s.staysAttached(20 * time.Second)
-	ratio("full", "0.95")
-	ratio("backfillfull", "0.90")
-	ratio("nearfull", "0.85")
+	room()
 	s.fault()
 	s.detached()
 	s.inCeph()
@@ -40,6 +40,33 @@ func full(s *scene) {
 	s.check.Verify(s, s.holder, s.device)
 	s.write()
 	s.finish()
+}
+
+// fillCeph has Ceph take no more data, and returns what gives it room again.
+func (s *scene) fillCeph() (room func()) {
+	s.Helper()
+	const filler = "e2e-filler"
+	file := filepath.Join(s.TempDir(), filler)
+	check(s, os.WriteFile(file, make([]byte, 16<<20), 0o600)) // of 4 GiB
+	ratios := func(nearfull, backfillfull, full string) {
+		s.lab.Command(s, "ceph", "osd", "set-full-ratio", full)
+		s.lab.Command(s, "ceph", "osd", "set-backfillfull-ratio", backfillfull)
+		s.lab.Command(s, "ceph", "osd", "set-nearfull-ratio", nearfull)
+	}
+	room = sync.OnceFunc(func() {
+		ratios("0.85", "0.90", "0.95")
+		s.lab.Command(s, "rados", "--pool", "rbd", "rm", filler)
+	})
+	s.lab.Command(s, "rados", "--pool", "rbd", "put", filler, file)
+	s.Cleanup(room)
+	ratios("0.0001", "0.0002", "0.0003")
+	labtest.WaitForCommand(s, "Ceph is full", commandTime, func(context.Context) error {
+		if health := s.lab.Command(s, "ceph", "health", "detail"); !strings.Contains(health, "OSD_FULL") {
+			return fmt.Errorf("it says %s", health)
+		}
+		return nil
+	})
+	return room
 }
 
 // evicted: an entry of an hour that nobody of the driver has made.
