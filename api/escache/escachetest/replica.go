@@ -53,7 +53,7 @@ func (h *Host) node() escache.Node {
 	n := escache.Node{
 		Name: h.Name, HostID: h.hostID(), Version: "fake", Healthy: h.sick == "",
 		CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
-		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
+		MaxVolumes: 100, Engines: h.engines(), Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
 	}
 	if h.sick != "" {
 		n.Reasons = []string{h.sick}
@@ -117,6 +117,7 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		return v
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
+	v.Engine = r.req.Engine
 	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
 	v.Peers, v.SyncedPercent, v.IOSuspended = slices.Clone(r.peers), r.synced, r.suspended
 	v.MayGoOnAlone = r.mayGoOnAlone || r.primary && h.w.breaks("it goes on without a current peer")
@@ -172,6 +173,10 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	if req.MustExist && !h.w.breaks("what must exist is laid") {
 		return nil, fail(escache.CodeNotFound, "no replica here")
 	}
+	if err := h.canRun(req.Engine); err != nil {
+		return nil, err
+	}
+	req.Engine = cmp.Or(req.Engine, escache.EngineWritecache)
 	for ref, r := range h.replicas {
 		samePort := r.req.Port == req.Port && !h.w.breaks("a port is given twice")
 		if samePort || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
@@ -241,7 +246,7 @@ func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 	case h.w.breaks("parameters are not compared"):
 	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
 		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
-	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
+	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor || h.otherEngine(have, req.Engine) ||
 		req.SizeBytes < have.req.SizeBytes && h.w.breaks("an older size is refused"):
 		if h.w.breaks("a refusal repeats the request") {
 			return fail(escache.CodeReplicaMismatch, "other parameters: %s", string(req.Secret))
@@ -317,6 +322,15 @@ func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, erro
 			r.epoch = req.Epoch
 		}
 		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	if h.otherEngine(r, req.Engine) {
+		if h.w.breaks("a refused engine is recorded") {
+			r.req.Engine = req.Engine
+		}
+		return nil, fail(escache.CodeReplicaMismatch, "the replica is of engine %s", r.req.Engine)
+	}
+	if err := h.canRun(req.Engine); err != nil {
+		return nil, err
 	}
 	answer, err := h.assemble(req, r)
 	if err != nil {

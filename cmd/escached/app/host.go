@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
@@ -47,7 +49,7 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
-		States: states, Records: records, Images: images, Caches: caches,
+		States: states, Records: records, Images: images, Caches: cache.Engines{escache.EngineWritecache: caches},
 		Kernel: kernel.New(run, states, images, caches), KillUsers: deviceusers.Kill, Stuck: run.Stuck,
 	}), version, log), nil
 }

@@ -1,8 +1,8 @@
 // Package cache defines what escached needs of a write-back cache: one local, replicated disk (the
 // cache's disk) in front of one slower block device (the origin, an RBD image).
 //
-// An Engine is one way to build such a cache. cmd/escached chooses the engine, and everything else
-// calls it through this interface only. What an engine knows about its kernel target, its metadata
+// An Engine is one way to build such a cache. cmd/escached has all engines, each replica's tag says
+// which one is its own, and everything calls it through this interface only. What an engine knows about its kernel target, its metadata
 // and its failures stays in the engine's own package.
 //
 // The verbs decide when a cache may be used: epochs, promotion, fencing and holds are not an
@@ -84,6 +84,9 @@ type Engine interface {
 	// held.
 	Resume(ctx context.Context, name string) error
 
-	// Version returns the version of the engine that this host can run, or "" if it has none.
+	// Version returns the version of the engine that this host can run, or "" if its kernel lacks what
+	// the engine needs. It starts no child.
 	Version(ctx context.Context) (string, error)
+	// Modules returns the kernel modules that the engine needs, the most important first.
+	Modules() []string
 }

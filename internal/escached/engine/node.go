@@ -17,6 +17,7 @@ import (
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n := escache.Node{Name: e.Config.Node, HostID: e.HostID(), Version: e.version, MaxVolumes: e.Config.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
+	n.Engines = e.Caches.Runnable(ctx)
 	if e.Config.MaxVolumes > 0 {
 		n.MaxVolumes = min(n.MaxVolumes, e.Config.MaxVolumes)
 	}

@@ -84,7 +84,7 @@ type Layers struct {
 	States     ReplicaStates
 	Records    Records
 	Images     Images
-	Caches     cache.Engine
+	Caches     cache.Engines
 	Kernel     Kernel
 	// KillUsers ends the processes that use block devices, and returns them.
 	KillUsers func(ctx context.Context, paths ...string) ([]deviceusers.Process, error)
