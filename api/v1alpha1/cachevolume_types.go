@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"cmp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // CacheVolume is the record of one volume. It is written before the first side effect, and every
 // change of who may write is a compare-and-swap on it. Its name is the CSI volume id.
@@ -21,6 +25,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="Pool",type=string,priority=1,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Engine",type=string,priority=1,JSONPath=`.spec.cacheEngine`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,priority=1,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Outdated",type=string,priority=1,JSONPath=`.status.outdated`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -44,6 +49,27 @@ const (
 	CacheModeWritethrough CacheMode = "writethrough"
 )
 
+// CacheEngine is the way in which a volume's cache is built, and the format of its disks.
+//
+// +kubebuilder:validation:Enum=writecache;log
+type CacheEngine string
+
+// Engines of a cache, the same as in the escache HTTP API.
+const (
+	CacheEngineWritecache CacheEngine = "writecache"
+	// CacheEngineLog is experimental.
+	CacheEngineLog CacheEngine = "log"
+)
+
+// Recorded returns what a record has for the engine: nothing for writecache. A csi-controller that does
+// not know the field would take it away with its next change, and the API server would refuse that.
+func (e CacheEngine) Recorded() CacheEngine {
+	if e == CacheEngineWritecache {
+		return ""
+	}
+	return e
+}
+
 // CacheVolumeSpec says what the StorageClass and the claim asked for, and where the volume was
 // placed.
 //
@@ -51,6 +77,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromVolume) == has(oldSelf.fromVolume)",message="fromVolume is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.cacheEngine) == has(oldSelf.cacheEngine)",message="cacheEngine is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption)",message="adoption is immutable"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
@@ -100,6 +127,11 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self % 4194304 == 0",message="cacheBytes is a multiple of 4 MiB"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheBytes is immutable"
 	CacheBytes int64 `json:"cacheBytes"`
+
+	// CacheEngine is the engine of the cache on both hosts. A volume without it has writecache.
+	//
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheEngine is immutable"
+	CacheEngine CacheEngine `json:"cacheEngine,omitempty"`
 
 	// +required
 	CacheMode CacheMode `json:"cacheMode"`
@@ -179,6 +211,9 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="minor is immutable"
 	Minor int32 `json:"minor"`
 }
+
+// Engine returns the engine of the cache, also of a volume whose record does not name it.
+func (s *CacheVolumeSpec) Engine() CacheEngine { return cmp.Or(s.CacheEngine, CacheEngineWritecache) }
 
 // CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {

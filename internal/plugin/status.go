@@ -150,7 +150,7 @@ func (s *state) table(out io.Writer, wide bool, now time.Time) error {
 		row("")
 		head := []string{"VOLUME", "CLAIM", "HOST", "TRUTH", "DIRTY", "REDUNDANT", "HEALTHY"}
 		if wide {
-			head = append(head, "GROUP", "REPLICAS", "OUTDATED", "EPOCH", "IMAGE")
+			head = append(head, "GROUP", "REPLICAS", "OUTDATED", "EPOCH", "ENGINE", "IMAGE")
 		}
 		row(head...)
 		for i := range s.volumes {
@@ -268,7 +268,7 @@ func (s *state) volumeRow(v *v1alpha1.CacheVolume, wide bool, now time.Time) []s
 	}
 	if wide {
 		cells = append(cells, v.Spec.Group, strings.Join(v.Spec.Replicas, ","), cmp.Or(strings.Join(is.Outdated, ","), "-"),
-			fmt.Sprint(is.Epoch), v.Spec.Pool+"/"+v.Spec.Image)
+			fmt.Sprint(is.Epoch), string(v.Spec.Engine()), v.Spec.Pool+"/"+v.Spec.Image)
 	}
 	return cells
 }
