@@ -44,22 +44,31 @@ type Volume interface {
 	Bytes() int64
 }
 
+// Export is a volume on any number of connections.
+type Export struct {
+	volume  Volume
+	room    *semaphore.Weighted // for data, in bytes
+	buffers sync.Pool
+}
+
+// NewExport returns the export of a volume.
+func NewExport(v Volume) *Export { return &Export{volume: v, room: semaphore.NewWeighted(maxBytes)} }
+
 // Serve answers requests until the kernel closes the device, and then returns nil. When it returns, no request is under way
 // any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting.
-func Serve(conn net.Conn, v Volume) error {
-	s := &server{conn: conn, volume: v, slots: make(chan struct{}, maxWaiting), room: semaphore.NewWeighted(maxBytes)}
+func (x *Export) Serve(conn net.Conn) error {
+	s := &server{Export: x, conn: conn, slots: make(chan struct{}, maxWaiting)}
 	err := s.requests(bufio.NewReaderSize(conn, 256<<10))
 	s.underWay.Wait()
 	return err
 }
 
 type server struct {
+	*Export
+
 	conn     net.Conn
-	volume   Volume
 	slots    chan struct{}
-	room     *semaphore.Weighted // for data, in bytes
 	underWay sync.WaitGroup
-	buffers  sync.Pool
 
 	sending sync.Mutex
 }
