@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -16,8 +18,9 @@ import (
 )
 
 const (
-	// maxWaiting is how many requests may be under way. The kernel has as many.
-	maxWaiting = 128
+	// maxWaiting is how many requests of a connection may be under way. The kernel has 128 on each of two, and sends all of them on one if
+	// the other is lost.
+	maxWaiting = 256
 	// maxBytes is the memory of all requests under way. The longest one fits.
 	maxBytes = MaxRequestBytes
 )
@@ -44,22 +47,33 @@ type Volume interface {
 	Bytes() int64
 }
 
+// Export is a volume on any number of connections.
+type Export struct {
+	volume  Volume
+	room    *semaphore.Weighted // for data, in bytes
+	buffers sync.Pool
+	order   order
+}
+
+// NewExport returns the export of a volume.
+func NewExport(v Volume) *Export { return &Export{volume: v, room: semaphore.NewWeighted(maxBytes)} }
+
 // Serve answers requests until the kernel closes the device, and then returns nil. When it returns, no request is under way
 // any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting.
-func Serve(conn net.Conn, v Volume) error {
-	s := &server{conn: conn, volume: v, slots: make(chan struct{}, maxWaiting), room: semaphore.NewWeighted(maxBytes)}
+func (x *Export) Serve(conn net.Conn) error {
+	s := &server{Export: x, conn: conn, raw: rawOf(conn), slots: make(chan struct{}, maxWaiting)}
 	err := s.requests(bufio.NewReaderSize(conn, 256<<10))
 	s.underWay.Wait()
 	return err
 }
 
 type server struct {
+	*Export
+
 	conn     net.Conn
-	volume   Volume
+	raw      syscall.RawConn // nil: nobody can tell whether the connection is lost
 	slots    chan struct{}
-	room     *semaphore.Weighted // for data, in bytes
 	underWay sync.WaitGroup
-	buffers  sync.Pool
 
 	sending sync.Mutex
 }
@@ -88,7 +102,9 @@ func (s *server) request(in io.Reader, r Request) error {
 	errno := r.check(uint64(s.volume.Bytes()), record.BlockBytes)
 	var p []byte
 	if r.Command == Write || r.Command == Read && errno == OK {
-		p = s.buffer(int(r.Bytes))
+		if p = s.buffer(int(r.Bytes)); p == nil {
+			return ErrGone
+		}
 	}
 	if r.Command == Write {
 		if _, err := io.ReadFull(in, p); err != nil {
@@ -96,16 +112,43 @@ func (s *server) request(in io.Reader, r Request) error {
 		}
 	}
 	// What is refused is written nowhere, but its data was on the connection.
-	if errno != OK || r.Command == Write && r.Flags&FUA == 0 && s.volume.TryWrite(r.Offset/record.BlockBytes, p) {
+	if errno != OK || r.Command == Write && r.Flags&FUA == 0 && s.tryWrite(r, p) {
 		s.free(p)
 		return s.reply(r, errno, nil)
 	}
-	s.slots <- struct{}{}
+	if !s.takeSlot() {
+		s.free(p)
+		return ErrGone
+	}
 	s.underWay.Go(func() {
 		defer func() { <-s.slots }()
 		s.finish(r, p)
 	})
 	return nil
+}
+
+// takeSlot waits until another request may be under way. It returns false if the connection is lost before.
+func (s *server) takeSlot() bool {
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	default:
+	}
+	for {
+		select {
+		case s.slots <- struct{}{}:
+			return true
+		case <-time.After(lookEvery):
+			if s.lost() {
+				return false
+			}
+		}
+	}
+}
+
+func (s *server) tryWrite(r Request, p []byte) bool {
+	start := r.Offset / record.BlockBytes
+	return s.order.try(start, uint64(len(p)/record.BlockBytes), func() bool { return !s.lost() && s.volume.TryWrite(start, p) })
 }
 
 // finish does a request, and replies.
@@ -132,14 +175,14 @@ func (s *server) finish(r Request, p []byte) {
 
 func (s *server) do(r Request, p []byte) error {
 	var err error
-	start := r.Offset / record.BlockBytes
+	start, blocks := r.Offset/record.BlockBytes, r.Bytes/record.BlockBytes
 	switch r.Command {
 	case Read:
 		return s.volume.Read(start, p)
 	case Write:
-		err = s.volume.Write(start, p)
+		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Write(start, p) })
 	case Trim, WriteZeroes:
-		err = s.volume.Zero(start, r.Bytes/record.BlockBytes, r.Flags&NoHole == 0)
+		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Zero(start, blocks, r.Flags&NoHole == 0) })
 	case Flush, Close:
 		return s.volume.Flush()
 	}
@@ -164,9 +207,16 @@ func (s *server) reply(r Request, errno Errno, data []byte) error {
 	return nil
 }
 
-// buffer waits until there is room, and returns memory as O_DIRECT wants it.
+// buffer waits until there is room, and returns memory as O_DIRECT wants it. It returns nil if the connection is lost before.
 func (s *server) buffer(n int) []byte {
-	_ = s.room.Acquire(context.Background(), int64(n)) // requests under way end without another one
+	for taken := s.room.TryAcquire(int64(n)); !taken; {
+		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+		taken = s.room.Acquire(ctx, int64(n)) == nil
+		cancel()
+		if !taken && s.lost() {
+			return nil
+		}
+	}
 	if p, ok := s.buffers.Get().(*[]byte); ok && cap(*p) >= n {
 		return (*p)[:n]
 	}
