@@ -16,6 +16,9 @@ import "context"
 // unique and starts with escached's prefix. The caller never changes one cache from two goroutines,
 // but it calls States at any time.
 //
+// A device may be served by a process of its own, which can die while the device stays: see
+// State.Unserved and Revive.
+//
 // Every method may fail, and the process may be killed in it, at any step. Then the caller calls
 // Resume if States has the cache, or Remove if not, and may repeat the method. A method that needs
 // an assembled cache returns ErrAbsent if there is none.
@@ -78,8 +81,12 @@ type Engine interface {
 	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if
 	// it did not get everything. After any error the caller calls Resume.
 	Hold(ctx context.Context, name string) error
+	// Revive makes I/O to a device go on whose process has died: see State.Unserved. It changes nothing
+	// else: a hold goes on, and a change that was interrupted stays so. It does nothing if the device is
+	// served, or needs no process.
+	Revive(ctx context.Context, name string) error
 	// Resume ends a hold, and completes an Assemble, SetMode, SetOptions, Resize or Retry that was
-	// interrupted.
+	// interrupted. It revives a device, too.
 	// It does nothing to a cache that works, and does not clear State.Failed of one that is not
 	// held.
 	Resume(ctx context.Context, name string) error

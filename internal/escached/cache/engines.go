@@ -92,5 +92,6 @@ func (m missing) SetOptions(context.Context, string, Options) error        { ret
 func (m missing) Resize(context.Context, string, int64) error              { return m.err() }
 func (m missing) Hold(context.Context, string) error                       { return m.err() }
 func (m missing) Resume(context.Context, string) error                     { return m.err() }
+func (m missing) Revive(context.Context, string) error                     { return m.err() }
 func (m missing) Version(context.Context) (string, error)                  { return "", nil }
 func (m missing) Modules() []string                                        { return nil }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -191,5 +192,48 @@ func TestAVolumeOfAnEngineThatIsGoneIsNeverAStandby(t *testing.T) {
 	w.log = log
 	if s := statusOf(w.restarted(), t); s.State != escache.StateConnected {
 		t.Errorf("with the engine again it is %+v", s)
+	}
+}
+
+func TestADeviceThatNothingServesIsRevivedUnlessItIsGivenUp(t *testing.T) {
+	w := withLog(t)
+	e := w.engine()
+	if err := putLog(e, t); err != nil {
+		t.Fatal(err)
+	}
+	if err := connectLog(e, t, 3); err != nil {
+		t.Fatal(err)
+	}
+	name := volume.NameOf(ref)
+	kill := func() {
+		w.log.Alter(name, func(s *cache.State) { s.Unserved, s.Known = "its process is dead", false })
+	}
+	kill()
+	if s := statusOf(e, t); s.State != escache.StateConnected || s.DirtyBytes != nil || s.Error == nil || s.Error.Code != escache.CodeStuck {
+		t.Errorf("its status is %+v", s)
+	}
+	if got := code(e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})); got != escache.CodeDirtyUnknown {
+		t.Errorf("stop: %q", got)
+	}
+	e.watcher.ReviveAll(t.Context(), map[string]bool{})
+	if s := statusOf(e, t); s.Error != nil || s.DirtyBytes == nil {
+		t.Errorf("revived: %+v", s)
+	}
+	kill()
+	if err := e.SetMode(t.Context(), escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough}); err != nil {
+		t.Error(err)
+	}
+	if s := statusOf(e, t); s.Error != nil {
+		t.Errorf("a verb does not revive it: %+v", s)
+	}
+	kill()
+	v, _ := e.Volumes.Get(name)
+	abandoned := v
+	abandoned.Phase = volume.Abandoning
+	e.Volumes.Put(abandoned)
+	before := len(w.steps)
+	e.watcher.ReviveAll(t.Context(), map[string]bool{})
+	if steps := w.steps[before:]; len(steps) > 0 {
+		t.Errorf("given up, and it did %q", steps)
 	}
 }

@@ -183,6 +183,9 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	if hold := e.Holds.Get(r.Name()); hold != nil && r.Device.Held {
 		s.HeldUntil = &hold.Until
 	}
+	if r.Device.Unserved != "" {
+		s.Error = fault(escache.CodeStuck, "I/O waits, and escached tries to let it go on: "+r.Device.Unserved)
+	}
 	if r.Device.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,

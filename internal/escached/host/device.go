@@ -46,7 +46,7 @@ func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) e
 	if err := h.NotFrozen(ctx, v); err != nil {
 		return err
 	}
-	if dev.Held { // not by a hold: a change was interrupted
+	if dev.Held || dev.Unserved != "" { // not by a hold: a change was interrupted
 		return h.Cache(v).Resume(ctx, v.Name())
 	}
 	return nil
