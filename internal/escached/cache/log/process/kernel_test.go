@@ -113,6 +113,12 @@ func (k *kernelOf) DisconnectUnused(_ context.Context, _ int, backend string) er
 	return err
 }
 
+func (k *kernelOf) setOpen(open bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open = open
+}
+
 func (k *kernelOf) disconnect() {
 	k.backend = ""
 	k.Disconnect()

@@ -61,8 +61,9 @@ func Run(ctx context.Context, c Config, d Driver, log *slog.Logger) error {
 	}
 	server := &http.Server{Handler: control.Handler(p), ReadHeaderTimeout: answerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	go func() { _ = server.Serve(listener) }()
+	options, _ := p.back.get()
 	log.Info("serving", "device", p.device(), "bytes", p.volume.Bytes(), "version", c.Version, "recovery", p.parts.recovery,
-		"losses", p.parts.losses, "options", p.back.options)
+		"losses", p.parts.losses, "options", options)
 	err = p.wait(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()

@@ -143,7 +143,7 @@ func TestOneProcessAtATimeHasAVolume(t *testing.T) {
 func TestADeviceThatIsOpenIsNotStopped(t *testing.T) {
 	h := newHost(t)
 	ended, signal := h.run()
-	h.open = true
+	h.setOpen(true)
 	if err := h.client.Stop(t.Context()); !errors.Is(err, cache.ErrOpen) {
 		t.Errorf("Stop: %v", err)
 	}
@@ -155,7 +155,7 @@ func TestADeviceThatIsOpenIsNotStopped(t *testing.T) {
 		t.Fatalf("a signal ends it: %v", err)
 	default:
 	}
-	h.open = false
+	h.setOpen(false)
 	h.stop(ended)
 }
 
