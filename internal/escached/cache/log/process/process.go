@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+	"github.com/escache/escache-csi/internal/escached/cache/log/resident"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -44,9 +45,9 @@ type Process struct {
 }
 
 // Run serves a volume until it is told to stop, or to hand over to a successor. Then it returns nil. If it returns an error, the kernel
-// keeps the device: users wait until Run is called again, in this process or another one. When ctx ends, Run stops if nobody has the
-// device open, and goes on otherwise.
-func Run(ctx context.Context, c Config, d Driver, log *slog.Logger) error {
+// keeps the device: users wait until Run is called again, in this process or another one. Asked is for signals: Run stops at each if nobody
+// has the device open, and goes on otherwise. ctx is for the start only.
+func Run(ctx context.Context, c Config, d Driver, asked <-chan os.Signal, log *slog.Logger) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func Run(ctx context.Context, c Config, d Driver, log *slog.Logger) error {
 	options, _ := p.back.get()
 	log.Info("serving", "device", p.device(), "bytes", p.volume.Bytes(), "version", c.Version, "recovery", p.parts.recovery,
 		"losses", p.parts.losses, "options", options)
-	err = p.wait(ctx)
+	err = p.wait(ctx, asked)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	if stop := server.Shutdown(last); stop != nil && !errors.Is(stop, context.DeadlineExceeded) {
@@ -83,6 +84,7 @@ func start(ctx context.Context, c Config, d Driver, log *slog.Logger) (*Process,
 	p := &Process{config: c, driver: d, log: log, parts: parts, done: make(chan error, 1), stopped: make(chan struct{})}
 	p.volume = &volume{Device: parts.device, log: log, logged: map[string]time.Time{}}
 	p.volume.bytes.Store(wholeBlocks(c.Bytes))
+	resident.Limit(bytes(parts.device.State().Log.Ring))
 	if err := p.begin(ctx); err != nil {
 		return nil, errors.Join(err, parts.close())
 	}
@@ -139,18 +141,17 @@ func takeOver(ctx context.Context, c Config, log *slog.Logger) {
 }
 
 // wait returns when the process has ended.
-func (p *Process) wait(ctx context.Context) error {
-	for asked := ctx.Done(); ; {
+func (p *Process) wait(ctx context.Context, asked <-chan os.Signal) error {
+	for {
 		select {
 		case err := <-p.done:
 			return err
 		case err := <-p.links.gone:
 			return p.disconnected(err)
-		case <-asked:
-			asked = nil
+		case signal := <-asked:
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeOverTimeout)
 			if err := p.Stop(ctx); err != nil {
-				p.log.Warn("asked to end by a signal, but the device stays: its users would get errors", "error", err)
+				p.log.Warn("it does not end at a signal: users of the device would get errors", "signal", signal, "error", err)
 			}
 			cancel()
 		}

@@ -245,7 +245,7 @@ func TestWhatCannotBeServedIsRefused(t *testing.T) {
 	} {
 		h := newHost(t)
 		test.change(h)
-		err := Run(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
+		err := Run(t.Context(), h.config, h, nil, slog.New(slog.DiscardHandler))
 		if err == nil || test.want != nil && !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -266,7 +266,7 @@ func TestALogWithLossesIsServedOnlyIfTheyAreAccepted(t *testing.T) {
 	must(t, err)
 	_, err = disk.WriteAt([]byte{99}, cache.HeaderBytes+(record.Superblocks+1)*record.BlockBytes) // data of the first record
 	must(t, errors.Join(err, disk.Close()))
-	if err := Run(t.Context(), h.config, h, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLosses) {
+	if err := Run(t.Context(), h.config, h, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLosses) {
 		t.Fatalf("without leave: %v", err)
 	}
 	h.config.AcceptLosses = true

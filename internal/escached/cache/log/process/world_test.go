@@ -57,14 +57,13 @@ func newHost(t *testing.T) *host {
 func (h *host) run() (ended chan error, signal func()) {
 	h.t.Helper()
 	ended = make(chan error, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	h.t.Cleanup(cancel)
+	signals := make(chan os.Signal, 1)
 	before, _ := h.client.Status(h.t.Context())
-	go func() { ended <- Run(ctx, h.config, h, slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- Run(context.Background(), h.config, h, signals, slog.New(slog.DiscardHandler)) }()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		s, err := h.client.Status(h.t.Context())
 		if err == nil && s.Log.Generation != before.Log.Generation {
-			return ended, cancel
+			return ended, func() { signals <- os.Interrupt }
 		}
 		select {
 		case err := <-ended:
