@@ -23,16 +23,20 @@ type volume struct {
 	left   chan struct{} // closed when the caller of WriteBack has left
 }
 
+var handed = Handed{PID: 5, Links: []Link{{FD: 7, Inode: 1 << 40, Left: []byte{0, 255}}, {FD: 8}}}
+
 func (v *volume) note(what ...any) error { v.asked = append(v.asked, what...); return v.err }
 
-func (v *volume) Status() Status                 { return v.status }
-func (v *volume) Retry() error                   { return v.note("retry") }
-func (v *volume) SetMode(m cache.Mode) error     { return v.note("mode", m) }
-func (v *volume) SetOptions(o Options) error     { return v.note("options", o) }
-func (v *volume) Resize(n int64) error           { return v.note("resize", n) }
-func (v *volume) Stop(context.Context) error     { return v.note("stop") }
-func (v *volume) Resume() (Resumed, error)       { return Resumed{Held: true}, v.note("resume") }
-func (v *volume) HandOver(context.Context) error { return v.note("handover") }
+func (v *volume) Status() Status             { return v.status }
+func (v *volume) Retry() error               { return v.note("retry") }
+func (v *volume) SetMode(m cache.Mode) error { return v.note("mode", m) }
+func (v *volume) SetOptions(o Options) error { return v.note("options", o) }
+func (v *volume) Resize(n int64) error       { return v.note("resize", n) }
+func (v *volume) Stop(context.Context) error { return v.note("stop") }
+func (v *volume) Resume() (Resumed, error)   { return Resumed{Held: true}, v.note("resume") }
+func (v *volume) Leave() error               { return v.note("leave") }
+
+func (v *volume) HandOver(context.Context) (Handed, error) { return handed, v.note("handover") }
 
 func (v *volume) Hold(_ context.Context, limit time.Duration) error { return v.note("hold", limit) }
 
@@ -69,18 +73,21 @@ func TestEachCallReachesTheVolumeWithWhatItWasGiven(t *testing.T) {
 	options := Options{Mode: cache.Writeback, HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 30, Order: Strict}
 	for _, err := range []error{
 		c.WriteBack(ctx), c.Retry(ctx), c.SetMode(ctx, cache.Writethrough), c.SetOptions(ctx, options),
-		c.Resize(ctx, 8192), c.Hold(ctx, time.Minute), c.Stop(ctx), c.HandOver(ctx),
+		c.Resize(ctx, 8192), c.Hold(ctx, time.Minute), c.Stop(ctx), c.Leave(ctx),
 	} {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+	if h, err := c.HandOver(ctx); err != nil || !reflect.DeepEqual(h, handed) {
+		t.Errorf("HandOver: %+v, %v", h, err)
 	}
 	if r, err := c.Resume(ctx); err != nil || !r.Held {
 		t.Errorf("Resume: %+v, %v", r, err)
 	}
 	want := []any{
 		"writeback", "retry", "mode", cache.Writethrough, "options", options,
-		"resize", int64(8192), "hold", time.Minute, "stop", "handover", "resume",
+		"resize", int64(8192), "hold", time.Minute, "stop", "leave", "handover", "resume",
 	}
 	if !reflect.DeepEqual(v.asked, want) {
 		t.Errorf("the volume was asked for %v, not %v", v.asked, want)

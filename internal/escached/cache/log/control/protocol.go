@@ -24,6 +24,7 @@ const (
 	pathResume    = "/v1/resume"
 	pathStop      = "/v1/stop"
 	pathHandOver  = "/v1/handover"
+	pathLeave     = "/v1/leave"
 )
 
 // Errors of calls, beside cache.ErrOpen, cache.ErrFailed and cache.ErrDirty.
@@ -151,6 +152,23 @@ type resizeRequest struct {
 type holdRequest struct {
 	// Limit ends the hold whatever becomes of the caller, in nanoseconds since the answer.
 	Limit time.Duration `json:"limit"`
+}
+
+// Handed is the answer to HandOver.
+type Handed struct {
+	PID int `json:"pid"`
+	// Links are connections of the device with which the successor can go on, so that the kernel notices nothing. There may be fewer than the
+	// device has, or none.
+	Links []Link `json:"links,omitempty"`
+}
+
+// Link is one connection of the device.
+type Link struct {
+	// FD is the socket's descriptor in the process, and Inode the socket's own number.
+	FD    int    `json:"fd"`
+	Inode uint64 `json:"inode"`
+	// Left was read from the socket and is not answered.
+	Left []byte `json:"left,omitempty"`
 }
 
 // Resumed is the answer to Resume.

@@ -60,13 +60,27 @@ type link struct {
 	left []byte // was read by the process before
 }
 
-// connect gives the kernel connections for a device: the one that it has for the backend already, or a new one.
-func connect(ctx context.Context, d Driver, c Config, v *volume, log *slog.Logger) (*links, error) {
+// connect gives the kernel connections for a device: the one that it has for the backend already, or a new one. With connections that were
+// taken over the kernel has them already.
+func connect(ctx context.Context, d Driver, c Config, v *volume, taken []*link, log *slog.Logger) (*links, error) {
 	l := &links{driver: d, backend: Backend(c.Name), export: nbd.NewExport(v), log: log, gone: make(chan error, connections)}
 	found, there, err := d.Find(l.backend)
 	if err != nil {
 		return nil, err
 	}
+	if there && len(taken) > 0 {
+		v.bytes.Store(found.Bytes)
+		l.index = found.Index
+		for i := range connections {
+			if i < len(taken) {
+				l.serve(i, taken[i])
+			} else {
+				go l.replace(i, errDisconnected)
+			}
+		}
+		return l, nil
+	}
+	closeLinks(taken)
 	ours, theirs, err := pairs(connections)
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// takeOverTimeout bounds how long the process before is given to end.
-	takeOverTimeout = 30 * time.Second
+	// stopTimeout bounds what a signal asks for.
+	stopTimeout = 30 * time.Second
 	// answerTimeout is how long the process waits for its last answers to be read.
 	answerTimeout = 5 * time.Second
 )
@@ -40,6 +40,7 @@ type Process struct {
 
 	mu       sync.Mutex // for what follows
 	stopping bool
+	handed   *time.Timer        // ends the process after HandOver
 	holding  context.CancelFunc // of a Hold that is under way
 	held     chan struct{}      // closed when that is done
 }
@@ -66,6 +67,7 @@ func Run(ctx context.Context, c Config, d Driver, asked <-chan os.Signal, log *s
 	log.Info("serving", "device", p.device(), "bytes", p.volume.Bytes(), "version", c.Version, "recovery", p.parts.recovery,
 		"losses", p.parts.losses, "options", options)
 	err = p.wait(ctx, asked)
+	p.links.close() // a successor has its own descriptors of them
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	if stop := server.Shutdown(last); stop != nil && !errors.Is(stop, context.DeadlineExceeded) {
@@ -76,22 +78,24 @@ func Run(ctx context.Context, c Config, d Driver, asked <-chan os.Signal, log *s
 
 // start opens everything and connects the device.
 func start(ctx context.Context, c Config, d Driver, log *slog.Logger) (*Process, error) {
-	takeOver(ctx, c, log)
+	taken := takeOver(ctx, c, log)
 	parts, err := openParts(ctx, c)
 	if err != nil {
+		closeLinks(taken)
 		return nil, err
 	}
 	p := &Process{config: c, driver: d, log: log, parts: parts, done: make(chan error, 1), stopped: make(chan struct{})}
 	p.volume = &volume{Device: parts.device, log: log, logged: map[string]time.Time{}}
 	p.volume.bytes.Store(wholeBlocks(c.Bytes))
 	resident.Limit(bytes(parts.device.State().Log.Ring))
-	if err := p.begin(ctx); err != nil {
+	if err := p.begin(ctx, taken); err != nil {
+		closeLinks(taken)
 		return nil, errors.Join(err, parts.close())
 	}
 	return p, nil
 }
 
-func (p *Process) begin(ctx context.Context) error {
+func (p *Process) begin(ctx context.Context, taken []*link) error {
 	size, err := p.parts.image.Bytes()
 	if err != nil {
 		return err
@@ -113,31 +117,13 @@ func (p *Process) begin(ctx context.Context) error {
 	if err := p.apply(options); err != nil {
 		return err
 	}
-	if p.links, err = connect(ctx, p.driver, p.config, p.volume, p.log); err != nil {
+	if p.links, err = connect(ctx, p.driver, p.config, p.volume, taken, p.log); err != nil {
 		return err
 	}
 	background, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	go func() { p.back.run(background); close(p.stopped) }()
 	return nil
-}
-
-// takeOver makes a running process of the volume end. If there is one that does not answer, the locks say so.
-func takeOver(ctx context.Context, c Config, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, takeOverTimeout)
-	defer cancel()
-	if _, err := os.Stat(c.Socket); err != nil {
-		return
-	}
-	client := control.NewClient(c.Socket)
-	status, err := client.Status(ctx)
-	if err != nil {
-		return // it has died
-	}
-	log.Info("taking over from a running process", "pid", status.PID, "version", status.Version)
-	if err := client.HandOver(ctx); err != nil {
-		log.Warn("the running process does not hand over", "pid", status.PID, "error", err)
-	}
 }
 
 // wait returns when the process has ended.
@@ -149,7 +135,7 @@ func (p *Process) wait(ctx context.Context, asked <-chan os.Signal) error {
 		case err := <-p.links.gone:
 			return p.disconnected(err)
 		case signal := <-asked:
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeOverTimeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 			if err := p.Stop(ctx); err != nil {
 				p.log.Warn("it does not end at a signal: users of the device would get errors", "signal", signal, "error", err)
 			}
@@ -174,6 +160,11 @@ func (p *Process) disconnected(why error) error {
 // abandon closes everything, and leaves the device to a successor.
 func (p *Process) abandon() error {
 	p.links.close()
+	return p.closeLog()
+}
+
+// closeLog keeps the connections, which nobody serves.
+func (p *Process) closeLog() error {
 	p.stop()
 	p.volume.Close()
 	<-p.stopped

@@ -95,8 +95,35 @@ func TestASuccessorTakesOverUnderWriters(t *testing.T) {
 			t.Errorf("block %d has %d, and %d was written", w, got, byte(i))
 		}
 	}
-	if h.connects != 1 {
-		t.Errorf("%d devices were made", h.connects)
+	if h.connects != 1 || h.reconnect > 0 {
+		t.Errorf("%d devices were made, and %d connections", h.connects, h.reconnect)
+	}
+	h.stop(ended)
+}
+
+// It has the log, and died before it served.
+func TestAfterASuccessorThatDiesAnotherOneGoesOn(t *testing.T) {
+	h := newHost(t)
+	ended, _ := h.run()
+	must(t, h.write(1, 1, 0))
+	if err := h.client.Leave(t.Context()); !errors.Is(err, control.ErrInvalid) {
+		t.Errorf("Leave without HandOver: %v", err)
+	}
+	handed, err := h.client.HandOver(t.Context())
+	must(t, err)
+	if len(handed.Links) != connections || !h.status().Stopping {
+		t.Errorf("%+v", handed)
+	}
+	wrong := handed.Links[0]
+	wrong.Inode++
+	if _, err := take(handed.PID, wrong); err == nil {
+		t.Error("a descriptor that is another socket is taken")
+	}
+	must(t, h.client.Leave(t.Context()))
+	must(t, within(t, ended))
+	ended, _ = h.run()
+	if h.read(1) != 1 || h.reconnect != connections {
+		t.Errorf("the block has %d, and %d connections were made", h.read(1), h.reconnect)
 	}
 	h.stop(ended)
 }

@@ -222,17 +222,3 @@ func (p *Process) Stop(ctx context.Context) error {
 	p.done <- err
 	return err
 }
-
-// HandOver implements control.Volume.
-func (p *Process) HandOver(ctx context.Context) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	if err := p.ending(); err != nil {
-		return err
-	}
-	p.links.interrupt(ctx)
-	err := p.abandon()
-	p.log.Info("handed over to a successor", "error", err)
-	p.done <- err
-	return err
-}
