@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 )
 
@@ -110,7 +111,9 @@ func (p *Process) HandOver(ctx context.Context) (control.Handed, error) {
 		}
 		handed.Links = append(handed.Links, l)
 	}
+	crashpoint.Reach("cache/interrupted")
 	err := p.closeLog()
+	crashpoint.Reach("cache/handed-over")
 	p.log.Info("handed over to a successor", "connections", len(handed.Links), "error", err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,11 +129,11 @@ func (k *link) describe() (control.Link, error) {
 		return l, fmt.Errorf("look at a connection: %w", err)
 	}
 	// Not File: it would make the socket a blocking one, for the successor, too.
-	control := raw.Control(func(fd uintptr) {
+	asked := raw.Control(func(fd uintptr) {
 		l.FD = int(fd)
 		l.Inode, err = inodeOf(l.FD)
 	})
-	return l, errors.Join(err, control)
+	return l, errors.Join(err, asked)
 }
 
 // Leave implements control.Volume.

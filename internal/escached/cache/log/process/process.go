@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/cache/log/resident"
 	"github.com/escache/escache-csi/internal/unixsocket"
@@ -84,10 +85,11 @@ func start(ctx context.Context, c Config, d Driver, log *slog.Logger) (*Process,
 		closeLinks(taken)
 		return nil, err
 	}
+	crashpoint.Reach("cache/recovered")
 	p := &Process{config: c, driver: d, log: log, parts: parts, done: make(chan error, 1), stopped: make(chan struct{})}
 	p.volume = &volume{Device: parts.device, log: log, logged: map[string]time.Time{}}
 	p.volume.bytes.Store(wholeBlocks(c.Bytes))
-	resident.Limit(bytes(parts.device.State().Log.Ring))
+	resident.Limit(inBytes(parts.device.State().Log.Ring))
 	if err := p.begin(ctx, taken); err != nil {
 		closeLinks(taken)
 		return nil, errors.Join(err, parts.close())
@@ -120,6 +122,7 @@ func (p *Process) begin(ctx context.Context, taken []*link) error {
 	if p.links, err = connect(ctx, p.driver, p.config, p.volume, taken, p.log); err != nil {
 		return err
 	}
+	crashpoint.Reach("cache/connected")
 	background, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	go func() { p.back.run(background); close(p.stopped) }()

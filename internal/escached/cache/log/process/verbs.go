@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/cache/log/device"
@@ -26,10 +27,10 @@ func (p *Process) Status() control.Status {
 	status := control.Status{
 		Name: p.config.Name, Version: p.config.Version, PID: os.Getpid(),
 		Device: p.device(), Origin: p.parts.number, Bytes: p.volume.Bytes(), Options: options,
-		Dirty: bytes(s.Dirty), Free: bytes(s.Log.Ring - s.Log.Live), WritingBack: bytes(s.Bringing),
+		Dirty: inBytes(s.Dirty), Free: inBytes(s.Log.Ring - s.Log.Live), WritingBack: inBytes(s.Bringing),
 		Failed: s.Refused != nil, Held: s.Held, Stopping: stopping,
 		Log: control.Log{
-			Bytes: bytes(s.Log.Ring), Used: bytes(s.Log.Used), Live: bytes(s.Log.Live), Memory: s.Log.IndexBytes,
+			Bytes: inBytes(s.Log.Ring), Used: inBytes(s.Log.Used), Live: inBytes(s.Log.Live), Memory: s.Log.IndexBytes,
 			Sequence: s.Log.Sequence, Generation: s.Log.Generation, Recovery: p.parts.recovery, Losses: p.parts.losses,
 		},
 		Counters: control.Counters{
@@ -50,7 +51,7 @@ func (p *Process) Status() control.Status {
 	return status
 }
 
-func bytes(blocks uint64) int64 { return int64(blocks) * record.BlockBytes }
+func inBytes(blocks uint64) int64 { return int64(blocks) * record.BlockBytes }
 
 // WriteBack implements control.Volume.
 func (p *Process) WriteBack(ctx context.Context) error {
@@ -106,6 +107,7 @@ func (p *Process) Resize(n int64) error {
 		return fmt.Errorf("%w: the image has only %d bytes, not %d", control.ErrInvalid, size, n)
 	}
 	p.volume.bytes.Store(n) // before the kernel asks for it
+	crashpoint.Reach("cache/resizing")
 	return p.driver.Resize(context.Background(), p.links.index, p.links.backend, n)
 }
 
@@ -212,6 +214,7 @@ func (p *Process) Stop(ctx context.Context) error {
 		p.goOn()
 		return err
 	}
+	crashpoint.Reach("cache/disconnected")
 	err = p.flush(ctx)
 	if err == nil {
 		// Everything is in the log now: nobody needs the memory.
