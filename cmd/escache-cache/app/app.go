@@ -51,10 +51,10 @@ func root(version string) *cobra.Command {
 	f.StringVar(&c.Identity.Image, "image", "", "the image's name")
 	f.StringVar(&c.Identity.ImageID, "image-id", "", "the image's id; the disk must hold the cache of this image")
 	f.StringVar(&c.Socket, "socket", "", "unix socket on which the process is controlled")
-	f.StringVar(&c.Memory, "memory", "", "file on tmpfs for what is answered and not in the log yet; the next process of the volume needs the same")
+	f.StringVar(&c.Memory, "memory", "", "file on tmpfs for what is answered and not in the log yet; the volume's next process needs it")
 	o := &c.Options
-	f.StringVar((*string)(&o.Mode), "mode", string(cache.Writeback), "writeback, or writethrough: a write is answered when the image has it")
-	f.StringVar((*string)(&o.Order), "order", string(control.Merged), "merged, or strict: the image is always what the volume was at some moment")
+	f.StringVar((*string)(&o.Mode), "mode", string(cache.Writeback), "writeback; writethrough answers a write when the image has it")
+	f.StringVar((*string)(&o.Order), "order", string(control.Merged), "merged; strict keeps the image what the volume was at some moment")
 	f.IntVar(&o.HighWatermark, "high-watermark", 0, "percent of the log in use above which write-back starts; 0: 50")
 	f.IntVar(&o.LowWatermark, "low-watermark", 0, "percent of the log in use at which write-back stops; 0: 5 less than the high one")
 	f.IntVar(&o.MaxAgeSeconds, "max-age-seconds", 0, "longest time for which something stays dirty; 0: no bound")
