@@ -71,13 +71,14 @@ func (c *Client) Resize(ctx context.Context, bytes int64) error {
 }
 
 // Hold brings the image to what the volume is at some moment in the call, and keeps it so until Resume, or until the limit has
-// passed. If the caller leaves, it may be held or not. It returns ErrHeld if it is held already, and cache.ErrFailed if the image refuses
+// passed. If the caller leaves, it is not held, but that may take a moment: call Resume. It returns ErrHeld if it is held already, and cache.ErrFailed if the image refuses
 // a write.
 func (c *Client) Hold(ctx context.Context, limit time.Duration) error {
 	return c.post(ctx, pathHold, imageTimeout, holdRequest{limit})
 }
 
-// Resume ends a hold. It does nothing to a volume that is not held.
+// Resume ends a hold, and a Hold that is under way. If the last Hold has failed because the image refused a write, Resume clears that as
+// Retry does. Otherwise it does nothing to a volume that is not held.
 func (c *Client) Resume(ctx context.Context) (Resumed, error) {
 	var r Resumed
 	return r, c.call(ctx, http.MethodPost, pathResume, changeTimeout, struct{}{}, &r)

@@ -2,7 +2,7 @@
 // socket of that process. It is between two programs of the same release or of neighbouring ones: a server refuses fields that it does
 // not know, and a client ignores them.
 //
-// Every request can be repeated. Only WriteBack and Hold wait for the image, and what they began goes on when the caller leaves.
+// Every request can be repeated. Only WriteBack and Hold wait for the image. The writing goes on when the caller leaves.
 package control
 
 import (
@@ -79,7 +79,7 @@ type Status struct {
 	// Origin is the image's device number, MAJOR:MINOR.
 	Origin string `json:"origin"`
 	Bytes  int64  `json:"bytes"`
-	// Options are those in effect. Mode and Order are never empty.
+	// Options are those in effect, as they were set: a number that is zero means the default. Mode and Order are never empty.
 	Options Options `json:"options"`
 
 	// Dirty is not in the image yet, what was answered and is not in the log included. Free is what can be written before

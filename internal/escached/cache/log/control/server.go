@@ -24,7 +24,7 @@ type Volume interface {
 	// SetOptions is called with options that Check has accepted.
 	SetOptions(o Options) error
 	Resize(bytes int64) error
-	// Hold goes on when its caller has left, as WriteBack does.
+	// Hold leaves nothing held when ctx ends.
 	Hold(ctx context.Context, limit time.Duration) error
 	Resume() (Resumed, error)
 	// Stop and HandOver return when the log is closed. Then the process ends, after HandOver when Leave is called.

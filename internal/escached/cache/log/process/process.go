@@ -44,6 +44,8 @@ type Process struct {
 	handed   *time.Timer        // ends the process after HandOver
 	holding  context.CancelFunc // of a Hold that is under way
 	held     chan struct{}      // closed when that is done
+	// holdFailed is set after a Hold in which the image has refused a write: Resume clears that.
+	holdFailed bool
 }
 
 // Run serves a volume until it is told to stop, or to hand over to a successor. Then it returns nil. If it returns an error, the kernel

@@ -68,9 +68,7 @@ func (p *Process) Retry() error {
 func (p *Process) SetMode(m cache.Mode) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.back.mu.Lock()
-	o := p.back.options
-	p.back.mu.Unlock()
+	o, _ := p.back.get()
 	o.Mode = m
 	return p.apply(o)
 }
@@ -79,9 +77,7 @@ func (p *Process) SetMode(m cache.Mode) error {
 func (p *Process) SetOptions(o control.Options) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.back.mu.Lock()
-	old := p.back.options
-	p.back.mu.Unlock()
+	old, _ := p.back.get()
 	if o.Mode == "" {
 		o.Mode = old.Mode
 	}
@@ -123,6 +119,7 @@ func (p *Process) Hold(ctx context.Context, limit time.Duration) error {
 		return control.ErrHeld // another call is about to
 	}
 	p.holding, p.held = cancel, done
+	before := p.volume.Device.State().Refused
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -130,6 +127,11 @@ func (p *Process) Hold(ctx context.Context, limit time.Duration) error {
 		p.holding = nil
 	}()
 	err := p.volume.Device.Hold(ctx, limit)
+	if before == nil && errors.Is(err, device.ErrRefused) {
+		p.mu.Lock()
+		p.holdFailed = true
+		p.mu.Unlock()
+	}
 	if err == nil && ctx.Err() != nil {
 		p.volume.Device.Resume()
 		err = ctx.Err()
@@ -137,7 +139,7 @@ func (p *Process) Hold(ctx context.Context, limit time.Duration) error {
 	return p.verdict(err)
 }
 
-// Resume implements control.Volume. It also ends a Hold that is under way.
+// Resume implements control.Volume. It also ends a Hold that is under way, and what the refusal of a Hold has left.
 func (p *Process) Resume() (control.Resumed, error) {
 	p.mu.Lock()
 	cancel, done := p.holding, p.held
@@ -145,6 +147,13 @@ func (p *Process) Resume() (control.Resumed, error) {
 	if cancel != nil {
 		cancel()
 		<-done
+	}
+	p.mu.Lock()
+	failed := p.holdFailed
+	p.holdFailed = false
+	p.mu.Unlock()
+	if failed {
+		p.volume.Device.Retry()
 	}
 	return control.Resumed{Held: p.volume.Device.Resume()}, nil
 }

@@ -44,10 +44,11 @@ func (w *writeBack) set(o control.Options) {
 	w.changed = make(chan struct{})
 }
 
+// get returns the options as they were set, and what is closed when they change.
 func (w *writeBack) get() (control.Options, chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.options.WithDefaults(), w.changed
+	return w.options, w.changed
 }
 
 // run works until ctx ends.
@@ -63,6 +64,7 @@ func (w *writeBack) run(ctx context.Context) {
 // empty writes back until the low watermark if the high one is exceeded.
 func (w *writeBack) empty(ctx context.Context) {
 	o, _ := w.get()
+	o = o.WithDefaults()
 	s := w.device.State()
 	w.tell(s)
 	if fill(s) > uint64(o.HighWatermark) {

@@ -95,7 +95,7 @@ func TestModesAreTheDevices(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	must(t, h.client.SetOptions(t.Context(), control.Options{HighWatermark: 90, Order: control.Strict}))
-	if s := h.status(); s.Options.Mode != cache.Writethrough || s.Options.Order != control.Strict || s.Options.LowWatermark != 85 {
+	if s := h.status(); s.Options.Mode != cache.Writethrough || s.Options.Order != control.Strict || s.Options.HighWatermark != 90 || s.Options.LowWatermark != 0 {
 		t.Errorf("%+v", s.Options)
 	}
 	must(t, h.client.SetMode(t.Context(), cache.Writeback))
@@ -162,4 +162,55 @@ func TestCallersShareACallThatBeginsAfterTheirs(t *testing.T) {
 	if n := calls.Load(); n != 2 {
 		t.Errorf("%d calls", n)
 	}
+}
+
+// refusing is an image that refuses writes, or takes them.
+type refusing struct {
+	device.Origin
+
+	refuses atomic.Bool
+}
+
+func (r *refusing) WriteAt(p []byte, at int64) (int, error) {
+	if r.refuses.Load() {
+		return 0, errors.New("no write is taken")
+	}
+	return r.Origin.WriteAt(p, at)
+}
+
+// The contract of cache.Engine.
+func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
+	h := newHost(t)
+	parts, err := openParts(t.Context(), h.config)
+	must(t, err)
+	image := &refusing{Origin: parts.image}
+	parts.device, _, err = device.Open(logDisk{parts.disk}, image, parts.memory)
+	must(t, err)
+	p := &Process{config: h.config, parts: parts, volume: &volume{Device: parts.device}}
+	p.back = newWriteBack(parts.device, control.Options{}, nil)
+	p.links = &links{}
+	must(t, p.volume.Write(1, make([]byte, 4096)))
+	image.refuses.Store(true)
+	if err := p.Hold(t.Context(), time.Minute); !errors.Is(err, cache.ErrFailed) {
+		t.Errorf("Hold: %v", err)
+	}
+	if s := p.Status(); !s.Failed || s.Held || s.Cause == "" || s.Dirty != 4096 {
+		t.Errorf("after Hold: %+v", s)
+	}
+	if r, err := p.Resume(); err != nil || r.Held || p.Status().Failed {
+		t.Errorf("Resume after a Hold that failed: %+v, %v, %+v", r, err, p.Status())
+	}
+	if err := p.WriteBack(t.Context()); !errors.Is(err, cache.ErrFailed) {
+		t.Errorf("WriteBack: %v", err)
+	}
+	_ = p.Hold(t.Context(), time.Minute) // it failed before
+	if _, err := p.Resume(); err != nil || !p.Status().Failed {
+		t.Errorf("Resume clears the failure of a volume that was not held: %v", err)
+	}
+	image.refuses.Store(false)
+	must(t, errors.Join(p.Retry(), p.WriteBack(t.Context()), p.Hold(t.Context(), time.Minute)))
+	if r, err := p.Resume(); err != nil || !r.Held || p.Status().Dirty != 0 {
+		t.Errorf("Resume: %+v, %v", r, err)
+	}
+	must(t, parts.close())
 }
