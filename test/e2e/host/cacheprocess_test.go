@@ -92,6 +92,7 @@ type cacheHost struct {
 
 func newCacheHost(t *testing.T) *cacheHost {
 	h := &cacheHost{kernelHost: &kernelHost{t: t, run: command.NewExec()}, index: -1}
+	h.do("modprobe", "nbd")
 	disk, image := h.loop("disk", cacheDiskMiB), h.loop("image", cacheImageMiB)
 	id := cache.Identity{Pool: "p", Image: "i", ImageID: "1"}
 	header, err := cache.Header{Identity: id, Formatted: true}.Block()

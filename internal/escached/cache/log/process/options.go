@@ -19,6 +19,9 @@ func (p *Process) loadOptions() (control.Options, error) {
 	o := p.config.Options
 	data, err := os.ReadFile(p.config.optionsFile())
 	if errors.Is(err, fs.ErrNotExist) {
+		if p.volume.State().Through { // the memory has kept that
+			o.Mode = cache.Writethrough
+		}
 		return o, nil
 	}
 	if err == nil {

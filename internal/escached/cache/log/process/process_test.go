@@ -154,6 +154,23 @@ func TestTheNextProcessHasWhatAKilledOneHadAnswered(t *testing.T) {
 	h.stop(ended)
 }
 
+// Somebody may rely on it that nothing becomes dirty.
+func TestWritingThroughGoesOnWithoutTheSavedOptions(t *testing.T) {
+	h := newHost(t)
+	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
+	must(t, err)
+	must(t, errors.Join(p.SetMode(cache.Writethrough), p.abandon(), os.Remove(h.config.optionsFile())))
+	ended, _ := h.run()
+	if s := h.status(); s.Options.Mode != cache.Writethrough {
+		t.Errorf("%+v", s.Options)
+	}
+	must(t, h.write(1, 1, 0))
+	if h.imageHas(1) != 1 {
+		t.Errorf("the image has %d", h.imageHas(1))
+	}
+	h.stop(ended)
+}
+
 func TestOneProcessAtATimeHasAVolume(t *testing.T) {
 	h := newHost(t)
 	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
