@@ -120,6 +120,10 @@ func TestTheStatusArrivesWhole(t *testing.T) {
 		t.Errorf("as a cache's state it is %+v", got)
 	}
 	want.Broken = ""
+	if want.State().Known {
+		t.Error("it is known what is dirty, although a successor may have the log")
+	}
+	want.Stopping = false
 	if state.Known = true; want.State() != state {
 		t.Errorf("with a sound log it is %+v", want.State())
 	}

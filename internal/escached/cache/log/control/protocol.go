@@ -132,11 +132,12 @@ type Counters struct {
 	Errors int64 `json:"errors"`
 }
 
-// State returns the status as cache.State. Path is the process's device, and Open is not known: see Device.
+// State returns the status as cache.State. Path is the process's device, and Open is not known: see Device. Nothing is known of a log that
+// has failed, or that a successor may have.
 func (s Status) State() cache.State {
 	return cache.State{
 		Path: s.Device, Origin: s.Origin, Bytes: s.Bytes, Options: s.Options.Cache(),
-		Known: s.Broken == "", Dirty: s.Dirty, Free: s.Free, WritingBack: s.WritingBack,
+		Known: s.Broken == "" && !s.Stopping, Dirty: s.Dirty, Free: s.Free, WritingBack: s.WritingBack,
 		Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
 	}
 }
