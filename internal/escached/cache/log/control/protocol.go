@@ -135,11 +135,14 @@ type Counters struct {
 // State returns the status as cache.State. Path is the process's device, and Open is not known: see Device. Nothing is known of a log that
 // has failed, or that a successor may have.
 func (s Status) State() cache.State {
-	return cache.State{
+	state := cache.State{
 		Path: s.Device, Origin: s.Origin, Bytes: s.Bytes, Options: s.Options.Cache(),
-		Known: s.Broken == "" && !s.Stopping, Dirty: s.Dirty, Free: s.Free, WritingBack: s.WritingBack,
-		Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
+		Known: s.Broken == "" && !s.Stopping, Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
 	}
+	if state.Known {
+		state.Dirty, state.Free, state.WritingBack = s.Dirty, s.Free, s.WritingBack
+	}
+	return state
 }
 
 type modeRequest struct {
