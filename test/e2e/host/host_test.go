@@ -21,6 +21,7 @@ func TestHosts(t *testing.T) {
 	}{
 		{"escached keeps the contract of the API", escachedConforms},
 		{"dm-writecache keeps the contract of a cache's engine", enginesKeepTheContract},
+		{"the process of a log is killed and upgraded under writers", aCacheProcessIsReplacedUnderWriters},
 		{"an older epoch is refused", olderEpochIsRefused},
 		{"a second host is refused while the first holds the image", secondHostIsRefused},
 		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},

@@ -21,7 +21,8 @@ const (
 	// imageTimeout bounds the calls that wait for the image, as long as it takes.
 	imageTimeout = 24 * time.Hour
 
-	maxAnswerBytes = 1 << 20
+	// A connection's rest may have one request of 32 MiB, in base64.
+	maxAnswerBytes = 128 << 20
 )
 
 // Client calls the process behind one socket. It keeps no connection, so it also reaches the successor of that process. It is
@@ -70,13 +71,14 @@ func (c *Client) Resize(ctx context.Context, bytes int64) error {
 }
 
 // Hold brings the image to what the volume is at some moment in the call, and keeps it so until Resume, or until the limit has
-// passed. If the caller leaves, it may be held or not. It returns ErrHeld if it is held already, and cache.ErrFailed if the image refuses
+// passed. If the caller leaves, it is not held, but that may take a moment: call Resume. It returns ErrHeld if it is held already, and cache.ErrFailed if the image refuses
 // a write.
 func (c *Client) Hold(ctx context.Context, limit time.Duration) error {
 	return c.post(ctx, pathHold, imageTimeout, holdRequest{limit})
 }
 
-// Resume ends a hold. It does nothing to a volume that is not held.
+// Resume ends a hold, and a Hold that is under way. If the last Hold has failed because the image refused a write, Resume clears that as
+// Retry does. Otherwise it does nothing to a volume that is not held.
 func (c *Client) Resume(ctx context.Context) (Resumed, error) {
 	var r Resumed
 	return r, c.call(ctx, http.MethodPost, pathResume, changeTimeout, struct{}{}, &r)
@@ -86,11 +88,15 @@ func (c *Client) Resume(ctx context.Context) (Resumed, error) {
 // there. It returns cache.ErrOpen, and changes nothing, while someone has the device open.
 func (c *Client) Stop(ctx context.Context) error { return c.post(ctx, pathStop, changeTimeout, nil) }
 
-// HandOver ends the process, and leaves the device to its successor, which is a process on the same host: I/O waits until that
-// one has connected. When HandOver returns, the process has closed the log.
-func (c *Client) HandOver(ctx context.Context) error {
-	return c.post(ctx, pathHandOver, changeTimeout, nil)
+// HandOver has the process leave the device to its successor, which is a process on the same host: I/O waits until that one serves.
+// When HandOver returns, the process has closed the log. It keeps the connections of the device until Leave, or for some time.
+func (c *Client) HandOver(ctx context.Context) (Handed, error) {
+	var h Handed
+	return h, c.call(ctx, http.MethodPost, pathHandOver, changeTimeout, struct{}{}, &h)
 }
+
+// Leave ends the process after HandOver.
+func (c *Client) Leave(ctx context.Context) error { return c.post(ctx, pathLeave, changeTimeout, nil) }
 
 func (c *Client) post(ctx context.Context, path string, timeout time.Duration, body any) error {
 	if body == nil {

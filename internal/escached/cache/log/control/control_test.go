@@ -23,16 +23,20 @@ type volume struct {
 	left   chan struct{} // closed when the caller of WriteBack has left
 }
 
+var handed = Handed{PID: 5, Links: []Link{{FD: 7, Inode: 1 << 40, Left: []byte{0, 255}}, {FD: 8}}}
+
 func (v *volume) note(what ...any) error { v.asked = append(v.asked, what...); return v.err }
 
-func (v *volume) Status() Status                 { return v.status }
-func (v *volume) Retry() error                   { return v.note("retry") }
-func (v *volume) SetMode(m cache.Mode) error     { return v.note("mode", m) }
-func (v *volume) SetOptions(o Options) error     { return v.note("options", o) }
-func (v *volume) Resize(n int64) error           { return v.note("resize", n) }
-func (v *volume) Stop(context.Context) error     { return v.note("stop") }
-func (v *volume) Resume() (Resumed, error)       { return Resumed{Held: true}, v.note("resume") }
-func (v *volume) HandOver(context.Context) error { return v.note("handover") }
+func (v *volume) Status() Status             { return v.status }
+func (v *volume) Retry() error               { return v.note("retry") }
+func (v *volume) SetMode(m cache.Mode) error { return v.note("mode", m) }
+func (v *volume) SetOptions(o Options) error { return v.note("options", o) }
+func (v *volume) Resize(n int64) error       { return v.note("resize", n) }
+func (v *volume) Stop(context.Context) error { return v.note("stop") }
+func (v *volume) Resume() (Resumed, error)   { return Resumed{Held: true}, v.note("resume") }
+func (v *volume) Leave() error               { return v.note("leave") }
+
+func (v *volume) HandOver(context.Context) (Handed, error) { return handed, v.note("handover") }
 
 func (v *volume) Hold(_ context.Context, limit time.Duration) error { return v.note("hold", limit) }
 
@@ -69,18 +73,21 @@ func TestEachCallReachesTheVolumeWithWhatItWasGiven(t *testing.T) {
 	options := Options{Mode: cache.Writeback, HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 30, Order: Strict}
 	for _, err := range []error{
 		c.WriteBack(ctx), c.Retry(ctx), c.SetMode(ctx, cache.Writethrough), c.SetOptions(ctx, options),
-		c.Resize(ctx, 8192), c.Hold(ctx, time.Minute), c.Stop(ctx), c.HandOver(ctx),
+		c.Resize(ctx, 8192), c.Hold(ctx, time.Minute), c.Stop(ctx), c.Leave(ctx),
 	} {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+	if h, err := c.HandOver(ctx); err != nil || !reflect.DeepEqual(h, handed) {
+		t.Errorf("HandOver: %+v, %v", h, err)
 	}
 	if r, err := c.Resume(ctx); err != nil || !r.Held {
 		t.Errorf("Resume: %+v, %v", r, err)
 	}
 	want := []any{
 		"writeback", "retry", "mode", cache.Writethrough, "options", options,
-		"resize", int64(8192), "hold", time.Minute, "stop", "handover", "resume",
+		"resize", int64(8192), "hold", time.Minute, "stop", "leave", "handover", "resume",
 	}
 	if !reflect.DeepEqual(v.asked, want) {
 		t.Errorf("the volume was asked for %v, not %v", v.asked, want)
@@ -105,16 +112,20 @@ func TestTheStatusArrivesWhole(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	state := cache.State{
-		Path: "/dev/nbd3", Origin: "252:16", Bytes: 1 << 40, Dirty: 4096, Free: 8192, WritingBack: 4096, Failed: true, Held: true,
+		Path: "/dev/nbd3", Origin: "252:16", Bytes: 1 << 40, Failed: true, Held: true,
 		Options:  cache.Options{Mode: cache.Writethrough, HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 9},
 		Counters: want.Counters.Counters,
 	}
-	if got := want.State(); got != state { // the log has failed: nothing is known
-		t.Errorf("as a cache's state it is %+v", got)
+	broken, stopping, sound := want, want, want
+	broken.Stopping, stopping.Broken, sound.Stopping, sound.Broken = false, "", false, ""
+	for _, s := range []Status{broken, stopping} { // nothing is known
+		if got := s.State(); got != state {
+			t.Errorf("as a cache's state %+v is %+v", s, got)
+		}
 	}
-	want.Broken = ""
-	if state.Known = true; want.State() != state {
-		t.Errorf("with a sound log it is %+v", want.State())
+	state.Known, state.Dirty, state.Free, state.WritingBack = true, 4096, 8192, 4096
+	if got := sound.State(); got != state {
+		t.Errorf("with a sound log it is %+v", got)
 	}
 }
 

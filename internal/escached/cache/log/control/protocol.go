@@ -2,7 +2,7 @@
 // socket of that process. It is between two programs of the same release or of neighbouring ones: a server refuses fields that it does
 // not know, and a client ignores them.
 //
-// Every request can be repeated. Only WriteBack and Hold wait for the image, and what they began goes on when the caller leaves.
+// Every request can be repeated. Only WriteBack and Hold wait for the image. The writing goes on when the caller leaves.
 package control
 
 import (
@@ -24,6 +24,7 @@ const (
 	pathResume    = "/v1/resume"
 	pathStop      = "/v1/stop"
 	pathHandOver  = "/v1/handover"
+	pathLeave     = "/v1/leave"
 )
 
 // Errors of calls, beside cache.ErrOpen, cache.ErrFailed and cache.ErrDirty.
@@ -78,7 +79,7 @@ type Status struct {
 	// Origin is the image's device number, MAJOR:MINOR.
 	Origin string `json:"origin"`
 	Bytes  int64  `json:"bytes"`
-	// Options are those in effect. Mode and Order are never empty.
+	// Options are those in effect, as they were set: a number that is zero means the default. Mode and Order are never empty.
 	Options Options `json:"options"`
 
 	// Dirty is not in the image yet, what was answered and is not in the log included. Free is what can be written before
@@ -131,13 +132,17 @@ type Counters struct {
 	Errors int64 `json:"errors"`
 }
 
-// State returns the status as cache.State. Path is the process's device, and Open is not known: see Device.
+// State returns the status as cache.State. Path is the process's device, and Open is not known: see Device. Nothing is known of a log that
+// has failed, or that a successor may have.
 func (s Status) State() cache.State {
-	return cache.State{
+	state := cache.State{
 		Path: s.Device, Origin: s.Origin, Bytes: s.Bytes, Options: s.Options.Cache(),
-		Known: s.Broken == "", Dirty: s.Dirty, Free: s.Free, WritingBack: s.WritingBack,
-		Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
+		Known: s.Broken == "" && !s.Stopping, Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
 	}
+	if state.Known {
+		state.Dirty, state.Free, state.WritingBack = s.Dirty, s.Free, s.WritingBack
+	}
+	return state
 }
 
 type modeRequest struct {
@@ -151,6 +156,23 @@ type resizeRequest struct {
 type holdRequest struct {
 	// Limit ends the hold whatever becomes of the caller, in nanoseconds since the answer.
 	Limit time.Duration `json:"limit"`
+}
+
+// Handed is the answer to HandOver.
+type Handed struct {
+	PID int `json:"pid"`
+	// Links are connections of the device with which the successor can go on, so that the kernel notices nothing. There may be fewer than the
+	// device has, or none.
+	Links []Link `json:"links,omitempty"`
+}
+
+// Link is one connection of the device.
+type Link struct {
+	// FD is the socket's descriptor in the process, and Inode the socket's own number.
+	FD    int    `json:"fd"`
+	Inode uint64 `json:"inode"`
+	// Left was read from the socket and is not answered.
+	Left []byte `json:"left,omitempty"`
 }
 
 // Resumed is the answer to Resume.

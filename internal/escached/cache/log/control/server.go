@@ -24,12 +24,14 @@ type Volume interface {
 	// SetOptions is called with options that Check has accepted.
 	SetOptions(o Options) error
 	Resize(bytes int64) error
-	// Hold goes on when its caller has left, as WriteBack does.
+	// Hold leaves nothing held when ctx ends.
 	Hold(ctx context.Context, limit time.Duration) error
 	Resume() (Resumed, error)
-	// Stop and HandOver return when the log is closed. Then the process ends.
+	// Stop and HandOver return when the log is closed. Then the process ends, after HandOver when Leave is called.
 	Stop(ctx context.Context) error
-	HandOver(ctx context.Context) error
+	HandOver(ctx context.Context) (Handed, error)
+	// Leave returns ErrInvalid without HandOver.
+	Leave() error
 }
 
 const (
@@ -70,7 +72,8 @@ func Handler(v Volume) http.Handler {
 	})
 	answered(mux, pathResume, func(_ context.Context, _ struct{}) (any, error) { return v.Resume() })
 	handle(mux, pathStop, func(ctx context.Context, _ struct{}) error { return v.Stop(ctx) })
-	handle(mux, pathHandOver, func(ctx context.Context, _ struct{}) error { return v.HandOver(ctx) })
+	answered(mux, pathHandOver, func(ctx context.Context, _ struct{}) (any, error) { return v.HandOver(ctx) })
+	handle(mux, pathLeave, func(_ context.Context, _ struct{}) error { return v.Leave() })
 	return mux
 }
 

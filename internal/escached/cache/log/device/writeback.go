@@ -100,6 +100,8 @@ func neighbours(pieces []ring.Piece) (n int, blocks uint64) {
 
 // bringRun writes neighbours to the origin.
 func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
+	d.bringing.Add(int64(blocks))
+	defer d.bringing.Add(-int64(blocks))
 	first := pieces[0]
 	at, bytes := int64(first.Start)*record.BlockBytes, int64(blocks)*record.BlockBytes
 	var err error
@@ -120,17 +122,31 @@ func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
 		d.mu.Unlock()
 		return err
 	}
+	d.brought.Add(blocks)
 	return nil
 }
 
 // WriteBack returns when the origin has everything that was written before the call.
 func (d *Device) WriteBack(ctx context.Context) error {
-	if err := d.Flush(); err != nil {
+	last, err := d.Mark()
+	if err != nil {
 		return err
 	}
+	return d.BringUpTo(ctx, last)
+}
+
+// Mark returns the number of the record up to which the log has everything that was written before the call.
+func (d *Device) Mark() (uint64, error) {
+	if err := d.Flush(); err != nil {
+		return 0, err
+	}
 	d.mu.Lock()
-	last := d.newest
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	return d.newest, nil
+}
+
+// BringUpTo returns when the origin has all records up to one that Mark has returned.
+func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -173,6 +189,19 @@ func (d *Device) makeRoom() error {
 		}
 		return d.log.Release()
 	})
+}
+
+// Release makes the room of what the origin has usable again, before a writer needs it.
+func (d *Device) Release() error {
+	d.back.Lock()
+	defer d.back.Unlock()
+	d.mu.Lock()
+	closed := errors.Is(d.failure, ErrClosed)
+	d.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	return d.log.Release()
 }
 
 // insist repeats f until it succeeds: after the origin refused a write, when somebody calls Retry; during a hold, when it
@@ -231,9 +260,10 @@ func (d *Device) WriteThrough(on bool) {
 	d.through = on
 }
 
-// StrictOrder says whether write-back keeps the order of flushes. If so, the origin gets what was written between two of them
-// as a whole, and nothing later before: between two steps it is what the volume was at a flush. In a step it is what a disk may be
-// that loses its power between the two. This holds from the moment at which the origin has what was dirty when it was switched on.
+// StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and
+// nothing later before. An interval ends with a flush, of a user or of write-back itself, and after a quarter of the log: so between two steps
+// the origin is what the volume was at some moment, without anything later. In a step it is what a disk may be that loses its power between
+// two flushes. This holds from the moment at which the origin has what was dirty when it was switched on.
 func (d *Device) StrictOrder(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

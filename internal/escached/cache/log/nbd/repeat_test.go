@@ -125,7 +125,7 @@ func TestWhatIsLeftOnALostConnectionIsNotDone(t *testing.T) {
 		if l, ok := v.(*late); ok {
 			close(l.goOn)
 		}
-		err = nbd.NewExport(v).Serve(conn)
+		err = nbd.NewExport(v).Serve(conn, nil)
 		if !errors.Is(err, nbd.ErrGone) {
 			t.Errorf("%s: Serve: %v", name, err)
 		}

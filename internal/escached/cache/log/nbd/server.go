@@ -2,11 +2,14 @@ package nbd
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -58,11 +61,20 @@ type Export struct {
 // NewExport returns the export of a volume.
 func NewExport(v Volume) *Export { return &Export{volume: v, room: semaphore.NewWeighted(maxBytes)} }
 
+// InterruptedError means that the connection's read deadline was over. All requests that were read are answered.
+type InterruptedError struct {
+	// Left was read and is not answered: it is the begin of what whoever serves the connection next has to read.
+	Left []byte
+}
+
+func (*InterruptedError) Error() string { return "serving was interrupted" }
+
 // Serve answers requests until the kernel closes the device, and then returns nil. When it returns, no request is under way
-// any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting.
-func (x *Export) Serve(conn net.Conn) error {
+// any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting. A read deadline ends it with an
+// InterruptedError, with which it can go on, here or in another process.
+func (x *Export) Serve(conn net.Conn, left []byte) error {
 	s := &server{Export: x, conn: conn, raw: rawOf(conn), slots: make(chan struct{}, maxWaiting)}
-	err := s.requests(bufio.NewReaderSize(conn, 256<<10))
+	err := s.requests(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(left), conn), 256<<10))
 	s.underWay.Wait()
 	return err
 }
@@ -78,11 +90,11 @@ type server struct {
 	sending sync.Mutex
 }
 
-func (s *server) requests(in io.Reader) error {
+func (s *server) requests(in *bufio.Reader) error {
 	header := make([]byte, requestBytes)
 	for {
-		if _, err := io.ReadFull(in, header); err != nil {
-			return fmt.Errorf("%w: %w", ErrGone, err)
+		if n, err := io.ReadFull(in, header); err != nil {
+			return broken(in, err, header[:n], nil)
 		}
 		r, ok := decodeRequest(header)
 		if !ok || r.Command == Write && r.Bytes > MaxRequestBytes {
@@ -91,14 +103,23 @@ func (s *server) requests(in io.Reader) error {
 		if r.Command == Close {
 			return nil
 		}
-		if err := s.request(in, r); err != nil {
+		if err := s.request(in, r, header); err != nil {
 			return err
 		}
 	}
 }
 
+// broken is the error of a connection from which a part of a request was read before.
+func broken(in *bufio.Reader, err error, header, data []byte) error {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	rest, _ := in.Peek(in.Buffered())
+	return &InterruptedError{Left: slices.Concat(header, data, rest)}
+}
+
 // request begins with a request. What is done at once saves a goroutine; what may wait must not keep others from being read.
-func (s *server) request(in io.Reader, r Request) error {
+func (s *server) request(in *bufio.Reader, r Request, header []byte) error {
 	errno := r.check(uint64(s.volume.Bytes()), record.BlockBytes)
 	var p []byte
 	if r.Command == Write || r.Command == Read && errno == OK {
@@ -107,8 +128,9 @@ func (s *server) request(in io.Reader, r Request) error {
 		}
 	}
 	if r.Command == Write {
-		if _, err := io.ReadFull(in, p); err != nil {
-			return fmt.Errorf("%w: %w", ErrGone, err)
+		if n, err := io.ReadFull(in, p); err != nil {
+			defer s.free(p)
+			return broken(in, err, header, p[:n])
 		}
 	}
 	// What is refused is written nowhere, but its data was on the connection.

@@ -104,7 +104,7 @@ func server(t *testing.T, v nbd.Volume) func() (client net.Conn, ended chan erro
 		must(t, errors.Join(err, file.Close()))
 		ended = make(chan error, 1)
 		go func() {
-			ended <- x.Serve(conn)
+			ended <- x.Serve(conn, nil)
 			conn.Close()
 		}()
 		t.Cleanup(func() { client.Close() })
