@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // CacheVolume is the record of one volume. It is written before the first side effect, and every
 // change of who may write is a compare-and-swap on it. Its name is the CSI volume id.
@@ -48,27 +44,6 @@ const (
 	CacheModeWriteback    CacheMode = "writeback"
 	CacheModeWritethrough CacheMode = "writethrough"
 )
-
-// CacheEngine is the way in which a volume's cache is built, and the format of its disks.
-//
-// +kubebuilder:validation:Enum=writecache;log
-type CacheEngine string
-
-// Engines of a cache, the same as in the escache HTTP API.
-const (
-	CacheEngineWritecache CacheEngine = "writecache"
-	// CacheEngineLog is experimental.
-	CacheEngineLog CacheEngine = "log"
-)
-
-// Recorded returns what a record has for the engine: nothing for writecache. A csi-controller that does
-// not know the field would take it away with its next change, and the API server would refuse that.
-func (e CacheEngine) Recorded() CacheEngine {
-	if e == CacheEngineWritecache {
-		return ""
-	}
-	return e
-}
 
 // CacheVolumeSpec says what the StorageClass and the claim asked for, and where the volume was
 // placed.
@@ -211,9 +186,6 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="minor is immutable"
 	Minor int32 `json:"minor"`
 }
-
-// Engine returns the engine of the cache, also of a volume whose record does not name it.
-func (s *CacheVolumeSpec) Engine() CacheEngine { return cmp.Or(s.CacheEngine, CacheEngineWritecache) }
 
 // CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {

@@ -140,12 +140,13 @@ func otherEngine(s *suite) {
 	if own == other {
 		other = escache.EngineWritecache
 	}
-	s.first.unchanged(func() {
-		request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: other}
-		refused(s, "a connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
-	})
+	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: other}
+	refused(s, "a connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
+		s.Errorf("a refused connect left the status %+v", shown(status))
+	}
 	v.attach(s.first)
-	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch + 1, Engine: other}
+	request = escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch + 1, Engine: other}
 	refused(s, "a repeated connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
 	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Epoch != v.epoch {
 		s.Errorf("a refused connect left the status %+v", shown(status))

@@ -131,7 +131,9 @@ func (h *host) flush(v *volume, seconds int) *answer {
 
 func (h *host) connect(v *volume, epoch int64, imageID string) *answer {
 	h.s.Helper()
-	return h.post(escache.PathDevConnect, escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch, Engine: h.s.target.Engine})
+	return h.post(escache.PathDevConnect, escache.ConnectRequest{
+		VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch, Engine: h.s.target.Engine,
+	})
 }
 
 // laid makes a volume with a replica on both hosts.

@@ -246,7 +246,8 @@ func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 	case h.w.breaks("parameters are not compared"):
 	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
 		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
-	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor || h.otherEngine(have, req.Engine) ||
+	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
+		h.otherEngine(have, req.Engine) ||
 		req.SizeBytes < have.req.SizeBytes && h.w.breaks("an older size is refused"):
 		if h.w.breaks("a refusal repeats the request") {
 			return fail(escache.CodeReplicaMismatch, "other parameters: %s", string(req.Secret))

@@ -102,7 +102,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
-			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheEngine: r.Engine.Recorded(), CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
+			SizeBytes: r.Size.Want, CacheBytes: cacheBytes,
+			CacheEngine: r.Engine.Recorded(), CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
 			FromSnapshot: r.Snapshot, FromVolume: r.Volume, LinkGeneration: 1,
 			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
