@@ -44,8 +44,12 @@ func (d *Device) step(last uint64) (more bool, err error) {
 	} else {
 		work, err = d.log.Oldest(stepBlocks, last)
 	}
-	if err != nil || work.Empty() {
+	if err != nil {
 		return false, err
+	}
+	if work.Empty() {
+		// Whoever hears that nothing is dirty may use the image without the log: the disk says so, too.
+		return false, d.log.NoteTail()
 	}
 	if strict {
 		// Otherwise recovery could bring an interval again that the origin has, with later ones: it would be neither.
@@ -246,7 +250,10 @@ func (d *Device) bringUpTo(ctx context.Context, last uint64) error {
 	if err != nil {
 		return err
 	}
-	return d.bring(ctx, work)
+	if err := d.bring(ctx, work); err != nil {
+		return err
+	}
+	return d.log.NoteTail()
 }
 
 // WriteThrough says whether the origin has a write before it is acknowledged. What is dirty already stays so. During a hold such

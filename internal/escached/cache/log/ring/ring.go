@@ -182,6 +182,8 @@ type State struct {
 	Used  uint64 // of the ring, also by what was overwritten since
 	Live  uint64 // of what is used: after the tail. The rest is free after Release
 	Ring  uint64
+	// Noted is whether recovery would find the tail where it is.
+	Noted bool
 	// IndexBytes is the memory of the index.
 	IndexBytes int64
 	// Sequence is the newest record.
@@ -201,7 +203,7 @@ func (l *Log) State() State {
 	defer l.mu.Unlock()
 	return State{
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Live: l.head.Block - l.tail.Block, IndexBytes: int64(l.index.Bytes()),
+		Live: l.head.Block - l.tail.Block, Noted: l.noted == l.tail, IndexBytes: int64(l.index.Bytes()),
 		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }
