@@ -40,6 +40,7 @@ func codeOf(err error) escache.Code {
 		{cache.ErrNoEngine, escache.CodeEngineMissing},
 		{cache.ErrForeign, escache.CodeIdentityMismatch},
 		{cache.ErrCorrupt, escache.CodeCacheCorrupt},
+		{cache.ErrUnserved, escache.CodeCacheError},
 		{cache.ErrFailed, escache.CodeCacheError},
 		{cache.ErrDirty, escache.CodeDirty},
 		{krbd.ErrInUse, escache.CodeImageInUse},
