@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -215,7 +216,7 @@ func TestADeviceThatNothingServesIsRevivedUnlessItIsGivenUp(t *testing.T) {
 	if got := code(e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})); got != escache.CodeDirtyUnknown {
 		t.Errorf("stop: %q", got)
 	}
-	e.watcher.ReviveAll(t.Context(), map[string]bool{})
+	e.watcher.ReviveAll(t.Context(), map[string]time.Time{})
 	if s := statusOf(e, t); s.Error != nil || s.DirtyBytes == nil {
 		t.Errorf("revived: %+v", s)
 	}
@@ -232,7 +233,7 @@ func TestADeviceThatNothingServesIsRevivedUnlessItIsGivenUp(t *testing.T) {
 	abandoned.Phase = volume.Abandoning
 	e.Volumes.Put(abandoned)
 	before := len(w.steps)
-	e.watcher.ReviveAll(t.Context(), map[string]bool{})
+	e.watcher.ReviveAll(t.Context(), map[string]time.Time{})
 	if steps := w.steps[before:]; len(steps) > 0 {
 		t.Errorf("given up, and it did %q", steps)
 	}
