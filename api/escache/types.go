@@ -319,8 +319,8 @@ type HoldRequest struct {
 	MaxSeconds int `json:"maxSeconds"`
 }
 
-// HoldResponse is the answer to POST /v1/hold. Until HeldUntil, I/O is suspended and the image
-// holds every acknowledged write.
+// HoldResponse is the answer to POST /v1/hold. Until HeldUntil the image holds every write that was
+// acknowledged before the hold, and does not change. I/O is suspended, or goes on in the cache only.
 type HoldResponse struct {
 	HeldUntil time.Time `json:"heldUntil"`
 }
