@@ -12,6 +12,8 @@ import (
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	logengine "github.com/escache/escache-csi/internal/escached/cache/log/engine"
+	"github.com/escache/escache-csi/internal/escached/cache/log/launch"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
@@ -45,13 +47,35 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	children := child.NewClient(run)
 	states := drbd.Proc{Path: "/proc/drbd"}
 	images := krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
-	caches := writecache.New(devmapper.New(run), loop.New(run), children)
+	mapper := devmapper.New(run)
+	standard := writecache.New(mapper, loop.New(run), children)
+	logged, err := newLog(cfg, mapper, children)
+	if err != nil {
+		return nil, err
+	}
 	resources := drbd.Files{Dir: cfg.DRBD.ResourceDir}
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: lvm.New(cfg.VolumeGroup, run), Replicator: drbd.NewControl(run, resources), Resources: resources,
-		States: states, Records: records, Images: images, Caches: cache.Engines{escache.EngineWritecache: caches},
-		Kernel: kernel.New(run, states, images, caches), KillUsers: deviceusers.Kill, Stuck: run.Stuck,
+		States: states, Records: records, Images: images, Caches: cache.Engines{escache.EngineWritecache: standard, escache.EngineLog: logged},
+		Kernel: kernel.New(run, states, images, standard, logged), KillUsers: deviceusers.Kill, Stuck: run.Stuck,
 	}), version, log), nil
+}
+
+// newLog returns the cache engine that is opt-in.
+func newLog(cfg escached.Config, mapper *devmapper.Mapper, children *child.Client) (*logengine.Engine, error) {
+	program, err := launch.Beside()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := logengine.Boot()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(cfg.RunDir, "log")
+	return logengine.New(logengine.Config{
+		Mapper: mapper, Disks: children, Processes: launch.Launcher{Binary: program, Logs: dir},
+		Kernel: logengine.HostKernel{Program: program}, Dir: dir, Boot: boot,
+	}), nil
 }
 
 // handlerLines returns the command lines of DRBD's handlers for the resource files. drbdadm passes

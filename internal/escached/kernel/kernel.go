@@ -22,13 +22,14 @@ type Kernel struct {
 	states replicaStates
 	images images
 	caches caches
+	others []caches
 }
 
 // These layers know which part of the kernel they need.
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches is the cache engine. Version returns its version in the kernel, or "" for none.
+	// caches is a cache engine. Version returns its version in the kernel, or "" for none.
 	// Modules returns its kernel modules, the most important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
@@ -36,23 +37,34 @@ type (
 	}
 )
 
-// New returns a Kernel that loads modules through run.
-func New(run command.Runner, states replicaStates, images images, caches caches) *Kernel {
-	return &Kernel{run: run, states: states, images: images, caches: caches}
+// New returns a Kernel that loads modules through run. The host needs the first cache engine. It is healthy
+// without the others: they are for those who ask for them.
+func New(run command.Runner, states replicaStates, images images, first caches, others ...caches) *Kernel {
+	return &Kernel{run: run, states: states, images: images, caches: first, others: others}
 }
 
 // Load loads the modules that are neither built in nor loaded yet.
 func (k *Kernel) Load(ctx context.Context) error {
 	var errs []error
 	for _, module := range slices.Concat([]string{"drbd"}, k.caches.Modules(), []string{"rbd"}) {
-		if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
-			continue
-		}
-		if _, err := k.run.Run(ctx, command.Command{Name: "modprobe", Args: []string{module}, Timeout: 20 * time.Second}); err != nil {
-			errs = append(errs, fmt.Errorf("load the kernel module %s: %w", module, err))
+		errs = append(errs, k.load(ctx, module))
+	}
+	for _, other := range k.others {
+		for _, module := range other.Modules() {
+			_ = k.load(ctx, module) // the engine's version says that it is missing
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (k *Kernel) load(ctx context.Context, module string) error {
+	if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(module, "-", "_")); err == nil {
+		return nil
+	}
+	if _, err := k.run.Run(ctx, command.Command{Name: "modprobe", Args: []string{module}, Timeout: 20 * time.Second}); err != nil {
+		return fmt.Errorf("load the kernel module %s: %w", module, err)
+	}
+	return nil
 }
 
 // Describe returns the parts that the running kernel has, and a sentence for each part that it
