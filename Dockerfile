@@ -42,6 +42,6 @@ ENTRYPOINT ["/usr/local/bin/csi-node"]
 
 # escached is installed on its host from here, and runs there with the host's tools: the image needs cp, sed and chroot only.
 FROM ${BASE} AS escached
-COPY --from=build /out/escached /usr/local/bin/escached
-COPY --from=build /out/escached.cdx.json /usr/share/escache/
+COPY --from=build /out/escached /out/escache-cache /usr/local/bin/
+COPY --from=build /out/escached.cdx.json /out/escache-cache.cdx.json /usr/share/escache/
 ENTRYPOINT ["/usr/local/bin/escached"]

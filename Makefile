@@ -5,7 +5,7 @@ SHELL := /bin/bash
 CEPH_TAGS  = $(shell hack/ceph-tags.sh)
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS    = -s -w -X main.version=$(VERSION)
-STATIC     = csi-node escached kubectl-escache
+STATIC     = csi-node escached escache-cache kubectl-escache
 OUT       ?= bin/release
 
 # For hack/publish: where images are, what signs a release, and where its files will be.

@@ -82,7 +82,7 @@ for target in "${targets[@]}"; do
     --build-arg "VERSION=$version" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" --timestamp "$SOURCE_DATE_EPOCH" --volume "$(go env GOMODCACHE):/root/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" .
   id=$(buildah from --pull-never "localhost/$target:test")
   case $target in
-    escached) buildah run "$id" -- sh -c 'escached version && which chroot cp sed' ;;
+    escached) buildah run "$id" -- sh -c 'escached version && escache-cache version && which chroot cp sed' ;;
     csi-node) buildah run "$id" -- sh -c 'csi-node --version && which mkfs.ext4 mkfs.xfs e2fsck xfs_repair xfs_growfs resize2fs blkid mount umount' ;;
     csi-controller) buildah run "$id" -- sh -c 'csi-controller --version && id -u | grep -qx 65532' ;;
   esac

@@ -7,7 +7,7 @@ set -euo pipefail
 out=$(realpath -m "$1")
 version=$2
 shift 2
-[ $# -gt 0 ] || set -- csi-controller csi-node escached kubectl-escache
+[ $# -gt 0 ] || set -- csi-controller csi-node escached escache-cache kubectl-escache
 cd "$(dirname "$0")/.."
 
 build() { go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$version" -o "$out/" "$@"; }

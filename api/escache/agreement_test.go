@@ -83,7 +83,7 @@ func TestPathsAgreeWithDocuments(t *testing.T) {
 
 func TestEnumsAgreeWithDocument(t *testing.T) {
 	doc, src := load(t, OpenAPIFile), readSource(t)
-	for _, name := range []string{"State", "Role", "Mode", "Code"} {
+	for _, name := range []string{"State", "Role", "Mode", "Engine", "Code"} {
 		var documented []string
 		for _, v := range doc.Components.Schemas[name].Value.Enum {
 			documented = append(documented, v.(string))
@@ -173,6 +173,7 @@ func populated() map[string]any {
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
 	volume := VolumeStatus{
 		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,
+		Engine:     EngineLog,
 		DirtyBytes: &dirty, SizeBytes: 4096, Device: "/dev/escache/rbd/csi-1", Port: 7800, Minor: 100, DiskState: "UpToDate",
 		Peers: []Peer{peer}, SyncedPercent: 99.5, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
@@ -185,17 +186,18 @@ func populated() map[string]any {
 			Name: "n1", HostID: "6f1c", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
 			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, ConnectedBytes: 4, ConnectableBytes: &connectable, CacheMemoryBytes: 6,
 			CacheMemoryFreeBytes: 7, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
+			Engines: []Engine{EngineWritecache, EngineLog},
 		},
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,
 		"ReplicaRequest": ReplicaRequest{
-			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, Epoch: 3, MustExist: true,
+			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, Epoch: 3, MustExist: true, Engine: EngineLog,
 			Secret: "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw",
 			Nodes:  []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
 		"CacheOptions":    tuned,
 		"ConnectOptions":  options,
-		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Fenced: []string{"10.77.0.11:0/16"}},
+		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Engine: EngineLog, Fenced: []string{"10.77.0.11:0/16"}},
 		"ConnectResponse": ConnectResponse{Device: "/dev/escache/rbd/csi-1", ImageID: "10d2", ClientAddress: "[fd00::1]:0/17"},
 		"FlushRequest":    FlushRequest{VolumeRef: ref, TimeoutSeconds: 60},
 		"FlushResponse":   FlushResponse{Clean: true, DirtyBytes: 1},
@@ -297,6 +299,7 @@ func TestSchemasRefuse(t *testing.T) {
 		{"a size that is no multiple of 4096", "ResizeRequest", func(v map[string]any) { v["sizeBytes"] = 5000 }},
 		{"a replica on one node", "ReplicaRequest", func(v map[string]any) { v["nodes"] = v["nodes"].([]any)[:1] }},
 		{"a secret that DRBD would cut off", "ReplicaRequest", func(v map[string]any) { v["secret"] = strings.Repeat("x", 65) }},
+		{"an unknown cache engine", "ConnectRequest", func(v map[string]any) { v["engine"] = "bcache" }},
 		{"an unknown mode", "ModeRequest", func(v map[string]any) { v["mode"] = "fast" }},
 		{"a state that is not in the list", "VolumeStatus", func(v map[string]any) { v["state"] = "gone" }},
 		{"a client address without a nonce", "ConnectResponse", func(v map[string]any) { v["clientAddress"] = "10.0.0.1" }},

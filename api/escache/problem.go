@@ -39,6 +39,7 @@ const (
 	CodeHeld             Code = "held"               // 409: refused while the volume is held
 	CodeNotSuperseded    Code = "not_superseded"     // 409: nothing proves that another node has taken the volume over
 	CodeSecretMissing    Code = "secret_missing"     // 409: this host has lost the secret of the replication link
+	CodeEngineMissing    Code = "engine_missing"     // 409: this host cannot run the cache engine of the volume
 	CodeInternal         Code = "internal"           // 500: a bug, or an unexpected error
 	CodeCephUnavailable  Code = "ceph_unavailable"   // 503: Ceph does not answer
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer is needed for this and does not answer
@@ -92,6 +93,7 @@ var statuses = map[Code]int{
 	CodeHeld:             http.StatusConflict,
 	CodeNotSuperseded:    http.StatusConflict,
 	CodeSecretMissing:    http.StatusConflict,
+	CodeEngineMissing:    http.StatusConflict,
 	CodeInternal:         http.StatusInternalServerError,
 	CodeCephUnavailable:  http.StatusServiceUnavailable,
 	CodePeerUnavailable:  http.StatusServiceUnavailable,

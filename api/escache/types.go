@@ -76,6 +76,9 @@ type Node struct {
 	Primaries  int    `json:"primaries"`
 	MaxVolumes int    `json:"maxVolumes"`
 	Kernel     Kernel `json:"kernel"`
+	// Engines are the cache engines that the host can run now. An implementation that does not say so
+	// has EngineWritecache only.
+	Engines []Engine `json:"engines,omitempty"`
 }
 
 // Kernel lists the parts that escache needs of the running kernel. A missing part has version "".
@@ -118,6 +121,17 @@ const (
 	ModeWritethrough Mode = "writethrough"
 )
 
+// Engine is the name of a cache engine: a way to build the cache, and a format of its disks.
+type Engine string
+
+// Engines of a cache. An implementation need not have all of them; every one has EngineWritecache.
+const (
+	// EngineWritecache is what a request means that names none.
+	EngineWritecache Engine = "writecache"
+	// EngineLog is experimental.
+	EngineLog Engine = "log"
+)
+
 // Status is the answer to GET /v1/status.
 type Status struct {
 	Volumes []VolumeStatus `json:"volumes"`
@@ -128,13 +142,16 @@ type VolumeStatus struct {
 	VolumeRef
 
 	// Node and HostID say who answers. They are Name and HostID of GET /v1/node.
-	Node       string `json:"node,omitempty"`
-	HostID     string `json:"hostID,omitempty"`
-	ImageID    string `json:"imageID,omitempty"`
-	State      State  `json:"state"`
-	Role       Role   `json:"role"`
-	Epoch      int64  `json:"epoch"`
-	Mode       Mode   `json:"mode,omitempty"`
+	Node    string `json:"node,omitempty"`
+	HostID  string `json:"hostID,omitempty"`
+	ImageID string `json:"imageID,omitempty"`
+	State   State  `json:"state"`
+	Role    Role   `json:"role"`
+	Epoch   int64  `json:"epoch"`
+	Mode    Mode   `json:"mode,omitempty"`
+	// Engine is that of the replica. It is empty if there is none, and from implementations that have
+	// only EngineWritecache.
+	Engine     Engine `json:"engine,omitempty"`
 	CacheBytes int64  `json:"cacheBytes"`
 	// DirtyBytes is nil if it is not known: a standby must ask its peer or read the disk to find
 	// out.
@@ -189,12 +206,16 @@ type ReplicaRequest struct {
 	VolumeRef
 
 	// ImageID is Ceph's internal id of the image; empty if the caller does not know it yet.
-	ImageID    string        `json:"imageID,omitempty"`
-	SizeBytes  int64         `json:"sizeBytes"`
-	CacheBytes int64         `json:"cacheBytes"`
-	Nodes      []ReplicaNode `json:"nodes"`
-	Port       int           `json:"port"`
-	Minor      int           `json:"minor"`
+	ImageID    string `json:"imageID,omitempty"`
+	SizeBytes  int64  `json:"sizeBytes"`
+	CacheBytes int64  `json:"cacheBytes"`
+	// Engine is the cache engine for which the replica is laid; empty means EngineWritecache. A replica
+	// keeps its engine as long as it exists: a request with another one is CodeReplicaMismatch. If this
+	// host cannot run the engine, a new replica is CodeEngineMissing.
+	Engine Engine        `json:"engine,omitempty"`
+	Nodes  []ReplicaNode `json:"nodes"`
+	Port   int           `json:"port"`
+	Minor  int           `json:"minor"`
 	// Join says that this replica starts empty beside one that holds the data, and does not count
 	// before it is synchronised from that one. It has no effect on a replica that exists already
 	// and was used.
@@ -243,6 +264,10 @@ type ConnectRequest struct {
 	ImageID string         `json:"imageID,omitempty"`
 	Epoch   int64          `json:"epoch"`
 	Options ConnectOptions `json:"options"`
+	// Engine is the cache engine of the volume; empty means EngineWritecache. CodeReplicaMismatch: the
+	// replica here was laid for another one. CodeEngineMissing: this host cannot run it. Both change
+	// nothing.
+	Engine Engine `json:"engine,omitempty"`
 	// Fenced lists Ceph clients that are on Ceph's blocklist, or are about to be. A device on the map
 	// of such a client is made anew on another map: on the old one every write-back would fail.
 	Fenced []string `json:"fenced,omitempty"`
@@ -305,8 +330,8 @@ type HoldRequest struct {
 	MaxSeconds int `json:"maxSeconds"`
 }
 
-// HoldResponse is the answer to POST /v1/hold. Until HeldUntil, I/O is suspended and the image
-// holds every acknowledged write.
+// HoldResponse is the answer to POST /v1/hold. Until HeldUntil the image holds every write that was
+// acknowledged before the hold, and does not change. I/O is suspended, or goes on in the cache only.
 type HoldResponse struct {
 	HeldUntil time.Time `json:"heldUntil"`
 }

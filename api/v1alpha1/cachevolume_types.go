@@ -22,6 +22,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="Pool",type=string,priority=1,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Engine",type=string,priority=1,JSONPath=`.spec.cacheEngine`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,priority=1,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Outdated",type=string,priority=1,JSONPath=`.status.outdated`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -52,6 +53,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.layout) == has(oldSelf.layout)",message="layout is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromVolume) == has(oldSelf.fromVolume)",message="fromVolume is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.cacheEngine) == has(oldSelf.cacheEngine)",message="cacheEngine is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption)",message="adoption is immutable"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
@@ -101,6 +103,11 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self % 4194304 == 0",message="cacheBytes is a multiple of 4 MiB"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheBytes is immutable"
 	CacheBytes int64 `json:"cacheBytes"`
+
+	// CacheEngine is the engine of the cache on both hosts. A volume without it has writecache.
+	//
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheEngine is immutable"
+	CacheEngine CacheEngine `json:"cacheEngine,omitempty"`
 
 	// +required
 	CacheMode CacheMode `json:"cacheMode"`

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Debian package of escached: deb.sh OUT VERSION ARCH DIR. DIR has escached and escached.cdx.json for ARCH.
+# Makes the Debian package of escached: deb.sh OUT VERSION ARCH DIR. DIR has escached, escache-cache and their lists of modules for ARCH.
 set -euo pipefail
 out=$(realpath "$1") version=$2 arch=$3 dir=$(realpath "$4")
 cd "$(dirname "$0")/../.."
@@ -42,10 +42,12 @@ deb: {compression: xz}
 contents:
 END
   file "$dir/escached" /usr/sbin/escached 755
+  file "$dir/escache-cache" /usr/sbin/escache-cache 755
   file hack/publish/deb/escached.service /usr/lib/systemd/system/escached.service 644
   file hack/publish/deb/escached.yaml /usr/share/doc/escached/examples/escached.yaml 644
   file LICENSE /usr/share/doc/escached/copyright 644
   file "$dir/escached.cdx.json" /usr/share/escache/escached.cdx.json 644
+  file "$dir/escache-cache.cdx.json" /usr/share/escache/escache-cache.cdx.json 644
   file "$work/completion" /usr/share/bash-completion/completions/escached 644
   printf '  - {dst: /etc/escache, type: dir, file_info: {mode: 0755, owner: root, group: root, mtime: "%s"}}\n' "$time"
 } >"$work/nfpm.yaml"

@@ -79,6 +79,7 @@ try() { # ROOT NAME
   case $2 in
     escached)
       emulated "$root" /usr/local/bin/escached version | grep -qxF "$version"
+      emulated "$root" /usr/local/bin/escache-cache version | grep -qxF "$version"
       for program in /usr/sbin/chroot /bin/cp /bin/mkdir /bin/mv /bin/chmod /bin/sed; do emulated "$root" "$program" --version >/dev/null; done
       ;;
     csi-node)
@@ -100,6 +101,10 @@ image() { # NAME PACKAGE…
   unpack "$root" base-files base-passwd coreutils dash sed "$@"
   install -D -m 755 "$programs/$name" "$root/usr/local/bin/$name"
   install -D -m 644 "$programs/$name.cdx.json" "$root/usr/share/escache/$name.cdx.json"
+  if [ "$name" = escached ]; then # it starts one for each volume
+    install -m 755 "$programs/escache-cache" "$root/usr/local/bin/escache-cache"
+    install -m 644 "$programs/escache-cache.cdx.json" "$root/usr/share/escache/escache-cache.cdx.json"
+  fi
   try "$root" "$name"
   find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
   id=$(buildah from --arch "$arch" scratch)

@@ -57,6 +57,7 @@ archives() { # NAME PLATFORM…
       cp hack/publish/kubectl_complete-escache "$work/$platform/"
       files+=(kubectl_complete-escache)
     fi
+    [ "$name" != escached ] || files+=(escache-cache)
     archive "$new/${name}_${version}_${platform//\//_}.tar.gz" "$work/$platform" "${files[@]}"
   done
 }
@@ -71,6 +72,7 @@ step "install packages" hack/setup.sh build
 # shellcheck disable=SC2086 # a list of words
 step "build kubectl-escache" programs kubectl-escache $platforms
 step "build escached" programs escached linux/amd64 linux/arm64
+step "build escache-cache" programs escache-cache linux/amd64 linux/arm64
 # shellcheck disable=SC2086
 step "archives of kubectl-escache" archives kubectl-escache $platforms
 step "archives of escached" archives escached linux/amd64 linux/arm64

@@ -12,6 +12,12 @@ func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
 	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
+// Engine returns the cache engine of the volume. It is empty for the one that every host has: an older
+// escached does not know the field, and refuses it.
+func Engine(v *v1alpha1.CacheVolume) escache.Engine {
+	return escache.Engine(v.Spec.Engine().Recorded())
+}
+
 // Options returns the options that the volume's cache is to have.
 func Options(v *v1alpha1.CacheVolume) escache.CacheOptions {
 	o := v.Spec.CacheOptions
@@ -26,7 +32,7 @@ func Options(v *v1alpha1.CacheVolume) escache.CacheOptions {
 // follow a write-back on the same host without taking the device down.
 func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 	request := escache.ConnectRequest{
-		VolumeRef: Ref(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch,
+		VolumeRef: Ref(v), ImageID: v.Status.ImageID, Epoch: v.Status.Epoch, Engine: Engine(v),
 		Options: escache.ConnectOptions{Mode: escache.Mode(v.Spec.CacheMode), CacheOptions: Options(v)},
 	}
 	for _, client := range v.Status.Fenced {

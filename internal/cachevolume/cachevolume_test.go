@@ -3,8 +3,20 @@ package cachevolume
 import (
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
+
+// An escached that does not know engines refuses a request that has the field.
+func TestOnlyAnEngineThatNotEveryHostHasIsNamed(t *testing.T) {
+	for recorded, want := range map[v1alpha1.CacheEngine]escache.Engine{"": "", "writecache": "", "log": escache.EngineLog} {
+		v := &v1alpha1.CacheVolume{}
+		v.Spec.CacheEngine = recorded
+		if got := ConnectRequest(v).Engine; got != want {
+			t.Errorf("%q on record: asked for %q, want %q", recorded, got, want)
+		}
+	}
+}
 
 // A volume that was created with a longer age than hosts take must attach all the same.
 func TestTheAgeIsWhatHostsTake(t *testing.T) {

@@ -63,7 +63,7 @@ func sample() *state {
 		},
 	}
 	lost := *busy.DeepCopy()
-	lost.Name, lost.Annotations = "pvc-lost", nil
+	lost.Name, lost.Annotations, lost.Spec.CacheEngine = "pvc-lost", nil, v1alpha1.CacheEngineLog
 	lost.Status = v1alpha1.CacheVolumeStatus{Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, Epoch: 2, DirtyBytes: 5 << 20}
 	flush := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}, Spec: v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}}
 	flush.Status = v1alpha1.CacheFlushStatus{

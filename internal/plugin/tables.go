@@ -265,7 +265,7 @@ func ago(t *metav1.Time, now time.Time) string {
 func (v *view) volumeRows(row func(...string), wide bool) {
 	head := []string{"VOLUME", "CLAIM", "HOST", "TRUTH", "DIRTY", "REDUNDANT", "HEALTHY"}
 	if wide {
-		head = append(head, "GROUP", "SIZE", "CACHE", "REPLICAS", "OUTDATED", "EPOCH", "IMAGE", "AGE")
+		head = append(head, "GROUP", "SIZE", "CACHE", "REPLICAS", "OUTDATED", "EPOCH", "ENGINE", "IMAGE", "AGE")
 	}
 	if wide || v.filter.Problems {
 		head = append(head, "PROBLEM")

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -90,11 +91,15 @@ func NewSecret() escache.Secret {
 // VolumeOf returns a volume that somebody else has made, to look at its image.
 func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef: ref, lab: l} }
 
+// Engine is the cache engine of the volumes that tests make: that of the environment's ENGINE, or the one
+// that a request means which names none.
+func Engine() escache.Engine { return escache.Engine(os.Getenv("ENGINE")) }
+
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
-		Secret: v.Secret,
+		Secret: v.Secret, Engine: Engine(),
 	}
 	for _, h := range v.Hosts {
 		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
@@ -204,7 +209,7 @@ func (v *Volume) NextEpoch(t T, h *Host) int64 {
 
 // ConnectRequest is for tests that connect by themselves.
 func (v *Volume) ConnectRequest(epoch int64) escache.ConnectRequest {
-	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch}
+	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch, Engine: Engine()}
 }
 
 // Connect takes the volume over to a host, with a new epoch, and makes the device there.

@@ -39,6 +39,9 @@ func archives(t *testing.T, m made) {
 		if p.name == "kubectl-escache" && p.file() == p.name {
 			want = append(want, "kubectl_complete-escache")
 		}
+		if p.name == "escached" {
+			want = []string{"LICENSE", "escache-cache", "escached"}
+		}
 		var names []string
 		for name := range got {
 			names = append(names, name)
@@ -86,9 +89,11 @@ func programs(t *testing.T, m made) {
 			t.Errorf("completion for %s is %.80q", shell, out)
 		}
 	}
-	path = unpack(t, untar(t, m.path(asset("escached", "linux/amd64", "tar.gz")))["escached"], "escached")
-	if out := mustRun(t, nil, path, "version"); out != version+"\n" {
-		t.Errorf("escached version: %q", out)
+	for _, name := range []string{"escached", "escache-cache"} {
+		path = unpack(t, untar(t, m.path(asset("escached", "linux/amd64", "tar.gz")))[name], name)
+		if out := mustRun(t, nil, path, "version"); out != version+"\n" {
+			t.Errorf("%s version: %q", name, out)
+		}
 	}
 }
 

@@ -38,10 +38,12 @@ func packageFiles(t *testing.T, m made, file, arch string) {
 	list := mustRun(t, nil, "dpkg-deb", "--contents", file)
 	for path, mode := range map[string]string{
 		"./usr/sbin/escached":                              "-rwxr-xr-x root/root",
+		"./usr/sbin/escache-cache":                         "-rwxr-xr-x root/root",
 		"./usr/lib/systemd/system/escached.service":        "-rw-r--r-- root/root",
 		"./usr/share/doc/escached/examples/escached.yaml":  "-rw-r--r-- root/root",
 		"./usr/share/doc/escached/copyright":               "-rw-r--r-- root/root",
 		"./usr/share/escache/escached.cdx.json":            "-rw-r--r-- root/root",
+		"./usr/share/escache/escache-cache.cdx.json":       "-rw-r--r-- root/root",
 		"./usr/share/bash-completion/completions/escached": "-rw-r--r-- root/root",
 		"./etc/escache/":                                   "drwxr-xr-x root/root",
 	} {
@@ -55,9 +57,11 @@ func packageFiles(t *testing.T, m made, file, arch string) {
 	}
 	root := t.TempDir()
 	mustRun(t, nil, "dpkg-deb", "--extract", file, root)
-	archived := untar(t, m.path(asset("escached", "linux/"+arch, "tar.gz")))["escached"]
-	if sum(t, root+"/usr/sbin/escached") != sumOf(archived) {
-		t.Errorf("%s: the program is not that of the archive", arch)
+	archived := untar(t, m.path(asset("escached", "linux/"+arch, "tar.gz")))
+	for _, name := range []string{"escached", "escache-cache"} {
+		if sum(t, root+"/usr/sbin/"+name) != sumOf(archived[name]) {
+			t.Errorf("%s: %s is not that of the archive", arch, name)
+		}
 	}
 	cfg, err := escached.LoadConfig(root + "/usr/share/doc/escached/examples/escached.yaml")
 	check(t, err)

@@ -186,7 +186,7 @@ func files(t *testing.T, m made) {
 		want = append(want, asset("kubectl-escache", platform, "tar.gz"), asset("kubectl-escache", platform, "cdx.json"))
 	}
 	for _, platform := range []string{"linux/amd64", "linux/arm64"} {
-		want = append(want, asset("escached", platform, "tar.gz"), asset("escached", platform, "cdx.json"))
+		want = append(want, asset("escached", platform, "tar.gz"), asset("escached", platform, "cdx.json"), asset("escache-cache", platform, "cdx.json"))
 	}
 	if full() {
 		for _, image := range allImages() {

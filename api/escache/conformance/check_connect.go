@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -11,6 +12,7 @@ func connectChecks() []Check {
 		{"connect makes the device once", connectMakesDevice, beside},
 		{"an older epoch is refused", olderEpoch, beside},
 		{"another image is refused", otherImage, beside},
+		{"another cache engine is refused", otherEngine, beside},
 		{"connect without a replica or an image is refused", nothingToConnect, beside},
 		{"an image that another client holds is refused", imageInUse, beside},
 		{"a cache for which there is no memory is not connected", noMemory, alone},
@@ -45,7 +47,8 @@ func fencedMap(s *suite) {
 	v := s.connected()
 	data := v.makeDirty(s.first)
 	fenced := s.first.status(v.VolumeRef).ClientAddress
-	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch, Fenced: []string{"10.99.0.1:0/1"}}
+	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch, Engine: s.target.Engine,
+		Fenced: []string{"10.99.0.1:0/1"}}
 	connect := func() string {
 		var connected escache.ConnectResponse
 		decode(s, s.first.post(escache.PathDevConnect, request), &connected)
@@ -147,6 +150,30 @@ func otherImage(s *suite) {
 	}
 	v.epoch = 1
 	v.attach(s.first) // and nothing stands in the way of the right one
+}
+
+// otherEngine: the replica's disks have the format of the engine for which they were laid.
+func otherEngine(s *suite) {
+	v := s.laid()
+	own := cmp.Or(s.target.Engine, escache.EngineWritecache)
+	if status := s.first.status(v.VolumeRef); cmp.Or(status.Engine, escache.EngineWritecache) != own {
+		s.Errorf("a replica of engine %s has the status %+v", own, shown(status))
+	}
+	other := escache.EngineLog
+	if own == other {
+		other = escache.EngineWritecache
+	}
+	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: other}
+	refused(s, "a connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
+		s.Errorf("a refused connect left the status %+v", shown(status))
+	}
+	v.attach(s.first)
+	request = escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: v.epoch + 1, Engine: other}
+	refused(s, "a repeated connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
+	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Epoch != v.epoch {
+		s.Errorf("a refused connect left the status %+v", shown(status))
+	}
 }
 
 func nothingToConnect(s *suite) {

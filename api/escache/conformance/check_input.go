@@ -113,8 +113,9 @@ func spoiled(t T, right []byte) map[string][]byte {
 		bodies[what] = encode(t, changed)
 	}
 	change("an unknown field", "force", true)
+	change("an unknown cache engine", "engine", "bcache")
 	for field := range fields {
-		if field == "imageID" || field == "options" || field == "secret" { // optional
+		if field == "imageID" || field == "options" || field == "secret" || field == "engine" { // optional
 			continue
 		}
 		without := maps.Clone(fields)

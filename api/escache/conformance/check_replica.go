@@ -62,7 +62,14 @@ func replicaMismatch(s *suite) {
 			"another cache size": {func(r *escache.ReplicaRequest) { r.CacheBytes += 4 * mib }, escache.CodeReplicaMismatch},
 			"another port":       {func(r *escache.ReplicaRequest) { r.Port += portsAndMinors / 2 }, escache.CodeReplicaMismatch},
 			"another minor":      {func(r *escache.ReplicaRequest) { r.Minor += portsAndMinors / 2 }, escache.CodeReplicaMismatch},
-			"another image id":   {func(r *escache.ReplicaRequest) { r.ImageID = "0" + r.ImageID }, escache.CodeIdentityMismatch},
+			"another engine": {func(r *escache.ReplicaRequest) {
+				if r.Engine == escache.EngineLog {
+					r.Engine = escache.EngineWritecache
+				} else {
+					r.Engine = escache.EngineLog
+				}
+			}, escache.CodeReplicaMismatch},
+			"another image id": {func(r *escache.ReplicaRequest) { r.ImageID = "0" + r.ImageID }, escache.CodeIdentityMismatch},
 		} {
 			r := v.request()
 			tc.change(&r)

@@ -39,6 +39,8 @@ type Target struct {
 	FirstPort, FirstMinor int
 	// CacheBytes and ImageBytes size the volumes; zero means 64 MiB and 256 MiB.
 	CacheBytes, ImageBytes int64
+	// Engine is the cache engine of the volumes; empty means escache.EngineWritecache.
+	Engine escache.Engine
 	// CallTimeout bounds a call that is given no time of its own, and each wait for a condition;
 	// zero means two minutes.
 	CallTimeout time.Duration

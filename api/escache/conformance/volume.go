@@ -63,7 +63,7 @@ func (v *volume) query() url.Values { return url.Values{"pool": {v.Pool}, "image
 func (v *volume) request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.id, SizeBytes: v.s.target.ImageBytes, CacheBytes: v.s.target.CacheBytes,
-		Port: v.port, Minor: v.minor, Secret: v.secret,
+		Port: v.port, Minor: v.minor, Secret: v.secret, Engine: v.s.target.Engine,
 	}
 	for _, h := range v.s.target.Hosts {
 		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
@@ -131,7 +131,9 @@ func (h *host) flush(v *volume, seconds int) *answer {
 
 func (h *host) connect(v *volume, epoch int64, imageID string) *answer {
 	h.s.Helper()
-	return h.post(escache.PathDevConnect, escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch})
+	return h.post(escache.PathDevConnect, escache.ConnectRequest{
+		VolumeRef: v.VolumeRef, ImageID: imageID, Epoch: epoch, Engine: h.s.target.Engine,
+	})
 }
 
 // laid makes a volume with a replica on both hosts.

@@ -84,6 +84,7 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		return v
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
+	v.Engine = r.req.Engine
 	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
 	v.Peers, v.SyncedPercent, v.IOSuspended = slices.Clone(r.peers), r.synced, r.suspended
 	v.MayGoOnAlone = r.mayGoOnAlone || r.primary && h.w.breaks("it goes on without a current peer")
@@ -139,6 +140,10 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	if req.MustExist && !h.w.breaks("what must exist is laid") {
 		return nil, fail(escache.CodeNotFound, "no replica here")
 	}
+	if err := h.canRun(req.Engine); err != nil {
+		return nil, err
+	}
+	req.Engine = cmp.Or(req.Engine, escache.EngineWritecache)
 	for ref, r := range h.replicas {
 		samePort := r.req.Port == req.Port && !h.w.breaks("a port is given twice")
 		if samePort || r.req.Minor == req.Minor && !h.w.breaks("a minor is given twice") {
@@ -209,6 +214,7 @@ func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:
 		return fail(escache.CodeIdentityMismatch, "the replica belongs to another image")
 	case req.CacheBytes != have.req.CacheBytes || req.Port != have.req.Port || req.Minor != have.req.Minor ||
+		h.otherEngine(have, req.Engine) ||
 		req.SizeBytes < have.req.SizeBytes && h.w.breaks("an older size is refused"):
 		if h.w.breaks("a refusal repeats the request") {
 			return fail(escache.CodeReplicaMismatch, "other parameters: %s", string(req.Secret))
@@ -284,6 +290,15 @@ func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, erro
 			r.epoch = req.Epoch
 		}
 		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	if h.otherEngine(r, req.Engine) {
+		if h.w.breaks("a refused engine is recorded") {
+			r.req.Engine = req.Engine
+		}
+		return nil, fail(escache.CodeReplicaMismatch, "the replica is of engine %s", r.req.Engine)
+	}
+	if err := h.canRun(req.Engine); err != nil {
+		return nil, err
 	}
 	more := h.connectedBytes() + r.req.CacheBytes
 	if h.connectable > 0 && more > h.connectable && !r.connected && !h.w.breaks("memory is not checked") {

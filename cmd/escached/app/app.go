@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	logengine "github.com/escache/escache-csi/internal/escached/cache/log/engine"
+	"github.com/escache/escache-csi/internal/escached/cache/log/launch"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/server"
@@ -59,11 +62,23 @@ func root(version string) *cobra.Command {
 		&cobra.Command{
 			Use: child.Verb, Hidden: true, DisableFlagParsing: true,
 			RunE: func(_ *cobra.Command, args []string) error {
-				return child.Main(args, writecache.Queries(), os.Stdin, os.Stdout)
+				return child.Main(args, queries(), os.Stdin, os.Stdout)
 			},
+		},
+		&cobra.Command{
+			Use: launch.Verb, Hidden: true, DisableFlagParsing: true,
+			RunE: func(_ *cobra.Command, args []string) error { return launch.Main(args) },
 		},
 	)
 	return cmd
+}
+
+// queries are what the cache engines run in a child.
+func queries() map[string]child.Query {
+	all := map[string]child.Query{}
+	maps.Copy(all, writecache.Queries())
+	maps.Copy(all, logengine.Queries())
+	return all
 }
 
 func serve(ctx context.Context, f *flags, version string) error {

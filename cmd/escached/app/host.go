@@ -7,9 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/escached"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	logengine "github.com/escache/escache-csi/internal/escached/cache/log/engine"
+	"github.com/escache/escache-csi/internal/escached/cache/log/launch"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
@@ -40,10 +44,13 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	l := layersOf(cfg)
+	l, err := layersOf(cfg)
+	if err != nil {
+		return nil, err
+	}
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
-		Caches: l.caches, Kernel: l.kernel, Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
+		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel, Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
 	}), version, log), nil
 }
 
@@ -55,18 +62,41 @@ type layers struct {
 	control   *drbd.Control
 	states    drbd.Proc
 	images    *krbd.Client
-	caches    *writecache.Engine
+	standard  *writecache.Engine
+	log       *logengine.Engine
 	kernel    *kernel.Kernel
 }
 
-func layersOf(cfg escached.Config) layers {
+func layersOf(cfg escached.Config) (layers, error) {
 	l := layers{run: command.NewExec(), resources: drbd.Files{Dir: cfg.DRBD.ResourceDir}, states: drbd.Proc{Path: "/proc/drbd"}}
 	children := child.NewClient(l.run)
 	l.store, l.control = lvm.New(cfg.VolumeGroup, l.run), drbd.NewControl(l.run, l.resources)
 	l.images = krbd.New(krbd.Config{Conf: cfg.Ceph.Conf, Keyring: cfg.Ceph.Keyring, User: cfg.Ceph.User, Sys: "/sys"}, children)
-	l.caches = writecache.New(devmapper.New(l.run), loop.New(l.run), children)
-	l.kernel = kernel.New(l.run, l.states, l.images, l.caches)
-	return l
+	mapper := devmapper.New(l.run)
+	l.standard = writecache.New(mapper, loop.New(l.run), children)
+	var err error
+	if l.log, err = newLog(cfg, mapper, children); err != nil {
+		return layers{}, err
+	}
+	l.kernel = kernel.New(l.run, l.states, l.images, l.standard, l.log)
+	return l, nil
+}
+
+// newLog returns the cache engine that is opt-in.
+func newLog(cfg escached.Config, mapper *devmapper.Mapper, children *child.Client) (*logengine.Engine, error) {
+	program, err := launch.Beside()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := logengine.Boot()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(cfg.RunDir, "log")
+	return logengine.New(logengine.Config{
+		Mapper: mapper, Disks: children, Processes: launch.Launcher{Binary: program, Logs: dir},
+		Kernel: logengine.HostKernel{Program: program}, Dir: dir, Boot: boot,
+	}), nil
 }
 
 // handlerLines returns the command lines of DRBD's handlers for the resource files. drbdadm passes

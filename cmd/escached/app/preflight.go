@@ -105,7 +105,10 @@ func preflightHost(s preflight.Settings) (*preflight.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("this host's name: %w", err)
 	}
-	l := layersOf(s.Config)
+	l, err := layersOf(s.Config)
+	if err != nil {
+		return nil, err
+	}
 	return &preflight.Host{
 		Settings: s, Uname: uname, Kernel: l.kernel, Store: l.store, Tools: l.control, Images: l.images,
 		System: preflight.System{

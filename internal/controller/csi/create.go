@@ -102,7 +102,8 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
-			SizeBytes: r.Size.Want, CacheBytes: cacheBytes, CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
+			SizeBytes: r.Size.Want, CacheBytes: cacheBytes,
+			CacheEngine: r.Engine.Recorded(), CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
 			FromSnapshot: r.Snapshot, FromVolume: r.Volume, LinkGeneration: 1,
 			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
@@ -160,6 +161,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	differs("pool", v.Spec.Pool, r.Pool)
 	differs("the snapshot it was made of", v.Spec.FromSnapshot, r.Snapshot)
 	differs("the volume it is a clone of", v.Spec.FromVolume, r.Volume)
+	differs("cacheEngine", v.Spec.Engine(), r.Engine)
 	differs("dataPool", v.Spec.DataPool, r.DataPool)
 	if !modified(v) {
 		differs("cacheMode", v.Spec.CacheMode, r.Mode)
@@ -194,6 +196,9 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r crea
 	if v.Spec.FromVolume != r.Volume {
 		return fmt.Errorf("the API server has dropped spec.fromVolume: its CRD of CacheVolumes is older than csi-controller; "+
 			"apply the chart's CRDs: %w", volumes.ErrRefused)
+	}
+	if err := volumes.HasEngine(v, r.Engine); err != nil {
+		return err
 	}
 	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, r.CreatePool); err != nil {
 		return unknown(err)

@@ -86,6 +86,7 @@ func TestCreateWithOtherParametersIsRefused(t *testing.T) {
 		"cluster":  func(r *csi.CreateVolumeRequest) { r.Parameters["clusterID"] = "other" },
 		"cache":    func(r *csi.CreateVolumeRequest) { r.Parameters["cacheSize"] = "128Mi" },
 		"mode":     func(r *csi.CreateVolumeRequest) { r.Parameters["cacheMode"] = "writethrough" },
+		"engine":   func(r *csi.CreateVolumeRequest) { r.Parameters["cacheEngine"] = "log" },
 		"features": func(r *csi.CreateVolumeRequest) { r.Parameters["imageFeatures"] = "layering,exclusive-lock" },
 		"group":    func(r *csi.CreateVolumeRequest) { r.Parameters["nodeGroups"] = "g2" },
 	} {

@@ -25,6 +25,7 @@ type Adoption struct {
 	Claim   string // NAMESPACE/NAME, or ""
 	// Groups are the allowed NodeGroups; nil allows all.
 	Groups  []string
+	Engine  v1alpha1.CacheEngine
 	Mode    v1alpha1.CacheMode
 	Options v1alpha1.CacheOptions
 	// Cache returns the size of the cache for a volume's size, both in bytes.
@@ -90,6 +91,9 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 		if err := s.placeAdopted(ctx, a, v); err != nil {
 			return nil, err
 		}
+		if err := HasEngine(v, a.Engine); err != nil {
+			return nil, s.forgetAdoption(ctx, v, err)
+		}
 	}
 	s.Book.Observe(v)
 	epoch, _, err := s.formerEpoch(ctx, v, seen.Released)
@@ -118,7 +122,7 @@ func newAdopted(a Adoption, seen Inspection) *v1alpha1.CacheVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: a.Volume, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: a.ClusterID, Pool: a.Pool, DataPool: seen.DataPool, Image: a.Image, SizeBytes: seen.SizeBytes,
-			CacheBytes: a.Cache(seen.SizeBytes), CacheMode: a.Mode, CacheOptions: a.Options, Layout: &seen.Layout, LinkGeneration: 1,
+			CacheBytes: a.Cache(seen.SizeBytes), CacheEngine: a.Engine.Recorded(), CacheMode: a.Mode, CacheOptions: a.Options, Layout: &seen.Layout, LinkGeneration: 1,
 			Adoption: &v1alpha1.Adoption{Request: a.Request, FormatIfBlank: a.FormatIfBlank},
 		},
 	}

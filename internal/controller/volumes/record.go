@@ -91,3 +91,13 @@ func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error
 func ImageOf(v *v1alpha1.CacheVolume) ImageRef {
 	return ImageRef{ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
+
+// HasEngine returns ErrRefused if a record that was written just now does not have the cache engine
+// that was asked for.
+func HasEngine(v *v1alpha1.CacheVolume, asked v1alpha1.CacheEngine) error {
+	if v.Spec.Engine().Recorded() == asked.Recorded() {
+		return nil
+	}
+	return fmt.Errorf("the API server has dropped spec.cacheEngine: its CRD of CacheVolumes is older than csi-controller; "+
+		"apply the chart's CRDs: %w", ErrRefused)
+}

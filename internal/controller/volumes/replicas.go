@@ -50,7 +50,7 @@ func (s *Steps) putReplicas(
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
 	request := escache.ReplicaRequest{
 		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
-		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Epoch: v.Status.Epoch,
+		Engine: cachevolume.Engine(v), Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Epoch: v.Status.Epoch,
 	}
 	// Replicas of a version without secrets keep the link that they have until one of them is laid
 	// anew. Otherwise one host would change and the other one, which is away, would not.

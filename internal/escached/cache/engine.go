@@ -1,8 +1,8 @@
 // Package cache defines what escached needs of a write-back cache: one local, replicated disk (the
 // cache's disk) in front of one slower block device (the origin, an RBD image).
 //
-// An Engine is one way to build such a cache. cmd/escached chooses the engine, and everything else
-// calls it through this interface only. What an engine knows about its kernel target, its metadata
+// An Engine is one way to build such a cache. cmd/escached has all engines, each replica's tag says
+// which one is its own, and everything calls it through this interface only. What an engine knows about its kernel target, its metadata
 // and its failures stays in the engine's own package.
 //
 // The verbs decide when a cache may be used: epochs, promotion, fencing and holds are not an
@@ -15,6 +15,9 @@ import "context"
 // Engine builds and drives caches. Sizes are bytes. A name is the volume's on this host; it is
 // unique and starts with escached's prefix. The caller never changes one cache from two goroutines,
 // but it calls States at any time.
+//
+// A device may be served by a process of its own, which can die while the device stays: see
+// State.Unserved and Revive.
 //
 // Every method may fail, and the process may be killed in it, at any step. Then the caller calls
 // Resume if States has the cache, or Remove if not, and may repeat the method. A method that needs
@@ -78,8 +81,12 @@ type Engine interface {
 	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if
 	// it did not get everything. After any error the caller calls Resume.
 	Hold(ctx context.Context, name string) error
+	// Revive makes I/O to a device go on whose process has died: see State.Unserved. It changes nothing
+	// else: a hold goes on, and a change that was interrupted stays so. It does nothing if the device is
+	// served, or needs no process.
+	Revive(ctx context.Context, name string) error
 	// Resume ends a hold, and completes an Assemble, SetMode, SetOptions, Resize or Retry that was
-	// interrupted.
+	// interrupted. It revives a device, too.
 	// It does nothing to a cache that works, and does not clear State.Failed of one that is not
 	// held.
 	Resume(ctx context.Context, name string) error
@@ -89,6 +96,9 @@ type Engine interface {
 	// larger disk. It may be somewhat too much, but never too little.
 	Memory(diskBytes int64) int64
 
-	// Version returns the version of the engine that this host can run, or "" if it has none.
+	// Version returns the version of the engine that this host can run, or "" if its kernel lacks what
+	// the engine needs. It starts no child.
 	Version(ctx context.Context) (string, error)
+	// Modules returns the kernel modules that the engine needs, the most important first.
+	Modules() []string
 }

@@ -6,6 +6,10 @@ import "errors"
 var (
 	// ErrAbsent means that the cache is not assembled.
 	ErrAbsent = errors.New("the cache is not assembled")
+	// ErrNoEngine means that this host cannot run the cache engine of a volume.
+	ErrNoEngine = errors.New("this host cannot run the cache engine")
+	// ErrUnserved means that the process that should serve the device is dead or does not answer.
+	ErrUnserved = errors.New("nothing serves the device")
 	// ErrOpen means that someone has the device open.
 	ErrOpen = errors.New("the device is open")
 	// ErrFailed means that the origin refused a write: see State.Failed.

@@ -92,6 +92,19 @@ func Formatted(block []byte) (bool, error) {
 	return header != nil && header.Formatted, err
 }
 
+// IdentityOn returns by a disk's first block whose cache it is. It returns ErrCorrupt for a block that is
+// no header, also for a blank one.
+func IdentityOn(block []byte) (Identity, error) {
+	header, err := parseHeader(block)
+	switch {
+	case err != nil:
+		return Identity{}, err
+	case header == nil:
+		return Identity{}, fmt.Errorf("%w: its header is blank", ErrCorrupt)
+	}
+	return header.Identity, nil
+}
+
 // Blank reports whether a block has only zeros.
 func Blank(block []byte) bool { return bytes.Count(block, []byte{0}) == len(block) }
 

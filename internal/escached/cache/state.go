@@ -67,6 +67,9 @@ type State struct {
 	// Held is true during a hold, and after a change that was interrupted. I/O may stand still.
 	// Resume ends both.
 	Held bool
+	// Unserved says why nothing serves the device now, in words; empty if something does. I/O waits,
+	// without an error, until Revive or Resume. Known is false meanwhile.
+	Unserved string
 
 	Counters Counters
 }

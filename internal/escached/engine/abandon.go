@@ -270,7 +270,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if _, connected, err := e.Device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
-		if err := e.Caches.Remove(ctx, v.Name()); err != nil {
+		if err := e.Cache(v).Remove(ctx, v.Name()); err != nil {
 			return err
 		}
 	}

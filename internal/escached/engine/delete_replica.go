@@ -72,6 +72,9 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 // finishDelete removes everything of a replica. It is repeated until it succeeds, also after a
 // restart.
 func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
+	if err := e.Caches.Has(v.Engine); err != nil {
+		return v.About(err) // its device may be there
+	}
 	gone := v
 	gone.Phase = volume.Deleting
 	if err := e.Retag(ctx, v, gone); err != nil {
@@ -154,7 +157,7 @@ func (e *Engine) wipe(ctx context.Context, v volume.Volume, active bool) {
 		err = e.Store.Activate(ctx, v.Name())
 	}
 	if err == nil {
-		err = errors.Join(e.Caches.Wipe(ctx, e.LocalDisk(v)), e.Replicator.WipeMetadata(ctx, v.Name()))
+		err = errors.Join(e.Cache(v).Wipe(ctx, e.LocalDisk(v)), e.Replicator.WipeMetadata(ctx, v.Name()))
 	}
 	if err != nil {
 		e.log.Warn("a replica is removed, and its headers stay on the disk", "pool", v.Pool, "image", v.Image, "error", err)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,8 @@ const connectTimeout = 3 * time.Minute
 // device is made. The link is made last, because a user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
-	if err := e.Caches.CheckOptions(optionsOf(req.Options)); err != nil {
-		return none, problem.New(escache.CodeInvalidRequest, "options: %v", err)
+	if err := e.checkOptions(req); err != nil {
+		return none, err
 	}
 	ctx, done, err := e.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
 	if err != nil {
@@ -40,6 +41,9 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		return none, err
 	}
 	if err := notOlder(v, req.Epoch); err != nil {
+		return none, err
+	}
+	if err := e.fits(ctx, v, req); err != nil {
 		return none, err
 	}
 	if req.ImageID != "" && v.ImageID != "" && req.ImageID != v.ImageID {
@@ -95,6 +99,35 @@ func (e *Engine) claimMemory(v volume.Volume) (done func(), err error) {
 	return done, err
 }
 
+// checkOptions refuses options that the engine of the request cannot work with.
+func (e *Engine) checkOptions(req escache.ConnectRequest) error {
+	engine := engineOf(req.Engine)
+	if e.Caches.Has(engine) != nil {
+		return nil // that is refused later, if it is the engine of the replica
+	}
+	if err := e.Caches.Of(engine).CheckOptions(optionsOf(req.Options)); err != nil {
+		return problem.New(escache.CodeInvalidRequest, "options: %v", err)
+	}
+	return nil
+}
+
+// fits refuses a request for another cache engine than the replica's, and for one that this host cannot
+// run.
+func (e *Engine) fits(ctx context.Context, v volume.Volume, req escache.ConnectRequest) error {
+	if asked := engineOf(req.Engine); asked != v.Engine {
+		return v.Fail(escache.CodeReplicaMismatch,
+			"the replica here was laid for the cache engine %s, not %s; a replica keeps its engine until it is deleted and laid anew",
+			v.Engine, asked)
+	}
+	if err := e.Caches.CanRun(ctx, v.Engine); err != nil {
+		return v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
+	}
+	return nil
+}
+
+// engineOf returns the engine that a request asks for.
+func engineOf(asked escache.Engine) escache.Engine { return cmp.Or(asked, escache.EngineWritecache) }
+
 // takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes
 // nothing. After any other error the new epoch stays, because the arbiter may have been asked with
 // it.
@@ -142,7 +175,7 @@ func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State
 			dev.Origin)
 	}
 	if dev.Failed && e.Holds.Get(v.Name()) == nil {
-		if err := e.Caches.Retry(ctx, v.Name()); err != nil {
+		if err := e.Cache(v).Retry(ctx, v.Name()); err != nil {
 			return escache.ConnectResponse{}, err
 		}
 	}
@@ -230,7 +263,7 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 // checkCopy looks at header and metadata of the local copy, below DRBD. It remembers a copy that is
 // damaged, for Status.
 func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) error {
-	err := e.Caches.Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
+	err := e.Cache(v).Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
 	if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
 		err = v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
 		e.damaged.Store(v.Name(), err)
@@ -244,7 +277,7 @@ func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string)
 func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
 	spec := cache.Spec{Disk: host.DiskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
-	if err := e.Caches.Prepare(ctx, spec, id, v.Formatted); err != nil {
+	if err := e.Cache(v).Prepare(ctx, spec, id, v.Formatted); err != nil {
 		return "", v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
 	}
 	crashpoint.Reach("dev_connect/prepared")
@@ -255,13 +288,13 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 	}
 	v = formatted
 	crashpoint.Reach("dev_connect/formatted_tagged")
-	path, err := e.Caches.Assemble(ctx, spec)
+	path, err := e.Cache(v).Assemble(ctx, spec)
 	if err != nil {
 		return "", v.About(err)
 	}
 	link, err := e.Link(v, path)
 	if err != nil {
-		return "", errors.Join(err, e.Caches.Remove(ctx, v.Name()))
+		return "", errors.Join(err, e.Cache(v).Remove(ctx, v.Name()))
 	}
 	return link, nil
 }

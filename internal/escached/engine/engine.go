@@ -56,7 +56,7 @@ func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	e.standbys = standby.New(standby.Sources{
 		Volumes: h.Volumes.List, Replicas: h.States.Read, Now: now,
 		Scan: func(ctx context.Context, v volume.Volume) (int64, error) {
-			return h.Caches.Dirty(ctx, h.LocalDisk(v))
+			return h.Cache(v).Dirty(ctx, h.LocalDisk(v))
 		},
 		Busy: func(name string) bool { return h.Running(name) != "" },
 	})

@@ -154,14 +154,14 @@ func (e *Engine) flushLoop(wanted context.Context, v volume.Volume, job *flushJo
 		case dev.Failed && repaired:
 			return notTaken(v, dev)
 		case dev.Failed:
-			err = e.Caches.Retry(ctx, v.Name())
+			err = e.Cache(v).Retry(ctx, v.Name())
 			repaired = true
 			crashpoint.Reach("flush/reloaded")
 		case dev.Dirty == 0 && dev.WritingBack == 0:
 			return nil
 		default:
 			crashpoint.Reach("flush/begin")
-			if err = e.Caches.WriteBack(ctx, v.Name()); err != nil {
+			if err = e.Cache(v).WriteBack(ctx, v.Name()); err != nil {
 				err = e.whyNotFlushed(ctx, v, err)
 			}
 			crashpoint.Reach("flush/flushed")

@@ -55,7 +55,7 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 		return time.Time{}, err
 	}
 	crashpoint.Reach("hold/recorded")
-	err := e.Caches.Hold(ctx, v.Name())
+	err := e.Cache(v).Hold(ctx, v.Name())
 	crashpoint.Reach("hold/suspended")
 	if err != nil {
 		return time.Time{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
@@ -80,7 +80,7 @@ func (e *Engine) flushBeforeHold(ctx context.Context, v volume.Volume) error {
 func (e *Engine) writeBackWithin(ctx context.Context, v volume.Volume, longest time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	return e.Caches.WriteBack(ctx, v.Name())
+	return e.Cache(v).WriteBack(ctx, v.Name())
 }
 
 // notHeld adds to err what becomes of a volume that could not be held.
@@ -106,7 +106,7 @@ func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	if ok && dev.Held {
-		if err := e.Caches.Resume(ctx, v.Name()); err != nil {
+		if err := e.Cache(v).Resume(ctx, v.Name()); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 			return nil
 		}
 		crashpoint.Reach("mode/begin")
-		err := e.Caches.SetMode(ctx, v.Name(), mode)
+		err := e.Cache(v).SetMode(ctx, v.Name(), mode)
 		crashpoint.Reach("mode/reloaded")
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	n := escache.Node{Name: e.Config.Node, HostID: e.HostID(), Version: e.version, MaxVolumes: e.Config.DRBD.Minors.Size()}
 	n.Kernel, n.Reasons = e.Kernel.Describe(ctx)
+	n.Engines = e.Caches.Runnable(ctx)
 	if e.Config.MaxVolumes > 0 {
 		n.MaxVolumes = min(n.MaxVolumes, e.Config.MaxVolumes)
 	}
@@ -83,14 +84,15 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		return
 	}
 	n.CacheMemoryFreeBytes = free
-	if more, bounded := memory.Largest(free, e.Caches.Memory); bounded {
+	// The caches of another engine may take less or more: each is counted anew when it is connected.
+	if more, bounded := memory.Largest(free, e.Caches.Of(escache.EngineWritecache).Memory); bounded {
 		total := n.ConnectedBytes + more
 		n.ConnectableBytes = &total
 	}
 }
 
 // memoryOf returns what a volume's cache takes of this host's memory while it is connected.
-func (e *Engine) memoryOf(v volume.Volume) int64 { return e.Caches.Memory(v.CacheBytes) }
+func (e *Engine) memoryOf(v volume.Volume) int64 { return e.Caches.Of(v.Engine).Memory(v.CacheBytes) }
 
 // title returns POOL/IMAGE of the volume with a kernel name, for messages.
 func (e *Engine) title(name string) string {

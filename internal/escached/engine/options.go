@@ -15,16 +15,16 @@ import (
 // epoch connects the device by itself.
 func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (escache.OptionsResponse, error) {
 	want := optionsOf(escache.ConnectOptions{CacheOptions: req.Options})
-	if err := e.Caches.CheckOptions(want); err != nil {
-		return escache.OptionsResponse{}, problem.New(escache.CodeInvalidRequest, "options: %v", err)
-	}
 	var resp escache.OptionsResponse
 	err := e.Change(ctx, req.VolumeRef, "options", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		if err := notOlder(v, req.Epoch); err != nil {
 			return err
 		}
+		if err := e.Cache(v).CheckOptions(want); err != nil {
+			return problem.New(escache.CodeInvalidRequest, "options: %v", err)
+		}
 		crashpoint.Reach("options/begin")
-		if err := e.Caches.SetOptions(ctx, v.Name(), want); err != nil {
+		if err := e.Cache(v).SetOptions(ctx, v.Name(), want); err != nil {
 			return err
 		}
 		crashpoint.Reach("options/reloaded")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -87,8 +88,10 @@ func (m *machine) recovered() *Engine {
 		Store: machineStore{(*worldStore)(m.world), m}, Replicator: machineDRBD{(*worldDRBD)(m.world), m},
 		Resources: machineFiles{(*worldFiles)(m.world), m}, States: (*worldDRBD)(m.world),
 		Records: (*worldRecords)(m.world), Images: machineImages{(*worldImages)(m.world), m},
-		Caches: writecache.New(machineMapper{devmapper.New(m), m}, machineLoops{m}, child.NewClient(m)), Kernel: worldKernel{},
-		Memory:    (*worldMemory)(m.world),
+		Caches: cache.Engines{
+			escache.EngineWritecache: writecache.New(machineMapper{devmapper.New(m), m}, machineLoops{m}, child.NewClient(m)),
+		},
+		Kernel: worldKernel{}, Memory: (*worldMemory)(m.world),
 		KillUsers: (*worldDRBD)(m.world).KillUsers, Stuck: func() map[string]*command.StuckError { return nil },
 	}), "test", slog.New(slog.DiscardHandler))
 	if err := e.Recover(context.Background()); err != nil {

@@ -83,7 +83,7 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume, req escache
 func (e *Engine) fromRequest(req escache.ReplicaRequest) (volume.Volume, error) {
 	v := volume.Volume{
 		VolumeRef: req.VolumeRef, ImageID: req.ImageID, Epoch: req.Epoch, SizeBytes: req.SizeBytes, CacheBytes: req.CacheBytes,
-		Port: req.Port, Minor: req.Minor, Joined: req.Join, Keyed: req.Secret != "", Phase: volume.Creating,
+		Engine: engineOf(req.Engine), Port: req.Port, Minor: req.Minor, Joined: req.Join, Keyed: req.Secret != "", Phase: volume.Creating,
 	}
 	switch e.Config.Node {
 	case req.Nodes[0].Name:
@@ -130,6 +130,8 @@ func sameReplica(have, want volume.Volume) error {
 			have.ImageID, want.ImageID)
 	case have.CacheBytes != want.CacheBytes:
 		return mismatch("cacheBytes", have.CacheBytes, want.CacheBytes)
+	case have.Engine != want.Engine:
+		return mismatch("the cache engine", have.Engine, want.Engine)
 	case have.Port != want.Port:
 		return mismatch("port", have.Port, want.Port)
 	case have.Minor != want.Minor:
@@ -139,6 +141,9 @@ func sameReplica(have, want volume.Volume) error {
 }
 
 func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
+	if err := e.Caches.CanRun(ctx, v.Engine); err != nil {
+		return v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
+	}
 	limit := e.Config.DRBD.Minors.Size()
 	if e.Config.MaxVolumes > 0 {
 		limit = min(limit, e.Config.MaxVolumes)
@@ -198,7 +203,7 @@ func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache
 	}
 	// The LV may contain an old cache. Header and superblock must be blank, and the same on both
 	// hosts.
-	if err := e.Caches.Wipe(ctx, e.LocalDisk(v)); err != nil {
+	if err := e.Cache(v).Wipe(ctx, e.LocalDisk(v)); err != nil {
 		return err
 	}
 	crashpoint.Reach("put_replica/wiped")

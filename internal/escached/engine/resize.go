@@ -30,7 +30,7 @@ func (e *Engine) resize(ctx context.Context, v volume.Volume, dev cache.State, b
 		}
 		crashpoint.Reach("resize/begin")
 	}
-	if err := e.Caches.Resize(ctx, v.Name(), bytes); err != nil {
+	if err := e.Cache(v).Resize(ctx, v.Name(), bytes); err != nil {
 		return err
 	}
 	crashpoint.Reach("resize/exposed")

@@ -152,7 +152,7 @@ func (e *Engine) clients() map[string]string {
 func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 	s := escache.VolumeStatus{
 		VolumeRef: r.VolumeRef, ImageID: r.ImageID, State: escache.StateStandby, Role: escache.RoleUnknown, Epoch: r.Epoch,
-		CacheBytes: r.CacheBytes, SizeBytes: r.SizeBytes, Port: r.Port, Minor: r.Minor, SyncedPercent: 100,
+		Engine: r.Engine, CacheBytes: r.CacheBytes, SizeBytes: r.SizeBytes, Port: r.Port, Minor: r.Minor, SyncedPercent: 100,
 		Peers: []escache.Peer{{
 			Name: r.Peer.Name, Address: r.Peer.Address, ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown,
 		}},
@@ -183,6 +183,9 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	if hold := e.Holds.Get(r.Name()); hold != nil && r.Device.Held {
 		s.HeldUntil = &hold.Until
 	}
+	if r.Device.Unserved != "" {
+		s.Error = fault(escache.CodeStuck, "I/O waits, and escached tries to let it go on: "+r.Device.Unserved)
+	}
 	if r.Device.Failed {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeCacheError,
@@ -194,6 +197,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 	stuck := e.Stuck()[r.Name()]
 	damage, damaged := e.damaged.Load(r.Name())
+	noEngine := e.Caches.Has(r.Engine)
 	switch {
 	case stuck != nil:
 		s.Error = fault(escache.CodeStuck, stuck.Error())
@@ -203,6 +207,10 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 		s.Error = fault(escache.CodeStaleEpoch, fmt.Sprintf(
 			"another node has taken it over in epoch %d, and its I/O fails here; unmount it, then repeat POST %s",
 			r.Epoch, escache.PathAbandon))
+	case noEngine != nil:
+		// Its device may be there all the same, so this is no standby.
+		s.State, s.DirtyBytes = escache.StateError, nil
+		s.Error = fault(escache.CodeEngineMissing, noEngine.Error())
 	case r.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")

@@ -33,7 +33,7 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("stop/begin")
-	if err := e.Caches.Remove(ctx, v.Name()); err != nil {
+	if err := e.Cache(v).Remove(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("stop/removed")
@@ -71,14 +71,14 @@ func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 // stayedClean counts the dirty bytes again after the device is removed, because someone may have
 // written between mayStop and the removal. If so, it makes the device again and fails.
 func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.State) error {
-	dirty, err := e.Caches.Dirty(ctx, host.DiskOf(v))
+	dirty, err := e.Cache(v).Dirty(ctx, host.DiskOf(v))
 	if err == nil && dirty == 0 {
 		return nil
 	}
 	if err == nil {
 		err = v.Fail(escache.CodeDirty, "%d bytes were written while it was being stopped; flush again", dirty)
 	}
-	_, back := e.Caches.Assemble(ctx, cache.Spec{Disk: host.DiskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
+	_, back := e.Cache(v).Assemble(ctx, cache.Spec{Disk: host.DiskOf(v), Origin: dev.Origin, Bytes: dev.Bytes, Options: dev.Options})
 	return errors.Join(err, back)
 }
 

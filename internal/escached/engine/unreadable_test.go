@@ -12,7 +12,7 @@ import (
 // has changed them. Its device may be there all the same.
 func TestAVolumeWhoseTagsCannotBeReadIsNotAbsent(t *testing.T) {
 	for name, change := range map[string]func(tags map[string]string){
-		"of a later version":     func(tags map[string]string) { tags["v"] = "2" },
+		"of a later version":     func(tags map[string]string) { tags["v"] = "3" },
 		"without an epoch":       func(tags map[string]string) { delete(tags, "epoch") },
 		"without pool and image": func(tags map[string]string) { delete(tags, "pool"); delete(tags, "image") },
 	} {

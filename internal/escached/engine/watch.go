@@ -3,11 +3,12 @@ package engine
 import "context"
 
 // Watch runs the background work until ctx ends: it asks the arbiter again about frozen I/O and
-// outdated replicas, reconnects replicas, settles permits, cleans up what verbs left behind, releases
+// outdated replicas, revives devices, reconnects replicas, settles permits, cleans up what verbs left behind, releases
 // overdue holds, and reads again what status reports. Call it after Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Frozen(ctx, e.finishAbandoned)
 	go e.watcher.Leftovers(ctx)
+	go e.watcher.Unserved(ctx)
 	go e.standbys.Watch(ctx)
 	go e.outdated.Watch(ctx)
 	go e.watcher.Alone(ctx)

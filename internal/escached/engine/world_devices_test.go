@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -69,7 +70,36 @@ func (w *world) numberOf(path string) string {
 }
 
 // connected is how many devices there are.
-func (w *world) connected() int { return len(w.caches.Assembled()) }
+func (w *world) connected() int {
+	devices := 0
+	for _, engine := range w.fakes() {
+		devices += len(engine.Assembled())
+	}
+	return devices
+}
+
+// plug makes an engine use the disks and origins of this host.
+func (w *world) plug(engine *cachetest.Fake) {
+	engine.Step, engine.Alias, engine.Number = w.cacheStep, w.diskOf, w.numberOf
+}
+
+// fakes are the engines of the host.
+func (w *world) fakes() map[escache.Engine]*cachetest.Fake {
+	all := map[escache.Engine]*cachetest.Fake{escache.EngineWritecache: w.caches}
+	if w.log != nil {
+		all[escache.EngineLog] = w.log
+	}
+	return all
+}
+
+// engines are the engines as escached gets them.
+func (w *world) engines() cache.Engines {
+	all := cache.Engines{}
+	for name, engine := range w.fakes() {
+		all[name] = engine
+	}
+	return all
+}
 
 // state is that of the device.
 func (w *world) state() cache.State {

@@ -39,6 +39,8 @@ type world struct {
 	caches      *cachetest.Fake
 	// notActivated is the LV of a volume whose disk is away.
 	notActivated string
+	// log is the second engine of the host, nil if it has none.
+	log *cachetest.Fake
 	// lost is set once the host was cut off in a life with a loss.
 	lost bool
 	// lostOnLeaving is a peer that is lost just when it is to be left, and an arbiter that does not
@@ -103,7 +105,7 @@ func newWorld(t *testing.T) *world {
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
 		image: krbd.Device{ID: 7, Pool: "rbd", Image: "v1", ImageID: "10ab", Bytes: 64 << 20, Number: "252:7", ClientAddress: "10.0.0.1:0/9"},
 	}
-	w.caches.Step, w.caches.Alias, w.caches.Number = w.cacheStep, w.diskOf, w.numberOf
+	w.plug(w.caches)
 	return w
 }
 
@@ -126,7 +128,7 @@ func (w *world) engine() *Engine {
 	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
-		Caches: w.caches, Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
+		Caches: w.engines(), Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
 		Stuck: func() map[string]*command.StuckError { return nil },
 	}), "test", slog.New(slog.DiscardHandler))
 }
@@ -158,8 +160,10 @@ func (w *world) left() []string {
 	for _, m := range w.maps {
 		out = append(out, "map "+m.Image)
 	}
-	for _, name := range w.caches.Assembled() {
-		out = append(out, "cache "+name)
+	for _, engine := range w.fakes() {
+		for _, name := range engine.Assembled() {
+			out = append(out, "cache "+name)
+		}
 	}
 	return out
 }

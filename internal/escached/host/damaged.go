@@ -27,7 +27,7 @@ func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 		return nil // it was never Primary here
 	}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: v.ImageID}
-	damage := h.Caches.Check(ctx, h.LocalDisk(v), id, v.Formatted)
+	damage := h.Cache(v).Check(ctx, h.LocalDisk(v), id, v.Formatted)
 	switch damaged := errors.Is(damage, cache.ErrCorrupt) || errors.Is(damage, cache.ErrForeign); {
 	case damaged:
 	case !failed:

@@ -23,6 +23,9 @@ func (h *Host) Device(ctx context.Context, name string) (dev cache.State, ok boo
 	return dev, ok, nil
 }
 
+// Cache returns the engine of a volume's cache.
+func (h *Host) Cache(v volume.Volume) cache.Engine { return h.Caches.Of(v.Engine) }
+
 // DiskOf returns the disk of a volume's cache as the Primary uses it: the DRBD device.
 func DiskOf(v volume.Volume) cache.Disk {
 	return cache.Disk{Name: v.Name(), Path: drbd.Device(v.Minor)}
@@ -43,8 +46,8 @@ func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) e
 	if err := h.NotFrozen(ctx, v); err != nil {
 		return err
 	}
-	if dev.Held { // not by a hold: a change was interrupted
-		return h.Caches.Resume(ctx, v.Name())
+	if dev.Held || dev.Unserved != "" { // not by a hold: a change was interrupted
+		return h.Cache(v).Resume(ctx, v.Name())
 	}
 	return nil
 }
@@ -80,7 +83,7 @@ func (h *Host) NotFrozen(ctx context.Context, v volume.Volume) error {
 // change a held device: that was complete before the hold.
 func (h *Host) Adopt(ctx context.Context, v volume.Volume, dev cache.State) (link string, err error) {
 	if h.Holds.Get(v.Name()) == nil {
-		if err := h.Caches.Resume(ctx, v.Name()); err != nil {
+		if err := h.Cache(v).Resume(ctx, v.Name()); err != nil {
 			return "", err
 		}
 	}

@@ -86,7 +86,7 @@ type Layers struct {
 	States     ReplicaStates
 	Records    Records
 	Images     Images
-	Caches     cache.Engine
+	Caches     cache.Engines
 	Kernel     Kernel
 	// Memory reads how much memory this host has.
 	Memory memory.Reader

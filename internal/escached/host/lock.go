@@ -28,12 +28,13 @@ const (
 	WorkAskArbiter   = "ask_arbiter"
 	WorkAskRecord    = "ask_record"
 	WorkCleanUp      = "clean_up"
+	WorkRevive       = "revive"
 	WorkReconnect    = "connect_again"
 	WorkSettlePermit = "settle_permit"
 )
 
 func isOwnWork(verb string) bool {
-	return slices.Contains([]string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkReconnect, WorkSettlePermit}, verb)
+	return slices.Contains([]string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkSettlePermit}, verb)
 }
 
 // Poll is how often the kernel's state is read while a verb waits for it to change.

@@ -96,7 +96,7 @@ func (h *Host) Unused(ctx context.Context, v volume.Volume) (bool, error) {
 	if err != nil || v.Formatted || up && st.Disk != drbd.Inconsistent {
 		return false, err
 	}
-	return h.Caches.Unused(ctx, h.LocalDisk(v))
+	return h.Cache(v).Unused(ctx, h.LocalDisk(v))
 }
 
 // DirtyHere returns how many bytes in this replica are not yet in Ceph. An error means that this is
@@ -117,14 +117,14 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 		return 0, unknown("DRBD does not run it")
 	}
 	if st.Disk == drbd.Inconsistent && !v.Formatted && st.PeerDisk != drbd.UpToDate {
-		if unused, err := h.Caches.Unused(ctx, h.LocalDisk(v)); err == nil && unused {
+		if unused, err := h.Cache(v).Unused(ctx, h.LocalDisk(v)); err == nil && unused {
 			return 0, nil
 		}
 	}
 	if !slices.Contains([]escache.DiskState{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
 		return 0, unknown("its disk is " + string(st.Disk))
 	}
-	dirty, err := h.Caches.Dirty(ctx, h.LocalDisk(v))
+	dirty, err := h.Cache(v).Dirty(ctx, h.LocalDisk(v))
 	if err != nil {
 		return 0, unknown(err.Error())
 	}
@@ -133,9 +133,14 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 
 // UnmapAndDemote removes what a connect leaves besides the device: the link, the maps, the Primary
 // role and the permit. It ends a stop, and undoes a connect that failed.
+//
+// It changes nothing if this host does not have the volume's engine: a device may be there then.
 func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) error {
+	if err := h.Caches.Has(v.Engine); err != nil {
+		return v.About(err)
+	}
 	var errs []error
-	errs = append(errs, h.unlink(v), h.Caches.Remove(ctx, v.Name()))
+	errs = append(errs, h.unlink(v), h.Cache(v).Remove(ctx, v.Name()))
 	maps, err := h.Images.Find(v.Pool, v.Image)
 	errs = append(errs, err)
 	for _, m := range maps {

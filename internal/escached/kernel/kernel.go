@@ -23,6 +23,7 @@ type Kernel struct {
 	states replicaStates
 	images images
 	caches caches
+	others []caches
 	// sys is where sysfs is mounted.
 	sys string
 }
@@ -31,7 +32,7 @@ type Kernel struct {
 type (
 	replicaStates interface{ Read() (drbd.Table, error) }
 	images        interface{ Available() bool }
-	// caches is the cache engine. Version returns its version in the kernel, or "" for none.
+	// caches is a cache engine. Version returns its version in the kernel, or "" for none.
 	// Modules returns its kernel modules, the most important first.
 	caches interface {
 		Version(ctx context.Context) (string, error)
@@ -39,9 +40,10 @@ type (
 	}
 )
 
-// New returns a Kernel that loads modules through run.
-func New(run command.Runner, states replicaStates, images images, caches caches) *Kernel {
-	return &Kernel{run: run, states: states, images: images, caches: caches, sys: "/sys"}
+// New returns a Kernel that loads modules through run. The host needs the first cache engine. It is healthy
+// without the others: they are for those who ask for them.
+func New(run command.Runner, states replicaStates, images images, first caches, others ...caches) *Kernel {
+	return &Kernel{run: run, states: states, images: images, caches: first, others: others, sys: "/sys"}
 }
 
 // Module is a kernel module that escached needs.
@@ -74,6 +76,11 @@ func (k *Kernel) Load(ctx context.Context) error {
 	for _, module := range k.Modules(ctx) {
 		if module.Err != nil {
 			errs = append(errs, fmt.Errorf("load the kernel module %s: %w", module.Name, module.Err))
+		}
+	}
+	for _, other := range k.others {
+		for _, module := range other.Modules() {
+			_ = k.load(ctx, module) // the engine's version says that it is missing
 		}
 	}
 	return errors.Join(errs...)

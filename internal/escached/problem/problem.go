@@ -37,8 +37,10 @@ func codeOf(err error) escache.Code {
 		code escache.Code
 	}{
 		// The cache's errors come first: undoing a connect may add errors of the layers below.
+		{cache.ErrNoEngine, escache.CodeEngineMissing},
 		{cache.ErrForeign, escache.CodeIdentityMismatch},
 		{cache.ErrCorrupt, escache.CodeCacheCorrupt},
+		{cache.ErrUnserved, escache.CodeCacheError},
 		{cache.ErrFailed, escache.CodeCacheError},
 		{cache.ErrDirty, escache.CodeDirty},
 		{krbd.ErrInUse, escache.CodeImageInUse},

@@ -134,6 +134,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 	if r.Minor < 0 || r.Minor >= 1<<20 {
 		errs = append(errs, invalid("minor: %d is not a minor number", r.Minor))
 	}
+	errs = append(errs, checkEngine(r.Engine))
 	if r.Secret != "" && !r.Secret.Valid() {
 		errs = append(errs, invalid("secret: it is not 32 bytes in unpadded base64url"))
 	}
@@ -141,7 +142,7 @@ func checkReplica(r escache.ReplicaRequest) error {
 }
 
 func checkConnect(r escache.ConnectRequest) error {
-	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID), checkEpoch(r.Epoch)}
+	errs := []error{checkRef(r.VolumeRef), checkImageID(r.ImageID), checkEpoch(r.Epoch), checkEngine(r.Engine)}
 	if r.Options.Mode != "" {
 		errs = append(errs, checkMode(r.Options.Mode))
 	}
@@ -165,6 +166,14 @@ func checkOptions(o escache.CacheOptions) error {
 func checkEpoch(epoch int64) error {
 	if epoch < 1 {
 		return invalid("epoch: %d is not positive", epoch)
+	}
+	return nil
+}
+
+// checkEngine accepts every engine of the API. Whether this host has it is for the engine to say.
+func checkEngine(name escache.Engine) error {
+	if name != "" && name != escache.EngineWritecache && name != escache.EngineLog {
+		return invalid("engine: %q is neither %s nor %s", name, escache.EngineWritecache, escache.EngineLog)
 	}
 	return nil
 }

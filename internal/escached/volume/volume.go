@@ -3,6 +3,7 @@
 package volume
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -42,11 +43,13 @@ type Volume struct {
 	ImageID    string
 	SizeBytes  int64
 	CacheBytes int64
-	Self       escache.ReplicaNode
-	Peer       escache.ReplicaNode
-	Port       int
-	Minor      int
-	Epoch      int64
+	// Engine is the cache engine of which the disk is.
+	Engine escache.Engine
+	Self   escache.ReplicaNode
+	Peer   escache.ReplicaNode
+	Port   int
+	Minor  int
+	Epoch  int64
 	// Joined means that the replica started empty beside one that holds the volume. It is never
 	// declared equal to its peer; a resync has to fill it.
 	Joined bool
@@ -77,11 +80,16 @@ func (v Volume) Laid() bool { return v.Phase == Ready || v.Phase == Abandoning }
 // Tags returns the tags that describe the volume. Parse reads them back.
 func (v Volume) Tags() map[string]string {
 	tags := map[string]string{
-		"v": "1", "pool": v.Pool, "image": v.Image, "image-id": v.ImageID, "phase": string(v.Phase),
+		"v": layoutPlain, "pool": v.Pool, "image": v.Image, "image-id": v.ImageID, "phase": string(v.Phase),
 		"size": strconv.FormatInt(v.SizeBytes, 10), "cache": strconv.FormatInt(v.CacheBytes, 10),
 		"self": v.Self.Name + "/" + v.Self.Address, "peer": v.Peer.Name + "/" + v.Peer.Address,
 		"port": strconv.Itoa(v.Port), "minor": strconv.Itoa(v.Minor),
 		"epoch": strconv.FormatInt(v.Epoch, 10), "formatted": strconv.FormatBool(v.Formatted), "joined": strconv.FormatBool(v.Joined),
+	}
+	if v.Engine != escache.EngineWritecache {
+		// Versions that do not know the tag would take the disk for a damaged one of writecache. They
+		// leave a replica of another layout alone.
+		tags["engine"], tags["v"] = string(v.Engine), layoutWithEngine
 	}
 	if v.Keyed { // replicas of earlier versions do not have the tag
 		tags["keyed"] = "true"
@@ -91,6 +99,12 @@ func (v Volume) Tags() map[string]string {
 	}
 	return tags
 }
+
+// Layouts of the tags.
+const (
+	layoutPlain      = "1" // the engine is writecache
+	layoutWithEngine = "2" // the tag engine names another one
+)
 
 // The largest numbers of a port and of a device's minor.
 const (
@@ -121,14 +135,17 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	v := Volume{
 		VolumeRef: escache.VolumeRef{Pool: lv.Tags["pool"], Image: lv.Tags["image"]},
 		ImageID:   lv.Tags["image-id"], SizeBytes: number("size", math.MaxInt64), CacheBytes: number("cache", math.MaxInt64),
-		Self: node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
+		Engine: cmp.Or(escache.Engine(lv.Tags["engine"]), escache.EngineWritecache),
+		Self:   node("self"), Peer: node("peer"), Port: int(number("port", maxPort)), Minor: int(number("minor", maxMinor)),
 		Epoch: number("epoch", math.MaxInt64), Formatted: lv.Tags["formatted"] == "true", Joined: lv.Tags["joined"] == "true",
 		Keyed: lv.Tags["keyed"] == "true", PeerComplete: lv.Tags["peer-complete"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}
 	switch {
-	case lv.Tags["v"] != "1":
+	case lv.Tags["v"] != layoutPlain && lv.Tags["v"] != layoutWithEngine:
 		errs = append(errs, fmt.Errorf("tag v: this version does not know layout %q", lv.Tags["v"]))
+	case (lv.Tags["v"] == layoutPlain) != (v.Engine == escache.EngineWritecache):
+		errs = append(errs, fmt.Errorf("tag engine: layout %s does not go with the cache engine %q", lv.Tags["v"], v.Engine))
 	case v.Name() != lv.Name:
 		errs = append(errs, fmt.Errorf("the tags belong to %s/%s, whose LV is named %s", v.Pool, v.Image, v.Name()))
 	case v.Phase != Creating && v.Phase != Ready && v.Phase != Deleting && v.Phase != Abandoning:

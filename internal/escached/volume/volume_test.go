@@ -12,7 +12,7 @@ import (
 
 func example(image string, port, minor int) Volume {
 	return Volume{
-		VolumeRef: escache.VolumeRef{Pool: "rbd", Image: image}, ImageID: "10ab", SizeBytes: 64 << 20, CacheBytes: 32 << 20,
+		VolumeRef: escache.VolumeRef{Pool: "rbd", Image: image}, ImageID: "10ab", SizeBytes: 64 << 20, CacheBytes: 32 << 20, Engine: escache.EngineWritecache,
 		Self: escache.ReplicaNode{Name: "n1", Address: "10.0.0.1"}, Peer: escache.ReplicaNode{Name: "n2", Address: "fd00::2"},
 		Port: port, Minor: minor, Epoch: 3, Joined: true, PeerComplete: true, Phase: Abandoning,
 	}
@@ -26,10 +26,30 @@ func TestTagsAreReadBackAsTheyWereWritten(t *testing.T) {
 	}
 }
 
+// TestVersionsThatDoNotKnowEnginesLeaveAReplicaOfAnotherOneAlone: they read layout 1 only.
+func TestVersionsThatDoNotKnowEnginesLeaveAReplicaOfAnotherOneAlone(t *testing.T) {
+	v := example("v1", 7800, 100)
+	old := v.Tags()
+	if _, tagged := old["engine"]; tagged || old["v"] != "1" {
+		t.Errorf("the tags of a replica of writecache are %v", old)
+	}
+	if got, err := Parse(lvm.Volume{Name: v.Name(), Tags: old}); err != nil || got.Engine != escache.EngineWritecache {
+		t.Errorf("read back: %+v, %v", got, err)
+	}
+	v.Engine = escache.EngineLog
+	tags := v.Tags()
+	if tags["v"] == "1" || tags["engine"] != "log" {
+		t.Errorf("the tags of a replica of the log are %v", tags)
+	}
+	if got, err := Parse(lvm.Volume{Name: v.Name(), Tags: tags}); err != nil || got != v {
+		t.Errorf("read back: %+v, %v", got, err)
+	}
+}
+
 func TestTagsThatDoNotDescribeAVolumeAreRefused(t *testing.T) {
 	good := example("v1", 7800, 100)
 	for key, value := range map[string]string{
-		"v": "2", "image": "v2", "phase": "frozen", "size": "", "epoch": "x", "self": "n1",
+		"v": "3", "engine": "log", "image": "v2", "phase": "frozen", "size": "", "epoch": "x", "self": "n1",
 	} {
 		tags := maps.Clone(good.Tags())
 		tags[key] = value

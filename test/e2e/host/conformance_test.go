@@ -18,7 +18,7 @@ func escachedConforms(t *testing.T, lab *labtest.Lab) {
 		Pool: lab.Pools[0], Storage: labtest.Storage{Lab: lab, Stranger: lab.Hosts[2]},
 		Other: conformance.TLSFiles{Cert: os.Getenv("LAB_OTHER_CERT"), Key: os.Getenv("LAB_OTHER_KEY")},
 		// The upper ends of what the lab's hosts give away.
-		FirstPort: 7900, FirstMinor: 200,
+		FirstPort: 7900, FirstMinor: 200, Engine: labtest.Engine(),
 		Record: func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error {
 			return lab.Attach(ctx, labtest.Record{VolumeRef: ref, ImageID: imageID, AttachedNode: host, Epoch: epoch})
 		},

@@ -6,17 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
+	logengine "github.com/escache/escache-csi/internal/escached/cache/log/engine"
+	"github.com/escache/escache-csi/internal/escached/cache/log/launch"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/cache/writecache/loop"
 	"github.com/escache/escache-csi/internal/escached/child"
@@ -30,11 +35,27 @@ const (
 	contractTest = "TestContractOnThisKernel"
 	onThisKernel = "ESCACHE_CONTRACT_ON_THIS_KERNEL"
 	copyOnHost   = "/run/contract.test"
-	copyLimit    = 3 * time.Minute
+	// contractEngine names the engine whose contract is tested.
+	contractEngine = "ESCACHE_CONTRACT_ENGINE"
+	copyLimit      = 3 * time.Minute
 )
 
-func enginesKeepTheContract(t *testing.T, lab *labtest.Lab) {
-	n1 := lab.Hosts[0]
+// keepsTheContract runs the contract of cache engines against one of them.
+func keepsTheContract(engine escache.Engine) func(t *testing.T, lab *labtest.Lab) {
+	return func(t *testing.T, lab *labtest.Lab) {
+		out := onHost(t, lab.Hosts[0], contractTest, contractEngine+"="+string(engine))
+		for _, check := range cachetest.Checks() {
+			if name := strings.ReplaceAll(check.Name, " ", "_"); !t.Failed() && !strings.Contains(out, "PASS: "+contractTest+"/"+name+" ") {
+				t.Errorf("%q did not run", check.Name)
+			}
+		}
+	}
+}
+
+// onHost runs one test of this program on a host, with more in its environment, and returns what it prints.
+func onHost(t *testing.T, n1 *labtest.Host, test string, environment ...string) string {
+	t.Helper()
+	program := copyOnHost + "." + test
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -42,26 +63,23 @@ func enginesKeepTheContract(t *testing.T, lab *labtest.Lab) {
 	defer func() { _ = self.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*copyLimit)
 	defer cancel()
-	if _, err := n1.Try(ctx, self, "sh", "-c", "cat >"+copyOnHost+" && chmod +x "+copyOnHost); err != nil {
+	if _, err := n1.Try(ctx, self, "sh", "-c", "cat >"+program+" && chmod +x "+program); err != nil {
 		t.Fatal(err)
 	}
-	out, err := n1.Try(ctx, nil, "env", onThisKernel+"=1", copyOnHost, "-test.run=^"+contractTest+"$", "-test.v")
+	line := slices.Concat([]string{"env", onThisKernel + "=1"}, environment, []string{program, "-test.run=^" + test + "$", "-test.v"})
+	out, err := n1.Try(ctx, nil, line...)
 	t.Log(out)
 	if err != nil {
 		t.Error(err)
 	}
-	for _, check := range cachetest.Checks() {
-		if name := strings.ReplaceAll(check.Name, " ", "_"); err == nil && !strings.Contains(out, "PASS: "+contractTest+"/"+name+" ") {
-			t.Errorf("%q did not run", check.Name)
-		}
-	}
-	n1.Shell(t, "rm "+copyOnHost)
+	n1.Shell(t, "rm "+program)
+	return out
 }
 
-// TestContractOnThisKernel needs root and dm-writecache.
+// TestContractOnThisKernel needs root, and what the engine needs of the kernel.
 func TestContractOnThisKernel(t *testing.T) {
 	if os.Getenv(onThisKernel) == "" {
-		t.Skip("enginesKeepTheContract runs it on a host of the lab")
+		t.Skip("keepsTheContract runs it on a host of the lab")
 	}
 	cachetest.Run(t, func(t *testing.T) cachetest.Host { return newKernelHost(t) })
 }
@@ -85,6 +103,9 @@ type kernelHost struct {
 
 func newKernelHost(t *testing.T) *kernelHost {
 	h := &kernelHost{t: t, run: command.NewExec(), size: 1 << 20}
+	for _, module := range h.Engine().Modules() {
+		h.do("modprobe", module)
+	}
 	h.disk, h.below = h.loop("disk", diskMiB), h.loop("origin", originMiB)
 	h.dmsetup("create", originName, "--table", h.table())
 	t.Cleanup(func() {
@@ -138,13 +159,27 @@ func (h *kernelHost) Grow(bytes int64)   { h.size = bytes; h.reload() }
 // Engine returns the engine with its child in this process: here is no escached to be started
 // again.
 func (h *kernelHost) Engine() cache.Engine {
+	queries := map[string]child.Query{}
+	maps.Copy(queries, writecache.Queries())
+	maps.Copy(queries, logengine.Queries())
 	children := child.NewClient(command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
 		var out strings.Builder
-		err := child.Main(c.Args[1:], writecache.Queries(), strings.NewReader(string(c.Stdin)), &out)
+		err := child.Main(c.Args[1:], queries, strings.NewReader(string(c.Stdin)), &out)
 		return command.Result{Stdout: []byte(out.String())}, err
 	}))
+	if os.Getenv(contractEngine) == string(escache.EngineLog) {
+		return logengine.New(logengine.Config{
+			Mapper: devmapper.New(h.run), Disks: children, Dir: logDir, Boot: "this one", Kernel: logengine.HostKernel{Program: cacheProgram},
+			Processes: launch.Launcher{Binary: cacheProgram, Escached: "/usr/local/bin/escached", Logs: logDir},
+		})
+	}
 	return writecache.New(devmapper.New(h.run), loop.New(h.run), children)
 }
+
+const (
+	cacheProgram = "/usr/local/bin/" + launch.Program
+	logDir       = "/run/contract-log" // tmpfs, and short enough for a socket
+)
 
 func (h *kernelHost) Spec() cache.Spec {
 	return cache.Spec{

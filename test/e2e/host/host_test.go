@@ -7,6 +7,7 @@ package host
 import (
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -20,7 +21,9 @@ func TestHosts(t *testing.T) {
 		run  func(*testing.T, *labtest.Lab)
 	}{
 		{"escached keeps the contract of the API", escachedConforms},
-		{"dm-writecache keeps the contract of a cache's engine", enginesKeepTheContract},
+		{"dm-writecache keeps the contract of a cache's engine", keepsTheContract(escache.EngineWritecache)},
+		{"the log keeps the contract of a cache's engine", keepsTheContract(escache.EngineLog)},
+		{"the process of a log is killed and upgraded under writers", aCacheProcessIsReplacedUnderWriters},
 		{"preflight names what is wrong with a host", preflightNamesWhatIsWrong},
 		{"an older epoch is refused", olderEpochIsRefused},
 		{"a second host is refused while the first holds the image", secondHostIsRefused},

@@ -34,6 +34,7 @@ func (p *Plan) programs() []program {
 	}
 	if !p.Bare {
 		list = append(list, program{name: "escached", source: "cmd/escached", tags: "crashpoint"})
+		list = append(list, program{name: "escache-cache", source: "cmd/escache-cache", tags: "crashpoint"})
 	}
 	if p.Driver {
 		list = append(list, program{name: "csi-node", source: "cmd/csi-node", tags: "crashpoint", needed: true})

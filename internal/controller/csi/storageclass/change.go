@@ -45,8 +45,11 @@ func checkChangeable(key string) error {
 	if _, known := fields[key]; known {
 		why = "cannot be changed after the volume was created"
 	}
-	if key == keyCacheSize {
+	switch key {
+	case keyCacheSize:
 		why += " (to have another size, clone the claim with a StorageClass that has it)"
+	case keyCacheEngine:
+		why += " (to have another engine, clone the claim with a StorageClass that has it)"
 	}
 	return fmt.Errorf("VolumeAttributesClass parameter %q %s; %s can be changed: %w", key, why, strings.Join(changeable, ", "), ErrInvalid)
 }

@@ -70,6 +70,7 @@ func TestChangeRefuses(t *testing.T) {
 		"an unknown key":              {tuned(), map[string]string{"iops": "1"}, `"iops" is unknown; cacheMode, highWatermark`},
 		"what is for ever":            {tuned(), map[string]string{"pool": "fast"}, `"pool" cannot be changed after the volume was created; cacheMode,`},
 		"the cache's size":            {tuned(), map[string]string{"cacheSize": "20Gi"}, `"cacheSize" cannot be changed after the volume was created (to have another size, clone`},
+		"the cache's engine":          {tuned(), map[string]string{"cacheEngine": "log"}, `"cacheEngine" cannot be changed after the volume was created (to have another engine, clone`},
 		"a value":                     {tuned(), map[string]string{"maxDirtyAge": "soon"}, "maxDirtyAge"},
 		"a mode":                      {tuned(), map[string]string{"cacheMode": "default"}, "neither writeback nor writethrough"},
 		"one watermark of none":       {WithDefaults(), map[string]string{"highWatermark": "50"}, "go together"},

@@ -22,6 +22,14 @@ func boolean(out *bool, v string) (err error) {
 	return nil
 }
 
+func engine(out *v1alpha1.CacheEngine, v string) error {
+	*out = v1alpha1.CacheEngine(v)
+	if *out != v1alpha1.CacheEngineWritecache && *out != v1alpha1.CacheEngineLog {
+		return fmt.Errorf("is neither %s nor %s", v1alpha1.CacheEngineWritecache, v1alpha1.CacheEngineLog)
+	}
+	return nil
+}
+
 func mode(out *v1alpha1.CacheMode, v string) error {
 	*out = v1alpha1.CacheMode(v)
 	if *out != v1alpha1.CacheModeWriteback && *out != v1alpha1.CacheModeWritethrough {

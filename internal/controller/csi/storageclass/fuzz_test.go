@@ -15,7 +15,7 @@ import (
 func FuzzParse(f *testing.F) {
 	f.Add("clusterID=ceph\npool=rbd\ncacheSize=10%,min=1Gi,max=100Gi\nmaxDirtyAge=5m\nhighWatermark=70\nlowWatermark=30%")
 	f.Add("clusterID=b1e4-9\npool=rbd\ndataPool=ec\nobjectSize=8Mi\nstripeUnit=64Ki\nstripeCount=4\nimageFeatures=object-map exclusive-lock,layering")
-	f.Add("clusterID=c\npool=p\ncacheMode=writethrough\ncreatePool=true\nnodeGroups=g2, g1,g2\nmkfsOptions=-m 0\ncacheSize=64Mi")
+	f.Add("clusterID=c\npool=p\ncacheMode=writethrough\ncacheEngine=log\ncreatePool=true\nnodeGroups=g2, g1,g2\nmkfsOptions=-m 0\ncacheSize=64Mi")
 	f.Add("clusterID=c\npool=p\ncsi.storage.k8s.io/pvc/name=a\ncsi.storage.k8s.io/pvc/namespace=b\ncacheSize=1e3Ki")
 	f.Fuzz(func(t *testing.T, text string) {
 		in := map[string]string{}
@@ -63,7 +63,7 @@ func checkBounds(t *testing.T, p Parameters) {
 func written(p Parameters) map[string]string {
 	out := map[string]string{
 		keyClusterID: p.ClusterID, keyPool: p.Pool, keyDataPool: p.DataPool, keyCreatePool: fmt.Sprint(p.CreatePool),
-		keyCacheMode: string(p.Mode), keyMkfsOptions: p.MkfsOptions, keyNodeGroups: strings.Join(p.NodeGroups, ","),
+		keyCacheMode: string(p.Mode), keyCacheEngine: string(p.Engine), keyMkfsOptions: p.MkfsOptions, keyNodeGroups: strings.Join(p.NodeGroups, ","),
 		keyCacheSize: p.Cache.written(),
 	}
 	if s := p.Options.MaxDirtyAgeSeconds; s > 0 {

@@ -28,6 +28,7 @@ type Parameters struct {
 	// Layout is nil if the StorageClass leaves all of it to the driver.
 	Layout *v1alpha1.ImageLayout
 	Cache  CacheSize
+	Engine v1alpha1.CacheEngine
 	Mode   v1alpha1.CacheMode
 	// Options are zero where the kernel's defaults apply.
 	Options v1alpha1.CacheOptions
@@ -51,6 +52,7 @@ const (
 	keyStripeUnit    = "stripeUnit"
 	keyStripeCount   = "stripeCount"
 	keyCacheSize     = "cacheSize"
+	keyCacheEngine   = "cacheEngine"
 	keyCacheMode     = "cacheMode"
 	keyMaxDirtyAge   = "maxDirtyAge"
 	keyHighWatermark = "highWatermark"
@@ -74,6 +76,7 @@ var fields = map[string]func(*Parameters, string) error{
 	keyStripeUnit:    func(p *Parameters, v string) error { return bytes(&p.layout().StripeUnitBytes, v) },
 	keyStripeCount:   func(p *Parameters, v string) error { return number(&p.layout().StripeCount, v, 1, 1024) },
 	keyCacheSize:     func(p *Parameters, v string) (err error) { p.Cache, err = parseCacheSize(v); return err },
+	keyCacheEngine:   func(p *Parameters, v string) error { return engine(&p.Engine, v) },
 	keyCacheMode:     func(p *Parameters, v string) error { return mode(&p.Mode, v) },
 	keyMaxDirtyAge:   func(p *Parameters, v string) error { return seconds(&p.Options.MaxDirtyAgeSeconds, v) },
 	keyHighWatermark: func(p *Parameters, v string) error { return percent(&p.Options.HighWatermark, v) },
@@ -85,7 +88,7 @@ var fields = map[string]func(*Parameters, string) error{
 // WithDefaults returns the parameters of a StorageClass that sets none. They name no cluster and no
 // pool.
 func WithDefaults() Parameters {
-	return Parameters{Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
+	return Parameters{Engine: v1alpha1.CacheEngineWritecache, Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
 }
 
 // Parse parses StorageClass parameters. It returns ErrInvalid, with a list of what is allowed, for

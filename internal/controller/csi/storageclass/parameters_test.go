@@ -36,6 +36,7 @@ func TestParse(t *testing.T) {
 		"claim":         {with("csi.storage.k8s.io/pvc/name", "c", "csi.storage.k8s.io/pvc/namespace", "n"), func(p *Parameters) { p.Claim = "n/c" }},
 		"data pool":     {with("dataPool", "ec"), func(p *Parameters) { p.DataPool = "ec" }},
 		"create pool":   {with("createPool", "true"), func(p *Parameters) { p.CreatePool = true }},
+		"engine":        {with("cacheEngine", "log"), func(p *Parameters) { p.Engine = v1alpha1.CacheEngineLog }},
 		"write-through": {with("cacheMode", "writethrough"), func(p *Parameters) { p.Mode = v1alpha1.CacheModeWritethrough }},
 		"groups":        {with("nodeGroups", "g2, g1,g2"), func(p *Parameters) { p.NodeGroups = []string{"g1", "g2"} }},
 		"mkfs options":  {with("mkfsOptions", "-m 0"), func(p *Parameters) { p.MkfsOptions = "-m 0" }},
@@ -70,7 +71,7 @@ func TestParseRefuses(t *testing.T) {
 		in   map[string]string
 		says string
 	}{
-		"unknown key":                  {with("Pool", "x"), "there are cacheMode, cacheSize, clusterID"},
+		"unknown key":                  {with("Pool", "x"), "there are cacheEngine, cacheMode, cacheSize, clusterID"},
 		"no cluster":                   {with("clusterID", ""), "clusterID is required"},
 		"no pool":                      {with("pool", ""), "pool is required"},
 		"slash in pool":                {with("pool", "a/b"), "not a name"},
@@ -92,6 +93,7 @@ func TestParseRefuses(t *testing.T) {
 		"cache bounds":                 {with("cacheSize", "5%,min=2Gi,max=1Gi"), "minimum above its maximum"},
 		"cache bound unknown":          {with("cacheSize", "5%,most=2Gi"), "neither a size"},
 		"cache mode":                   {with("cacheMode", "writeback "), ""},
+		"cache engine unknown":         {with("cacheEngine", "bcache"), "neither writecache nor log"},
 		"cache mode unknown":           {with("cacheMode", "none"), "neither writeback nor writethrough"},
 		"watermark without its fellow": {with("highWatermark", "70"), "go together"},
 		"watermarks the wrong way":     {with("highWatermark", "30", "lowWatermark", "70"), "below the high one"},

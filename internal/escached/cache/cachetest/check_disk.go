@@ -73,6 +73,18 @@ func refusesBlank(s *suite) {
 	s.must("Prepare of a new one", s.e.Prepare(s.Context(), s.spec, s.id, false))
 }
 
+// metadataCopies is how many blocks an engine may need to find its metadata: a damaged one of several
+// copies does no harm.
+const metadataCopies = 2
+
+// spoil overwrites the engine's metadata.
+func (s *suite) spoil(with []byte) {
+	s.Helper()
+	for i := range int64(metadataCopies) {
+		s.put(metadataBlock+i, with)
+	}
+}
+
 func refusesDamage(s *suite) {
 	for what, damage := range map[string]func(){
 		"a damaged header": func() {
@@ -80,8 +92,8 @@ func refusesDamage(s *suite) {
 			block[30] ^= 1
 			s.put(headerBlock, block)
 		},
-		"blank metadata":   func() { s.put(metadataBlock, filled(0)) },
-		"foreign metadata": func() { s.put(metadataBlock, filled(7)) },
+		"blank metadata":   func() { s.spoil(filled(0)) },
+		"foreign metadata": func() { s.spoil(filled(7)) },
 	} {
 		s.prepared()
 		damage()
@@ -90,7 +102,7 @@ func refusesDamage(s *suite) {
 			s.Errorf("with %s %d bytes are dirty: %v", what, n, err)
 		}
 	}
-	s.put(metadataBlock, filled(7))
+	s.spoil(filled(7))
 	if _, err := s.e.Dirty(s.Context(), s.spec.Disk); err == nil {
 		s.Errorf("Dirty counts in foreign metadata")
 	}

@@ -22,6 +22,8 @@ type Fake struct {
 	Number func(path string) string
 	// DirtyErr is the error that Dirty returns, if it is not nil.
 	DirtyErr error
+	// NoKernel means that the kernel has not the module of the engine.
+	NoKernel bool
 	// Scans counts calls of Dirty.
 	Scans int
 
@@ -320,4 +322,12 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 func (f *Fake) Memory(diskBytes int64) int64 { return max(0, diskBytes) / MemoryShare }
 
 // Version implements cache.Engine.
-func (f *Fake) Version(context.Context) (string, error) { return "1", nil }
+func (f *Fake) Version(context.Context) (string, error) {
+	if f.NoKernel {
+		return "", nil
+	}
+	return "1", nil
+}
+
+// Modules implements cache.Engine.
+func (f *Fake) Modules() []string { return []string{"fake"} }

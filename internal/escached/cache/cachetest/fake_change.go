@@ -119,12 +119,37 @@ func (f *Fake) Hold(_ context.Context, name string) error {
 	return f.writeBack(c)
 }
 
+// Revive implements cache.Engine.
+func (f *Fake) Revive(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.cache(name)
+	if err != nil {
+		return err
+	}
+	return f.revive(name, c)
+}
+
+func (f *Fake) revive(name string, c *assembled) error {
+	if c.state.Unserved == "" {
+		return nil
+	}
+	if err := f.change("revive " + name); err != nil {
+		return err
+	}
+	c.state.Unserved, c.state.Known = "", true
+	return nil
+}
+
 // Resume implements cache.Engine.
 func (f *Fake) Resume(_ context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, err := f.cache(name)
 	if err != nil {
+		return err
+	}
+	if err := f.revive(name, c); err != nil {
 		return err
 	}
 	if c.state.Held {

@@ -77,6 +77,9 @@ func (e *Engine) Resume(ctx context.Context, name string) error {
 	return e.expose(ctx, name, d.bytes)
 }
 
+// Revive implements cache.Engine: the device is in the kernel.
+func (*Engine) Revive(context.Context, string) error { return nil }
+
 // undoTimeout bounds putting the old table back. The caller's time may be over by then.
 const undoTimeout = 2 * time.Minute
 

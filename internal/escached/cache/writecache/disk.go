@@ -2,11 +2,8 @@ package writecache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -34,30 +31,16 @@ func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if why, damaged := strings.CutPrefix(string(out), damagedPrefix); damaged {
-		return 0, fmt.Errorf("%w: %s", cache.ErrCorrupt, strings.TrimSpace(why))
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	n, err := cache.ReadDirty(out)
 	if err != nil {
 		return 0, fmt.Errorf("dirty bytes of %s: %w", disk.Path, err)
 	}
 	return n, nil
 }
 
-// damagedPrefix begins what the child prints instead of a number if the disk is damaged: the kind
-// of an error does not leave the child.
-const damagedPrefix = "damaged: "
-
 func printDirty(device io.ReaderAt, out io.Writer) error {
 	n, err := dirtyOf(device)
-	if errors.Is(err, cache.ErrCorrupt) {
-		_, err = fmt.Fprintln(out, damagedPrefix+strings.TrimPrefix(err.Error(), cache.ErrCorrupt.Error()+": "))
-		return err
-	}
-	if err == nil {
-		_, err = fmt.Fprintln(out, n)
-	}
-	return err
+	return cache.PrintDirty(out, n, err)
 }
 
 // dirtyOf counts the dirty bytes on a disk. A blank superblock is an empty cache only if the disk

@@ -70,7 +70,7 @@ func Queries() map[string]func(device io.ReaderAt, out io.Writer) error {
 	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: printDirty}
 }
 
-// Modules returns the kernel modules that this engine needs.
+// Modules implements cache.Engine.
 func (*Engine) Modules() []string { return []string{"dm-writecache", "loop"} }
 
 // Version implements cache.Engine with the version of the target in the running kernel.

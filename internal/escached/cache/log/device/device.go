@@ -7,8 +7,10 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/memory"
@@ -53,6 +55,10 @@ type Device struct {
 
 	watchdog *time.Timer // of a hold
 
+	bringing atomic.Int64  // blocks that are on their way to the origin
+	brought  atomic.Uint64 // blocks that it has got
+	reads    readCounters
+
 	back   sync.Mutex // held by whoever writes back
 	buffer []byte     // for what is written back
 }
@@ -72,7 +78,7 @@ func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device
 }
 
 // Close makes all calls that wait return ErrClosed, and later ones. What is not stable is lost, unless the device has a memory. A
-// write that is on its way to the log or the origin goes on: wait for the calls before another process opens the volume.
+// write that is on its way to the log or the origin goes on: see Wait.
 func (d *Device) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,6 +86,17 @@ func (d *Device) Close() {
 		d.watchdog.Stop() // a hold goes on in the memory
 	}
 	d.fail(ErrClosed)
+}
+
+// Wait returns when a closed device writes nothing any more, neither to the log nor to the origin. Then another process may open it.
+func (d *Device) Wait() {
+	d.mu.Lock()
+	for d.writing {
+		d.change.Wait()
+	}
+	d.mu.Unlock()
+	d.back.Lock()   // nobody begins after that
+	d.back.Unlock() //nolint:staticcheck // only waits
 }
 
 func (d *Device) fail(err error) {
@@ -217,6 +234,7 @@ func (d *Device) writesThrough() bool {
 // Read fills p with whole blocks.
 func (d *Device) Read(start uint64, p []byte) error {
 	missing := d.fromMemory(start, p)
+	d.reads.blocks.Add(uint64(len(p) / record.BlockBytes))
 	for len(missing) > 0 {
 		first, n := missing[0], 1
 		for n < len(missing) && missing[n] == first+uint64(n) {
@@ -224,8 +242,11 @@ func (d *Device) Read(start uint64, p []byte) error {
 		}
 		part := p[(first-start)*record.BlockBytes:][:n*record.BlockBytes]
 		err := d.log.Read(first, part, func(start uint64, p []byte) error {
-			_, err := d.origin.ReadAt(p, int64(start)*record.BlockBytes)
-			return err
+			d.reads.misses.Add(uint64(len(p) / record.BlockBytes))
+			if _, err := d.origin.ReadAt(p, int64(start)*record.BlockBytes); err != nil {
+				return fmt.Errorf("read from the image: %w", err)
+			}
+			return nil
 		})
 		if err != nil {
 			return err

@@ -44,8 +44,12 @@ func (d *Device) step(last uint64) (more bool, err error) {
 	} else {
 		work, err = d.log.Oldest(stepBlocks, last)
 	}
-	if err != nil || work.Empty() {
+	if err != nil {
 		return false, err
+	}
+	if work.Empty() {
+		// Whoever hears that nothing is dirty may use the image without the log: the disk says so, too.
+		return false, d.log.NoteTail()
 	}
 	if strict {
 		// Otherwise recovery could bring an interval again that the origin has, with later ones: it would be neither.
@@ -100,6 +104,8 @@ func neighbours(pieces []ring.Piece) (n int, blocks uint64) {
 
 // bringRun writes neighbours to the origin.
 func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
+	d.bringing.Add(int64(blocks))
+	defer d.bringing.Add(-int64(blocks))
 	first := pieces[0]
 	at, bytes := int64(first.Start)*record.BlockBytes, int64(blocks)*record.BlockBytes
 	var err error
@@ -120,17 +126,31 @@ func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
 		d.mu.Unlock()
 		return err
 	}
+	d.brought.Add(blocks)
 	return nil
 }
 
 // WriteBack returns when the origin has everything that was written before the call.
 func (d *Device) WriteBack(ctx context.Context) error {
-	if err := d.Flush(); err != nil {
+	last, err := d.Mark()
+	if err != nil {
 		return err
 	}
+	return d.BringUpTo(ctx, last)
+}
+
+// Mark returns the number of the record up to which the log has everything that was written before the call.
+func (d *Device) Mark() (uint64, error) {
+	if err := d.Flush(); err != nil {
+		return 0, err
+	}
 	d.mu.Lock()
-	last := d.newest
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	return d.newest, nil
+}
+
+// BringUpTo returns when the origin has all records up to one that Mark has returned.
+func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -175,6 +195,19 @@ func (d *Device) makeRoom() error {
 	})
 }
 
+// Release makes the room of what the origin has usable again, before a writer needs it.
+func (d *Device) Release() error {
+	d.back.Lock()
+	defer d.back.Unlock()
+	d.mu.Lock()
+	closed := errors.Is(d.failure, ErrClosed)
+	d.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	return d.log.Release()
+}
+
 // insist repeats f until it succeeds: after the origin refused a write, when somebody calls Retry; during a hold, when it
 // ends. A writer waits as long, and does not fail.
 func (d *Device) insist(f func() error) error {
@@ -217,7 +250,10 @@ func (d *Device) bringUpTo(ctx context.Context, last uint64) error {
 	if err != nil {
 		return err
 	}
-	return d.bring(ctx, work)
+	if err := d.bring(ctx, work); err != nil {
+		return err
+	}
+	return d.log.NoteTail()
 }
 
 // WriteThrough says whether the origin has a write before it is acknowledged. What is dirty already stays so. During a hold such
@@ -231,9 +267,10 @@ func (d *Device) WriteThrough(on bool) {
 	d.through = on
 }
 
-// StrictOrder says whether write-back keeps the order of flushes. If so, the origin gets what was written between two of them
-// as a whole, and nothing later before: between two steps it is what the volume was at a flush. In a step it is what a disk may be
-// that loses its power between the two. This holds from the moment at which the origin has what was dirty when it was switched on.
+// StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and
+// nothing later before. An interval ends with a flush, of a user or of write-back itself, and after a quarter of the log: so between two steps
+// the origin is what the volume was at some moment, without anything later. In a step it is what a disk may be that loses its power between
+// two flushes. This holds from the moment at which the origin has what was dirty when it was switched on.
 func (d *Device) StrictOrder(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -45,15 +45,19 @@ func (x *Index) Get(block uint64) (Found, uint32) {
 }
 
 // Put says that the data of `blocks` blocks from start on is in the log from place on. It hides what
-// was there before.
-func (x *Index) Put(start uint64, blocks, place uint32) {
+// was there before. It returns how many of them were dirty already.
+func (x *Index) Put(start uint64, blocks, place uint32) (hits uint32) {
+	zeros := x.zeros.blocks
 	x.zeros.remove(start, start+uint64(blocks))
+	hits = blocks + uint32(zeros-x.zeros.blocks)
 	for i := range blocks {
 		block := start + uint64(i)
 		if x.table(block).put(uint32(block)+1, place+i) {
 			x.dirty++
+			hits--
 		}
 	}
+	return hits
 }
 
 // Zero says that the record at place made blocks zero.

@@ -23,6 +23,9 @@ import (
 // Areas is the number of batches that a memory has room for: one that fills, and one on its way to the log.
 const Areas = 2
 
+// Bytes is the size of a Memory.
+const Bytes = record.BlockBytes + Areas*ring.AreaBytes
+
 // In the first block.
 const (
 	magicAt   = 0
@@ -30,7 +33,7 @@ const (
 	heldAt    = 32
 	throughAt = 40
 
-	size  = record.BlockBytes + Areas*ring.AreaBytes
+	size  = Bytes
 	magic = 0x3159524f4d454d45 // "EMEMORY1"
 )
 

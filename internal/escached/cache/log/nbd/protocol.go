@@ -5,8 +5,8 @@ package nbd
 
 import "encoding/binary"
 
-// Flags are what the server can do, for whoever gives the kernel the sockets. Give it two at least, each with a Serve of its own for the
-// same volume: when a process dies in the middle of a reply, a kernel with one connection fails that read instead of repeating it.
+// Flags are what the server can do, for whoever gives the kernel the sockets. Give it two at least, with a Serve each of the same Export:
+// when a process dies in the middle of a reply, older kernels with one connection fail that read instead of repeating it.
 const Flags = flagHasFlags | flagSendFlush | flagSendFUA | flagSendTrim | flagSendWriteZeroes | flagCanMultiConn
 
 // MaxRequestBytes is the longest data of one request. The kernel never sends more, and by default 128 KiB at most.

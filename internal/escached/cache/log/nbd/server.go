@@ -2,12 +2,17 @@ package nbd
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"sync"
+	"syscall"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -16,8 +21,9 @@ import (
 )
 
 const (
-	// maxWaiting is how many requests may be under way. The kernel has as many.
-	maxWaiting = 128
+	// maxWaiting is how many requests of a connection may be under way. The kernel has 128 on each of two, and sends all of them on one if
+	// the other is lost.
+	maxWaiting = 256
 	// maxBytes is the memory of all requests under way. The longest one fits.
 	maxBytes = MaxRequestBytes
 )
@@ -44,31 +50,51 @@ type Volume interface {
 	Bytes() int64
 }
 
+// Export is a volume on any number of connections.
+type Export struct {
+	volume  Volume
+	room    *semaphore.Weighted // for data, in bytes
+	buffers sync.Pool
+	order   order
+}
+
+// NewExport returns the export of a volume.
+func NewExport(v Volume) *Export { return &Export{volume: v, room: semaphore.NewWeighted(maxBytes)} }
+
+// InterruptedError means that the connection's read deadline was over. All requests that were read are answered.
+type InterruptedError struct {
+	// Left was read and is not answered: it is the begin of what whoever serves the connection next has to read.
+	Left []byte
+}
+
+func (*InterruptedError) Error() string { return "serving was interrupted" }
+
 // Serve answers requests until the kernel closes the device, and then returns nil. When it returns, no request is under way
-// any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting.
-func Serve(conn net.Conn, v Volume) error {
-	s := &server{conn: conn, volume: v, slots: make(chan struct{}, maxWaiting), room: semaphore.NewWeighted(maxBytes)}
-	err := s.requests(bufio.NewReaderSize(conn, 256<<10))
+// any more. Whoever closes the connection ends Serve, but for requests that the volume keeps waiting. A read deadline ends it with an
+// InterruptedError, with which it can go on, here or in another process.
+func (x *Export) Serve(conn net.Conn, left []byte) error {
+	s := &server{Export: x, conn: conn, raw: rawOf(conn), slots: make(chan struct{}, maxWaiting)}
+	err := s.requests(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(left), conn), 256<<10))
 	s.underWay.Wait()
 	return err
 }
 
 type server struct {
+	*Export
+
 	conn     net.Conn
-	volume   Volume
+	raw      syscall.RawConn // nil: nobody can tell whether the connection is lost
 	slots    chan struct{}
-	room     *semaphore.Weighted // for data, in bytes
 	underWay sync.WaitGroup
-	buffers  sync.Pool
 
 	sending sync.Mutex
 }
 
-func (s *server) requests(in io.Reader) error {
+func (s *server) requests(in *bufio.Reader) error {
 	header := make([]byte, requestBytes)
 	for {
-		if _, err := io.ReadFull(in, header); err != nil {
-			return fmt.Errorf("%w: %w", ErrGone, err)
+		if n, err := io.ReadFull(in, header); err != nil {
+			return broken(in, err, header[:n], nil)
 		}
 		r, ok := decodeRequest(header)
 		if !ok || r.Command == Write && r.Bytes > MaxRequestBytes {
@@ -77,35 +103,74 @@ func (s *server) requests(in io.Reader) error {
 		if r.Command == Close {
 			return nil
 		}
-		if err := s.request(in, r); err != nil {
+		if err := s.request(in, r, header); err != nil {
 			return err
 		}
 	}
 }
 
+// broken is the error of a connection from which a part of a request was read before.
+func broken(in *bufio.Reader, err error, header, data []byte) error {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	rest, _ := in.Peek(in.Buffered())
+	return &InterruptedError{Left: slices.Concat(header, data, rest)}
+}
+
 // request begins with a request. What is done at once saves a goroutine; what may wait must not keep others from being read.
-func (s *server) request(in io.Reader, r Request) error {
+func (s *server) request(in *bufio.Reader, r Request, header []byte) error {
 	errno := r.check(uint64(s.volume.Bytes()), record.BlockBytes)
 	var p []byte
 	if r.Command == Write || r.Command == Read && errno == OK {
-		p = s.buffer(int(r.Bytes))
+		if p = s.buffer(int(r.Bytes)); p == nil {
+			return ErrGone
+		}
 	}
 	if r.Command == Write {
-		if _, err := io.ReadFull(in, p); err != nil {
-			return fmt.Errorf("%w: %w", ErrGone, err)
+		if n, err := io.ReadFull(in, p); err != nil {
+			defer s.free(p)
+			return broken(in, err, header, p[:n])
 		}
 	}
 	// What is refused is written nowhere, but its data was on the connection.
-	if errno != OK || r.Command == Write && r.Flags&FUA == 0 && s.volume.TryWrite(r.Offset/record.BlockBytes, p) {
+	if errno != OK || r.Command == Write && r.Flags&FUA == 0 && s.tryWrite(r, p) {
 		s.free(p)
 		return s.reply(r, errno, nil)
 	}
-	s.slots <- struct{}{}
+	if !s.takeSlot() {
+		s.free(p)
+		return ErrGone
+	}
 	s.underWay.Go(func() {
 		defer func() { <-s.slots }()
 		s.finish(r, p)
 	})
 	return nil
+}
+
+// takeSlot waits until another request may be under way. It returns false if the connection is lost before.
+func (s *server) takeSlot() bool {
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	default:
+	}
+	for {
+		select {
+		case s.slots <- struct{}{}:
+			return true
+		case <-time.After(lookEvery):
+			if s.lost() {
+				return false
+			}
+		}
+	}
+}
+
+func (s *server) tryWrite(r Request, p []byte) bool {
+	start := r.Offset / record.BlockBytes
+	return s.order.try(start, uint64(len(p)/record.BlockBytes), func() bool { return !s.lost() && s.volume.TryWrite(start, p) })
 }
 
 // finish does a request, and replies.
@@ -132,14 +197,14 @@ func (s *server) finish(r Request, p []byte) {
 
 func (s *server) do(r Request, p []byte) error {
 	var err error
-	start := r.Offset / record.BlockBytes
+	start, blocks := r.Offset/record.BlockBytes, r.Bytes/record.BlockBytes
 	switch r.Command {
 	case Read:
 		return s.volume.Read(start, p)
 	case Write:
-		err = s.volume.Write(start, p)
+		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Write(start, p) })
 	case Trim, WriteZeroes:
-		err = s.volume.Zero(start, r.Bytes/record.BlockBytes, r.Flags&NoHole == 0)
+		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Zero(start, blocks, r.Flags&NoHole == 0) })
 	case Flush, Close:
 		return s.volume.Flush()
 	}
@@ -164,9 +229,16 @@ func (s *server) reply(r Request, errno Errno, data []byte) error {
 	return nil
 }
 
-// buffer waits until there is room, and returns memory as O_DIRECT wants it.
+// buffer waits until there is room, and returns memory as O_DIRECT wants it. It returns nil if the connection is lost before.
 func (s *server) buffer(n int) []byte {
-	_ = s.room.Acquire(context.Background(), int64(n)) // requests under way end without another one
+	for taken := s.room.TryAcquire(int64(n)); !taken; {
+		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+		taken = s.room.Acquire(ctx, int64(n)) == nil
+		cancel()
+		if !taken && s.lost() {
+			return nil
+		}
+	}
 	if p, ok := s.buffers.Get().(*[]byte); ok && cap(*p) >= n {
 		return (*p)[:n]
 	}

@@ -25,6 +25,7 @@ type disk struct {
 	data    []byte
 	flushes int
 	trimmed int
+	writes  int           // and zeros
 	wait    chan struct{} // closed, or writes and flushes wait for it
 	err     error
 }
@@ -52,7 +53,7 @@ func (d *disk) Read(start uint64, p []byte) error {
 
 func (d *disk) Write(start uint64, p []byte) error {
 	<-d.wait
-	return d.do(func() { copy(d.data[start*record.BlockBytes:], p) })
+	return d.do(func() { copy(d.data[start*record.BlockBytes:], p); d.writes++ })
 }
 
 func (d *disk) TryWrite(start uint64, p []byte) bool {
@@ -67,6 +68,7 @@ func (d *disk) TryWrite(start uint64, p []byte) bool {
 func (d *disk) Zero(start uint64, blocks uint32, trim bool) error {
 	return d.do(func() {
 		clear(d.data[start*record.BlockBytes:][:blocks*record.BlockBytes])
+		d.writes++
 		if trim {
 			d.trimmed += int(blocks)
 		}
@@ -88,17 +90,26 @@ func (d *disk) did() (flushes, trimmed int) {
 // serve serves a volume. Ended has what Serve returned.
 func serve(t *testing.T, v nbd.Volume) (client net.Conn, ended chan error) {
 	t.Helper()
-	client, file, err := nbdtest.Pair()
-	must(t, err)
-	conn, err := net.FileConn(file)
-	must(t, errors.Join(err, file.Close()))
-	ended = make(chan error, 1)
-	go func() {
-		ended <- nbd.Serve(conn, v)
-		conn.Close()
-	}()
-	t.Cleanup(func() { client.Close() })
-	return client, ended
+	return server(t, v)()
+}
+
+// server serves a volume on as many connections as it is called.
+func server(t *testing.T, v nbd.Volume) func() (client net.Conn, ended chan error) {
+	x := nbd.NewExport(v)
+	return func() (client net.Conn, ended chan error) {
+		t.Helper()
+		client, file, err := nbdtest.Pair()
+		must(t, err)
+		conn, err := net.FileConn(file)
+		must(t, errors.Join(err, file.Close()))
+		ended = make(chan error, 1)
+		go func() {
+			ended <- x.Serve(conn, nil)
+			conn.Close()
+		}()
+		t.Cleanup(func() { client.Close() })
+		return client, ended
+	}
 }
 
 func must(t *testing.T, err error) {

@@ -105,6 +105,15 @@ func (b *Batch) Begin(number uint64) { binary.LittleEndian.PutUint64(b.area[numb
 // Empty reports whether nothing was written to the batch.
 func (b *Batch) Empty() bool { return len(b.extents) == 0 }
 
+// Blocks is how many blocks were written to the batch, each as often as it was, zeros included.
+func (b *Batch) Blocks() uint64 {
+	n := uint64(0)
+	for _, e := range b.extents {
+		n += uint64(e.Blocks)
+	}
+	return n
+}
+
 // Reset empties the batch.
 func (b *Batch) Reset() {
 	b.used, b.extents, b.ends = 1, b.extents[:0], false

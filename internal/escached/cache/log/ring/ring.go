@@ -44,6 +44,8 @@ type Log struct {
 	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
 	lost  map[uint64][]int        // of a record that is damaged: the extents whose data is lost
 
+	counted Counters
+
 	// interval is the length of the records after the last one that ends an interval, in blocks.
 	interval uint64
 
@@ -110,7 +112,9 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.apply(&l.index, h, nil)
+	l.counted.OverwrittenBlocks += l.apply(&l.index, h, nil)
+	l.counted.Records++
+	l.counted.Blocks += uint64(b.used)
 	l.head = record.Place{Block: end, Sequence: at.Sequence + 1}
 	l.noted = h.Tail
 	l.count(h)
@@ -124,19 +128,20 @@ func (l *Log) count(h record.Header) {
 	}
 }
 
-// apply puts a record into an index, without those extents whose data is lost.
-func (l *Log) apply(x *index.Index, h record.Header, lost []int) {
+// apply puts a record into an index, without those extents whose data is lost. It returns how many of its blocks were dirty.
+func (l *Log) apply(x *index.Index, h record.Header, lost []int) (hits uint64) {
 	data := h.Place.Block + 1
 	for i, e := range h.Extents {
 		switch {
 		case slices.Contains(lost, i):
 		case e.Kind == record.Data:
-			x.Put(e.Start, e.Blocks, l.place(data))
+			hits += uint64(x.Put(e.Start, e.Blocks, l.place(data)))
 		default:
 			x.Zero(e.Start, e.Blocks, l.place(h.Place.Block))
 		}
 		data += uint64(e.DataBlocks())
 	}
+	return hits
 }
 
 // place is a block's place in the index: its number in the ring. A record is never split, so blocks
@@ -175,11 +180,22 @@ func (l *Log) Read(start uint64, p []byte, origin func(start uint64, p []byte) e
 type State struct {
 	Dirty uint64 // that the origin lacks
 	Used  uint64 // of the ring, also by what was overwritten since
+	Live  uint64 // of what is used: after the tail. The rest is free after Release
 	Ring  uint64
+	// Noted is whether recovery would find the tail where it is.
+	Noted bool
+	// IndexBytes is the memory of the index.
+	IndexBytes int64
 	// Sequence is the newest record.
 	Sequence   uint64
 	Generation uint64
+
+	Counters Counters
 }
+
+// Counters count what was appended since the log was opened. Blocks are those of records, with their headers;
+// OverwrittenBlocks had data that the origin did not have yet.
+type Counters struct{ Records, Blocks, OverwrittenBlocks uint64 }
 
 // State returns the state.
 func (l *Log) State() State {
@@ -187,7 +203,8 @@ func (l *Log) State() State {
 	defer l.mu.Unlock()
 	return State{
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Sequence: l.head.Sequence - 1, Generation: l.super.Generation,
+		Live: l.head.Block - l.tail.Block, Noted: l.noted == l.tail, IndexBytes: int64(l.index.Bytes()),
+		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }
 

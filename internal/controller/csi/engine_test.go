@@ -1,0 +1,60 @@
+package csi_test
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+func TestAVolumeHasTheEngineOfItsClassOnRecordAndOnItsHosts(t *testing.T) {
+	w := newWorld(t)
+	w.create("a") // of the default
+	r := fromVolume("b", "a")
+	r.Parameters["cacheEngine"] = "log"
+	for range 2 { // a repeated call finds the same volume
+		_, err := w.service.CreateVolume(t.Context(), r)
+		must(t, err)
+	}
+	back := fromVolume("c", "b")
+	_, err := w.service.CreateVolume(t.Context(), back)
+	must(t, err)
+	for name, want := range map[string]escache.Engine{"a": escache.EngineWritecache, "b": escache.EngineLog, "c": escache.EngineWritecache} {
+		v := w.volume(name)
+		if got := v.Spec.Engine(); string(got) != string(want) {
+			t.Errorf("%s has engine %s on record, want %s", name, got, want)
+		}
+		_, err := w.publish(name, v.Spec.Replicas[0])
+		must(t, err)
+		for _, node := range v.Spec.Replicas {
+			if got := w.host(node).Status(ref(v)).Engine; got != want {
+				t.Errorf("%s was laid on %s for engine %q, want %q", name, node, got, want)
+			}
+		}
+	}
+	if recorded := w.volume("a").Spec.CacheEngine; recorded != "" {
+		t.Errorf("the record of a names %q: a csi-controller that does not know the field could not change it", recorded)
+	}
+}
+
+func TestTheEngineIsNotChangedByAClass(t *testing.T) {
+	w := newWorld(t)
+	w.create("a")
+	wants(t, w.modify("a", "cacheEngine", "log"), codes.InvalidArgument, "cacheEngine", "clone the claim")
+	if got := w.volume("a").Spec.Engine(); got != v1alpha1.CacheEngineWritecache {
+		t.Errorf("it is %s now", got)
+	}
+}
+
+func TestWithAnOlderCRDNoVolumeGetsAnotherEngineThanItsClassSays(t *testing.T) {
+	w := newWorld(t)
+	w.cached = older{w.api}
+	w.restart()
+	r := createRequest("b")
+	r.Parameters["cacheEngine"] = "log"
+	_, err := w.service.CreateVolume(t.Context(), r)
+	wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")
+	w.unfinished()
+}

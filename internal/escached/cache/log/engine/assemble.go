@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/devmapper"
+)
+
+// undoTimeout bounds taking back what failed. The caller's time may be over by then.
+const undoTimeout = time.Minute
+
+// Assemble implements cache.Engine. It fails with cache.ErrCorrupt, and leaves no device, if the log has
+// lost acknowledged data.
+func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err error) {
+	name := s.Disk.Name
+	if _, err := e.plans.get(name); !errors.Is(err, cache.ErrAbsent) {
+		return "", errors.Join(err, fmt.Errorf("%s is assembled already", name))
+	}
+	p, err := e.planOf(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if err := e.plans.put(name, p); err != nil {
+		return "", err
+	}
+	crashpoint.Reach("dev_connect/planned")
+	if err = e.assemble(ctx, name, p); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return "", errors.Join(err, e.Remove(ctx, name))
+	}
+	return devmapper.Node(front(name)), nil
+}
+
+// planOf rounds the size down to whole blocks.
+func (e *Engine) planOf(ctx context.Context, s cache.Spec) (p plan, err error) {
+	p = plan{Disk: s.Disk.Path, Bytes: s.Bytes / cache.BlockBytes * cache.BlockBytes, Options: s.Options}
+	if p.Options.Mode == "" {
+		p.Options.Mode = cache.Writeback
+	}
+	if p.Origin, err = e.kernel.Number(s.Origin); err != nil {
+		return p, err
+	}
+	header, err := e.disks.Read(ctx, s.Disk.Name, s.Disk.Path, 0)
+	if err != nil {
+		return p, err
+	}
+	p.Of, err = cache.IdentityOn(header[0])
+	return p, err
+}
+
+func (e *Engine) assemble(ctx context.Context, name string, p plan) error {
+	status, err := e.serve(ctx, name, p)
+	if err != nil {
+		return err
+	}
+	crashpoint.Reach("dev_connect/assembled")
+	return e.expose(ctx, name, status.Device, p.Bytes)
+}
+
+// Remove implements cache.Engine. The plan goes last: until then the cache is there.
+func (e *Engine) Remove(ctx context.Context, name string) error {
+	if err := e.hide(ctx, name); err != nil {
+		return err
+	}
+	crashpoint.Reach("remove/hidden")
+	clean, err := e.end(ctx, name)
+	if err != nil {
+		return err
+	}
+	crashpoint.Reach("remove/ended")
+	suffixes := []string{".sock", ".memory.options"}
+	if clean { // or the next process on this host needs it
+		suffixes = append(suffixes, ".memory")
+	}
+	if err := e.plans.drop(name, append(suffixes, planSuffix)...); err != nil {
+		return fmt.Errorf("remove the plan of a cache: %w", err)
+	}
+	return e.processes.Forget(name)
+}

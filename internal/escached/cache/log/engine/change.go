@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+)
+
+// holdLimit is when a process ends a hold by itself. It is longer than any hold of the API, whose own
+// watchdog releases it before.
+const holdLimit = 2 * time.Hour
+
+// CheckOptions implements cache.Engine.
+func (e *Engine) CheckOptions(o cache.Options) error { return control.Of(o).Check() }
+
+// change puts a plan in place of the old one, and then does what it says. If that is refused, the old
+// plan is put back; if this process is killed in between, Resume does it.
+func (e *Engine) change(name string, old, next plan, do func() error) error {
+	if next == old {
+		return do()
+	}
+	if err := e.plans.put(name, next); err != nil {
+		return err
+	}
+	crashpoint.Reach("reload/planned")
+	if err := called(do()); err != nil {
+		return errors.Join(err, e.plans.put(name, old))
+	}
+	return nil
+}
+
+// SetMode implements cache.Engine.
+func (e *Engine) SetMode(ctx context.Context, name string, m cache.Mode) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	next := p
+	next.Options.Mode = m
+	return e.change(name, p, next, func() error { return e.client(name).SetMode(ctx, m) })
+}
+
+// SetOptions implements cache.Engine.
+func (e *Engine) SetOptions(ctx context.Context, name string, o cache.Options) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	next := p
+	next.Options = o
+	next.Options.Mode = p.Options.Mode
+	return e.change(name, p, next, func() error { return e.client(name).SetOptions(ctx, control.Of(next.Options)) })
+}
+
+// Resize implements cache.Engine.
+func (e *Engine) Resize(ctx context.Context, name string, bytes int64) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	next := p
+	next.Bytes = max(p.Bytes, bytes/cache.BlockBytes*cache.BlockBytes)
+	return e.change(name, p, next, func() error { return e.grow(ctx, name, next.Bytes) })
+}
+
+// grow makes the process's device, and the one in front, as large as they are to be.
+func (e *Engine) grow(ctx context.Context, name string, bytes int64) error {
+	status, err := e.status(ctx, name)
+	if err != nil {
+		return err
+	}
+	if status.Bytes < bytes {
+		if err := e.client(name).Resize(ctx, bytes); err != nil {
+			return err
+		}
+	}
+	crashpoint.Reach("resize/reloaded")
+	return e.expose(ctx, name, status.Device, bytes)
+}
+
+// WriteBack implements cache.Engine.
+func (e *Engine) WriteBack(ctx context.Context, name string) error {
+	if _, err := e.plans.get(name); err != nil {
+		return err
+	}
+	return called(e.client(name).WriteBack(ctx))
+}
+
+// Retry implements cache.Engine.
+func (e *Engine) Retry(ctx context.Context, name string) error {
+	if _, err := e.plans.get(name); err != nil {
+		return err
+	}
+	return called(e.client(name).Retry(ctx))
+}
+
+// Hold implements cache.Engine. Users go on writing to the log meanwhile. A hold that fails is one until
+// Resume: the plan says so.
+func (e *Engine) Hold(ctx context.Context, name string) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	p.Holding = true
+	if err := e.plans.put(name, p); err != nil {
+		return err
+	}
+	return called(e.client(name).Hold(ctx, holdLimit))
+}
+
+// Revive implements cache.Engine.
+func (e *Engine) Revive(ctx context.Context, name string) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	_, err = e.serve(ctx, name, p)
+	return err
+}
+
+// Resume implements cache.Engine: it makes the process and the device in front what the plan says.
+func (e *Engine) Resume(ctx context.Context, name string) error {
+	p, err := e.plans.get(name)
+	if err != nil {
+		return err
+	}
+	status, err := e.serve(ctx, name, p)
+	if err != nil {
+		return err
+	}
+	if p.Holding {
+		if err := e.endHold(ctx, name, p); err != nil {
+			return err
+		}
+	}
+	if options := control.Of(p.Options); !same(status.Options, options) {
+		if err := called(e.client(name).SetOptions(ctx, options)); err != nil {
+			return err
+		}
+	}
+	return called(e.grow(ctx, name, p.Bytes))
+}
+
+// endHold ends a hold, also one that has failed because the image refused a write.
+func (e *Engine) endHold(ctx context.Context, name string, p plan) error {
+	if _, err := e.client(name).Resume(ctx); err != nil {
+		return called(err)
+	}
+	if err := called(e.client(name).Retry(ctx)); err != nil {
+		return err
+	}
+	p.Holding = false
+	return e.plans.put(name, p)
+}
+
+// same compares options without the order, which nobody sets yet.
+func same(a, b control.Options) bool {
+	a, b = a.WithDefaults(), b.WithDefaults()
+	a.Order, b.Order = "", ""
+	return a == b
+}

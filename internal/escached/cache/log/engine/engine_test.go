@@ -1,0 +1,240 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/unixsocket"
+)
+
+var id = cache.Identity{Pool: "rbd", Image: "image", ImageID: "10ab"}
+
+// assembled is a host with a cache whose block 1 was written.
+func assembled(t *testing.T) (*host, *Engine) {
+	t.Helper()
+	h := newHost(t)
+	e := h.engine()
+	must(t, e.Wipe(t.Context(), h.Spec().Disk))
+	must(t, e.Prepare(t.Context(), h.Spec(), id, false))
+	_, err := e.Assemble(t.Context(), h.Spec())
+	must(t, err)
+	h.write(1, 1)
+	return h, e
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func filled(with byte) []byte {
+	block := make([]byte, cache.BlockBytes)
+	for i := range block {
+		block[i] = with
+	}
+	return block
+}
+
+func (h *host) write(number int64, with byte) {
+	h.t.Helper()
+	must(h.t, h.try(number, with))
+}
+
+func (h *host) try(number int64, with byte) error {
+	f, err := h.Open("/dev/mapper/" + front(volume))
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(filled(with), number*cache.BlockBytes)
+	return errors.Join(err, f.Close())
+}
+
+func (h *host) holds(number int64, want byte) {
+	h.t.Helper()
+	f, err := h.Open("/dev/mapper/" + front(volume))
+	must(h.t, err)
+	got := make([]byte, cache.BlockBytes)
+	_, err = f.ReadAt(got, number*cache.BlockBytes)
+	must(h.t, errors.Join(err, f.Close()))
+	if !slices.Equal(got, filled(want)) {
+		h.t.Errorf("block %d has %d, not %d", number, got[0], want)
+	}
+}
+
+func stateOf(t *testing.T, e *Engine) cache.State {
+	t.Helper()
+	all, err := e.States(t.Context(), volume)
+	must(t, err)
+	state, there := all[volume]
+	if !there {
+		t.Fatal("it is not told of at all")
+	}
+	return state
+}
+
+func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
+	for name, revive := range map[string]func(e *Engine) error{
+		"Revive": func(e *Engine) error { return e.Revive(t.Context(), volume) },
+		"Resume": func(e *Engine) error { return e.Resume(t.Context(), volume) },
+	} {
+		h, e := assembled(t)
+		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60}))
+		must(t, e.SetMode(t.Context(), volume, cache.Writethrough))
+		want := stateOf(t, e)
+		h.processes[volume].die()
+		e = h.engine() // of another escached
+		if s := stateOf(t, e); s.Unserved == "" || s.Known || s.Clean() || s.Path != want.Path || s.Options != want.Options || s.Held {
+			t.Errorf("%s: without its process it is %+v", name, s)
+		}
+		waiting := make(chan error, 1)
+		go func() { waiting <- h.try(2, 2) }()
+		must(t, revive(e))
+		must(t, <-waiting)
+		h.holds(1, 1)
+		h.holds(2, 2)
+		if s := stateOf(t, e); s.Unserved != "" || !s.Known || s.Options != want.Options {
+			t.Errorf("%s: afterwards it is %+v, and was %+v", name, s, want)
+		}
+		if starts := h.starts; starts != 2 {
+			t.Errorf("%s: %d processes were started", name, starts)
+		}
+		must(t, revive(e))
+		if h.starts != 2 {
+			t.Errorf("%s: a device that is served was revived", name)
+		}
+	}
+}
+
+func TestAHoldOutlivesTheProcessAndRevive(t *testing.T) {
+	h, e := assembled(t)
+	must(t, e.Hold(t.Context(), volume))
+	h.processes[volume].die()
+	must(t, e.Revive(t.Context(), volume))
+	if s := stateOf(t, e); !s.Held {
+		t.Errorf("it is %+v", s)
+	}
+	h.write(1, 2) // the log takes it
+	if got := h.origin[cache.BlockBytes]; !slices.Equal(got, filled(1)) {
+		t.Errorf("the held image has %d", got[0])
+	}
+	must(t, e.Resume(t.Context(), volume))
+	if s := stateOf(t, e); s.Held {
+		t.Errorf("after Resume it is %+v", s)
+	}
+}
+
+func TestALogThatHasFailedGetsAnotherProcess(t *testing.T) {
+	h, e := assembled(t)
+	h.processes[volume].breakLog()
+	if s := stateOf(t, e); s.Unserved == "" || s.Known {
+		t.Errorf("it is %+v", s)
+	}
+	must(t, e.Revive(t.Context(), volume))
+	h.holds(1, 1)
+	h.processes[volume].breakLog()
+	must(t, e.Remove(t.Context(), volume))
+	if len(h.processes)+len(h.nbd)+len(h.fronts) > 0 {
+		t.Errorf("left: %v, %v, %v", h.processes, h.nbd, h.fronts)
+	}
+}
+
+func TestRemoveTakesAwayADeviceWhoseProcessIsDead(t *testing.T) {
+	h, e := assembled(t)
+	h.processes[volume].die()
+	must(t, e.Remove(t.Context(), volume))
+	if all, err := e.States(t.Context(), ""); err != nil || len(all) > 0 || len(h.nbd)+len(h.fronts) > 0 {
+		t.Errorf("left: %+v, %v, %v, %v", all, err, h.nbd, h.fronts)
+	}
+	if _, err := os.Stat(e.plans.memory(volume)); err != nil {
+		t.Errorf("what the process had answered is gone: %v", err)
+	}
+	_, err := e.Assemble(t.Context(), h.Spec())
+	must(t, err)
+	h.holds(1, 1)
+}
+
+func TestRemoveEndsAProcessThatDoesNotServeYet(t *testing.T) {
+	h, e := assembled(t)
+	must(t, h.processes[volume].server.Close()) // as while it recovers its log
+	must(t, e.Remove(t.Context(), volume))
+	if len(h.processes)+len(h.nbd)+len(h.fronts) > 0 {
+		t.Errorf("left: %v, %v, %v", h.processes, h.nbd, h.fronts)
+	}
+	_, err := e.Assemble(t.Context(), h.Spec())
+	must(t, err)
+	h.holds(1, 1)
+}
+
+// TestAProcessThatHangsIsToldSoAndIsNotReplaced: it may have what the log has not.
+func TestAProcessThatHangsIsToldSoAndIsNotReplaced(t *testing.T) {
+	h, e := assembled(t)
+	p := h.processes[volume]
+	must(t, p.server.Close())
+	listener, err := unixsocket.Listen(e.plans.socket(volume), unixsocket.Modes{Directory: 0o700, Socket: 0o600}) // accepts, and never answers
+	must(t, err)
+	defer listener.Close()
+	begun := time.Now()
+	s := stateOf(t, e)
+	if s.Unserved == "" || s.Known || time.Since(begun) > 20*time.Second {
+		t.Errorf("it is %+v, after %s", s, time.Since(begun))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if err := e.Revive(ctx, volume); !errors.Is(err, cache.ErrUnserved) {
+		t.Errorf("Revive: %v", err)
+	}
+	if err := e.Remove(ctx, volume); !errors.Is(err, cache.ErrUnserved) {
+		t.Errorf("Remove: %v", err)
+	}
+	if h.starts != 1 || h.processes[volume] != p {
+		t.Error("there is another process")
+	}
+}
+
+func TestALogThatHasLostDataIsNotServed(t *testing.T) {
+	h, e := assembled(t)
+	for n := byte(2); n < 6; n++ {
+		h.write(int64(n), n)
+	}
+	must(t, e.Remove(t.Context(), volume))
+	h.disk[cache.HeaderBytes+superblocks+cache.BlockBytes] ^= 1 // the data of the first record
+	if n, err := e.Dirty(t.Context(), h.Spec().Disk); !errors.Is(err, cache.ErrCorrupt) {
+		t.Errorf("%d bytes are dirty, %v", n, err)
+	}
+	if _, err := e.Assemble(t.Context(), h.Spec()); !errors.Is(err, cache.ErrCorrupt) {
+		t.Errorf("Assemble: %v", err)
+	}
+	if all, err := e.States(t.Context(), ""); err != nil || len(all) > 0 {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+}
+
+func TestAPlanOfAnEarlierStartOfTheHostCountsAsNone(t *testing.T) {
+	_, e := assembled(t)
+	e.plans.boot = "another one"
+	if all, err := e.States(t.Context(), ""); err != nil || len(all) > 0 {
+		t.Errorf("it is told of: %+v, %v", all, err)
+	}
+	if err := e.Revive(t.Context(), volume); !errors.Is(err, cache.ErrAbsent) {
+		t.Errorf("Revive: %v", err)
+	}
+}
+
+func TestWithoutTheDriverThereIsNoEngine(t *testing.T) {
+	h := newHost(t)
+	engines := cache.Engines{"log": h.Engine()}
+	if err := engines.CanRun(t.Context(), "log"); err != nil {
+		t.Error(err)
+	}
+	h.noKernel = true
+	if err := engines.CanRun(t.Context(), "log"); !errors.Is(err, cache.ErrNoEngine) {
+		t.Errorf("without NBD: %v", err)
+	}
+}

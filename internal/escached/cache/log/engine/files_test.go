@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
+	"github.com/escache/escache-csi/internal/escached/devmapper"
+)
+
+// Open implements cachetest.Host.
+func (h *host) Open(path string) (cachetest.File, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch path {
+	case diskPath:
+		return plain{
+			h: h, read: func(p []byte, at int64) { copy(p, h.disk[at:]) }, write: func(p []byte, at int64) { copy(h.disk[at:], p) },
+		}, nil
+	case originPath:
+		return plain{
+			h: h, read: func(p []byte, at int64) { clear(p); copy(p, h.origin[at]) }, write: func(p []byte, at int64) { h.origin[at] = bytes.Clone(p) },
+		}, nil
+	}
+	name := strings.TrimPrefix(path, devmapper.Node(""))
+	d := h.fronts[name]
+	if d == nil {
+		return nil, fmt.Errorf("%s is no device for users", path)
+	}
+	d.open++
+	return &userFile{h: h, front: d, name: strings.TrimSuffix(name, frontSuffix)}, nil
+}
+
+type plain struct {
+	h           *host
+	read, write func(p []byte, at int64)
+}
+
+func (f plain) ReadAt(p []byte, at int64) (int, error) {
+	f.h.mu.Lock()
+	defer f.h.mu.Unlock()
+	f.read(p, at)
+	return len(p), nil
+}
+
+func (f plain) WriteAt(p []byte, at int64) (int, error) {
+	f.h.mu.Lock()
+	defer f.h.mu.Unlock()
+	f.write(p, at)
+	return len(p), nil
+}
+
+func (plain) Close() error { return nil }
+
+// userFile is the device in front, open. I/O waits while nothing serves the device.
+type userFile struct {
+	h     *host
+	front *dmDevice
+	name  string
+}
+
+func (u *userFile) server(p []byte, at int64) (*fakeProcess, error) {
+	for {
+		u.h.mu.Lock()
+		process, end, ready := u.h.processes[u.name], u.front.sectors*devmapper.SectorBytes, !u.front.suspended
+		u.h.mu.Unlock()
+		switch {
+		case at+int64(len(p)) > end:
+			return nil, io.EOF
+		case ready && process != nil:
+			return process, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (u *userFile) ReadAt(p []byte, at int64) (int, error) {
+	server, err := u.server(p, at)
+	if err != nil {
+		return 0, err
+	}
+	return len(p), server.device.Read(uint64(at/cache.BlockBytes), p)
+}
+
+func (u *userFile) WriteAt(p []byte, at int64) (int, error) {
+	server, err := u.server(p, at)
+	if err != nil {
+		return 0, err
+	}
+	if err := server.device.Write(uint64(at/cache.BlockBytes), p); err != nil {
+		return 0, err
+	}
+	return len(p), server.device.Flush() // O_SYNC
+}
+
+func (u *userFile) Close() error {
+	u.h.mu.Lock()
+	defer u.h.mu.Unlock()
+	u.front.open--
+	return nil
+}
+
+// disk is the log's part of the host's disk, as a process sees it.
+type disk host
+
+func (d *disk) ReadAt(p []byte, at int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return copy(p, d.disk[cache.HeaderBytes+at:]), nil
+}
+
+func (d *disk) WriteStable(p []byte, at int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	copy(d.disk[cache.HeaderBytes+at:], p)
+	return nil
+}
+
+// image is the origin.
+type image host
+
+var errRefused = errors.New("input/output error")
+
+func (i *image) ReadAt(p []byte, at int64) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	clear(p)
+	for n := int64(0); n < int64(len(p)); n += cache.BlockBytes {
+		copy(p[n:], i.origin[at+n])
+	}
+	return len(p), nil
+}
+
+func (i *image) WriteAt(p []byte, at int64) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.refuse {
+		return 0, errRefused
+	}
+	for n := int64(0); n < int64(len(p)); n += cache.BlockBytes {
+		i.origin[at+n] = bytes.Clone(p[n:][:cache.BlockBytes])
+	}
+	return len(p), nil
+}
+
+func (i *image) Zero(at, n int64, _ bool) error {
+	_, err := i.WriteAt(make([]byte, n), at)
+	return err
+}

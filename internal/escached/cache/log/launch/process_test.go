@@ -1,0 +1,130 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// TestMain also is escached's hidden command, and under another name the program that it starts.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == Verb:
+		fmt.Fprintln(os.Stderr, Main(os.Args[2:]))
+		os.Exit(1)
+	case filepath.Base(os.Args[0]) == Program:
+		fmt.Println("this is", os.Args[1:])
+		if slices.Contains(os.Args, "--ends") {
+			os.Exit(0)
+		}
+		time.Sleep(time.Hour)
+	}
+	os.Exit(m.Run())
+}
+
+func newLauncher(t *testing.T) Launcher {
+	t.Helper()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, Program)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(self, binary); err != nil {
+		if err := os.Symlink(self, binary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Launcher{Binary: binary, Logs: dir}
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func running(t *testing.T, l Launcher, name string) bool {
+	t.Helper()
+	is, err := l.Running(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+func TestAProcessHasASessionOfItsOwnAndEndsByItsName(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	for _, name := range []string{"escache-1", "escache-2"} {
+		if err := l.Start(ctx, name, []string{"--name", name, "--disk", "/dev/drbd1"}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Kill(context.Background(), name) })
+	}
+	pids, err := l.find("escache-1")
+	if err != nil || len(pids) != 1 {
+		t.Fatalf("found %v, %v", pids, err)
+	}
+	if session, err := unix.Getsid(pids[0]); err != nil || session != pids[0] {
+		t.Errorf("process %d is of session %d, %v", pids[0], session, err)
+	}
+	if at := cgroupOf(t, pids[0]); at == cgroupOf(t, os.Getpid()) && writable(cgroups) {
+		t.Errorf("it is in this process's cgroup %s", at)
+	}
+	for !strings.Contains(l.LastWords("escache-1"), "--disk /dev/drbd1") {
+		if err := pause.For(ctx, killPoll); err != nil {
+			t.Fatalf("its log has %q", l.LastWords("escache-1"))
+		}
+	}
+	if err := l.Kill(ctx, "escache-1"); err != nil {
+		t.Fatal(err)
+	}
+	if running(t, l, "escache-1") || !running(t, l, "escache-2") || running(t, l, "escache") {
+		t.Error("other processes than the one that was killed are there, or not there")
+	}
+	if err := l.Gone(ctx, "escache-1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func cgroupOf(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// writable reports whether this machine lets its tests make cgroups of version 2.
+func writable(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "cgroup.procs"))
+	return err == nil && unix.Access(dir, unix.W_OK) == nil
+}
+
+func TestAProgramThatIsNotThereIsAnErrorAndOneThatEndsIsNoticed(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	missing := Launcher{Binary: filepath.Join(t.TempDir(), Program), Logs: l.Logs}
+	if err := missing.Start(ctx, "escache-1", nil); err == nil || !strings.Contains(err.Error(), "it comes with escached") {
+		t.Errorf("without the program: %v", err)
+	}
+	if err := l.Start(ctx, "escache-1", []string{"--name", "escache-1", "--ends"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Gone(ctx, "escache-1"); err != nil || running(t, l, "escache-1") {
+		t.Errorf("it has ended, and is there: %v", err)
+	}
+	if err := l.Forget("escache-1"); err != nil || l.LastWords("escache-1") != "" {
+		t.Errorf("its log is still there, %v", err)
+	}
+}

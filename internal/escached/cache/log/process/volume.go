@@ -1,0 +1,82 @@
+package process
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/device"
+	"github.com/escache/escache-csi/internal/escached/cache/log/nbd"
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+)
+
+// volume is the device as the kernel's requests see it. It counts them, and logs why one is answered with an error.
+type volume struct {
+	*device.Device
+
+	log     *slog.Logger
+	bytes   atomic.Int64
+	writes  atomic.Int64 // blocks
+	flushes atomic.Int64
+	errors  atomic.Int64
+
+	mu     sync.Mutex // for what follows
+	logged map[string]time.Time
+}
+
+// sameErrorEvery is how often the same cause is logged.
+const sameErrorEvery = 10 * time.Second
+
+var _ nbd.Volume = (*volume)(nil)
+
+func (v *volume) Bytes() int64 { return v.bytes.Load() }
+
+func (v *volume) Read(start uint64, p []byte) error {
+	return v.answer("read", start, len(p)/record.BlockBytes, v.Device.Read(start, p))
+}
+
+func (v *volume) Write(start uint64, p []byte) error {
+	v.writes.Add(int64(len(p) / record.BlockBytes))
+	return v.answer("write", start, len(p)/record.BlockBytes, v.Device.Write(start, p))
+}
+
+func (v *volume) TryWrite(start uint64, p []byte) bool {
+	if !v.Device.TryWrite(start, p) {
+		return false
+	}
+	v.writes.Add(int64(len(p) / record.BlockBytes))
+	return true
+}
+
+func (v *volume) Zero(start uint64, blocks uint32, trim bool) error {
+	v.writes.Add(int64(blocks))
+	return v.answer("zero", start, int(blocks), v.Device.Zero(start, blocks, trim))
+}
+
+func (v *volume) Flush() error {
+	v.flushes.Add(1)
+	return v.answer("flush", 0, 0, v.Device.Flush())
+}
+
+// answer returns the error of a request. Without an answer the kernel repeats the request on the connection of the next process.
+func (v *volume) answer(what string, start uint64, blocks int, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, device.ErrClosed):
+		return nbd.ErrStopped
+	}
+	v.errors.Add(1)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if cause := what + err.Error(); time.Since(v.logged[cause]) > sameErrorEvery {
+		if len(v.logged) > 1000 { // causes that name blocks
+			clear(v.logged)
+		}
+		v.logged[cause] = time.Now()
+		v.log.Error("a request is answered with an I/O error", "request", what, "block", start, "blocks", blocks, "error", err)
+	}
+	return err
+}

@@ -1,0 +1,74 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/host"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// unservedPoll is how often Unserved looks: I/O waits meanwhile. It costs nothing on a host whose devices
+// are all in the kernel but a look at their states.
+const unservedPoll = time.Second
+
+// reviveTimeout bounds one attempt: verbs find the volume busy meanwhile. What was begun goes on after it.
+const reviveTimeout = 20 * time.Second
+
+// reviveAgain is how long a device waits for another attempt after one that failed.
+const reviveAgain = 10 * time.Second
+
+// Unserved revives devices that nothing serves, until ctx ends.
+func (w *Watcher) Unserved(ctx context.Context) {
+	later := map[string]time.Time{}
+	for pause.For(ctx, unservedPoll) == nil {
+		w.ReviveAll(ctx, later)
+	}
+}
+
+// ReviveAll revives every device that nothing serves, but for those that are being given up: their I/O
+// must not go on. later has those that could not be revived, and when they are tried again.
+func (w *Watcher) ReviveAll(ctx context.Context, later map[string]time.Time) {
+	volumes := w.Volumes.List()
+	if len(volumes) == 0 {
+		return
+	}
+	devices, err := w.Caches.States(ctx, volume.NamePrefix)
+	if err != nil {
+		return
+	}
+	for _, v := range volumes {
+		dev, connected := devices[v.Name()]
+		if !connected || dev.Unserved == "" || v.Phase != volume.Ready {
+			delete(later, v.Name())
+			continue
+		}
+		if w.Now().Before(later[v.Name()]) {
+			continue
+		}
+		if err := w.revive(ctx, v); err != nil {
+			w.log.Error("a device that nothing serves cannot be revived, it is tried again", "after", reviveAgain,
+				"pool", v.Pool, "image", v.Image, "reason", dev.Unserved, "error", err)
+			later[v.Name()] = w.Now().Add(reviveAgain)
+		}
+	}
+}
+
+func (w *Watcher) revive(ctx context.Context, v volume.Volume) error {
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkRevive, reviveTimeout)
+	if err != nil {
+		return nil // a verb is running, and revives it if it has to; the next round looks again
+	}
+	defer done()
+	now, known := w.Volumes.Get(v.Name())
+	dev, connected, err := w.Device(ctx, v.Name())
+	if err != nil || !known || now.Phase != volume.Ready || !connected || dev.Unserved == "" {
+		return err
+	}
+	if err := w.Cache(now).Revive(ctx, now.Name()); err != nil {
+		return err
+	}
+	w.log.Warn("a device is served again", "pool", v.Pool, "image", v.Image, "reason", dev.Unserved)
+	return nil
+}
