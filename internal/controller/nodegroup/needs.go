@@ -107,6 +107,9 @@ func names(volumes []*v1alpha1.CacheVolume) string {
 func outside(g *v1alpha1.NodeGroup, volumes []*v1alpha1.CacheVolume) string {
 	left := map[string][]*v1alpha1.CacheVolume{}
 	for _, v := range volumes {
+		if v.Spec.Group != g.Name {
+			continue // it is on its way here, and has replicas where it comes from
+		}
 		for _, node := range redundancy.Left(v, g) {
 			left[node] = append(left[node], v)
 		}
