@@ -131,6 +131,9 @@ func volumeProblems(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) []proble
 		all = append(all, problem{where, "it waits to be released: " + c.Message,
 			"do what the message says; to keep the volume: kubectl escache release --cancel --volume " + v.Name})
 	}
+	if moving := moveState(v); moving != "" {
+		all = append(all, problem{where, moving, moveTodo(v)})
+	}
 	if !v.DeletionTimestamp.IsZero() {
 		all = append(all, problem{where, "it has been in deletion since " + v.DeletionTimestamp.Format("2006-01-02 15:04:05"),
 			"if that lasts: kubectl describe pv " + v.Name + " shows what it waits for"})
@@ -208,6 +211,8 @@ func nextStep(v *v1alpha1.CacheVolume) string {
 			"docs/restore-etcd.md says how to bring the record up to date"
 	case v.Spec.Release:
 		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
+	case v.Status.Move != nil:
+		return "wait: it is on its way to group " + v.Status.Move.Group
 	case unreachableData(v) != "":
 		return fmt.Sprintf("start its pod on %s once, which flushes it; if those hosts are gone for good: kubectl escache discard-cache %s",
 			strings.Join(holders(v), " or "), v.Name)
