@@ -460,6 +460,29 @@ func TestAChangeOfThePersistentVolumeIsNotLost(t *testing.T) {
 	w.isIn("g2")
 }
 
+// TestAMoveEndsWhenTheClaimIsBoundAgain: Kubernetes has seen that the PersistentVolume was gone.
+func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
+	w := twoGroups(t)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: claimUID}}
+	must(t, w.api.Create(t.Context(), claim))
+	claim.Status.Phase = corev1.ClaimLost
+	must(t, w.api.Status().Update(t.Context(), claim))
+	w.askMove("g2")
+	for range 5 {
+		if !w.turn() {
+			t.Fatal("it has ended before the claim was bound")
+		}
+	}
+	if c := w.moving(); c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "claim shop/data is not bound") ||
+		w.pv().Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		t.Errorf("it says %s: %s; the reclaim policy is %s", c.Status, c.Message, w.pv().Spec.PersistentVolumeReclaimPolicy)
+	}
+	claim.Status.Phase = corev1.ClaimBound
+	must(t, w.api.Status().Update(t.Context(), claim))
+	w.turn()
+	w.isIn("g2")
+}
+
 // TestAMoveIsCalledOffBeforeItHasLeft: somebody takes the request back while the controller is down.
 func TestAMoveIsCalledOffBeforeItHasLeft(t *testing.T) {
 	w := twoGroups(t)

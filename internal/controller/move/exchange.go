@@ -268,9 +268,11 @@ func (r *Reconciler) restore(ctx context.Context, v *v1alpha1.CacheVolume) error
 		return nil // somebody has deleted it since
 	case err != nil:
 		return fmt.Errorf("read PersistentVolume %s: %w", kept.Name, err)
-	case pv.Spec.ClaimRef != nil && (pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending):
-		return fmt.Errorf("PersistentVolume %s is not bound to its claim again: %w", pv.Name, errNotYet)
-	case pv.Spec.PersistentVolumeReclaimPolicy == kept.Spec.PersistentVolumeReclaimPolicy:
+	}
+	if err := r.bound(ctx, pv); err != nil {
+		return err
+	}
+	if pv.Spec.PersistentVolumeReclaimPolicy == kept.Spec.PersistentVolumeReclaimPolicy {
 		return nil
 	}
 	before := pv.DeepCopy()
@@ -279,5 +281,26 @@ func (r *Reconciler) restore(ctx context.Context, v *v1alpha1.CacheVolume) error
 		return fmt.Errorf("set the reclaim policy of PersistentVolume %s back: %w", pv.Name, err)
 	}
 	crashpoint.Reach("move/pv_restored")
+	return nil
+}
+
+// bound returns an error while Kubernetes has not bound the claim to its PersistentVolume again. A claim
+// that is gone is not waited for.
+func (r *Reconciler) bound(ctx context.Context, pv *corev1.PersistentVolume) error {
+	of := pv.Spec.ClaimRef
+	if of == nil {
+		return nil
+	}
+	if pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending {
+		return fmt.Errorf("PersistentVolume %s is not bound to its claim again: %w", pv.Name, errNotYet)
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err := r.Live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, claim)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read claim %s/%s: %w", of.Namespace, of.Name, err)
+	case err == nil && claim.UID == of.UID && claim.Status.Phase != corev1.ClaimBound:
+		return fmt.Errorf("claim %s/%s is not bound to its PersistentVolume again: %w", of.Namespace, of.Name, errNotYet)
+	}
 	return nil
 }
