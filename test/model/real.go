@@ -27,6 +27,7 @@ type rules struct {
 	replaced map[replaceQuestion]bool
 	counted  map[countQuestion]bool
 	anew     map[anewQuestion]set
+	leaves   map[settledQuestion]bool
 }
 
 func newRules() rules {
@@ -35,7 +36,7 @@ func newRules() rules {
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
-		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{},
+		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{}, leaves: map[settledQuestion]bool{},
 	}
 }
 
@@ -238,6 +239,20 @@ func (r *rules) isSettled(rec record, seen [hosts]report) bool {
 		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
 		answer = authority.Settled(v, reports)
 		r.settled[q] = answer
+	}
+	return answer
+}
+
+// movable asks whether a volume may leave its replicas for others on other hosts.
+func (r *rules) movable(rec record, seen [hosts]report) bool {
+	q := settledQuestion{rec, seen}
+	answer, known := r.leaves[q]
+	if !known {
+		reports := map[string]authority.Report{}
+		v := rec.volume()
+		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+		answer = authority.Movable(v, reports) == nil
+		r.leaves[q] = answer
 	}
 	return answer
 }
