@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/move"
 	"github.com/escache/escache-csi/internal/placement"
@@ -210,6 +212,13 @@ func TestAMoveGoesOnAfterACrash(t *testing.T) {
 		w.cached = w.api
 		w.restart()
 		w.pollBoth()
+		if w.volume(moved).Status.Move != nil {
+			g := &v1alpha1.NodeGroup{}
+			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g2"}, g))
+			if !slices.Contains(g.Finalizers, v1alpha1.GroupFinalizer) || w.usage("g2") != 1 {
+				t.Errorf("group g2 can go, or has lost its place: %v, %d volumes", g.Finalizers, w.usage("g2"))
+			}
+		}
 		for range 6 {
 			if !w.turn() {
 				break
@@ -238,6 +247,9 @@ func (w *world) betweenTwo(writes int) {
 	if pv != nil && pv.UID != "first" && v.Status.Move != nil && v.Spec.Group == "g1" &&
 		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		w.t.Errorf("after %d writes the new PersistentVolume could have the volume deleted", writes)
+	}
+	if pv != nil && !pv.DeletionTimestamp.IsZero() && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		w.t.Errorf("after %d writes the old PersistentVolume could have the volume deleted", writes)
 	}
 	if v.Status.Move == nil {
 		return
@@ -481,6 +493,62 @@ func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 	must(t, w.api.Status().Update(t.Context(), claim))
 	w.turn()
 	w.isIn("g2")
+}
+
+// TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew: somebody, such as an admission webhook, does not allow it.
+func TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew(t *testing.T) {
+	w := twoGroups(t)
+	base, ok := w.api.(client.WithWatch)
+	if !ok {
+		t.Fatal("not a client that watches")
+	}
+	w.cached = interceptor.NewClient(base, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if _, is := o.(*corev1.PersistentVolume); is {
+				return apierrors.NewForbidden(corev1.Resource("persistentvolumes"), o.GetName(), errors.New("a webhook says no"))
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	w.askMove("g2")
+	before := w.pv()
+	w.turn()
+	if c := w.moving(); c.Reason != v1alpha1.ReasonMoveRefused || !strings.Contains(c.Message, "a webhook says no") ||
+		w.pv().ResourceVersion != before.ResourceVersion || w.volume(moved).Status.Move != nil {
+		t.Errorf("it says %s: %s; PersistentVolume %+v", c.Reason, c.Message, w.pv())
+	}
+}
+
+// TestAMoveIsCalledOffIfACopyIsDirtyAfterAll: the record was set back to one of the same epoch. Nothing dirty
+// is removed.
+func TestAMoveIsCalledOffIfACopyIsDirtyAfterAll(t *testing.T) {
+	w := twoGroups(t)
+	w.askMove("g2")
+	w.dieAfter(2)
+	w.turn()
+	v := w.volume(moved)
+	if m := v.Status.Move; m == nil || m.Cleared {
+		t.Fatalf("not where it should be: %+v", m)
+	}
+	wants(t, w.locked.PlaceMoved(t.Context(), moved), codes.FailedPrecondition, "has not left its replicas")
+	w.cached = w.api
+	w.restart()
+	w.pollBoth()
+	for _, node := range v.Spec.Replicas {
+		must(t, w.host(node).Lay(escache.ReplicaRequest{VolumeRef: ref(v), SizeBytes: gib, CacheBytes: 64 << 20, Port: 7800, Minor: 100, Epoch: 1}))
+		w.host(node).Write(ref(v), dirtyBytes)
+	}
+	w.turn()
+	now := w.volume(moved)
+	if now.Status.Move != nil || now.Spec.Group != "g1" || w.pv().UID != "first" || w.usage("g2") != 0 ||
+		!meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
+		t.Errorf("%+v, %+v", now.Spec, now.Status)
+	}
+	for _, node := range v.Spec.Replicas {
+		if !w.holds(node, v) {
+			t.Errorf("what was dirty on %s is gone", node)
+		}
+	}
 }
 
 // TestAMoveIsCalledOffBeforeItHasLeft: somebody takes the request back while the controller is down.
