@@ -95,7 +95,7 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 		Log: p.log.With("component", "release"), Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager), move.New(move.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events, Log: p.log.With("component", "move"),
-		Again: 5 * time.Second, Soon: time.Second, Longest: p.options.LongestCall, Parallel: 4,
+		Again: 5 * time.Second, Soon: time.Second, Seldom: time.Minute, Longest: p.options.LongestCall, Parallel: 4,
 	}).SetupWithManager(p.manager), adoption.New(adoption.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "adoption"), Again: 5 * time.Second, Longest: p.options.LongestCall,

@@ -84,7 +84,8 @@ func (w *world) turn() (again bool) {
 	w.bind()
 	r := move.New(move.Config{
 		Client: w.cached, Live: w.api, Volumes: w.locked, Events: events.NewFakeRecorder(1000),
-		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Again: time.Second, Soon: time.Second, Longest: 20 * time.Second, Parallel: 1,
+		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Again: time.Second, Soon: time.Second, Seldom: time.Minute,
+		Longest: 20 * time.Second, Parallel: 1,
 	})
 	result, err := r.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: moved}})
 	must(w.t, err)

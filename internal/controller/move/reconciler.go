@@ -54,10 +54,11 @@ type Config struct {
 	Volumes Volumes
 	Events  events.EventRecorder
 	Log     *slog.Logger
-	// Again is the time from a failed try to the next, Soon that after a move has begun; Longest bounds
-	// one try.
+	// Again is the time from a failed try to the next, Soon that while Kubernetes has something to do
+	// first, and Seldom that while a node has the volume. Longest bounds one try.
 	Again   time.Duration
 	Soon    time.Duration
+	Seldom  time.Duration
 	Longest time.Duration
 	// Parallel is how many volumes are moved at once.
 	Parallel int
@@ -116,6 +117,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: r.Soon}, nil
 	case failure == nil && err == nil:
 		return ctrl.Result{}, nil // nobody wants it moved any more
+	case errors.Is(failure, authority.ErrAttached) && v.Status.AttachedNode != "":
+		return ctrl.Result{RequeueAfter: r.Seldom}, nil // its detachment is a change, of which the manager tells
 	default:
 		return ctrl.Result{RequeueAfter: r.Again}, nil
 	}

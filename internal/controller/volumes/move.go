@@ -57,6 +57,10 @@ func (s *Steps) beginMove(ctx context.Context, id string, movable Movable) (err 
 	if v.Spec.MoveTo == nil || v.Spec.MoveTo.Group != group || v.Status.Move != nil {
 		return fmt.Errorf("the move of volume %s was changed meanwhile: %w", id, ErrBusy)
 	}
+	kept, err := movable(ctx, v, group)
+	if err != nil {
+		return err
+	}
 	place, err := s.Book.Elsewhere(v, group)
 	if err != nil {
 		return fmt.Errorf("find a place for volume %s in group %s: %w", id, group, err)
@@ -67,10 +71,6 @@ func (s *Steps) beginMove(ctx context.Context, id string, movable Movable) (err 
 		}
 	}()
 	if err := s.prepareHosts(ctx, v, []string{place.Primary, place.Partner}); err != nil {
-		return err
-	}
-	kept, err := movable(ctx, v, group)
-	if err != nil {
 		return err
 	}
 	if err := s.Groups.Keep(ctx, group); err != nil {
@@ -128,21 +128,22 @@ func (s *Steps) leavable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 			return err
 		}
 	}
-	if v.Status.AttachedNode == "" {
-		if v.Status.Repair != nil {
-			return fmt.Errorf("volume %s: a lost copy was being replaced, which has to end first: %w", v.Name, ErrBusy)
+	if v.Status.AttachedNode != "" {
+		return authority.Movable(v, nil) // no host is asked for that
+	}
+	if v.Status.Repair != nil {
+		return fmt.Errorf("volume %s: a lost copy was being replaced, which has to end first: %w", v.Name, ErrBusy)
+	}
+	if _, err := s.Settle(ctx, v); err != nil {
+		return err
+	}
+	if !authority.InCeph(v) {
+		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
+			return fmt.Errorf("volume %s is written back before it is moved: %w", v.Name, err)
 		}
-		if _, err := s.Settle(ctx, v); err != nil {
-			return err
-		}
-		if !authority.InCeph(v) {
-			if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-				return fmt.Errorf("volume %s is written back before it is moved: %w", v.Name, err)
-			}
-		}
-		if err := s.notSetBack(ctx, v); err != nil {
-			return err
-		}
+	}
+	if err := s.notSetBack(ctx, v); err != nil {
+		return err
 	}
 	if err := authority.Movable(v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
 		return err
