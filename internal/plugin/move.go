@@ -75,7 +75,7 @@ func (c *cli) runMove(ctx context.Context, api client.Client, name string, f mov
 		return err
 	}
 	if !f.wait {
-		if err := askMove(ctx, api, name, f.group); err != nil {
+		if _, err := askMove(ctx, api, name, f.group); err != nil {
 			return err
 		}
 		c.printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says how far it is\n",
@@ -123,17 +123,19 @@ var (
 	errMoving    = errors.New("the volume is on its way to another group just now; wait until it is there")
 )
 
-// askMove asks for a move.
-func askMove(ctx context.Context, api client.Client, volume, group string) error {
-	return changeMove(ctx, api, volume, func(v *v1alpha1.CacheVolume) error {
+// askMove asks for a move. It reports whether nobody had asked for it before.
+func askMove(ctx context.Context, api client.Client, volume, group string) (asked bool, err error) {
+	err = changeMove(ctx, api, volume, func(v *v1alpha1.CacheVolume) error {
 		if m := v.Status.Move; m != nil && m.Group != group {
 			return fmt.Errorf("%w: %s", errMoving, m.Group)
 		}
-		if v.Status.Move == nil || v.Spec.MoveTo != nil {
+		asked = movingTo(v) != group
+		if asked {
 			v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: group}
 		}
 		return nil
 	})
+	return asked, err
 }
 
 // unaskMove takes the request back, unless the move has begun.

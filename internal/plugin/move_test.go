@@ -196,6 +196,24 @@ func TestMoveAsksForOneVolume(t *testing.T) {
 	says(t, text, "v2: from group old to fresh", "v2: in group fresh")
 }
 
+// TestAnOldRefusalDoesNotCount: what the move was refused for is over, and csi-controller has not looked since.
+func TestAnOldRefusalDoesNotCount(t *testing.T) {
+	api := filledGroups(t, 1)
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "fresh"}
+	must(t, api.Update(t.Context(), v))
+	carryOut(t.Context(), api, v, true)
+	go func() {
+		time.Sleep(1500 * time.Millisecond)
+		_ = api.Get(context.WithoutCancel(t.Context()), client.ObjectKey{Name: "v0"}, v)
+		carryOut(context.WithoutCancel(t.Context()), api, v, false)
+	}()
+	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
+	must(t, err)
+	says(t, text, "v0: in group fresh")
+}
+
 // TestAMoveWaitsForTheDetachment, and for no other reason is it called off.
 func TestAMoveWaitsForTheDetachment(t *testing.T) {
 	api := filledGroups(t, 1)

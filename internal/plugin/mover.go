@@ -36,7 +36,14 @@ type mover struct {
 type going struct {
 	to   string
 	told string
+	// since is when it was asked for. asked: not before.
+	since time.Time
+	asked bool
 }
+
+// judged reports whether the condition is about this request. Where the request was there before, the
+// condition may be from before something has changed that it speaks of. csi-controller looks every 5 s.
+func (g *going) judged(now time.Time) bool { return g.asked || now.Sub(g.since) > 12*time.Second }
 
 // run makes all moves. It can be interrupted: what was asked for goes on, and another run goes on with the
 // rest.
@@ -76,7 +83,7 @@ func (m *mover) run(ctx context.Context, timeout time.Duration) error {
 }
 
 func (m *mover) start(ctx context.Context, move placement.Move) error {
-	err := askMove(ctx, m.api, move.Volume, move.To.Group)
+	asked, err := askMove(ctx, m.api, move.Volume, move.To.Group)
 	switch {
 	case errors.Is(err, errMoving):
 		m.fail(move.Volume, err.Error())
@@ -85,7 +92,7 @@ func (m *mover) start(ctx context.Context, move placement.Move) error {
 		return err
 	}
 	m.printf("%s: from group %s to %s\n", move.Volume, move.From, move.To.Group)
-	m.going[move.Volume] = &going{to: move.To.Group}
+	m.going[move.Volume] = &going{to: move.To.Group, since: m.now(), asked: asked}
 	return nil
 }
 
@@ -147,6 +154,9 @@ func (m *mover) goesOn(ctx context.Context, v *v1alpha1.CacheVolume, g *going) (
 		return false, nil // it may speak of an earlier request
 	}
 	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonMoveRefused {
+		if !g.judged(m.now()) {
+			return false, nil
+		}
 		switch err := unaskMove(ctx, m.api, v.Name); {
 		case errors.Is(err, errMoveBegun):
 			return false, nil // what it waited for has passed meanwhile

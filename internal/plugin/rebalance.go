@@ -116,7 +116,7 @@ func (c *cli) makeMoves(
 		v := &volumes[i]
 		attached[v.Name] = v.Status.AttachedNode != ""
 		if to := movingTo(v); to != "" && (f.empty == "" || v.Spec.Group == f.empty) {
-			m.going[v.Name] = &going{to: to}
+			m.going[v.Name] = &going{to: to, since: c.now()}
 		}
 	}
 	c.printf("\n")
