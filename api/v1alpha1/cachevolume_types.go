@@ -185,16 +185,6 @@ type CacheVolumeSpec struct {
 	Minor int32 `json:"minor"`
 }
 
-// MoveTarget says where a volume is to go.
-type MoveTarget struct {
-	// Group is the NodeGroup that is to have the volume.
-	//
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Group string `json:"group"`
-}
-
 // CacheOptions tune the cache. Zero means escached's default.
 type CacheOptions struct {
 	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
@@ -366,32 +356,6 @@ type ReplicaRepair struct {
 	Lost       string `json:"lost"`
 	Substitute string `json:"substitute,omitempty"`
 	// Since is when the repair began.
-	Since metav1.Time `json:"since"`
-}
-
-// VolumeMove describes a move to another group that has begun. The place in that group is taken.
-type VolumeMove struct {
-	// Group, Replicas, Port and Minor are what the spec gets.
-	//
-	// +required
-	// +kubebuilder:validation:MaxLength=253
-	Group string `json:"group"`
-	// +required
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=2
-	// +kubebuilder:validation:items:MaxLength=253
-	Replicas []string `json:"replicas"`
-	Port     int32    `json:"port"`
-	Minor    int32    `json:"minor"`
-	// Cleared is set once the replicas in the former group are removed, or on that group's list of those
-	// that its hosts have to remove. Until then the move can be called off.
-	Cleared bool `json:"cleared,omitempty"`
-	// PersistentVolume is the PersistentVolume, as JSON, that has to be made anew because Kubernetes
-	// does not let its node affinity change, and PersistentVolumeUID is the UID of the one before. Both
-	// are empty if nothing has to be made anew.
-	PersistentVolume    string `json:"persistentVolume,omitempty"`
-	PersistentVolumeUID string `json:"persistentVolumeUID,omitempty"`
-	// Since is when the move began.
 	Since metav1.Time `json:"since"`
 }
 

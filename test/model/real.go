@@ -243,20 +243,6 @@ func (r *rules) isSettled(rec record, seen [hosts]report) bool {
 	return answer
 }
 
-// movable asks whether a volume may leave its replicas for others on other hosts.
-func (r *rules) movable(rec record, seen [hosts]report) bool {
-	q := settledQuestion{rec, seen}
-	answer, known := r.leaves[q]
-	if !known {
-		reports := map[string]authority.Report{}
-		v := rec.volume()
-		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
-		answer = authority.Movable(v, reports) == nil
-		r.leaves[q] = answer
-	}
-	return answer
-}
-
 // gone asks whether a fenced client's map cannot exist any more.
 func (r *rules) gone(rec record, h int, c uint8, of report) bool {
 	q := goneQuestion{rec, h, c, of}

@@ -1,5 +1,7 @@
 package model
 
+import "github.com/escache/escache-csi/internal/authority"
+
 // transfers are moves of the volume to another group: to hosts that have nothing to do with its replicas. In
 // the model any other pair is another group's.
 func (m *Model) transfers(s *state, try func(kind, uint8, func(*state) bool)) {
@@ -68,4 +70,18 @@ func (m *Model) transfer(s *state) bool {
 		s.ctl = controller{}
 		return done
 	}
+}
+
+// movable asks whether a volume may leave its replicas for others on other hosts.
+func (r *rules) movable(rec record, seen [hosts]report) bool {
+	q := settledQuestion{rec, seen}
+	answer, known := r.leaves[q]
+	if !known {
+		reports := map[string]authority.Report{}
+		v := rec.volume()
+		rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+		answer = authority.Movable(v, reports) == nil
+		r.leaves[q] = answer
+	}
+	return answer
 }
