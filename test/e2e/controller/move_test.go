@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +48,7 @@ func moveLife(t *testing.T, w *world) {
 
 	v = w.one(t)
 	w.attachmentOf(t, v, v.Spec.Replicas[0])
+	v = w.one(t)
 	w.askMove(t, v.Name, home)
 	w.moving(t, v.Name, v1alpha1.ReasonMoveAttached, "detached first")
 	if on := w.fleet.On(ref); len(on) != 2 || !on[v.Spec.Replicas[0]] || !on[v.Spec.Replicas[1]] {
@@ -135,7 +138,7 @@ func (w *world) isIn(t *testing.T, group string, before *corev1.PersistentVolume
 	}
 	want := before.DeepCopy()
 	want.Spec.NodeAffinity, want.Spec.ClaimRef, want.Spec.PersistentVolumeReclaimPolicy = pv.Spec.NodeAffinity, pv.Spec.ClaimRef, pv.Spec.PersistentVolumeReclaimPolicy
-	if fmt.Sprint(want.Spec, want.Labels, want.Annotations) != fmt.Sprint(pv.Spec, pv.Labels, pv.Annotations) {
+	if !equality.Semantic.DeepEqual(want.Spec, pv.Spec) || !maps.Equal(want.Labels, pv.Labels) || !maps.Equal(want.Annotations, pv.Annotations) {
 		t.Errorf("the PersistentVolume was\n%+v and is\n%+v", before, pv)
 	}
 	eventually(t, 20*time.Second, func() bool { return w.fleet.Replicas() == 0 }, func() string {
