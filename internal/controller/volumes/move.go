@@ -268,7 +268,6 @@ func (s *Steps) endMove(ctx context.Context, id string) error {
 		return err
 	}
 	s.Book.Observe(v)
-	crashpoint.Reach("move/ended")
 	s.WriteNote(ctx, v)
 	return nil
 }
