@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -114,12 +115,7 @@ func (m *mover) look(ctx context.Context) error {
 	for i := range all.Items {
 		left[all.Items[i].Name] = &all.Items[i]
 	}
-	var names []string
-	for name := range m.going {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(m.going)) {
 		if err := m.lookAt(ctx, name, left[name]); err != nil {
 			return err
 		}

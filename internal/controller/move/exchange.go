@@ -110,8 +110,8 @@ func (r *Reconciler) unused(ctx context.Context, pv *corev1.PersistentVolume) er
 	}
 	for i := range attachments.Items {
 		if a := &attachments.Items[i]; a.Spec.Source.PersistentVolumeName != nil && *a.Spec.Source.PersistentVolumeName == pv.Name {
-			return fmt.Errorf("Kubernetes has PersistentVolume %s on node %s (VolumeAttachment %s): %w", //nolint:staticcheck // a name
-				pv.Name, a.Spec.NodeName, a.Name, authority.ErrAttached)
+			return fmt.Errorf("VolumeAttachment %s has PersistentVolume %s on node %s: %w",
+				a.Name, pv.Name, a.Spec.NodeName, authority.ErrAttached)
 		}
 	}
 	claim := pv.Spec.ClaimRef
