@@ -233,6 +233,10 @@ func TestAMoveIsCalledOffIfACopyIsDirtyAfterAll(t *testing.T) {
 		!meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
 		t.Errorf("%+v, %+v", now.Spec, now.Status)
 	}
+	w.turn()
+	if c := w.moving(); c.Reason != v1alpha1.ReasonMoveRefused || !strings.Contains(c.Message, "restore-etcd") || w.volume(moved).Status.Move != nil {
+		t.Errorf("it says %s: %s", c.Reason, c.Message)
+	}
 	for _, node := range v.Spec.Replicas {
 		if !w.holds(node, v) {
 			t.Errorf("what was dirty on %s is gone", node)

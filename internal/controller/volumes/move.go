@@ -122,6 +122,8 @@ func (s *Steps) leavable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		return fmt.Errorf("volume %s is being made, released or deleted: %w", v.Name, ErrRefused)
 	case v.BeingReleased():
 		return fmt.Errorf("volume %s is being released: %w", v.Name, ErrRefused)
+	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
+		return fmt.Errorf("volume %s: a host has data that the record does not know; see docs/restore-etcd.md: %w", v.Name, ErrRefused)
 	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
