@@ -224,6 +224,11 @@ func TestAVolumeThatCannotMoveStaysAsItIs(t *testing.T) {
 			}
 			w.pollBoth()
 		}, v1alpha1.ReasonMoveWaiting, "place for volume"},
+		"its hosts have just died": {func(w *world) {
+			for _, n := range []string{"n4", "n5", "n6"} {
+				w.host(n).Stop() // and nobody has noticed
+			}
+		}, v1alpha1.ReasonMoveWaiting, "remove the replica of volume"},
 		"dirty, and the copies are gone": {func(w *world) {
 			v := w.volume(moved)
 			holder := v.Spec.Replicas[0]
