@@ -23,6 +23,22 @@ const (
 	// ConditionReleased is there while spec.release is set. It is never true: the object is gone
 	// then. The message says what the release waits for.
 	ConditionReleased = "Released"
+	// ConditionMoving is there while the volume is to go, or goes, to another group. It is true once the
+	// move has begun. The message says what it waits for.
+	ConditionMoving = "Moving"
+)
+
+// Reasons of ConditionMoving.
+const (
+	// ReasonMoveAttached: a node has the volume, or a pod that is about to run there will. The move is
+	// made when it is detached.
+	ReasonMoveAttached = "Attached"
+	// ReasonMoveRefused: nothing was changed. It is tried again, but somebody has to act first.
+	ReasonMoveRefused = "Refused"
+	// ReasonMoveWaiting: nothing was changed yet. It is tried again, and what it waits for may pass.
+	ReasonMoveWaiting = "Waiting"
+	// ReasonMoveUnderWay: the move has begun, and goes on until it is done.
+	ReasonMoveUnderWay = "UnderWay"
 )
 
 // Reasons of ConditionReleased.

@@ -26,6 +26,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Epoch",type=integer,priority=1,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Outdated",type=string,priority=1,JSONPath=`.status.outdated`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.spec.group == oldSelf.spec.group || has(self.status) && has(self.status.move) && self.spec.group == self.status.move.group && self.spec.replicas == self.status.move.replicas && self.spec.port == self.status.move.port && self.spec.minor == self.status.move.minor",message="group is changed by csi-controller only: to move the volume, set spec.moveTo"
+// +kubebuilder:validation:XValidation:rule="self.spec.port == oldSelf.spec.port || self.spec.group != oldSelf.spec.group",message="port is immutable within a group"
+// +kubebuilder:validation:XValidation:rule="self.spec.minor == oldSelf.spec.minor || self.spec.group != oldSelf.spec.group",message="minor is immutable within a group"
 type CacheVolume struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -145,13 +148,17 @@ type CacheVolumeSpec struct {
 	// meanwhile. It can be set back to false until the phase is Releasing.
 	Release bool `json:"release,omitempty"`
 
-	// Group is the NodeGroup of the volume.
+	// Group is the NodeGroup of the volume. Only csi-controller changes it, in a move to another group.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="group is immutable"
 	Group string `json:"group"`
+
+	// MoveTo asks csi-controller to move the volume to another NodeGroup. It does so while no node has
+	// the volume, after the cache is written back, and then removes this field. Until the move is on
+	// record in status.move the request can be taken back.
+	MoveTo *MoveTarget `json:"moveTo,omitempty"`
 
 	// Replicas are the two nodes that hold the cache. Placement's choice for the primary comes
 	// first.
@@ -176,7 +183,6 @@ type CacheVolumeSpec struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=65535
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="port is immutable"
 	Port int32 `json:"port"`
 
 	// Minor is the minor number of the DRBD device, unique within the group.
@@ -184,7 +190,6 @@ type CacheVolumeSpec struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1048575
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="minor is immutable"
 	Minor int32 `json:"minor"`
 }
 
@@ -288,6 +293,9 @@ type CacheVolumeStatus struct {
 
 	// Repair is set while the replica of a lost host is being replaced.
 	Repair *ReplicaRepair `json:"repair,omitempty"`
+	// Move is set while the volume goes to another group. It cannot be attached meanwhile, and the move
+	// is finished whatever spec.moveTo says by then.
+	Move *VolumeMove `json:"move,omitempty"`
 	// Discarded describes the latest data loss that was accepted; see CacheDiscard.
 	Discarded *DiscardedCache `json:"discarded,omitempty"`
 

@@ -115,3 +115,14 @@ func (v *CacheVolume) BeingReleased() bool {
 
 // BeingMade reports whether the volume's image may not be there, or not be whole.
 func (s *CacheVolumeStatus) BeingMade() bool { return s.Phase == "" || s.Phase == VolumePending }
+
+// Groups returns the group of the volume and, while it moves, also the one that it goes to.
+func (v *CacheVolume) Groups() []string {
+	if m := v.Status.Move; m != nil && m.Group != v.Spec.Group {
+		return []string{v.Spec.Group, m.Group}
+	}
+	return []string{v.Spec.Group}
+}
+
+// ToMove reports whether the volume is to go, or goes, to another group.
+func (v *CacheVolume) ToMove() bool { return v.Spec.MoveTo != nil || v.Status.Move != nil }

@@ -99,7 +99,7 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	c.config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		c.status(), c.flush(), c.cordon(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.adopt(), c.release(),
-		c.repair(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(), c.preflight(version),
+		c.repair(), c.move(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(), c.preflight(version),
 	)
 	return root
 }

@@ -161,6 +161,9 @@ func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 		line("Repair", "of the copy on %s, onto %s, since %s", s.Repair.Lost, cmp.Or(s.Repair.Substitute, "a host not chosen yet"),
 			s.Repair.Since.Format(time.DateTime))
 	}
+	if moving := trouble.Move(v); moving != "" {
+		line("Move", "%s", moving)
+	}
 	if s.Discarded != nil {
 		line("Discarded", "%s by %s, %s", v1alpha1.HumanBytes(s.Discarded.BytesAtStake), s.Discarded.RequestedBy,
 			s.Discarded.Time.Format(time.DateTime))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	storagev1 "k8s.io/api/storage/v1"
@@ -15,43 +16,56 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
 	"github.com/escache/escache-csi/internal/plugin/fleet"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
 )
 
-const noMoves = "Moves of volumes between groups are not implemented yet: this is what they would be."
+// rebalanceFlags are the flags of rebalance.
+type rebalanceFlags struct {
+	dryRun, apply bool
+	empty         string
+	parallel      int
+	timeout       time.Duration
+}
 
 func (c *cli) rebalance() *cobra.Command {
-	var empty string
-	var dryRun bool
+	var f rebalanceFlags
 	command := &cobra.Command{
-		Use:   "rebalance --dry-run",
-		Short: "Show which volumes would have to move to even out the groups, or to empty one",
-		Long: "Show the fewest moves of volumes between NodeGroups after which no group is fuller than another by more than one\n" +
-			"volume, as after a group was added. With --empty, show where the volumes of a group would go if it were taken away.\n" +
-			"Groups that are cordoned neither give nor take volumes; --empty works for them, too. Only volumes move of which\n" +
-			"everything is in Ceph and stays there: those that are detached and clean, or drained. For the others it says why not.\n\n" +
-			noMoves + " Nothing is changed.",
-		Example: "  kubectl escache rebalance --dry-run\n  kubectl escache rebalance --dry-run --empty=rack1",
-		Args:    noArgs,
+		Use:   "rebalance --dry-run|--apply",
+		Short: "Move volumes to even out the groups, or to empty one",
+		Long: "Make the fewest moves of volumes between NodeGroups after which no group is fuller than another by more than one\n" +
+			"volume, as after a group was added. With --empty, move the volumes of a group to the others, so that it can be taken\n" +
+			"away. Groups that are cordoned neither give nor take volumes; --empty is for a group that is cordoned.\n\n" +
+			"Volumes move while no node has them. For those that stay it says why. With --empty, an attached volume is asked to\n" +
+			"move, too: it does so when it is detached. A run that is interrupted can be repeated.",
+		Example: "  kubectl escache rebalance --dry-run\n  kubectl escache rebalance --apply\n" +
+			"  kubectl escache rebalance --apply --empty=rack1 --parallel=8",
+		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if !dryRun {
-				return fmt.Errorf("%w: say --dry-run: it cannot move volumes between groups yet, and only shows the moves", errUsage)
-			}
-			if command.Flags().Changed("empty") && empty == "" {
+			switch {
+			case f.dryRun == f.apply:
+				return fmt.Errorf("%w: say --dry-run to see the moves, or --apply to make them", errUsage)
+			case command.Flags().Changed("empty") && f.empty == "":
 				return fmt.Errorf("%w: --empty needs the name of a NodeGroup", errUsage)
+			case f.parallel < 1:
+				return fmt.Errorf("%w: --parallel is 1 at least", errUsage)
 			}
 			api, err := c.connect()
 			if err != nil {
 				return err
 			}
-			return c.runRebalance(command.Context(), api, empty)
+			return c.runRebalance(command.Context(), api, f)
 		},
 	}
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "only show the moves; nothing else is implemented yet")
-	command.Flags().StringVar(&empty, "empty", "", "show where the volumes of this NodeGroup would go")
+	flags := command.Flags()
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only show the moves")
+	flags.BoolVar(&f.apply, "apply", false, "make the moves")
+	flags.StringVar(&f.empty, "empty", "", "move the volumes of this NodeGroup to the others")
+	flags.IntVar(&f.parallel, "parallel", 4, "how many volumes move at once")
+	flags.DurationVar(&f.timeout, "timeout", time.Hour, "stop after this time; moves that were asked for go on")
 	return command
 }
 
-func (c *cli) runRebalance(ctx context.Context, api client.Client, empty string) error {
+func (c *cli) runRebalance(ctx context.Context, api client.Client, f rebalanceFlags) error {
 	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
 	for _, list := range []client.ObjectList{groups, volumes} {
 		if err := api.List(ctx, list); err != nil {
@@ -70,21 +84,55 @@ func (c *cli) runRebalance(ctx context.Context, api client.Client, empty string)
 	if err != nil {
 		return err
 	}
-	before, ties := s.Usage(), tiesOf(volumes.Items, all, classes)
+	before, ties := s.Usage(), tiesOf(volumes.Items, all, classes, f.empty != "")
 	var p placement.Proposal
-	if empty == "" {
+	if f.empty == "" {
 		p = s.Rebalance(ties)
-	} else if p, err = s.Empty(empty, ties); err != nil {
+	} else if p, err = s.Empty(f.empty, ties); err != nil {
 		return fmt.Errorf("%w; kubectl escache status lists them", err)
 	}
 	c.printShares(before, p.After)
 	c.printMoves(p, volumes.Items, all)
 	c.printStaying(p.Staying)
-	c.printf("\n%s\n", conclusion(p, empty))
+	c.printf("\n%s\n", conclusion(p, f.empty))
 	if all == nil || classes == nil {
 		c.printf("You may not list PersistentVolumes or StorageClasses: which groups the StorageClasses allow is not known.\n")
 	}
-	c.printf("%s\n", noMoves)
+	if f.dryRun {
+		return nil
+	}
+	if f.empty != "" && !slices.ContainsFunc(groups.Items, func(g v1alpha1.NodeGroup) bool { return g.Name == f.empty && g.Closed() }) {
+		return fmt.Errorf("group %s still takes new volumes, and nothing was moved; first: kubectl escache cordon %s", f.empty, f.empty)
+	}
+	return c.makeMoves(ctx, api, p.Moves, volumes.Items, f)
+}
+
+// makeMoves makes the moves, and waits also for those that an earlier run has asked for.
+func (c *cli) makeMoves(
+	ctx context.Context, api client.Client, moves []placement.Move, volumes []v1alpha1.CacheVolume, f rebalanceFlags,
+) error {
+	m := &mover{cli: c, api: api, parallel: f.parallel, going: map[string]*going{}}
+	attached := map[string]bool{}
+	for i := range volumes {
+		v := &volumes[i]
+		attached[v.Name] = v.Status.AttachedNode != ""
+		if to := trouble.MovingTo(v); to != "" && (f.empty == "" || v.Spec.Group == f.empty) {
+			m.going[v.Name] = &going{to: to, since: c.now()}
+		}
+	}
+	c.printf("\n")
+	// What is attached only waits, and keeps nobody else from moving.
+	for _, move := range moves {
+		if !attached[move.Volume] {
+			m.queue = append(m.queue, move)
+		} else if err := m.start(ctx, move); err != nil {
+			return err
+		}
+	}
+	if err := m.run(ctx, f.timeout); err != nil {
+		return err
+	}
+	c.printf("%d moved\n", m.done)
 	return nil
 }
 
@@ -106,11 +154,11 @@ func readClasses(ctx context.Context, api client.Reader) (map[string][]string, e
 	return out, nil
 }
 
-func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]string) placement.Ties {
+func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]string, later bool) placement.Ties {
 	ties := placement.Ties{Fixed: map[string]string{}, Groups: map[string][]string{}}
 	for i := range volumes {
 		v := &volumes[i]
-		if why := fleet.Fixed(v); why != "" {
+		if why := fleet.Fixed(v, later); why != "" {
 			ties.Fixed[v.Name] = why
 		}
 		if groups, are := classes[all[v.Name].storageClass]; are {

@@ -307,7 +307,7 @@ func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
 	if wide {
 		cells = append(cells, of.Spec.Group, v1alpha1.HumanBytes(of.Spec.SizeBytes), v1alpha1.HumanBytes(of.Spec.CacheBytes),
 			strings.Join(of.Spec.Replicas, ","), cmp.Or(strings.Join(is.Outdated, ","), "-"), fmt.Sprint(is.Epoch),
-			of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
+			string(of.Spec.Engine()), of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
 	}
 	if wide || v.filter.Problems {
 		cells = append(cells, cmp.Or(strings.Join(v.fault(trouble.Volume, of.Name).reasons, ","), "-"))

@@ -33,6 +33,11 @@ const (
 	repairMove
 	repairLay
 	repairPair
+	transferPrepare
+	transferRecord
+	transferClear
+	transferCleared
+	transferPlace
 )
 
 var stepTexts = map[uint8]string{
@@ -64,6 +69,11 @@ var stepTexts = map[uint8]string{
 	repairMove:       "the record says where the new copy is",
 	repairLay:        "the new copy is laid, and is empty",
 	repairPair:       "the holder gets its new partner",
+	transferPrepare:  "what is left on the hosts of the new group is removed",
+	transferRecord:   "the record says that the volume goes to the new group",
+	transferClear:    "the replicas in the former group are removed",
+	transferCleared:  "the record says that the volume has left them",
+	transferPlace:    "the record says that the volume is in the new group",
 	flushEnd:         "how the write-back went is looked at",
 }
 
@@ -111,6 +121,7 @@ func (m *Model) control(s *state, out emit) {
 	m.orders(s, try)
 	m.repairs(s, try)
 	m.cleanUps(s, try)
+	m.transfers(s, try)
 }
 
 func (m *Model) beginPublish(n *state, h uint8) bool {
@@ -344,6 +355,8 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		return m.discard(s)
 	case repairRecord, repairClear, repairMove, repairLay, repairPair:
 		return m.repair(s)
+	case transferPrepare, transferRecord, transferClear, transferCleared, transferPlace:
+		return m.transfer(s)
 	case unpublishDetach:
 		clean := c.clean
 		done := m.swap(s, func(r *record) {

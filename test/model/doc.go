@@ -44,6 +44,11 @@
 // hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
 // which mode a device is connected.
 //
+// A move to another group is a move to any pair of hosts that the replicas are not on: the model does not
+// know which hosts are in which group, so it may do more than the product. It may also attach a volume that
+// is on its way, which the product refuses: no promise hangs on that. Nothing is modelled of the
+// PersistentVolume, which decides where pods may run.
+//
 // # What is assumed
 //
 //   - While DRBD's handler for a failed disk runs on a Primary whose peer is in sync and not counted, that

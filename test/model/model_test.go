@@ -29,6 +29,8 @@ var worlds = []struct {
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
 	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Spares}, 14, 9},
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
+	{"moves to other groups", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | Power | Links | Crashes | Spares}, 13, 9},
+	{"moves of fenced and restored volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | SetBack | Draining | Control}, 12, 9},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
@@ -155,6 +157,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{LostOutdatedFirst, 2, world(1, 2, Repairing|Failing)},
 		{NewCopyOutdated, 2, world(1, 1, Repairing|Links)},
+
+		{MovedOnlyFromCeph, 3, world(1, 1, Moving|Power)},
+		{LeftoversDropped, 2, world(2, 1, Moving)},
 
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},

@@ -81,6 +81,8 @@ const (
 	lateAnswer
 	diskWorks
 	restoreReads
+	transferBegins
+	transferGoesOn
 	kinds
 )
 
@@ -166,15 +168,17 @@ var texts = map[kind]string{
 	lateAnswer:        "%s asks its arbiter whether it may go on without its peer, and nothing waits for the answer",
 	diskWorks:         "the disk of %s works again, and DRBD uses it",
 	restoreReads:      "csi-node on %s has read one half of the status",
+	transferBegins:    "the controller begins to move the volume to a group with %s",
+	transferGoesOn:    "the controller goes on with the move to another group",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
 func (m move) text(before *state) string {
 	form := texts[m.kind]
 	switch m.kind { //nolint:exhaustive // all others name a host
-	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack:
+	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack, transferGoesOn:
 		return form
-	case cutLink, healLink, connect, controllerMoves:
+	case cutLink, healLink, connect, controllerMoves, transferBegins:
 		low, high := hostsOf(m.host)
 		return fmt.Sprintf(form, names[low]+" and "+names[high])
 	case expire, unfence, outsiderBlocks, outsideEnds:

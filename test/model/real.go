@@ -27,6 +27,7 @@ type rules struct {
 	replaced map[replaceQuestion]bool
 	counted  map[countQuestion]bool
 	anew     map[anewQuestion]set
+	leaves   map[settledQuestion]bool
 }
 
 func newRules() rules {
@@ -35,7 +36,7 @@ func newRules() rules {
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
-		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{},
+		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{}, leaves: map[settledQuestion]bool{},
 	}
 }
 

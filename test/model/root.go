@@ -28,7 +28,22 @@ func (m *Model) roots() []root {
 			root{"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before that", storedBefore()},
 			root{"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained", storedDrained()})
 	}
+	if m.has(Moving) {
+		all = append(all, root{"a clean volume in a group of n3 and n4, which has left an outdated, dirty copy on n1", movedBefore()})
+	}
 	return all
+}
+
+// movedBefore is a clean volume whose replicas are to be laid on n3 and n4. When it left n1 and n2, n1 did not
+// answer, and was on record as outdated. n1 will be told to remove what it has.
+func movedBefore() state {
+	s := fresh()
+	s.rec.epoch, s.rec.replicas = 1, set(0).with(2).with(3)
+	s.acked, s.last, s.ceph.value, s.faults = 2, 2, 2, 1
+	n1 := &s.host[0]
+	n1.laid, n1.peer, n1.current, n1.tag, n1.dirty, n1.wasPrimary = true, 1, 1, 1, 1, true
+	s.stale[0] = 2
+	return s
 }
 
 // begun is a volume in use on n1, with its copy on n2.

@@ -39,6 +39,8 @@ type record struct {
 	fencedNow set            // those of the running epoch
 	earlier   set            // those that were on the blocklist before they were fenced
 	claim     bool           // it is to write through in this attachment
+	moving    set            // the pair of another group that it goes to; 0: it stays
+	cleared   bool           // and it has left its replicas
 }
 
 // ceph is the image. What is written is a number: a later write has a higher one.
@@ -148,6 +150,7 @@ const (
 	opDrain
 	opDiscard
 	opRepair
+	opTransfer
 )
 
 // state is everything. It is compared and hashed as a whole, so it holds no pointer.
@@ -201,7 +204,8 @@ func (r *record) pair() uint8 {
 
 // untouched reports whether a host has never had to do with the volume.
 func (s *state) untouched(h uint8) bool {
-	anywhere := s.rec.replicas | s.rec.outdated | s.saved.replicas | s.saved.outdated | s.ctl.move | s.ctl.renew
+	anywhere := s.rec.replicas | s.rec.outdated | s.saved.replicas | s.saved.outdated | s.ctl.move | s.ctl.renew |
+		s.rec.moving | s.saved.moving
 	if s.host[h] != unused() || anywhere.has(h) || s.stale[h] != 0 || s.rec.fenced[h] != 0 || s.saved.fenced[h] != 0 {
 		return false
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
+	"github.com/escache/escache-csi/internal/controller/move"
 	"github.com/escache/escache-csi/internal/controller/release"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/unfence"
@@ -92,6 +93,9 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 	}).SetupWithManager(p.manager), release.New(release.Config{
 		Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "release"), Again: 5 * time.Second, Longest: p.options.LongestCall,
+	}).SetupWithManager(p.manager), move.New(move.Config{
+		Client: guarded, Live: live, Volumes: locked, Events: events, Log: p.log.With("component", "move"),
+		Again: 5 * time.Second, Soon: time.Second, Seldom: time.Minute, Longest: p.options.LongestCall, Parallel: 4,
 	}).SetupWithManager(p.manager), adoption.New(adoption.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "adoption"), Again: 5 * time.Second, Longest: p.options.LongestCall,

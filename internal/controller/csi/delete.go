@@ -80,13 +80,16 @@ func (s *service) delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// ownsImage refuses a volume whose image is not the driver's yet, or soon not any more.
+// ownsImage refuses a volume whose image is not the driver's yet, or soon not any more, or that is on its
+// way to another group.
 func ownsImage(v *v1alpha1.CacheVolume) error {
 	switch {
 	case v.BeingReleased():
 		return fmt.Errorf("volume %s is being released: its image stays: %w", v.Name, volumes.ErrRefused)
 	case v.Spec.Adoption != nil && v.Status.Phase == "":
 		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", v.Name, volumes.ErrRefused)
+	case v.Status.Move != nil:
+		return moving(v)
 	}
 	return nil
 }

@@ -47,6 +47,13 @@ func usable(v *v1alpha1.CacheVolume) error {
 			v.Name, v.Name, volumes.ErrRefused)
 	case v.Status.Phase != v1alpha1.VolumeReady:
 		return fmt.Errorf("volume %s is not created yet: %w", v.Name, volumes.ErrRefused)
+	case v.Status.Move != nil:
+		return moving(v)
 	}
 	return nil
+}
+
+// moving refuses a volume while it goes to another group. That takes seconds, and the call is repeated.
+func moving(v *v1alpha1.CacheVolume) error {
+	return fmt.Errorf("volume %s goes to group %s just now: %w", v.Name, v.Status.Move.Group, volumes.ErrBusy)
 }

@@ -38,7 +38,8 @@ import (
 
 const gib = 1 << 30
 
-// world is a service with one group of three hosts, g1: n1, n2 and n3, and a node n9 of no group.
+// world is a service with one group of three hosts, g1: n1, n2 and n3, a node n9 of no group, and more
+// such nodes where a test wants them.
 type world struct {
 	t       *testing.T
 	api     client.Client
@@ -52,19 +53,23 @@ type world struct {
 	groups  *nodegroup.Reconciler
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, more ...string) *world {
 	t.Helper()
+	names := append([]string{"n1", "n2", "n3", "n9"}, more...)
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
-	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, "n1", "n2", "n3", "n9")}
+	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, names...)}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
 		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
 		WithIndex(&v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf).
 		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).
-		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2"), w.fleet.Node("n3"), w.fleet.Node("n9"), group).Build()
+		WithObjects(group).Build()
+	for _, name := range names {
+		must(t, w.api.Create(t.Context(), w.fleet.Node(name)))
+	}
 	w.cached = w.api
 	w.restart()
 	return w

@@ -3,6 +3,7 @@ package nodegroup
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/retry"
@@ -137,7 +138,7 @@ func (g *Guard) hasVolume(ctx context.Context, group string) (bool, error) {
 			return false, fmt.Errorf("look for volumes of group %s: %w", group, err)
 		}
 		for i := range all.Items {
-			if all.Items[i].Spec.Group == group {
+			if slices.Contains(all.Items[i].Groups(), group) {
 				return true, nil
 			}
 		}

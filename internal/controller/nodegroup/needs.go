@@ -61,8 +61,9 @@ func blocked(g *v1alpha1.NodeGroup, n needs) (reason, message string) {
 	case g.DeletionTimestamp.IsZero():
 		return "", ""
 	case len(n.volumes) > 0:
-		return v1alpha1.ReasonVolumesLeft, fmt.Sprintf("it is being deleted, and kept because %s in it (%s): delete their claims, "+
-			"or give them up with kubectl escache release --volume NAME%s", are(len(n.volumes)), names(n.volumes), goesOn)
+		return v1alpha1.ReasonVolumesLeft, fmt.Sprintf("it is being deleted, and kept because %s in it (%s): move them to other groups "+
+			"(kubectl escache rebalance --apply --empty=%s), delete their claims, or give them up with kubectl escache release "+
+			"--volume NAME%s", are(len(n.volumes)), names(n.volumes), g.Name, goesOn)
 	case len(n.replicas) > 0:
 		return v1alpha1.ReasonReplicasLeft, fmt.Sprintf("it is being deleted, and kept because replicas wait to be removed (%s): they "+
 			"are when their hosts are back; if a host will never be back, kubectl delete node NAME%s", where(n.replicas), goesOn)
@@ -107,6 +108,9 @@ func names(volumes []*v1alpha1.CacheVolume) string {
 func outside(g *v1alpha1.NodeGroup, volumes []*v1alpha1.CacheVolume) string {
 	left := map[string][]*v1alpha1.CacheVolume{}
 	for _, v := range volumes {
+		if v.Spec.Group != g.Name {
+			continue // it is on its way here, and has replicas where it comes from
+		}
 		for _, node := range redundancy.Left(v, g) {
 			left[node] = append(left[node], v)
 		}

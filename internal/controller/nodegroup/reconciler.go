@@ -78,7 +78,7 @@ const GroupField = "spec.group"
 // GroupOf returns the key by which CacheVolumes are indexed.
 func GroupOf(o client.Object) []string {
 	if v, ok := o.(*v1alpha1.CacheVolume); ok {
-		return []string{v.Spec.Group}
+		return v.Groups()
 	}
 	return nil
 }

@@ -69,6 +69,8 @@ type entry struct {
 	Reservation
 
 	object types.UID
+	// pending: it was taken, and is on no record yet.
+	pending bool
 }
 
 // NewBook returns an empty book. A replica takes the size of the volume's cache on its host; that
@@ -92,18 +94,23 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 		b.volumes[volume] = e
 		return e.Reservation, nil
 	}
-	p, err := b.ledger.Reserve(placement.Request{Volume: volume, CacheBytes: cacheBytes, Groups: groups})
+	return b.take(placement.Request{Volume: volume, CacheBytes: cacheBytes, Groups: groups})
+}
+
+// take finds a place that is on no record yet, and takes it.
+func (b *Book) take(request placement.Request) (Reservation, error) {
+	p, err := b.ledger.Reserve(request)
 	if err != nil {
 		return Reservation{}, err
 	}
 	slot, ok := b.numbers(p.Group).lowestFree(b.slots.count())
 	if !ok {
-		b.ledger.Release(volume)
+		b.ledger.Release(request.Volume)
 		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges, in the controller and on its "+
 			"hosts: %w", p.Group, b.slots.count(), ErrNoSlot)
 	}
 	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
-	b.enter(volume, entry{Reservation: r})
+	b.enter(request.Volume, entry{Reservation: r, pending: true})
 	return r, nil
 }
 
@@ -139,7 +146,7 @@ func (b *Book) move(v *v1alpha1.CacheVolume, r placement.Request) (placement.Pla
 	defer b.mu.Unlock()
 	p, err := b.ledger.Move(r)
 	if err == nil {
-		b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
+		b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
 	}
 	return p, err
 }
@@ -168,8 +175,8 @@ func (b *Book) SawGone(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known, ok := b.volumes[v.Name]; ok && known.object == v.UID {
-		b.leave(v.Name)
-		b.ledger.Release(v.Name)
+		b.free(v.Name)
+		b.free(moving(v.Name))
 	}
 }
 
@@ -182,13 +189,19 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
 		CacheBytes: v.Spec.CacheBytes,
 	})
-	b.enter(v.Name, entry{Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, v.UID})
+	b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
+	b.observeMove(v)
 }
 
 // Forget frees a volume's place.
 func (b *Book) Forget(volume string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.free(volume)
+	b.free(moving(volume))
+}
+
+func (b *Book) free(volume string) {
 	b.leave(volume)
 	b.ledger.Release(volume)
 }

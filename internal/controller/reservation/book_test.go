@@ -178,6 +178,87 @@ func TestVolumesOfACordonedGroupMoveWithinIt(t *testing.T) {
 	}
 }
 
+// TestBothPlacesAreHeldWhileAVolumeMoves follows a volume through its move.
+func TestBothPlacesAreHeldWhileAVolumeMoves(t *testing.T) {
+	b := newBook(t, 10)
+	other := placement.Group{Name: "h"}
+	for _, n := range []string{"m1", "m2", "m3"} {
+		other.Members = append(other.Members, placement.Member{Name: n, Ready: true, CapacityBytes: 1000})
+	}
+	if err := b.SetGroup(other, nil); err != nil {
+		t.Fatal(err)
+	}
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}, CacheBytes: 600, Port: 7005}}
+	v.Name, v.UID = "v", "uid"
+	b.Observe(v)
+	held := func(inG, inH int) {
+		t.Helper()
+		if g, h := b.Usage()[0], b.Usage()[1]; g.Volumes != inG || h.Volumes != inH || g.AllocatedBytes != int64(1200*inG) ||
+			h.AllocatedBytes != int64(1200*inH) || b.Has("g") != (inG > 0) || b.Has("h") != (inH > 0) {
+			t.Errorf("group g %+v, group h %+v", g, h)
+		}
+	}
+	r, err := b.Elsewhere(v, "h")
+	if err != nil || r.Group != "h" || r.Port != 7000 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	b.Saw(v) // a late report of the record knows nothing of the move
+	held(1, 1)
+	if _, err := b.Reserve("another", 600, []string{"h"}); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("its place in h was given away: %v", err)
+	}
+	b.Stay("v")
+	held(1, 0)
+	if r, err = b.Elsewhere(v, "h"); err != nil {
+		t.Fatal(err)
+	}
+	v.Status.Move = &v1alpha1.VolumeMove{Group: "h", Replicas: []string{r.Primary, r.Partner}, Port: r.Port, Minor: r.Minor}
+	b.Observe(v)
+	held(1, 1)
+	off := v.DeepCopy()
+	off.Status.Move = nil
+	b.Observe(off)
+	held(1, 0)
+	b.Observe(v) // as another leader does that reads the record
+	held(1, 1)
+	v.Spec.Group, v.Spec.Replicas, v.Spec.Port, v.Spec.Minor = "h", v.Status.Move.Replicas, r.Port, r.Minor
+	b.Observe(v)
+	held(0, 1)
+	v.Status.Move = nil
+	b.Observe(v)
+	held(0, 1)
+	if next, err := b.Reserve("another", 6, []string{"h"}); err != nil || next.Port == r.Port {
+		t.Errorf("port %d is given twice: %v", next.Port, err)
+	}
+	b.Forget("another")
+	b.SawGone(v)
+	held(0, 0)
+	if next, err := b.Reserve("another", 6, []string{"h"}); err != nil || next.Port != r.Port {
+		t.Errorf("port %d is not free again: %v", r.Port, err)
+	}
+}
+
+func TestAVolumeMovesOnlyWhereThereIsRoom(t *testing.T) {
+	b := newBook(t, 1)
+	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "other", Replicas: []string{"a", "b"}, CacheBytes: 600, Port: 7000}}
+	v.Name = "v"
+	b.Observe(v)
+	big := v.DeepCopy()
+	big.Spec.CacheBytes = 1001
+	if _, err := b.Elsewhere(big, "g"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("without room: %v", err)
+	}
+	if _, err := b.Elsewhere(v, "gone"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("without such a group: %v", err)
+	}
+	if _, err := b.Reserve("first", 6, []string{"g"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Elsewhere(v, "g"); !errors.Is(err, ErrNoSlot) || b.Usage()[0].Volumes != 1 {
+		t.Errorf("without a port: %v, %+v", err, b.Usage())
+	}
+}
+
 func TestSlotRanges(t *testing.T) {
 	good := Slots{Ports: Range{7800, 8799}, Minors: Range{100, 1099}}
 	if err := good.Validate(); err != nil || good.count() != 1000 {

@@ -70,6 +70,9 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("volume %s is being made or deleted: %w", v.Name, ErrRefused)
 	}
+	if v.Status.Move != nil {
+		return fmt.Errorf("volume %s goes to group %s just now: %w", v.Name, v.Status.Move.Group, ErrBusy)
+	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
 			return err

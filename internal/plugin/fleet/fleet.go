@@ -33,7 +33,28 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 			Name: v.Name, Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1], CacheBytes: v.Spec.CacheBytes,
 		})
 	}
+	for i := range volumes {
+		settle(s, &volumes[i])
+	}
 	return s, nil
+}
+
+// settle puts a volume that moves, or is asked to, where it will be. Without room there it stays.
+func settle(s *placement.State, v *v1alpha1.CacheVolume) {
+	at := placement.Volume{Name: v.Name, CacheBytes: v.Spec.CacheBytes}
+	switch m := v.Status.Move; {
+	case m != nil && len(m.Replicas) == 2:
+		at.Group, at.Primary, at.Partner = m.Group, m.Replicas[0], m.Replicas[1]
+	case v.Spec.MoveTo != nil:
+		to, err := s.Decide(placement.Request{Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.MoveTo.Group}})
+		if err != nil {
+			return
+		}
+		at.Group, at.Primary, at.Partner = to.Group, to.Primary, to.Partner
+	default:
+		return
+	}
+	s.SetVolume(at)
 }
 
 func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
@@ -60,28 +81,34 @@ func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
 }
 
 // Fixed says why a volume cannot move to another group now, and what to do. It is empty if the volume can:
-// everything is in Ceph, and stays there.
-func Fixed(v *v1alpha1.CacheVolume) string {
+// no node has it. With later set, it is also empty for an attached volume, which moves when it is detached.
+func Fixed(v *v1alpha1.CacheVolume, later bool) string {
 	s := &v.Status
 	switch {
 	case !v.DeletionTimestamp.IsZero() || s.Phase == v1alpha1.VolumeDeleting:
 		return "being deleted"
 	case v.Spec.Release || s.Phase == v1alpha1.VolumeReleasing:
 		return "being released"
+	case v.ToMove():
+		return "on its way to another group already, or waits for it: kubectl escache explain --volume=NAME"
 	case meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return "a host knows of a later attachment than the record: see docs/restore-etcd.md"
 	case s.Phase != v1alpha1.VolumeReady:
 		return "being created"
 	case s.FlushAttached():
 		return "being written back by csi-controller: wait"
+	case later && s.AttachedNode != "":
+		return ""
 	case s.Repair != nil:
 		return "a lost copy is being replaced: wait"
+	case s.AttachedNode != "":
+		return "attached: stop the pod, or kubectl escache move NAME --group=GROUP has it move when it is detached"
 	case authority.InCeph(v):
 		return ""
-	case s.AttachedNode != "":
-		return "attached, and the cache may be dirty: stop the pod, or kubectl escache flush --volume=NAME --drain"
+	case len(authority.Current(v)) == 0:
+		return "not attached, and no copy of its dirty data is current: kubectl escache explain --volume=NAME says what to do"
 	default:
-		return "not attached, and the cache may be dirty: kubectl escache explain --volume=NAME says what to do"
+		return "" // it is written back first
 	}
 }
 

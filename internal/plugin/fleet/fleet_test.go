@@ -65,37 +65,83 @@ func TestAHostTakesWhatItsMemoryAllows(t *testing.T) {
 	}
 }
 
-func TestOnlyVolumesMoveOfWhichEverythingStaysInCeph(t *testing.T) {
+func TestOnlyVolumesMoveThatNoNodeHas(t *testing.T) {
+	attached := func(v *v1alpha1.CacheVolume) {
+		v.Status.AttachedNode, v.Status.Epoch, v.Status.Authority = "n1", 3, v1alpha1.AuthorityCache
+	}
 	for name, tc := range map[string]struct {
 		change func(v *v1alpha1.CacheVolume)
 		says   string // empty: it can move
+		later  string // the same if it may also move later
 	}{
-		"detached and clean": {func(*v1alpha1.CacheVolume) {}, ""},
+		"detached and clean": {func(*v1alpha1.CacheVolume) {}, "", ""},
 		"drained": {func(v *v1alpha1.CacheVolume) {
 			v.Status.AttachedNode, v.Status.Epoch = "n1", 3
 			v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "cacheflush/f", Epoch: 3}}
-		}, ""},
-		"attached": {func(v *v1alpha1.CacheVolume) {
-			v.Status.AttachedNode, v.Status.Epoch, v.Status.Authority = "n1", 3, v1alpha1.AuthorityCache
-		}, "stop the pod"},
-		"detached, dirty": {func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCache }, "not attached, and the cache may be dirty"},
-		"being deleted":   {func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.Now()) }, "deleted"},
-		"being released":  {func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, "released"},
-		"being created":   {func(v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, "created"},
+		}, "stop the pod", ""},
+		"attached": {attached, "stop the pod", ""},
+		"attached, and being repaired": {func(v *v1alpha1.CacheVolume) {
+			attached(v)
+			v.Status.Repair = &v1alpha1.ReplicaRepair{}
+		}, "replaced", ""},
+		"detached, dirty": {func(v *v1alpha1.CacheVolume) {
+			v.Status.Authority, v.Spec.Replicas = v1alpha1.AuthorityCache, []string{"n1", "n2"}
+		}, "", ""},
+		"detached, dirty, and lost": {func(v *v1alpha1.CacheVolume) {
+			v.Status.Authority, v.Spec.Replicas, v.Status.Outdated = v1alpha1.AuthorityCache, []string{"n1", "n2"}, []string{"n1", "n2"}
+		}, "no copy", "no copy"},
+		"asked to move":  {func(v *v1alpha1.CacheVolume) { v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "b"} }, "on its way", "on its way"},
+		"moving":         {func(v *v1alpha1.CacheVolume) { v.Status.Move = &v1alpha1.VolumeMove{Group: "b"} }, "on its way", "on its way"},
+		"being deleted":  {func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.Now()) }, "deleted", "deleted"},
+		"being released": {func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, "released", "released"},
+		"being created":  {func(v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, "created", "created"},
+		"being repaired": {func(v *v1alpha1.CacheVolume) { v.Status.Repair = &v1alpha1.ReplicaRepair{} }, "replaced", "replaced"},
 		"being written back": {func(v *v1alpha1.CacheVolume) {
 			v.Status.AttachedNode, v.Status.Epoch, v.Status.FlushEpoch = "n1", 3, 3
-		}, "written back"},
-		"being repaired": {func(v *v1alpha1.CacheVolume) { v.Status.Repair = &v1alpha1.ReplicaRepair{} }, "replaced"},
+		}, "written back", "written back"},
 		"its record was set back": {func(v *v1alpha1.CacheVolume) {
 			v.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRecordBehindDisks, Status: metav1.ConditionTrue}}
-		}, "restore-etcd"},
+		}, "restore-etcd", "restore-etcd"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &v1alpha1.CacheVolume{}
 			v.Status.Phase, v.Status.Authority = v1alpha1.VolumeReady, v1alpha1.AuthorityCeph
 			tc.change(v)
-			if got := Fixed(v); (got == "") != (tc.says == "") || !strings.Contains(got, tc.says) {
-				t.Errorf("got %q, want %q", got, tc.says)
+			for later, want := range map[bool]string{false: tc.says, true: tc.later} {
+				if got := Fixed(v, later); (got == "") != (want == "") || !strings.Contains(got, want) {
+					t.Errorf("later %t: got %q, want %q", later, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAVolumeThatMovesCountsWhereItWillBe(t *testing.T) {
+	groups := []v1alpha1.NodeGroup{group("a", "n1", "n2", "n3"), group("b", "m1", "m2", "m3")}
+	for name, tc := range map[string]struct {
+		change func(v *v1alpha1.CacheVolume)
+		a, b   int
+	}{
+		"it stays": {func(*v1alpha1.CacheVolume) {}, 1, 0},
+		"it moves": {func(v *v1alpha1.CacheVolume) {
+			v.Status.Move = &v1alpha1.VolumeMove{Group: "b", Replicas: []string{"m1", "m2"}}
+		}, 0, 1},
+		"it waits": {func(v *v1alpha1.CacheVolume) { v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "b"} }, 0, 1},
+		"no room": {func(v *v1alpha1.CacheVolume) {
+			v.Spec.MoveTo, v.Spec.CacheBytes = &v1alpha1.MoveTarget{Group: "b"}, 101*gib
+		}, 1, 0},
+		"no such": {func(v *v1alpha1.CacheVolume) { v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "c"} }, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+			v.Spec.Group, v.Spec.Replicas, v.Spec.CacheBytes = "a", []string{"n1", "n2"}, 10*gib
+			tc.change(&v)
+			s, err := State(groups, []v1alpha1.CacheVolume{v})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u := s.Usage(); u[0].Volumes != tc.a || u[1].Volumes != tc.b {
+				t.Errorf("usage %+v", u)
 			}
 		})
 	}

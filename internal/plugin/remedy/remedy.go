@@ -76,6 +76,7 @@ const (
 		"flush the volume"
 	copied  = "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
 	release = "do what the message says; to keep the volume: kubectl escache release --cancel --volume VOLUME"
+	unmove  = "to leave it where it is: kubectl escache move VOLUME --cancel"
 	hosts   = "do what the message says; docs/hosts has the commands"
 	escache = "check HOST's power and network, and escached there: ESCACHED"
 	repairs = "nothing: csi-controller is replacing a copy (docs/redundancy.md)"
@@ -166,6 +167,9 @@ func requests() []known {
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationRefused, "choose other values in the VolumeAttributesClass, or upgrade " +
 			"escached on HOST: it does not take these (docs/parameters.md)"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardRefused), "do what the message says; nothing was changed"},
+		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveRefused, "do what the message says; " + unmove},
+		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveWaiting, "do what the message says; " + unmove},
+		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveAttached, "stop its pod until it has moved; " + unmove},
 	}
 }
 
@@ -173,6 +177,7 @@ func passing() []known {
 	return []known{
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationPending, "nothing: it is tried again until HOST answers"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
+		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveUnderWay, "nothing: csi-controller goes on by itself"},
 		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +
 			"of the group"},
 		{reason: InDeletion, todo: "if that lasts: kubectl describe pv VOLUME shows what it waits for"},

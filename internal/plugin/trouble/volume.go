@@ -54,6 +54,13 @@ func OfVolume(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Esc
 		(c.Reason != v1alpha1.ReasonModificationPending || now.Sub(c.LastTransitionTime.Time) > patience) {
 		add(c.Type, c.Reason, "its VolumeAttributesClass is not in effect: "+c.Message)
 	}
+	if moving := Move(v); moving != "" {
+		reason := v1alpha1.ReasonMoveUnderWay
+		if c := MovingCondition(v); c != nil {
+			reason = c.Reason
+		}
+		add(v1alpha1.ConditionMoving, reason, moving)
+	}
 	if !v.DeletionTimestamp.IsZero() {
 		add("", remedy.InDeletion, "it has been in deletion since "+v.DeletionTimestamp.Format(time.DateTime))
 	}
@@ -97,6 +104,8 @@ func NextStep(v *v1alpha1.CacheVolume) string {
 		return remedy.Of(v1alpha1.ConditionRecordBehindDisks, "LaterAttachmentSeen", remedy.Place{}, remedy.Escached{})
 	case v.Spec.Release:
 		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
+	case v.Status.Move != nil:
+		return "wait: it is on its way to group " + v.Status.Move.Group
 	case Unreachable(v) != "":
 		return remedy.Of("", remedy.LeftDirty, remedy.Place{Volume: v.Name, Host: strings.Join(Holders(v), " or ")}, remedy.Escached{})
 	case v.Status.AttachedNode == "":

@@ -22,6 +22,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -270,6 +271,15 @@ func (w *world) purge(t *testing.T) {
 			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "rm", "--no-progress", pool+"/"+image).Run()
 		}
 		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()
+	}
+	for _, list := range []client.ObjectList{&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}} {
+		_ = w.api.List(context.Background(), list)
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
+			o := item.(client.Object)
+			_ = w.api.Delete(context.Background(), o)
+			_ = w.api.Patch(context.Background(), o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+			return nil
+		})
 	}
 	for _, h := range w.fleet.Hosts {
 		h.Forget()

@@ -71,6 +71,9 @@ func (w *world) wrongNames(t *testing.T) {
 	says(t, w.escache(t, 1, "evacuate", "zz"), "node zz is in no NodeGroup")
 	says(t, w.escache(t, 1, "cordon", "zz"), "there is no NodeGroup zz, and node zz is in no NodeGroup")
 	says(t, w.escache(t, 1, "rebalance", "--dry-run", "--empty=zz"), "zz: there is no such NodeGroup")
+	says(t, w.escache(t, 1, "move", "zz", "--group=rack1"), "no CacheVolume zz")
+	says(t, w.escache(t, 1, "move", "pvc-a", "--group=zz"), "no NodeGroup zz")
+	says(t, w.escache(t, 1, "rebalance", "--apply", "--empty=rack1"), "kubectl escache cordon rack1")
 	says(t, w.escache(t, 1, "replace-host", "zz", "n4"), "node zz is in no NodeGroup")
 	says(t, w.escache(t, 1, "replace-host", "n3", "zz"), "Kubernetes has no node zz", "nothing was changed")
 	says(t, w.escache(t, 1, "explain", "zz", "-n", "shop"), "no PersistentVolumeClaim zz in namespace shop")
@@ -86,7 +89,7 @@ func (w *world) wrongNames(t *testing.T) {
 
 func (w *world) noPermission(t *testing.T) {
 	stranger := w.stranger(t)
-	for _, args := range [][]string{{"status"}, {"flush", "a", "-n", "shop"}, {"evacuate", "n1"}, {"cordon", "rack1"}, {"rebalance", "--dry-run"}, {"replace-host", "n3", "n4"}, {"explain", "a", "-n", "shop"}} {
+	for _, args := range [][]string{{"status"}, {"flush", "a", "-n", "shop"}, {"evacuate", "n1"}, {"cordon", "rack1"}, {"rebalance", "--dry-run"}, {"move", "pvc-a", "--group=rack1"}, {"replace-host", "n3", "n4"}, {"explain", "a", "-n", "shop"}} {
 		says(t, w.as(t, stranger, "", 1, args...), "forbidden", "Ask an administrator")
 	}
 }

@@ -1,0 +1,175 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
+)
+
+// moveFlags are the flags of move.
+type moveFlags struct {
+	group        string
+	wait, cancel bool
+	timeout      time.Duration
+}
+
+func (c *cli) move() *cobra.Command {
+	var f moveFlags
+	command := &cobra.Command{
+		Use:   "move VOLUME --group GROUP",
+		Short: "Move a volume to another group, once it is detached",
+		Long: "Move a volume to another group. No data is copied: the cache is written back to Ceph, and the next attachment lays\n" +
+			"replicas in the new group. An attached volume moves when it is detached. To have it move now, stop its pod, wait, and\n" +
+			"start it again: a pod that is replaced at once takes the volume again before it can move.\n\n" +
+			"Kubernetes does not let a PersistentVolume change the hosts that it allows. So csi-controller makes it anew, with the\n" +
+			"same name and for the same claim. The claim stays bound, but it may be shown as Lost for a moment.",
+		Example: "  kubectl escache move pvc-0a1b --group rack2 --wait\n  kubectl escache move pvc-0a1b --cancel",
+		Args:    oneArg("VOLUME"),
+		RunE: func(command *cobra.Command, args []string) error {
+			if (f.group == "") == !f.cancel {
+				return fmt.Errorf("%w: say where to with --group, or --cancel", errUsage)
+			}
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			return c.runMove(command.Context(), api, args[0], f)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.group, "group", "", "the NodeGroup that is to have the volume")
+	flags.BoolVar(&f.wait, "wait", false, "wait until the volume is there")
+	flags.BoolVar(&f.cancel, "cancel", false, "leave the volume where it is: call off a move that still waits")
+	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "stop waiting after this time; the move goes on")
+	return command
+}
+
+func (c *cli) runMove(ctx context.Context, api client.Client, name string, f moveFlags) error {
+	v, err := readVolume(ctx, api, name)
+	if err != nil {
+		return err
+	}
+	if f.cancel {
+		return c.cancelMove(ctx, api, v)
+	}
+	if v.Spec.Group == f.group && !v.ToMove() {
+		c.printf("volume %s is in group %s already\n", name, f.group)
+		return nil
+	}
+	if err := openGroup(ctx, api, f.group); err != nil {
+		return err
+	}
+	if err := c.warnOfTies(ctx, api, v, f.group); err != nil {
+		return err
+	}
+	if !f.wait {
+		if _, err := askMove(ctx, api, name, f.group); err != nil {
+			return err
+		}
+		c.printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says how far it is\n",
+			name, f.group, name)
+		return nil
+	}
+	m := &mover{cli: c, api: api, parallel: 1, patient: true, going: map[string]*going{}}
+	m.queue = []placement.Move{{Volume: name, From: v.Spec.Group, To: placement.Placement{Group: f.group}}}
+	return m.run(ctx, f.timeout)
+}
+
+func openGroup(ctx context.Context, api client.Reader, name string) error {
+	g := &v1alpha1.NodeGroup{}
+	err := api.Get(ctx, client.ObjectKey{Name: name}, g)
+	switch {
+	case apierrors.IsNotFound(err) && !isNoResource(err):
+		return fmt.Errorf("there is no NodeGroup %s; kubectl escache status lists them", name)
+	case err != nil:
+		return err
+	case g.Closed():
+		return fmt.Errorf("group %s is cordoned, or being deleted, and takes nothing new; see kubectl escache uncordon", name)
+	}
+	return nil
+}
+
+// warnOfTies says if the volume's StorageClass places volumes in other groups only.
+func (c *cli) warnOfTies(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, group string) error {
+	all, err := readUses(ctx, api)
+	if err != nil {
+		return err
+	}
+	classes, err := readClasses(ctx, api)
+	if err != nil {
+		return err
+	}
+	class := all[v.Name].storageClass
+	if groups, tied := classes[class]; tied && !slices.Contains(groups, group) {
+		c.printf("note: StorageClass %s places volumes in these groups only: %s\n", class, strings.Join(groups, ", "))
+	}
+	return nil
+}
+
+var (
+	errMoveBegun = errors.New("the move has begun, and goes on until it is done; then the volume can be moved back")
+	errMoving    = errors.New("the volume is on its way to another group just now; wait until it is there")
+)
+
+// askMove asks for a move. It reports whether nobody had asked for it before.
+func askMove(ctx context.Context, api client.Client, volume, group string) (asked bool, err error) {
+	err = changeMove(ctx, api, volume, func(v *v1alpha1.CacheVolume) error {
+		if m := v.Status.Move; m != nil && m.Group != group {
+			return fmt.Errorf("%w: %s", errMoving, m.Group)
+		}
+		asked = trouble.MovingTo(v) != group
+		if asked {
+			v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: group}
+		}
+		return nil
+	})
+	return asked, err
+}
+
+// unaskMove takes the request back, unless the move has begun.
+func unaskMove(ctx context.Context, api client.Client, volume string) error {
+	return changeMove(ctx, api, volume, func(v *v1alpha1.CacheVolume) error {
+		if v.Status.Move != nil {
+			return errMoveBegun
+		}
+		v.Spec.MoveTo = nil
+		return nil
+	})
+}
+
+func changeMove(ctx context.Context, api client.Client, volume string, change func(*v1alpha1.CacheVolume) error) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		v, err := readVolume(ctx, api, volume)
+		if err != nil {
+			return err
+		}
+		before := v.DeepCopy()
+		if err := change(v); err != nil {
+			return err
+		}
+		return api.Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+}
+
+func (c *cli) cancelMove(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume) error {
+	if !v.ToMove() {
+		return fmt.Errorf("nobody has asked for a move of volume %s", v.Name)
+	}
+	if err := unaskMove(ctx, api, v.Name); err != nil {
+		return err
+	}
+	c.printf("volume %s stays in group %s\n", v.Name, v.Spec.Group)
+	return nil
+}

@@ -1,0 +1,251 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/plugin/trouble"
+)
+
+// controller plays csi-controller until the test ends. It moves volumes that no node has, and refuses or
+// leaves what the test says. It returns how many were under way at once at most.
+func controller(t *testing.T, api client.Client, refused ...string) (most *atomic.Int32) {
+	t.Helper()
+	most = &atomic.Int32{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			all := &v1alpha1.CacheVolumeList{}
+			_ = api.List(ctx, all)
+			asked := slices.DeleteFunc(all.Items, func(v v1alpha1.CacheVolume) bool { return v.Spec.MoveTo == nil })
+			free := slices.DeleteFunc(slices.Clone(asked), func(v v1alpha1.CacheVolume) bool { return v.Status.AttachedNode != "" })
+			most.Store(max(most.Load(), int32(len(free))))
+			for i := range asked {
+				carryOut(ctx, api, &asked[i], slices.Contains(refused, asked[i].Name))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return most
+}
+
+func carryOut(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, refused bool) {
+	condition := metav1.Condition{Type: v1alpha1.ConditionMoving, Status: metav1.ConditionFalse, ObservedGeneration: v.Generation}
+	switch {
+	case v.Status.AttachedNode != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonMoveAttached, "detached first"
+	case refused:
+		condition.Reason, condition.Message = v1alpha1.ReasonMoveRefused, "somebody keeps it"
+	default:
+		v.Spec.Group, v.Spec.MoveTo = v.Spec.MoveTo.Group, nil
+		_ = api.Update(ctx, v)
+		return
+	}
+	meta.SetStatusCondition(&v.Status.Conditions, condition)
+	_ = api.Update(ctx, v)
+}
+
+func applied(t *testing.T, api client.Client, f rebalanceFlags) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+	f.apply = true
+	if f.parallel == 0 {
+		f.parallel = 2
+	}
+	if f.timeout == 0 {
+		f.timeout = time.Minute
+	}
+	err := c.runRebalance(t.Context(), api, f)
+	return strings.Join(strings.Fields(out.String()), " "), err
+}
+
+func volumesIn(t *testing.T, api client.Client, group string) (n int) {
+	t.Helper()
+	all := &v1alpha1.CacheVolumeList{}
+	must(t, api.List(t.Context(), all))
+	for i := range all.Items {
+		if v := &all.Items[i]; strings.HasPrefix(v.Name, "v") && v.Spec.Group == group {
+			n++
+		}
+	}
+	return n
+}
+
+func attach(t *testing.T, api client.Client, name string) {
+	t.Helper()
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: name}, v))
+	v.Status.AttachedNode, v.Status.Epoch, v.Status.Authority = v.Spec.Replicas[0], 1, v1alpha1.AuthorityCache
+	must(t, api.Update(t.Context(), v))
+}
+
+func TestRebalanceMovesSomeAtATime(t *testing.T) {
+	api := filledGroups(t, 9)
+	most := controller(t, api)
+	text, err := applied(t, api, rebalanceFlags{parallel: 4})
+	must(t, err)
+	says(t, text, "from group old to fresh", "in group fresh", "6 moved")
+	if n := volumesIn(t, api, "fresh"); n != 6 || most.Load() > 4 {
+		t.Errorf("%d volumes are in the new group, %d moved at once", n, most.Load())
+	}
+}
+
+// TestAGroupIsEmptied: one volume is attached, and waits; one cannot move.
+func TestAGroupIsEmptied(t *testing.T) {
+	api := filledGroups(t, 4)
+	attach(t, api, "v1")
+	_, err := applied(t, api, rebalanceFlags{empty: "old"})
+	if err == nil || !strings.Contains(err.Error(), "kubectl escache cordon old") || volumesIn(t, api, "old") != 4 {
+		t.Fatalf("it was emptied although new volumes come: %v", err)
+	}
+	g := &v1alpha1.NodeGroup{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "old"}, g))
+	g.Spec.Cordoned = true
+	must(t, api.Update(t.Context(), g))
+	controller(t, api, "v2")
+	text, err := applied(t, api, rebalanceFlags{empty: "old"})
+	if err == nil || !strings.Contains(err.Error(), "not moved: v2") {
+		t.Errorf("got %v", err)
+	}
+	says(t, text, "v2: refused, and nothing was changed: somebody keeps it", "These move when they are detached: v1")
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v2"}, v))
+	if v.Spec.MoveTo != nil || volumesIn(t, api, "old") != 2 {
+		t.Errorf("%d volumes are left, v2 has %+v", volumesIn(t, api, "old"), v.Spec.MoveTo)
+	}
+}
+
+// TestARebalanceGoesOnWhereItWas: it was interrupted.
+func TestARebalanceGoesOnWhereItWas(t *testing.T) {
+	api := filledGroups(t, 9)
+	_, err := applied(t, api, rebalanceFlags{timeout: 100 * time.Millisecond})
+	if !errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "0 moved, 2 under way, 4 not asked for yet") {
+		t.Fatalf("got %v", err)
+	}
+	controller(t, api)
+	text, err := applied(t, api, rebalanceFlags{})
+	must(t, err)
+	says(t, text, "6 moved")
+	if n := volumesIn(t, api, "fresh"); n != 6 {
+		t.Errorf("%d volumes are in the new group:\n%s", n, text)
+	}
+}
+
+func moveTo(t *testing.T, api client.Client, name string, f moveFlags) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+	err := c.runMove(t.Context(), api, name, f)
+	return out.String(), err
+}
+
+func TestMoveAsksForOneVolume(t *testing.T) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "tied"}}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "v1"}
+	pv.Spec.StorageClassName = "old-only"
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "old-only"}, Parameters: map[string]string{"nodeGroups": "old"}}
+	api := filledGroups(t, 3, pv, class)
+	for _, tc := range []struct{ volume, group, says string }{
+		{"zz", "fresh", "no CacheVolume zz"}, {"v0", "zz", "no NodeGroup zz"},
+	} {
+		if _, err := moveTo(t, api, tc.volume, moveFlags{group: tc.group}); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%+v: got %v", tc, err)
+		}
+	}
+	text, err := moveTo(t, api, "v0", moveFlags{group: "old"})
+	must(t, err)
+	says(t, text, "is in group old already")
+	text, err = moveTo(t, api, "v1", moveFlags{group: "fresh"})
+	must(t, err)
+	says(t, text, "StorageClass old-only places volumes in these groups only: old", "goes to group fresh when it is detached")
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v1"}, v))
+	if v.Spec.MoveTo == nil || v.Spec.MoveTo.Group != "fresh" {
+		t.Fatalf("not asked for: %+v", v.Spec)
+	}
+	says(t, trouble.Move(v), "it is to go to group fresh: csi-controller has not begun")
+	if all := trouble.OfVolume(v, nil, remedy.Escached{}, time.Now()); len(all) != 1 || !strings.Contains(all[0].What, "to go to group fresh") ||
+		!strings.Contains(all[0].Todo, "goes on by itself") {
+		t.Errorf("status says %+v", all)
+	}
+	text, err = moveTo(t, api, "v1", moveFlags{cancel: true})
+	must(t, err)
+	says(t, text, "stays in group old")
+	if _, err = moveTo(t, api, "v1", moveFlags{cancel: true}); err == nil {
+		t.Error("what nobody has asked for was called off")
+	}
+	controller(t, api)
+	text, err = moveTo(t, api, "v2", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
+	must(t, err)
+	says(t, text, "v2: from group old to fresh", "v2: in group fresh")
+}
+
+// TestAnOldRefusalDoesNotCount: what the move was refused for is over, and csi-controller has not looked since.
+func TestAnOldRefusalDoesNotCount(t *testing.T) {
+	api := filledGroups(t, 1)
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "fresh"}
+	must(t, api.Update(t.Context(), v))
+	carryOut(t.Context(), api, v, true)
+	go func() {
+		time.Sleep(1500 * time.Millisecond)
+		_ = api.Get(context.WithoutCancel(t.Context()), client.ObjectKey{Name: "v0"}, v)
+		carryOut(context.WithoutCancel(t.Context()), api, v, false)
+	}()
+	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
+	must(t, err)
+	says(t, text, "v0: in group fresh")
+}
+
+// TestAMoveWaitsForTheDetachment, and for no other reason is it called off.
+func TestAMoveWaitsForTheDetachment(t *testing.T) {
+	api := filledGroups(t, 1)
+	attach(t, api, "v0")
+	controller(t, api)
+	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: 3 * time.Second})
+	if !errors.Is(err, errTimeUp) {
+		t.Errorf("got %v", err)
+	}
+	says(t, text, "v0: detached first")
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	if v.Spec.MoveTo == nil {
+		t.Error("the request was taken back")
+	}
+}
+
+func TestAMoveThatHasBegunIsNotCalledOff(t *testing.T) {
+	api := filledGroups(t, 1)
+	v := &v1alpha1.CacheVolume{}
+	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "fresh"}
+	v.Status.Move = &v1alpha1.VolumeMove{Group: "fresh", Replicas: []string{"f1", "f2"}}
+	must(t, api.Update(t.Context(), v))
+	if _, err := moveTo(t, api, "v0", moveFlags{cancel: true}); !errors.Is(err, errMoveBegun) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := moveTo(t, api, "v0", moveFlags{group: "old"}); !errors.Is(err, errMoving) {
+		t.Errorf("got %v", err)
+	}
+	says(t, trouble.NextStep(v), "on its way to group fresh")
+}
