@@ -206,6 +206,8 @@ func nextStep(v *v1alpha1.CacheVolume) string {
 	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return "do not delete anything: a host has data that this record does not know, as after a restore of an old etcd; " +
 			"docs/restore-etcd.md says how to bring the record up to date"
+	case v.Status.Phase == v1alpha1.VolumeConflict:
+		return "decide which copy counts: kubectl escache adopt --all says what image and hosts say, and what helps"
 	case v.Spec.Release:
 		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
 	case unreachableData(v) != "":

@@ -178,7 +178,7 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		line.Outcome = v1alpha1.RebuildRecorded
 		line.show(has)
 		if a := has.Spec.Adoption; a == nil || !a.Rebuilt {
-			line.Claim = "" // its PersistentVolume is none of a rebuild
+			line.Claim, line.PersistentVolume = "", "" // what uses it is none of a rebuild's
 		}
 		return &line.RebuiltVolume
 	}

@@ -69,6 +69,8 @@ func Fixed(v *v1alpha1.CacheVolume) string {
 		return "being released"
 	case meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return "a host knows of a later attachment than the record: see docs/restore-etcd.md"
+	case s.Phase == v1alpha1.VolumeConflict:
+		return "nothing proves which of its copies counts: see kubectl escache adopt --all"
 	case s.Phase != v1alpha1.VolumeReady:
 		return "being created"
 	case s.FlushAttached():

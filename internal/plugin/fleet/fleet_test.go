@@ -68,6 +68,7 @@ func TestOnlyVolumesMoveOfWhichEverythingStaysInCeph(t *testing.T) {
 		"detached, dirty": {func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCache }, "not attached, and the cache may be dirty"},
 		"being deleted":   {func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.Now()) }, "deleted"},
 		"being released":  {func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, "released"},
+		"copies differ":   {func(v *v1alpha1.CacheVolume) { v.Status.Phase = v1alpha1.VolumeConflict }, "adopt --all"},
 		"being created":   {func(v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, "created"},
 		"being written back": {func(v *v1alpha1.CacheVolume) {
 			v.Status.AttachedNode, v.Status.Epoch, v.Status.FlushEpoch = "n1", 3, 3
