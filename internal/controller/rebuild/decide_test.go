@@ -208,12 +208,15 @@ func TestRecordsThatAreNotProven(t *testing.T) {
 		"both hosts are silent":    {func(e *Evidence) { silent(e, "n1", "n2") }, waits, "--use-copy NODE"},
 		"a host was not asked":     {func(e *Evidence) { delete(e.Hosts, "n2") }, waits, "nobody has asked node n2"},
 		"the newer host is silent": {func(e *Evidence) { set(alone("n1", "n3", 6, escache.DiskUpToDate))(e); silent(e, "n3") }, waits, "node n3"},
-		"another machine answers":  {set(linked("n1", "n2", 4, 0).with(func(s *escache.VolumeStatus) { s.Node = "n1" }), absent("n2").with(func(s *escache.VolumeStatus) { s.State = "" })), waits, "has no state"},
-		"n1 has the device":        {set(linked("n1", "n2", 4, 0).with(inUse)), waits, "node n1 still has the device"},
-		"an old host has the map":  {set(absent("n3").with(func(s *escache.VolumeStatus) { s.State, s.ClientAddress = escache.StateError, "10.0.0.3:0/1" })), waits, "node n3 still has the device"},
-		"the peer has the device":  {set(linked("n2", "n1", 4, 0).with(func(s *escache.VolumeStatus) { s.Peers[0].Role = escache.RolePrimary })), waits, "node n1 has the device"},
-		"a client has the image":   {func(e *Evidence) { e.Remains.Clients = []string{"client.4 at 10.0.0.9 has it open"} }, waits, "client.4 at 10.0.0.9"},
-		"its group is missing":     {func(e *Evidence) { e.Group = nil }, waits, "no NodeGroup g"},
+		"drained when it was noted": {
+			func(e *Evidence) { e.Remains.Note.Authority = v1alpha1.AuthorityCeph; silent(e, "n1") }, waits, "node n1 does not answer",
+		},
+		"another machine answers": {set(linked("n1", "n2", 4, 0).with(func(s *escache.VolumeStatus) { s.Node = "n1" }), absent("n2").with(func(s *escache.VolumeStatus) { s.State = "" })), waits, "has no state"},
+		"n1 has the device":       {set(linked("n1", "n2", 4, 0).with(inUse)), waits, "node n1 still has the device"},
+		"an old host has the map": {set(absent("n3").with(func(s *escache.VolumeStatus) { s.State, s.ClientAddress = escache.StateError, "10.0.0.3:0/1" })), waits, "node n3 still has the device"},
+		"the peer has the device": {set(linked("n2", "n1", 4, 0).with(func(s *escache.VolumeStatus) { s.Peers[0].Role = escache.RolePrimary })), waits, "node n1 has the device"},
+		"a client has the image":  {func(e *Evidence) { e.Remains.Clients = []string{"client.4 at 10.0.0.9 has it open"} }, waits, "client.4 at 10.0.0.9"},
+		"its group is missing":    {func(e *Evidence) { e.Group = nil }, waits, "no NodeGroup g"},
 		"its host left the group": {func(e *Evidence) {
 			e.Group = []string{"n1", "n3"}
 			set(linked("n1", "n2", 4, 1), linked("n2", "n1", 4, 1))(e)

@@ -55,7 +55,7 @@ func (w *witnesses) asked(node string) bool {
 // inCeph returns the volume's pair if the image says that the truth is in Ceph, and no host that answers
 // says anything else.
 func (w *witnesses) inCeph() *pair {
-	if w.note.Authority == v1alpha1.AuthorityCache {
+	if !w.notedInCeph() {
 		return nil
 	}
 	for _, s := range w.copies {

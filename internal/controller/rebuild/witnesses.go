@@ -47,7 +47,7 @@ func survey(e Evidence) *witnesses {
 		}
 	}
 	expected := map[string]bool{}
-	if w.note.Authority == v1alpha1.AuthorityCache {
+	if !w.notedInCeph() {
 		for _, node := range w.note.Spec.Replicas {
 			expected[node] = true
 		}
@@ -62,6 +62,12 @@ func survey(e Evidence) *witnesses {
 	}
 	w.expected = slices.DeleteFunc(slices.Sorted(maps.Keys(expected)), func(node string) bool { return !expected[node] || node == "" })
 	return w
+}
+
+// notedInCeph reports whether the truth was in Ceph when the image was last written to. A volume that was
+// attached then may have left write-through since.
+func (w *witnesses) notedInCeph() bool {
+	return w.note.Authority != v1alpha1.AuthorityCache && w.note.AttachedNode == ""
 }
 
 // dirty returns the most that a host says to be dirty, nil if none knows.
