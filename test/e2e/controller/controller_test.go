@@ -23,6 +23,7 @@ func TestController(t *testing.T) {
 		{"a volume, its snapshot and a clone are deleted in every order, and leave nothing", everyOrder},
 		{"a released volume leaves its image and nothing else", releaseLife},
 		{"an image of others is adopted, released and adopted again, with its data", adoptLife},
+		{"lost records are made anew of images and hosts, and what is not proven is stopped", rebuildLife},
 		{"objects that make no sense are refused by the API server", badObjects},
 		{"csi-sanity", sanity},
 		{"a hundred creations of one name make one volume", oneName},
