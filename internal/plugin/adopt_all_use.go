@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/fstype"
 )
 
 // makeUse makes the PersistentVolume and the claim of a volume whose record is, or would be, made anew, as
@@ -97,6 +96,6 @@ func twinOf(ctx context.Context, api client.Reader, r *rebuilt) (*twin, error) {
 		}
 		t.fsType = class.Parameters["csi.storage.k8s.io/fstype"]
 	}
-	t.fsType = cmp.Or(t.fsType, fstype.Ext4)
+	t.fsType = cmp.Or(t.fsType, "ext4")
 	return t, nil
 }

@@ -1,6 +1,7 @@
 package rebuild
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,7 +42,7 @@ func survey(e Evidence) *witnesses {
 		case s.Node != "" && s.Node != node:
 			w.silent[node] = fmt.Errorf("another machine answers in its place, which calls itself %s", s.Node)
 		case s.State == "":
-			w.silent[node] = fmt.Errorf("its answer has no state")
+			w.silent[node] = errors.New("its answer has no state")
 		case s.State != escache.StateAbsent || authority.HasDevice(s):
 			w.copies[node], w.seen, w.newest = s, max(w.seen, s.Epoch), max(w.newest, s.Epoch)
 		}

@@ -17,8 +17,6 @@ import (
 
 // Rebuild is a record that was lost and is to be made anew. Package rebuild decides what is in it.
 type Rebuild struct {
-	// Request is the UID of what asks for it.
-	Request string
 	// Record has name, annotations, spec and status. If its phase is Conflict, the image keeps its mark, and
 	// Why says what differs.
 	Record *v1alpha1.CacheVolume

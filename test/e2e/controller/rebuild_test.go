@@ -112,7 +112,7 @@ func (w *world) usedBy(t *testing.T, d *driver, name string, dirty int64) *v1alp
 	t.Helper()
 	must(t, d.create(t.Context(), name))
 	v := w.recordOf(t, name)
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-of-" + name}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.Spec.SizeBytes, resource.BinarySI)}
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	pv.Spec.StorageClassName, pv.Spec.PersistentVolumeReclaimPolicy = "of-then", corev1.PersistentVolumeReclaimRetain
@@ -122,7 +122,7 @@ func (w *world) usedBy(t *testing.T, d *driver, name string, dirty int64) *v1alp
 	// The controller sees the PersistentVolume a little later; each repeated call notes what it knows.
 	eventually(t, time.Minute, func() bool {
 		until(t, func() error { return d.publish(t.Context(), name, v.Spec.Replicas[0]) })
-		return strings.Contains(w.rbd(t, "image-meta", "get", "rbd/"+v.Spec.Image, "escache.io/record"), pv.Name)
+		return strings.Contains(w.rbd(t, "image-meta", "get", "rbd/"+v.Spec.Image, "escache.io/record"), "claim-of-"+name)
 	}, func() string { return "the image does not know its PersistentVolume" })
 	for n, node := range v.Spec.Replicas {
 		w.fleet.Hosts[node].See(refTo(name), v.Spec.Replicas[1-n], escache.LinkConnected, escache.DiskUpToDate)
@@ -212,9 +212,9 @@ func (w *world) rebuiltRight(t *testing.T, before map[string]*v1alpha1.CacheVolu
 		pvc, pv := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
 		eventually(t, time.Minute, func() bool {
 			err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "claim-of-" + name}, pvc)
-			return err == nil && pvc.Status.Phase == corev1.ClaimBound && pvc.Spec.VolumeName == "pv-of-"+name
+			return err == nil && pvc.Status.Phase == corev1.ClaimBound && pvc.Spec.VolumeName == name
 		}, func() string { return "the claim is not bound: " + pvc.String() })
-		must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "pv-of-" + name}, pv))
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Name: name}, pv))
 		if s := pv.Spec; s.CSI.VolumeHandle != name || s.CSI.FSType != "xfs" || s.AccessModes[0] != corev1.ReadWriteOncePod || s.StorageClassName != "of-then" ||
 			s.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 			t.Errorf("PersistentVolume %+v", s)
