@@ -29,7 +29,10 @@ type CacheAdoption struct {
 // CacheAdoptionSpec names the image, and says what kind of volume to make of it.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.rebuild)",message="image is required"
-// +kubebuilder:validation:XValidation:rule="!has(self.rebuild) || !has(self.storageClass) && !has(self.group) && !has(self.claim) && !has(self.formatIfBlank)",message="with rebuild, the image's metadata says what the volume is"
+// +kubebuilder:validation:XValidation:rule="!has(self.rebuild) || !has(self.storageClass)",message="rebuild goes without storageClass"
+// +kubebuilder:validation:XValidation:rule="!has(self.rebuild) || !has(self.group)",message="rebuild goes without group"
+// +kubebuilder:validation:XValidation:rule="!has(self.rebuild) || !has(self.claim)",message="rebuild goes without claim"
+// +kubebuilder:validation:XValidation:rule="!has(self.rebuild) || !has(self.formatIfBlank)",message="rebuild formats nothing"
 type CacheAdoptionSpec struct {
 	// ClusterID names the Ceph cluster.
 	//

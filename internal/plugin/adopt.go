@@ -84,7 +84,8 @@ func (c *cli) adopt() *cobra.Command {
 	flags.StringVar(&f.fromCluster, "from-kubernetes-cluster", "",
 		"with --all, also take over the images that are marked with this UID, of a Kubernetes cluster that is gone for good")
 	flags.StringVar(&f.useCopy, "use-copy", "",
-		"with --all and --image, decide that the copy on this node counts, where nothing proves which one does; what only other copies have is lost")
+		"with --all and --image, decide that the copy on this node counts, where nothing proves which one does; "+
+			"what only other copies have is lost")
 	flags.StringVarP(&f.output, "output", "o", "", "with --all: table or json")
 	return command
 }

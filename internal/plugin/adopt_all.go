@@ -191,6 +191,14 @@ func (c *cli) printSurvey(all *survey, f adoptFlags) error {
 		c.printf("\nThese hosts do not answer: %s. If one has a copy of which no image says anything, nobody knows of it.\n",
 			strings.Join(all.SilentNodes, ", "))
 	}
+	if f.fromCluster != "" {
+		c.printf("\nYou say that Kubernetes cluster %s is gone for good. Be sure that its csi-controller does not run any more, and that no "+
+			"host of it still runs a pod with one of these volumes: nothing here can see that.\n", f.fromCluster)
+	}
+	if f.useCopy != "" {
+		c.printf("\nYou say that the copy on %s counts. Be sure that hosts which do not answer are off. What only they have is lost.\n",
+			f.useCopy)
+	}
 	if !f.apply {
 		c.printf("\nNothing was changed. --apply makes the records, PersistentVolumes and claims.\n")
 	}

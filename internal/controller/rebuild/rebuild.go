@@ -75,7 +75,9 @@ func (r *Rebuilder) Run(ctx context.Context, a *v1alpha1.CacheAdoption) (v1alpha
 	if err != nil {
 		return v1alpha1.CacheAdoptionStatus{}, err
 	}
-	status := v1alpha1.CacheAdoptionStatus{Next: next, OtherPools: known.otherPools(a.Spec.Pool), SilentNodes: slices.Sorted(maps.Keys(known.failures))}
+	status := v1alpha1.CacheAdoptionStatus{
+		Next: next, OtherPools: known.otherPools(a.Spec.Pool), SilentNodes: slices.Sorted(maps.Keys(known.failures)),
+	}
 	evidence, err := r.gather(ctx, a, names, known)
 	if err != nil {
 		return v1alpha1.CacheAdoptionStatus{}, err

@@ -88,7 +88,8 @@ func (w *witnesses) unfit() string {
 	case r.ID == "" && r.Unreadable != nil:
 		return fmt.Sprintf("%v; and hosts have caches of it (%s)", r.Unreadable, w.says())
 	case r.ID == "":
-		return fmt.Sprintf("Ceph has no such image, and hosts have caches of it (%s). Look in the trash (`rbd trash ls %s`)", w.says(), w.Image.Pool)
+		return fmt.Sprintf("Ceph has no such image, and hosts have caches of it (%s). Look in the trash (`rbd trash ls %s`)",
+			w.says(), w.Image.Pool)
 	case r.Kubernetes == "":
 		return fmt.Sprintf("the image has no mark, and hosts have caches of it (%s); docs/disaster-recovery.md", w.says())
 	case r.Deleted != "":
@@ -212,6 +213,6 @@ func words(s escache.VolumeStatus) string {
 
 // conflict says why nothing is proven, and what a person can do.
 func (w *witnesses) conflict() string {
-	return fmt.Sprintf("nothing proves which copy is current (%s). If the hosts have lost only their link, mend it, and ask again; else decide: "+
-		"--image %s --use-copy NODE", w.says(), w.Image.Image)
+	return fmt.Sprintf("nothing proves which copy is current (%s). If the hosts have lost only their link, mend it, and ask again; "+
+		"else decide: --image %s --use-copy NODE", w.says(), w.Image.Image)
 }

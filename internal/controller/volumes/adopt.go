@@ -41,9 +41,9 @@ func (l *Locked) Adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, 
 	return under(l, a.Volume, "adoption", func() (*v1alpha1.CacheVolume, error) { return l.steps.adopt(ctx, a) })
 }
 
-// Withdraw takes an adoption back that was not finished: the mark goes off the image, and the record goes. Of
-// the rebuild of a lost record, only the record goes. A volume that is gone, was asked for by another request, or has its image is left alone, which is
-// success.
+// Withdraw takes an adoption back that was not finished: the mark goes off the image, and the record goes.
+// Of the rebuild of a lost record, only the record goes. A volume that is gone, was asked for by another
+// request, or has its image is left alone, which is success.
 func (l *Locked) Withdraw(ctx context.Context, volume, request string) error {
 	_, err := under(l, volume, "withdrawal of an adoption", func() (struct{}, error) {
 		v, err := l.steps.Volume(ctx, volume)

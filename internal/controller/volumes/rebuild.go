@@ -41,8 +41,8 @@ func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, 
 		return nil, err
 	}
 	proposed := r.Record.Status.DeepCopy()
-	v.Status.Authority, v.Status.Epoch, v.Status.Outdated, v.Status.Hosts = proposed.Authority, proposed.Epoch, proposed.Outdated, proposed.Hosts
-	v.Status.ImageID = proposed.ImageID
+	v.Status.Authority, v.Status.Epoch, v.Status.Outdated = proposed.Authority, proposed.Epoch, proposed.Outdated
+	v.Status.Hosts, v.Status.ImageID = proposed.Hosts, proposed.ImageID
 	v.Status.Summary.Size, v.Status.Summary.Cache = v1alpha1.HumanBytes(v.Spec.SizeBytes), v1alpha1.HumanBytes(v.Spec.CacheBytes)
 	v.Status.SetDirtyBytes(proposed.DirtyBytes)
 	if proposed.Phase == v1alpha1.VolumeConflict {
