@@ -158,7 +158,7 @@ func (w *witnesses) waits() string {
 		if why, silent := w.silent[node]; silent {
 			missing = append(missing, fmt.Sprintf("node %s does not answer (%v)", node, why))
 		} else if _, asked := w.Hosts[node]; !asked {
-			missing = append(missing, fmt.Sprintf("nobody has asked node %s", node))
+			missing = append(missing, fmt.Sprintf("nobody has asked node %s, which is in no NodeGroup", node))
 		}
 	}
 	if len(missing) == 0 {
