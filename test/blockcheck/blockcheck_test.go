@@ -217,3 +217,22 @@ func TestBenchFilesWritesAndRemovesItsFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileIsNamedOnceItIsWhole(t *testing.T) {
+	dir := t.TempDir()
+	var out strings.Builder
+	if err := renameAll(t.Context(), dir, strings.NewReader("1\n2\n"), &out); err != nil || out.String() != "1\n2\n" {
+		t.Fatalf("%q, %v", out.String(), err)
+	}
+	for _, n := range []string{"1", "2"} {
+		if content, err := os.ReadFile(filepath.Join(dir, "file."+n)); err != nil || string(content) != n {
+			t.Errorf("file %s has %q, %v", n, content, err)
+		}
+	}
+	if err := renameAll(t.Context(), dir, strings.NewReader("x\n"), &out); err == nil {
+		t.Error("x is no number")
+	}
+	if err := renameAll(t.Context(), filepath.Join(dir, "none"), strings.NewReader("3\n"), &out); err == nil || strings.Contains(out.String(), "3") {
+		t.Errorf("a file in no directory: %q, %v", out.String(), err)
+	}
+}

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/operation"
-	"github.com/escache/escache-csi/internal/pause"
 )
 
 // sourceVolume checks the volume that another one is to be a clone of, and makes the clone at least
@@ -54,38 +51,11 @@ func cloneable(v *v1alpha1.CacheVolume) error {
 	return usable(v)
 }
 
-const (
-	makingClone = "the making of a clone"
-	// turnShare is the share of a call's time that it may wait for other clones of its source. The
-	// rest is for the clone itself, or the repeated call would have to begin anew.
-	turnShare = 3
-	turnPause = 50 * time.Millisecond
-)
-
-// sourceTurn locks the source of a clone. It waits while other clones of it are made: each takes a
-// moment, and external-provisioner repeats all calls that were refused at the same time again, after
-// pauses of up to 5 minutes. Nothing else is waited for. No two calls can wait for each other: a
-// source is on record before its clones are.
-func (s *service) sourceTurn(ctx context.Context, source string) (done func(), err error) {
-	if end, ok := ctx.Deadline(); ok {
-		waiting, cancel := context.WithTimeout(ctx, time.Until(end)/turnShare)
-		defer cancel()
-		ctx = waiting
-	}
-	for {
-		done, err = s.operations.Begin(source, makingClone)
-		var busy *operation.BusyError
-		if !errors.As(err, &busy) || busy.Running != makingClone || pause.For(ctx, turnPause) != nil {
-			return done, err
-		}
-	}
-}
-
 // cloneVolume makes a volume's image as a clone of another volume, which may be attached and written
 // to. The caller holds the lock of the new volume. What cannot succeed is taken back:
 // external-provisioner deletes no volume that it was refused.
 func (s *service) cloneVolume(ctx context.Context, v *v1alpha1.CacheVolume, isNew bool) error {
-	done, err := s.sourceTurn(ctx, v.Spec.FromVolume)
+	done, err := s.turn(ctx, v.Spec.FromVolume, makingClone)
 	if err != nil {
 		return err
 	}

@@ -279,12 +279,13 @@ func TestASourceIsLockedWhileItIsCloned(t *testing.T) {
 	var meanwhile []error
 	w.images.creating = func(volumes.ImageSpec) error {
 		_, published := w.publish("a", "n1")
-		_, snapped := w.snap("s", "a")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, cloned := w.service.CreateVolume(ctx, fromVolume("c", "a")) // it waits for a third of its time
+		// These two wait for a third of the time that they have left.
+		_, snapped := w.service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
+		_, cloned := w.service.CreateVolume(ctx, fromVolume("c", "a"))
 		if ctx.Err() != nil {
-			t.Error("the second clone has waited for all of its time")
+			t.Error("they have waited for all of their time")
 		}
 		meanwhile = []error{published, snapped, w.delete("a"), cloned}
 		return nil

@@ -132,7 +132,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 	if err != nil {
 		return nil, err
 	}
-	return locked(s, request.Volume, "CreateSnapshot", func() (*csi.CreateSnapshotResponse, error) {
+	return inTurn(ctx, s, request.Volume, takingSnapshot, func() (*csi.CreateSnapshotResponse, error) {
 		response, err := s.service.createSnapshot(ctx, request)
 		return response, s.service.ReportBehind(ctx, request.Volume, err)
 	})
@@ -151,13 +151,22 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 	if err != nil {
 		return nil, err
 	}
-	return locked(s, snapshot.Spec.Volume, "DeleteSnapshot", func() (*csi.DeleteSnapshotResponse, error) {
+	return inTurn(ctx, s, snapshot.Spec.Volume, removingSnapshot, func() (*csi.DeleteSnapshotResponse, error) {
 		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)
 	})
 }
 
 func locked[R any](s *Service, volume, operation string, run func() (*R, error)) (*R, error) {
 	done, err := s.service.operations.Begin(volume, operation)
+	return whileLocked(done, err, run)
+}
+
+func inTurn[R any](ctx context.Context, s *Service, volume, operation string, run func() (*R, error)) (*R, error) {
+	done, err := s.service.turn(ctx, volume, operation)
+	return whileLocked(done, err, run)
+}
+
+func whileLocked[R any](done func(), err error, run func() (*R, error)) (*R, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,6 +96,40 @@ func fromSnapshot(name, snapshot string) *csi.CreateVolumeRequest {
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
 	}}
 	return r
+}
+
+// TestFiftySnapshotsOfOneVolumeThatAreAskedForAtOnce are taken, and removed, one after the other.
+func TestFiftySnapshotsOfOneVolumeThatAreAskedForAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.create("a")
+	w.images.taking = func(volumes.SnapshotRef) { time.Sleep(time.Millisecond) }
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	atOnce := func(call func(id string) error) {
+		var wait sync.WaitGroup
+		for n := range 50 {
+			wait.Go(func() {
+				if err := call(fmt.Sprint("s", n)); err != nil {
+					t.Errorf("s%d: %v", n, err)
+				}
+			})
+		}
+		wait.Wait()
+	}
+	atOnce(func(id string) error {
+		_, err := w.service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: id, SourceVolumeId: "a"})
+		return err
+	})
+	if len(w.images.taken) != 50 {
+		t.Errorf("%d snapshots", len(w.images.taken))
+	}
+	atOnce(func(id string) error {
+		_, err := w.service.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+		return err
+	})
+	if len(w.images.taken) != 0 {
+		t.Errorf("%d snapshots are left", len(w.images.taken))
+	}
 }
 
 func TestSnapshotOfADetachedVolume(t *testing.T) {

@@ -242,18 +242,30 @@ func (w *world) waitForNothing(ctx context.Context) error {
 
 func (w *world) anything(ctx context.Context) error {
 	objects, err := w.try(ctx, "", "get", "cachevolumes,cachesnapshots,volumeattachments,pv", "-o", "name")
-	if err != nil || objects != "" {
-		return fmt.Errorf("Kubernetes has %q: %w", objects, err)
+	if err := nothing("Kubernetes", objects, err); err != nil {
+		return err
 	}
 	for _, args := range [][]string{{"ls", "rbd"}, {"trash", "ls", "rbd"}} {
-		if out, err := labtest.Output(exec.CommandContext(ctx, "rbd", args...)); err != nil || out != "" {
-			return fmt.Errorf("rbd %s: %q: %w", strings.Join(args, " "), out, err)
+		out, err := labtest.Output(exec.CommandContext(ctx, "rbd", args...))
+		if err := nothing("rbd "+strings.Join(args, " "), out, err); err != nil {
+			return err
 		}
 	}
 	for _, h := range w.lab.Hosts {
-		if left, err := h.Residue(ctx); err != nil || len(left) > 0 {
-			return fmt.Errorf("%s has %q: %w", h.Name, left, err)
+		left, err := h.Residue(ctx)
+		if err := nothing(h.Name, strings.Join(left, "\n"), err); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func nothing(where, has string, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", where, err)
+	case has != "":
+		return fmt.Errorf("%s has %q", where, has)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func Base() Flavour {
 		Packages: []string{
 			"busybox-static", "ca-certificates", "cryptsetup-bin", "curl", "dmsetup", "drbd-utils", "e2fsprogs", "fdisk", "iproute2",
 			"iptables", "kmod",
-			"libc-bin", "lvm2", "mount", "nftables", "parted", "procps", "util-linux", "xfsprogs",
+			"libc-bin", "lvm2", "mount", "nftables", "parted", "procps", "sqlite3", "util-linux", "xfsprogs",
 		},
 		Files: []string{
 			"/bin/busybox",
@@ -60,7 +60,7 @@ func Base() Flavour {
 			"/sbin/{drbdadm,drbdmeta,drbdmon,drbdsetup}", "/lib/drbd/*-84", "/etc/drbd.conf",
 			"/bin/ip", "/sbin/{bridge,ip,tc}", "/bin/ss", "/usr/bin/curl",
 			"/usr/sbin/nft", "/usr/sbin/{iptables*,ip6tables*,xtables-nft-multi}", "/usr/lib/x86_64-linux-gnu/xtables/*",
-			"/bin/ps", "/usr/bin/{free,pgrep,pkill,top,vmstat,w}", "/sbin/sysctl",
+			"/bin/ps", "/usr/bin/{free,pgrep,pkill,top,vmstat,w}", "/sbin/sysctl", "/usr/bin/sqlite3",
 			"/etc/{mke2fs.conf,services,protocols}", "/usr/bin/{getent,ldd}", "/lib/x86_64-linux-gnu/libnss_{dns,files}.so*",
 		},
 		Modules: []string{

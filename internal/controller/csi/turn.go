@@ -1,0 +1,45 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// Operations that copy a volume, or remove a copy. They wait for each other.
+const (
+	makingClone      = "the making of a clone"
+	takingSnapshot   = "CreateSnapshot"
+	removingSnapshot = "DeleteSnapshot"
+)
+
+const (
+	// turnShare is the share of a call's time that it may wait for other copies of the volume. The
+	// rest is for the call itself, or the repeated one would have to begin anew.
+	turnShare = 3
+	turnPause = 50 * time.Millisecond
+)
+
+// turn locks a volume for an operation that copies it. It waits while other copies are made or
+// removed: each takes a moment, and the sidecars repeat all calls that were refused at the same time
+// again, after pauses of up to 5 minutes. Nothing else is waited for. No two calls can wait for each
+// other: a volume is on record before its copies are.
+func (s *service) turn(ctx context.Context, volume, name string) (done func(), err error) {
+	if end, ok := ctx.Deadline(); ok {
+		waiting, cancel := context.WithTimeout(ctx, time.Until(end)/turnShare)
+		defer cancel()
+		ctx = waiting
+	}
+	copies := []string{makingClone, takingSnapshot, removingSnapshot}
+	for {
+		done, err = s.operations.Begin(volume, name)
+		var busy *operation.BusyError
+		if !errors.As(err, &busy) || !slices.Contains(copies, busy.Running) || pause.For(ctx, turnPause) != nil {
+			return done, err
+		}
+	}
+}
