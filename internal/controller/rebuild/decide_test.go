@@ -134,6 +134,10 @@ func TestRecordsThatAreProven(t *testing.T) {
 			},
 			want{authority: inCache, epoch: 5, replicas: "n1 n3", remark: "n2 has an older copy, which is not used and stays"},
 		},
+		"a host still names its former peer": {
+			set(linked("n1", "n2", 4, mib), linked("n2", "n3", 4, mib), linked("n3", "n2", 4, mib)),
+			want{authority: inCache, epoch: 5, replicas: "n2 n3", remark: "n1 has an older copy"},
+		},
 		"never attached": {created, want{authority: inCeph, epoch: 1, replicas: "n2 n1"}},
 		"never attached, and its hosts are silent": {func(e *Evidence) { created(e); silent(e, "n1", "n2") }, want{authority: inCeph, epoch: 1, replicas: "n2 n1", remark: "n1 does not answer"}},
 		"attached once, which the image did not take": {
@@ -209,7 +213,11 @@ func TestRecordsThatAreNotProven(t *testing.T) {
 		"a host was not asked":     {func(e *Evidence) { delete(e.Hosts, "n2") }, waits, "nobody has asked node n2"},
 		"the newer host is silent": {func(e *Evidence) { set(alone("n1", "n3", 6, escache.DiskUpToDate))(e); silent(e, "n3") }, waits, "node n3"},
 		"drained when it was noted": {
-			func(e *Evidence) { e.Remains.Note.Authority = v1alpha1.AuthorityCeph; silent(e, "n1") }, waits, "node n1 does not answer",
+			func(e *Evidence) {
+				e.Remains.Note.Authority = v1alpha1.AuthorityCeph
+				set(absent("n2"))(e)
+				silent(e, "n1")
+			}, waits, "node n1 does not answer",
 		},
 		"another machine answers": {set(linked("n1", "n2", 4, 0).with(func(s *escache.VolumeStatus) { s.Node = "n1" }), absent("n2").with(func(s *escache.VolumeStatus) { s.State = "" })), waits, "has no state"},
 		"n1 has the device":       {set(linked("n1", "n2", 4, 0).with(inUse)), waits, "node n1 still has the device"},
