@@ -17,6 +17,8 @@ const (
 	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
 	// next attachment that begins removes it.
 	ConditionRecordBehindDisks = "RecordBehindDisks"
+	// ConditionCopyProven is false while the phase is Conflict. The message has what image and hosts say.
+	ConditionCopyProven = "CopyProven"
 	// ConditionModified is there once a VolumeAttributesClass has changed an attached volume. It is
 	// false while the change has not reached the attached node. The message says why.
 	ConditionModified = "Modified"

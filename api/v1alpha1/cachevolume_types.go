@@ -233,6 +233,9 @@ const (
 	VolumePending  VolumePhase = "Pending"  // placed; the image may not exist yet
 	VolumeReady    VolumePhase = "Ready"    // the image exists
 	VolumeDeleting VolumePhase = "Deleting" // it cannot be attached any more
+	// VolumeConflict: the record was lost and made anew, and nothing proves which copy is current. It
+	// cannot be attached before that is decided.
+	VolumeConflict VolumePhase = "Conflict"
 	// VolumeReleasing: everything is in Ceph, and the volume leaves its image. It cannot be attached
 	// any more, and there is no way back.
 	VolumeReleasing VolumePhase = "Releasing"

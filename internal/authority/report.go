@@ -94,15 +94,16 @@ func (r Report) elsewhere() error {
 
 // connected reports whether the host may still write to the image: it has the device, or it is not
 // certain that it has none.
-func (r Report) connected() bool {
-	if !r.known {
-		return true
-	}
-	switch r.status.State { //nolint:exhaustive // every other state, also one of a later API, may write
+func (r Report) connected() bool { return !r.known || HasDevice(r.status) }
+
+// HasDevice reports whether a host that answers so has a volume's device, or its image mapped, or may
+// have.
+func HasDevice(s escache.VolumeStatus) bool {
+	switch s.State { //nolint:exhaustive // every other state, also one of a later API, may write
 	case escache.StateAbsent, escache.StateStandby:
-		return r.status.Role == escache.RolePrimary || r.status.ClientAddress != ""
+		return s.Role == escache.RolePrimary || s.ClientAddress != ""
 	case escache.StateError:
-		return r.status.Role == escache.RolePrimary || r.status.ClientAddress != "" || r.status.Device != ""
+		return s.Role == escache.RolePrimary || s.ClientAddress != "" || s.Device != ""
 	default:
 		return true
 	}

@@ -23,21 +23,30 @@ type adoptFlags struct {
 	fsType, mode                          string
 	formatIfBlank, apply, fsTypeWasChosen bool
 	timeout                               time.Duration
+
+	// Of --all.
+	all, dryRun                  bool
+	fromCluster, useCopy, output string
 }
 
 func (c *cli) adopt() *cobra.Command {
 	var f adoptFlags
 	command := &cobra.Command{
-		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV",
-		Short: "Make a volume of an RBD image that exists, without copying it",
+		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV | --all",
+		Short: "Make a volume of an RBD image that exists, without copying it, or make lost records anew",
 		Long: "Make a volume of an RBD image that exists, without copying it: one made with `rbd`, by ceph-csi, by OpenStack\n" +
 			"Cinder, or one that was released. csi-controller checks the image and refuses one that is in use, a clone,\n" +
 			"encrypted, of another cluster, or unfit.\n\n" +
 			"Without --apply it only checks, and prints what it would make. The image is never formatted, even if it reads as\n" +
 			"zeros, unless you ask for it. The new PersistentVolume has the reclaim policy Retain. The way back is kubectl\n" +
-			"escache release.",
+			"escache release.\n\n" +
+			"--all makes the CacheVolumes anew that Kubernetes has lost, of images that this driver made, with their\n" +
+			"PersistentVolumes and claims. It takes from the images' metadata which volumes they are, and from the hosts which\n" +
+			"copy is current and how much is dirty. A volume of which a host does not answer waits; one whose copies differ is\n" +
+			"stopped until you choose with --use-copy. See docs/disaster-recovery.md first.",
 		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
-			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache",
+			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache\n" +
+			"  kubectl escache adopt --all --dry-run",
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			f.fsTypeWasChosen = command.Flags().Changed("fs-type")
@@ -47,6 +56,9 @@ func (c *cli) adopt() *cobra.Command {
 			api, err := c.connect()
 			if err != nil {
 				return err
+			}
+			if f.all {
+				return c.runAdoptAll(command.Context(), api, f)
 			}
 			return c.runAdopt(command.Context(), api, f)
 		},
@@ -66,6 +78,15 @@ func (c *cli) adopt() *cobra.Command {
 	flags.BoolVar(&f.formatIfBlank, "format-if-blank", false, "make a filesystem if the image reads as zeros")
 	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
+	flags.BoolVar(&f.all, "all", false,
+		"make lost records anew: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only check and print, as without --apply")
+	flags.StringVar(&f.fromCluster, "from-kubernetes-cluster", "",
+		"with --all, also take over the images that are marked with this UID, of a Kubernetes cluster that is gone for good")
+	flags.StringVar(&f.useCopy, "use-copy", "",
+		"with --all and --image, decide that the copy on this node counts, where nothing proves which one does; "+
+			"what only other copies have is lost")
+	flags.StringVarP(&f.output, "output", "o", "", "with --all: table or json")
 	return command
 }
 
@@ -74,6 +95,12 @@ func (f *adoptFlags) validate() error {
 		return fmt.Errorf("%w: "+format, append([]any{errUsage}, args...)...)
 	}
 	switch {
+	case f.apply && f.dryRun:
+		return refuse("--apply and --dry-run exclude each other")
+	case f.all:
+		return f.validateAll(refuse)
+	case f.fromCluster+f.useCopy+f.output != "":
+		return refuse("--from-kubernetes-cluster, --use-copy and --output are for --all")
 	case (f.pool != "" && f.image != "") == (f.persistentVolume != "") || (f.pool == "") != (f.image == ""):
 		return refuse("name either --pool and --image or --persistent-volume")
 	case strings.ContainsAny(f.pool+f.image, "/@"):

@@ -30,9 +30,10 @@ type twin struct {
 	access      corev1.PersistentVolumeAccessMode
 	source      *corev1.PersistentVolume // of ceph-csi, or nil
 
-	// volume and placed are empty before it is adopted.
-	volume, placed string
-	sizeBytes      int64
+	// volume and placed are empty before it is adopted. name is that of the PersistentVolume, if it is not
+	// the volume's.
+	volume, placed, name string
+	sizeBytes            int64
 }
 
 // newTwin finds out what to make, and refuses what cannot be made.
@@ -171,7 +172,7 @@ func (t *twin) checkClaim(ctx context.Context, api client.Reader) error {
 }
 
 func (t *twin) persistentVolume() *corev1.PersistentVolume {
-	name := cmp.Or(t.volume, "NAME")
+	name := cmp.Or(t.name, t.volume, "NAME")
 	pv := &corev1.PersistentVolume{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -183,7 +184,7 @@ func (t *twin) persistentVolume() *corev1.PersistentVolume {
 			Capacity:                      storage(t.sizeBytes),
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: v1alpha1.DriverName, VolumeHandle: name,
+				Driver: v1alpha1.DriverName, VolumeHandle: cmp.Or(t.volume, "NAME"),
 			}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{
@@ -211,7 +212,7 @@ func (t *twin) persistentVolumeClaim() *corev1.PersistentVolumeClaim {
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: t.claim},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, StorageClassName: &t.class,
-			VolumeName: cmp.Or(t.volume, "NAME"),
+			VolumeName: cmp.Or(t.name, t.volume, "NAME"),
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: storage(t.sizeBytes),
 			},

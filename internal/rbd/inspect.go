@@ -144,14 +144,16 @@ func (i *Inspection) marked(image, volume string) []string {
 		return nil
 	case i.foreign:
 		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; "+
-			"release it there. If that cluster is gone for good, and no host has a cache of the image: "+remove,
+			"release it there. If that cluster is gone for good: `kubectl escache adopt --all` makes the record anew; "+
+			"or, if no host has a cache of the image: "+remove,
 			m.Volume, m.Kubernetes, image)}
 	case m.Deleted != "":
 		return []string{fmt.Sprintf("volume %s, whose image it is, was deleted at %s, and the image is deleted with its last snapshot; "+
 			"to keep it: `rbd image-meta remove %s %s`", m.Volume, m.Deleted, image, markDeleted)}
 	case m.Volume != volume:
 		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name "+
-			"any more, hosts may still have data of it that Ceph does not have; if you are certain that none has: "+remove,
+			"any more, hosts may still have data of it that Ceph does not have: `kubectl escache adopt --all` makes the record anew; "+
+			"or, if you are certain that none has: "+remove,
 			m.Volume, image)}
 	}
 	return nil
@@ -183,6 +185,35 @@ func (c *Cluster) AdoptImage(ctx context.Context, ref ImageRef, volume, note str
 					return metadataChange{}, err
 				case has.Kubernetes != "" && (has.Volume != volume || has.Deleted != ""):
 					return metadataChange{}, fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
+				}
+				return wanted.change(), nil
+			})
+		})
+	})
+}
+
+// RetakeImage marks an image that is this volume's already as this Kubernetes cluster's, with a note,
+// and returns its ID. from is another Kubernetes cluster with whose mark it may be; "" allows none.
+// The mark of any other cluster or volume is left alone. Errors: ErrNotFound, ErrPoolNotFound,
+// ErrForeign, ErrExists for an image of another or a deleted volume, or of none.
+func (c *Cluster) RetakeImage(ctx context.Context, ref ImageRef, from, volume, note string) (id string, err error) {
+	return call(ctx, c, "image_retake", ref.String(), func(conn *rados.Conn) (string, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
+			id, err := imageID(io, ref.Name)
+			if err != nil {
+				return "", err
+			}
+			wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume, Note: note}
+			return id, changeMark(io, id, func(has Mark) (metadataChange, error) {
+				err := c.foreign(has)
+				switch {
+				case errors.Is(err, ErrForeign) && has.Kubernetes == from: // as asked for
+				case err != nil:
+					return metadataChange{}, err
+				}
+				if has.Kubernetes == "" || has.Volume != volume || has.Deleted != "" {
+					return metadataChange{}, fmt.Errorf("%w: its mark is of volume %q, deleted at %q, not of volume %s",
+						ErrExists, has.Volume, has.Deleted, volume)
 				}
 				return wanted.change(), nil
 			})

@@ -290,3 +290,47 @@ func TestAnImageStaysForTheSnapshotsOfADeletedVolume(t *testing.T) {
 		t.Errorf("the mark of one whose volume is back: %+v, %v", mark, err)
 	}
 }
+
+// TestAnImageIsTakenFromTheClusterThatWasNamed, and from no other.
+func TestAnImageIsTakenFromTheClusterThatWasNamed(t *testing.T) {
+	a, b, pool, ctx := openAs(t, "a"), openAs(t, "b"), newPool(t), t.Context()
+	s := spec(pool, "one")
+	s.Volume, s.Note = "v", "epoch 4"
+	must(t, a.CreateImage(ctx, s))
+	for name, try := range map[string]struct {
+		from, volume string
+		want         error
+	}{
+		"no cluster named":      {"", "v", ErrForeign},
+		"another cluster named": {"c", "v", ErrForeign},
+		"another volume":        {"a", "w", ErrExists},
+	} {
+		if _, err := b.RetakeImage(ctx, s.ImageRef, try.from, try.volume, "epoch 5"); !errors.Is(err, try.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if mark, err := a.MarkOf(ctx, s.ImageRef); err != nil || mark != (Mark{Kubernetes: "a", Volume: "v", Note: "epoch 4"}) {
+		t.Fatalf("it was changed: %+v, %v", mark, err)
+	}
+	for range 2 {
+		id, err := b.RetakeImage(ctx, s.ImageRef, "a", "v", "epoch 5")
+		if must(t, err); id == "" {
+			t.Error("no id")
+		}
+	}
+	if mark, err := b.MarkOf(ctx, s.ImageRef); err != nil || mark != (Mark{Kubernetes: "b", Volume: "v", Note: "epoch 5"}) {
+		t.Errorf("mark %+v, %v", mark, err)
+	}
+	if err := a.NoteImage(ctx, s.ImageRef, "v", "epoch 6"); !errors.Is(err, ErrForeign) {
+		t.Errorf("the former cluster still has it: %v", err)
+	}
+	must(t, b.KeepImage(ctx, s.ImageRef, "v", "now"))
+	if _, err := b.RetakeImage(ctx, s.ImageRef, "", "v", "epoch 7"); !errors.Is(err, ErrExists) {
+		t.Errorf("of a deleted volume: %v", err)
+	}
+	bare := spec(pool, "bare")
+	foreignImage(t, b, bare.ImageRef, 1<<20, "layering", "exclusive-lock")
+	if _, err := b.RetakeImage(ctx, bare.ImageRef, "a", "v", "epoch 5"); !errors.Is(err, ErrExists) {
+		t.Errorf("of nobody: %v", err)
+	}
+}

@@ -109,6 +109,13 @@ func (h *Host) SetDisk(volume escache.VolumeRef, diskState escache.DiskState) {
 	h.Change(volume, func(s *escache.VolumeStatus) { s.DiskState = diskState })
 }
 
+// See sets how the host sees the peer of its replica.
+func (h *Host) See(volume escache.VolumeRef, peer string, link escache.LinkState, disk escache.DiskState) {
+	h.Change(volume, func(s *escache.VolumeStatus) {
+		s.Peers = []escache.Peer{{Name: peer, ConnectionState: link, DiskState: disk, Role: escache.RoleUnknown}}
+	})
+}
+
 // SetEpoch sets the epoch that the host reports of its device.
 func (h *Host) SetEpoch(volume escache.VolumeRef, epoch int64) {
 	h.Change(volume, func(s *escache.VolumeStatus) { s.Epoch = epoch })

@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
 	"github.com/escache/escache-csi/internal/controller/move"
+	"github.com/escache/escache-csi/internal/controller/rebuild"
 	"github.com/escache/escache-csi/internal/controller/release"
 	"github.com/escache/escache-csi/internal/controller/repair"
 	"github.com/escache/escache-csi/internal/controller/unfence"
@@ -52,6 +53,14 @@ func defaultRecovery() RecoveryOptions {
 // repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the
 // second copy anyway.
 const repairPatience = 2 * time.Minute
+
+// A request for lost records looks at so many images, and at so many at once. A host may have to read the
+// disk to say what is dirty in one.
+const (
+	rebuildPage     = 100
+	rebuildParallel = 8
+	askHost         = 10 * time.Second
+)
 
 func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.TaintDeadNodes, "taint-dead-nodes", o.TaintDeadNodes,
@@ -98,6 +107,10 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 		Again: 5 * time.Second, Soon: time.Second, Seldom: time.Minute, Longest: p.options.LongestCall, Parallel: 4,
 	}).SetupWithManager(p.manager), adoption.New(adoption.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
+		Rebuild: rebuild.New(rebuild.Config{
+			Live: live, Images: p.images, Hosts: p.hosts, Records: locked, Kubernetes: p.own,
+			Ask: askHost, PageSize: rebuildPage, Parallel: rebuildParallel,
+		}),
 		Log: p.log.With("component", "adoption"), Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager)}
 	if o := p.options.Recovery; o.TaintDeadNodes {

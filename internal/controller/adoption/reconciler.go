@@ -1,5 +1,5 @@
 // Package adoption carries out CacheAdoptions: it makes volumes of RBD images that exist, without
-// copying or formatting them.
+// copying or formatting them. Package rebuild does so for those that ask for lost records.
 package adoption
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,11 +34,17 @@ type Volumes interface {
 	Withdraw(ctx context.Context, volume, request string) error
 }
 
+// Rebuilder makes lost records anew; *rebuild.Rebuilder.
+type Rebuilder interface {
+	Run(ctx context.Context, a *v1alpha1.CacheAdoption) (v1alpha1.CacheAdoptionStatus, error)
+}
+
 // Config holds what a Reconciler needs.
 type Config struct {
 	Client  client.Client
 	Live    client.Reader
 	Volumes Volumes
+	Rebuild Rebuilder
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	// Again is the time from a failed try to the next; Longest bounds one try.
@@ -88,17 +95,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	before := a.Status
-	v, err := r.adopt(ctx, a)
-	a.Status = v1alpha1.CacheAdoptionStatus{Phase: phaseOf(err, a.Spec.DryRun)}
+	v, err := r.carryOut(ctx, a)
+	a.Status.Phase = phaseOf(err, a.Spec.DryRun)
 	if err != nil {
-		a.Status.Message = err.Error()
-	} else {
-		a.Status.SizeBytes, a.Status.CacheBytes = v.Spec.SizeBytes, v.Spec.CacheBytes
-		if !a.Spec.DryRun {
-			a.Status.Volume, a.Status.Group = v.Name, v.Spec.Group
-		}
+		a.Status = v1alpha1.CacheAdoptionStatus{Phase: a.Status.Phase, Message: err.Error()}
 	}
-	if before != a.Status {
+	if !equality.Semantic.DeepEqual(before, a.Status) {
 		if err := r.Client.Status().Update(ctx, a); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
@@ -108,10 +110,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	r.Log.InfoContext(ctx, "adoption ended", "adoption", a.Name, "pool", a.Spec.Pool, "image", a.Spec.Image, "phase", a.Status.Phase,
 		"volume", a.Status.Volume, "message", a.Status.Message)
-	if a.Status.Phase == v1alpha1.AdoptionDone {
+	if a.Status.Phase == v1alpha1.AdoptionDone && v != nil {
 		r.Events.Eventf(v, a, corev1.EventTypeNormal, "Adopted", "Adopt", "image %s of pool %s is this volume's", v.Spec.Image, v.Spec.Pool)
 	}
 	return ctrl.Result{}, nil
+}
+
+// carryOut does what a CacheAdoption asks for, and enters the result in its status. It returns the volume
+// if that is one.
+func (r *Reconciler) carryOut(ctx context.Context, a *v1alpha1.CacheAdoption) (*v1alpha1.CacheVolume, error) {
+	if a.Spec.Rebuild != nil {
+		status, err := r.Rebuild.Run(ctx, a)
+		a.Status = status
+		return nil, err
+	}
+	v, err := r.adopt(ctx, a)
+	a.Status = v1alpha1.CacheAdoptionStatus{}
+	if err != nil {
+		return nil, err
+	}
+	a.Status.SizeBytes, a.Status.CacheBytes = v.Spec.SizeBytes, v.Spec.CacheBytes
+	if !a.Spec.DryRun {
+		a.Status.Volume, a.Status.Group = v.Name, v.Spec.Group
+	}
+	return v, nil
 }
 
 // takeBack withdraws the adoptions whose CacheAdoption was deleted before they were done. Nobody would

@@ -2,6 +2,7 @@ package ceph
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -48,5 +49,36 @@ func (i *Images) Adopt(ctx context.Context, image volumes.ImageRef, note volumes
 		return "", err
 	}
 	id, err = cluster.AdoptImage(ctx, refOf(image), note.Volume, text)
+	return id, translate(ctx, err)
+}
+
+// Remains reads what an image says of its volume. An image that is not there is no error.
+func (i *Images) Remains(ctx context.Context, image volumes.ImageRef) (volumes.Remains, error) {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return volumes.Remains{}, err
+	}
+	seen, err := cluster.Inspect(ctx, refOf(image))
+	if errors.Is(err, rbd.ErrNotFound) {
+		return volumes.Remains{}, nil
+	}
+	if err != nil {
+		return volumes.Remains{}, translate(ctx, err)
+	}
+	out := volumes.Remains{
+		ID: seen.ID, SizeBytes: seen.SizeBytes, Kubernetes: seen.Mark.Kubernetes, Volume: seen.Mark.Volume, Deleted: seen.Mark.Deleted,
+		Clients: seen.Clients,
+	}
+	out.Note, out.Unreadable = volumes.ParseNote(seen.Mark.Note)
+	return out, nil
+}
+
+// Retake marks an image of a volume whose record is made anew.
+func (i *Images) Retake(ctx context.Context, image volumes.ImageRef, from string, note volumes.Note) (id string, err error) {
+	cluster, text, err := i.clusterAndText(image, note)
+	if err != nil {
+		return "", err
+	}
+	id, err = cluster.RetakeImage(ctx, refOf(image), from, note.Volume, text)
 	return id, translate(ctx, err)
 }

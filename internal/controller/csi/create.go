@@ -148,6 +148,9 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	if v.Status.Phase == v1alpha1.VolumeReleasing {
 		return fmt.Errorf("volume %s is being released: %w", v.Name, volumes.ErrBusy)
 	}
+	if volumes.Unfinished(v) {
+		return fmt.Errorf("the record of volume %s is being made anew: %w", v.Name, volumes.ErrBusy)
+	}
 	var different []string
 	differs := func(what string, is, wanted any) {
 		if !reflect.DeepEqual(is, wanted) {

@@ -86,6 +86,8 @@ func ownsImage(v *v1alpha1.CacheVolume) error {
 	switch {
 	case v.BeingReleased():
 		return fmt.Errorf("volume %s is being released: its image stays: %w", v.Name, volumes.ErrRefused)
+	case v.Status.Phase == v1alpha1.VolumeConflict:
+		return inConflict(v)
 	case v.Spec.Adoption != nil && v.Status.Phase == "":
 		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", v.Name, volumes.ErrRefused)
 	case v.Status.Move != nil:

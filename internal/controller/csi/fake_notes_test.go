@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -56,6 +57,19 @@ func (f *fakeImages) Adopt(_ context.Context, image volumes.ImageRef, note volum
 		f.see(image, volumes.Note{}) // the mark replaces it
 	}
 	return "adopted", f.fail
+}
+
+func (f *fakeImages) Retake(_ context.Context, image volumes.ImageRef, from string, note volumes.Note) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if has := f.marks[image]; has != note.Volume || f.foreign[image] && from == "" {
+		return "", fmt.Errorf("it is volume %s's: %w", has, volumes.ErrRefused)
+	}
+	if f.fail == nil {
+		f.notes[image] = note
+		delete(f.foreign, image)
+	}
+	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.fail
 }
 
 // see changes what Inspect finds of the volume that gave an image up.

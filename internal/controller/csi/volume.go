@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -45,6 +46,8 @@ func usable(v *v1alpha1.CacheVolume) error {
 	case v.Spec.Release:
 		return fmt.Errorf("volume %s is being released; to keep it: kubectl escache release --cancel --volume %s: %w",
 			v.Name, v.Name, volumes.ErrRefused)
+	case v.Status.Phase == v1alpha1.VolumeConflict:
+		return inConflict(v)
 	case v.Status.Phase != v1alpha1.VolumeReady:
 		return fmt.Errorf("volume %s is not created yet: %w", v.Name, volumes.ErrRefused)
 	case v.Status.Move != nil:
@@ -56,4 +59,14 @@ func usable(v *v1alpha1.CacheVolume) error {
 // moving refuses a volume while it goes to another group. That takes seconds, and the call is repeated.
 func moving(v *v1alpha1.CacheVolume) error {
 	return fmt.Errorf("volume %s goes to group %s just now: %w", v.Name, v.Status.Move.Group, volumes.ErrBusy)
+}
+
+// inConflict says what keeps a volume whose record was made anew from being used.
+func inConflict(v *v1alpha1.CacheVolume) error {
+	why := ""
+	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionCopyProven); c != nil {
+		why = ": " + c.Message
+	}
+	return fmt.Errorf("volume %s is stopped, because nothing proves which copy of its data is current%s; "+
+		"kubectl escache adopt --all says what helps: %w", v.Name, why, volumes.ErrRefused)
 }

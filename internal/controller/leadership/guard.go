@@ -63,6 +63,13 @@ func (g guardedImages) Adopt(ctx context.Context, image volumes.ImageRef, note v
 	return g.Images.Adopt(ctx, image, note)
 }
 
+func (g guardedImages) Retake(ctx context.Context, image volumes.ImageRef, from string, note volumes.Note) (string, error) {
+	if err := g.lease.Check(); err != nil {
+		return "", err
+	}
+	return g.Images.Retake(ctx, image, from, note)
+}
+
 func (g guardedImages) Resize(ctx context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {
 	if err := g.lease.Check(); err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -43,6 +44,21 @@ type world struct {
 	drain  *drain.Drainer
 	events *events.FakeRecorder
 	policy repair.Policy
+	notes  notes
+}
+
+// notes are those in the images' metadata, by volume.
+type notes struct {
+	volumes.Images
+
+	of map[string]volumes.Note
+}
+
+func newNotes() notes { return notes{of: map[string]volumes.Note{}} }
+
+func (n notes) Note(_ context.Context, _ volumes.ImageRef, note volumes.Note) error {
+	n.of[note.Volume] = note
+	return nil
 }
 
 // newWorld is three hosts, with volumes attached to n1 whose partner is n2.
@@ -67,7 +83,7 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 	scheme := runtime.NewScheme()
 	check(t, clientgoscheme.AddToScheme(scheme))
 	check(t, v1alpha1.AddToScheme(scheme))
-	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, nodes...)}
+	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, nodes...), notes: newNotes()}
 	w.policy = repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4}
 	objects := []client.Object{
 		&v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: nodes}},
@@ -125,7 +141,7 @@ func (w *world) restart() {
 	links, err := linkkey.New("test", []byte("the key of the Kubernetes cluster"))
 	check(w.t, err)
 	steps := volumes.NewSteps(volumes.Config{
-		Cached: w.api, Live: w.api, Hosts: h, Book: book, Groups: guard, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
+		Cached: w.api, Live: w.api, Images: w.notes, Hosts: h, Book: book, Groups: guard, Links: links, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 	})
 	w.drain = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: clock})
 	w.events = events.NewFakeRecorder(1000)
@@ -212,6 +228,9 @@ func TestRepair(t *testing.T) {
 	w.at("v", "Copying", "partners")
 	if v := w.volume("v"); !slices.Equal(v.Spec.Replicas, []string{"n1", "n3"}) || !v.Status.IsOutdated("n3") {
 		t.Errorf("replicas %v, outdated %v", v.Spec.Replicas, v.Status.Outdated)
+	}
+	if note := w.notes.of["v"]; !slices.Equal(note.Spec.Replicas, []string{"n1", "n3"}) || note.AttachedNode != "n1" {
+		t.Errorf("the image does not know where the copies are: %+v", note)
 	}
 	holder.Sync(ref("v"), 40)
 	w.now = w.now.Add(time.Minute)

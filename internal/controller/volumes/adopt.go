@@ -42,9 +42,9 @@ func (l *Locked) Adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, 
 	return under(l, a.Volume, "adoption", func() (*v1alpha1.CacheVolume, error) { return l.steps.adopt(ctx, a) })
 }
 
-// Withdraw takes an adoption back that was not finished: the mark goes off the image, and the record goes. A
-// volume that is gone, was asked for by another request, or has its image is left alone, which is
-// success.
+// Withdraw takes an adoption back that was not finished: the mark goes off the image, and the record goes.
+// Of the rebuild of a lost record, only the record goes. A volume that is gone, was asked for by another
+// request, or has its image is left alone, which is success.
 func (l *Locked) Withdraw(ctx context.Context, volume, request string) error {
 	_, err := under(l, volume, "withdrawal of an adoption", func() (struct{}, error) {
 		v, err := l.steps.Volume(ctx, volume)
@@ -55,6 +55,8 @@ func (l *Locked) Withdraw(ctx context.Context, volume, request string) error {
 			return struct{}{}, err
 		case v.Spec.Adoption == nil || v.Spec.Adoption.Request != request || v.Status.Phase != "":
 			return struct{}{}, nil
+		case v.Spec.Adoption.Rebuilt:
+			return struct{}{}, l.steps.withdrawRebuild(ctx, v)
 		}
 		return struct{}{}, l.steps.undoAdoption(ctx, v)
 	})
@@ -68,7 +70,7 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 		v = nil
 	case err != nil:
 		return nil, err
-	case v.Spec.Adoption == nil || v.Spec.Adoption.Request != a.Request:
+	case v.Spec.Adoption == nil || v.Spec.Adoption.Request != a.Request || v.Spec.Adoption.Rebuilt:
 		return nil, fmt.Errorf("a volume %s exists already: %w", a.Volume, ErrRefused)
 	case v.Status.Phase != "":
 		return v, nil

@@ -26,6 +26,10 @@ func (s *Steps) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v
 	if done := v.Status.Discarded; done != nil && done.Request == string(request.UID) {
 		return done, nil
 	}
+	if Unfinished(v) {
+		return nil, fmt.Errorf("volume %s has no copy that counts yet, so there is nothing to decide about; choose one with "+
+			"kubectl escache adopt --all --use-copy: %w", v.Name, ErrRefused)
+	}
 	var death authority.Death
 	holder := v.Status.AttachedNode
 	if holder != "" {

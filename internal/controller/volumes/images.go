@@ -58,6 +58,24 @@ type Inspection struct {
 	Released Note
 }
 
+// Remains is what an image says of a volume whose record is lost.
+type Remains struct {
+	// ID is Ceph's own id of the image; "" if there is no such image.
+	ID        string
+	SizeBytes int64
+	// Kubernetes is the cluster with which the image is marked, and Volume the volume; "" without a mark.
+	Kubernetes string
+	Volume     string
+	// Deleted is when the volume was deleted, if the image stays for its snapshots.
+	Deleted string
+	// Note is zero if there is none, or one of a later version of the driver. Unreadable says why it
+	// cannot be read.
+	Note       Note
+	Unreadable error
+	// Clients has a few words for each client that has the image open or holds its lock.
+	Clients []string
+}
+
 // Images reaches Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key,
 // image in use, another size), ErrNoRoom, ErrUnavailable or context.DeadlineExceeded. Every call
 // returns soon after its context ends. No call changes an image that is marked as another
@@ -88,6 +106,10 @@ type Images interface {
 	// Adopt marks an image that nobody has marked, or that is marked as this volume's already, and
 	// returns Ceph's own id of it. An image of another volume is ErrRefused.
 	Adopt(ctx context.Context, image ImageRef, note Note) (id string, err error)
+	// Retake marks an image, which is the note's volume's already, as this Kubernetes cluster's, and
+	// returns Ceph's own id of it. from is another cluster whose mark it may have; "" allows none. Any
+	// other mark is ErrRefused.
+	Retake(ctx context.Context, image ImageRef, from string, note Note) (id string, err error)
 	// Resize makes the image at least so large, and returns the size that it has then.
 	Resize(ctx context.Context, image ImageRef, sizeBytes int64) (int64, error)
 	// Delete moves the image to the trash, which is emptied in the background. An image that is

@@ -24,19 +24,50 @@ const NoteVersion = 1
 type Note struct {
 	Version int    `json:"version"`
 	Volume  string `json:"volume"`
-	// Claim is NAMESPACE/NAME. PersistentVolume and StorageClass are known from the first attachment
-	// on.
+	// Claim is NAMESPACE/NAME. PersistentVolume, StorageClass and Use are known from the first
+	// attachment on.
 	Claim            string `json:"claim,omitempty"`
 	PersistentVolume string `json:"persistentVolume,omitempty"`
 	StorageClass     string `json:"storageClass,omitempty"`
+	Use              *Use   `json:"use,omitempty"`
 
-	Epoch        int64              `json:"epoch"`
+	Epoch int64 `json:"epoch"`
+	// Seen is set by a rebuild of the record: the newest attachment that image and hosts knew then. Epoch
+	// is above it, and no host has seen that one.
+	Seen         *int64             `json:"seen,omitempty"`
 	Authority    v1alpha1.Authority `json:"authority,omitempty"`
 	AttachedNode string             `json:"attachedNode,omitempty"`
 	Outdated     []string           `json:"outdated,omitempty"`
 	Written      metav1.Time        `json:"written"`
 	// Spec has the place of the image and of the replicas, and all else that a record needs.
 	Spec v1alpha1.CacheVolumeSpec `json:"spec"`
+}
+
+// Use is how the PersistentVolume lets pods use the volume.
+type Use struct {
+	FSType       string                            `json:"fsType,omitempty"`
+	VolumeMode   corev1.PersistentVolumeMode       `json:"volumeMode"`
+	AccessMode   corev1.PersistentVolumeAccessMode `json:"accessMode"`
+	MountOptions []string                          `json:"mountOptions,omitempty"`
+}
+
+func useOf(pv *corev1.PersistentVolume) *Use {
+	u := &Use{FSType: pv.Spec.CSI.FSType, VolumeMode: corev1.PersistentVolumeFilesystem, MountOptions: pv.Spec.MountOptions}
+	if mode := pv.Spec.VolumeMode; mode != nil {
+		u.VolumeMode = *mode
+	}
+	if len(pv.Spec.AccessModes) > 0 {
+		u.AccessMode = pv.Spec.AccessModes[0]
+	}
+	return u
+}
+
+// LastAttachment is the newest attachment that a host may have seen, as far as the note knows.
+func (n Note) LastAttachment() int64 {
+	if n.Seen != nil {
+		return *n.Seen
+	}
+	return n.Epoch
 }
 
 // NewNote returns the note about a volume as its record is now.
@@ -79,7 +110,7 @@ func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 	pv := &corev1.PersistentVolume{}
 	err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv)
 	if err == nil && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == v.Name {
-		note.PersistentVolume, note.StorageClass = pv.Name, pv.Spec.StorageClassName
+		note.PersistentVolume, note.StorageClass, note.Use = pv.Name, pv.Spec.StorageClassName, useOf(pv)
 		if claim := pv.Spec.ClaimRef; claim != nil {
 			note.Claim = claim.Namespace + "/" + claim.Name
 		}

@@ -95,6 +95,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	crashpoint.Reach("repair/replica_moved")
+	s.WriteNote(ctx, v)
 	return nil
 }
 

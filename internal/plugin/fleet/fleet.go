@@ -93,6 +93,8 @@ func Fixed(v *v1alpha1.CacheVolume, later bool) string {
 		return "on its way to another group already, or waits for it: kubectl escache explain --volume=NAME"
 	case meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return "a host knows of a later attachment than the record: see docs/restore-etcd.md"
+	case s.Phase == v1alpha1.VolumeConflict:
+		return "nothing proves which of its copies counts: see kubectl escache adopt --all"
 	case s.Phase != v1alpha1.VolumeReady:
 		return "being created"
 	case s.FlushAttached():

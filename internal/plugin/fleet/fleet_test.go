@@ -94,6 +94,7 @@ func TestOnlyVolumesMoveThatNoNodeHas(t *testing.T) {
 		"moving":         {func(v *v1alpha1.CacheVolume) { v.Status.Move = &v1alpha1.VolumeMove{Group: "b"} }, "on its way", "on its way"},
 		"being deleted":  {func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.Now()) }, "deleted", "deleted"},
 		"being released": {func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, "released", "released"},
+		"copies differ":  {func(v *v1alpha1.CacheVolume) { v.Status.Phase = v1alpha1.VolumeConflict }, "adopt --all", "adopt --all"},
 		"being created":  {func(v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, "created", "created"},
 		"being repaired": {func(v *v1alpha1.CacheVolume) { v.Status.Repair = &v1alpha1.ReplicaRepair{} }, "replaced", "replaced"},
 		"being written back": {func(v *v1alpha1.CacheVolume) {

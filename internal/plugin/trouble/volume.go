@@ -102,6 +102,8 @@ func NextStep(v *v1alpha1.CacheVolume) string {
 	switch {
 	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
 		return remedy.Of(v1alpha1.ConditionRecordBehindDisks, "LaterAttachmentSeen", remedy.Place{}, remedy.Escached{})
+	case v.Status.Phase == v1alpha1.VolumeConflict:
+		return "decide which copy counts: kubectl escache adopt --all says what image and hosts say, and what helps"
 	case v.Spec.Release:
 		return "wait: it is being released, and its image stays; kubectl escache release --cancel --volume " + v.Name + " keeps the volume"
 	case v.Status.Move != nil:

@@ -88,7 +88,9 @@ func badObjects(t *testing.T, w *world) {
 		`"image":"i","sizeBytes":1073741824,"cacheBytes":67108864,"cacheMode":"writeback","group":"g1","replicas":["n1","n2"],"port":7800,"minor":100}}`
 	const group = `{"apiVersion":"escache.io/v1alpha1","kind":"NodeGroup","metadata":{"name":"bad"},"spec":{"nodes":["a","b","c"]}}`
 	const flush = `{"apiVersion":"escache.io/v1alpha1","kind":"CacheFlush","metadata":{"name":"bad"},"spec":{"volume":"v"}}`
-	for _, object := range []string{volume, group, flush} {
+	const rebuild = `{"apiVersion":"escache.io/v1alpha1","kind":"CacheAdoption","metadata":{"name":"bad"},"spec":{"clusterID":"lab","pool":"none",` +
+		`"rebuild":{}}}`
+	for _, object := range []string{volume, group, flush, rebuild} {
 		if out, err := w.try(object, "apply", "-f", "-"); err != nil {
 			t.Fatalf("a good object is refused: %s", out)
 		}
@@ -110,6 +112,9 @@ func badObjects(t *testing.T, w *world) {
 		"two nodes replaced":  {group, `["a","b","c"]`, `["a","x","y"]`, "one node at a time"},
 		"nothing to flush":    {flush, `"volume":"v"`, `"mode":"Drain"`, "exactly one"},
 		"two things to flush": {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
+		"nothing to adopt":    {rebuild, `,"rebuild":{}`, ``, "image is required"},
+		"a rebuild elsewhere": {rebuild, `"rebuild":{}`, `"rebuild":{},"group":"g1"`, "rebuild goes without group"},
+		"a choice for all":    {rebuild, `"rebuild":{}`, `"rebuild":{"useCopy":"n1","after":"i"}`, "useCopy is for one image"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := w.try(strings.Replace(tc.object, tc.from, tc.to, 1), "apply", "-f", "-")
@@ -119,7 +124,7 @@ func badObjects(t *testing.T, w *world) {
 		})
 	}
 	groupsGrowAndShrink(t, w, group)
-	w.kubectl(t, "", "delete", "cachevolume/bad", "nodegroup/bad", "cacheflush/bad")
+	w.kubectl(t, "", "delete", "cachevolume/bad", "nodegroup/bad", "cacheflush/bad", "cacheadoption/bad")
 }
 
 // groupsGrowAndShrink changes a group: any number of nodes may come at once, one may go or be replaced.

@@ -26,6 +26,7 @@ func TestController(t *testing.T) {
 		{"a volume moves to another group and back, and its claim stays bound", moveLife},
 		{"a claim is deleted in the middle of a move", deletedWhileMoving},
 		{"only a move changes the group of a volume", groupIsNotEdited},
+		{"lost records are made anew of images and hosts, and what is not proven is stopped", rebuildLife},
 		{"objects that make no sense are refused by the API server", badObjects},
 		{"csi-sanity", sanity},
 		{"a hundred creations of one name make one volume", oneName},

@@ -1,0 +1,163 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/crashpoint"
+)
+
+// Rebuild is a record that was lost and is to be made anew. Package rebuild decides what is in it.
+type Rebuild struct {
+	// Record has name, annotations, spec and status. If its phase is Conflict, the image keeps its mark, and
+	// Why says what differs.
+	Record *v1alpha1.CacheVolume
+	Why    string
+	// Note is what the image said, and Seen the newest attachment that image and hosts know.
+	Note Note
+	Seen int64
+	// From is another Kubernetes cluster whose mark the image may have, or "".
+	From string
+}
+
+// Rebuild writes the record of a volume anew, and marks its image as this Kubernetes cluster's. It
+// touches no replica. Repeated after a crash, it goes on where it was. A volume that is recorded, other
+// than by an unfinished rebuild, is ErrRefused.
+func (l *Locked) Rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, error) {
+	return under(l, r.Record.Name, "rebuild of the record", func() (*v1alpha1.CacheVolume, error) { return l.steps.rebuild(ctx, r) })
+}
+
+func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, error) {
+	v, err := s.rebuiltRecord(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	proposed := r.Record.Status.DeepCopy()
+	v.Status.Authority, v.Status.Epoch, v.Status.Outdated = proposed.Authority, proposed.Epoch, proposed.Outdated
+	v.Status.Hosts, v.Status.ImageID = proposed.Hosts, proposed.ImageID
+	v.Status.Summary.Size, v.Status.Summary.Cache = v1alpha1.HumanBytes(v.Spec.SizeBytes), v1alpha1.HumanBytes(v.Spec.CacheBytes)
+	v.Status.SetDirtyBytes(proposed.DirtyBytes)
+	if proposed.Phase == v1alpha1.VolumeConflict {
+		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionCopyProven, Status: metav1.ConditionFalse, Reason: "ClaimsDiffer", Message: r.Why,
+			ObservedGeneration: v.Generation,
+		})
+	} else {
+		if err := s.retake(ctx, v, r); err != nil {
+			return nil, err
+		}
+		meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionCopyProven)
+		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "RecordRebuilt", Message: "the image is there",
+			ObservedGeneration: v.Generation,
+		})
+	}
+	v.Status.Phase = proposed.Phase
+	if err := s.UpdateStatus(ctx, v, "it is made anew"); err != nil {
+		return nil, err
+	}
+	crashpoint.Reach("rebuild/status_written")
+	s.Log.WarnContext(ctx, "rebuilt a record", "volume", v.Name, "image", ImageOf(v).String(), "phase", v.Status.Phase,
+		"authority", v.Status.Authority, "epoch", v.Status.Epoch, "outdated", v.Status.Outdated, "from", r.From)
+	return v, nil
+}
+
+// Unfinished reports whether a record was made by a rebuild that has not ended, or could not decide.
+func Unfinished(v *v1alpha1.CacheVolume) bool {
+	return v.Spec.Adoption != nil && v.Spec.Adoption.Rebuilt && v.DeletionTimestamp.IsZero() &&
+		(v.Status.Phase == "" || v.Status.Phase == v1alpha1.VolumeConflict)
+}
+
+// rebuiltRecord writes the record without a status, or finds the one that an earlier call wrote.
+func (s *Steps) rebuiltRecord(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, error) {
+	v, err := s.Volume(ctx, r.Record.Name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		v = r.Record.DeepCopy()
+		v.Status, v.Finalizers = v1alpha1.CacheVolumeStatus{}, []string{v1alpha1.Finalizer}
+		s.Book.Observe(v)
+		if err := s.KeepGroup(ctx, v.Name, v.Spec.Group); err != nil {
+			return nil, err
+		}
+		if err := s.Cached.Create(ctx, v); err != nil {
+			return nil, fmt.Errorf("write the record of volume %s: %w", v.Name, err)
+		}
+		crashpoint.Reach("rebuild/object_written")
+	case err != nil:
+		return nil, err
+	case !Unfinished(v):
+		return nil, fmt.Errorf("a volume %s is recorded already: %w", v.Name, ErrRefused)
+	case !sameSpec(v, r.Record):
+		v.Spec.Replicas, v.Spec.SizeBytes = r.Record.Spec.Replicas, r.Record.Spec.SizeBytes
+		if err := s.Cached.Update(ctx, v); err != nil {
+			return nil, fmt.Errorf("change the unfinished record of volume %s: %w", v.Name, err)
+		}
+	}
+	s.Book.Observe(v)
+	return v, nil
+}
+
+func sameSpec(a, b *v1alpha1.CacheVolume) bool {
+	return a.Spec.SizeBytes == b.Spec.SizeBytes && slices.Equal(a.Spec.Replicas, b.Spec.Replicas)
+}
+
+// retake makes the image this Kubernetes cluster's. The epoch of the new note is above all that a former
+// csi-controller has given, so that one that still runs finds its own record set back, and attaches
+// nothing any more. A client that has come since the image was looked at is one that it still let in.
+func (s *Steps) retake(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuild) error {
+	note := s.NewNote(v)
+	note.Claim, note.PersistentVolume, note.StorageClass, note.Use = r.Note.Claim, r.Note.PersistentVolume, r.Note.StorageClass, r.Note.Use
+	note.Seen = &r.Seen
+	id, err := s.Images.Retake(ctx, ImageOf(v), r.From, note)
+	if err != nil {
+		return fmt.Errorf("mark image %s: %w", ImageOf(v), err)
+	}
+	crashpoint.Reach("rebuild/image_marked")
+	if id != v.Status.ImageID {
+		return fmt.Errorf("image %s was replaced by another one just now: %w", ImageOf(v), ErrRefused)
+	}
+	clients, err := s.Images.Clients(ctx, ImageOf(v))
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
+	}
+	if len(clients) > 0 {
+		return fmt.Errorf("image %s is open in Ceph client %s: %w", ImageOf(v), strings.Join(clients, ", "), ErrRefused)
+	}
+	return nil
+}
+
+// withdrawRebuild removes a record that a rebuild has only begun. The image keeps its mark and its note:
+// its data may be in a cache.
+func (s *Steps) withdrawRebuild(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.MarkDeleted(ctx, v); err != nil {
+		return err
+	}
+	return s.RemoveRecord(ctx, v)
+}
+
+// Recorded returns all records, by image, and which of them has each port and minor of a group.
+func Recorded(ctx context.Context, live client.Reader) (byImage map[ImageRef]*v1alpha1.CacheVolume, all []v1alpha1.CacheVolume, err error) {
+	page := &v1alpha1.CacheVolumeList{}
+	byImage = map[ImageRef]*v1alpha1.CacheVolume{}
+	for {
+		if err := live.List(ctx, page, client.Limit(adoptPage), client.Continue(page.Continue)); err != nil {
+			return nil, nil, fmt.Errorf("list volumes: %w", err)
+		}
+		all = append(all, page.Items...)
+		if page.Continue == "" {
+			break
+		}
+	}
+	for i := range all {
+		byImage[ImageOf(&all[i])] = &all[i]
+	}
+	return byImage, all, nil
+}
