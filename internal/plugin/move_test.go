@@ -55,7 +55,11 @@ func carryOut(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, r
 	case refused:
 		condition.Reason, condition.Message = v1alpha1.ReasonMoveRefused, "somebody keeps it"
 	default:
-		v.Spec.Group, v.Spec.MoveTo = v.Spec.MoveTo.Group, nil
+		g := &v1alpha1.NodeGroup{}
+		_ = api.Get(ctx, client.ObjectKey{Name: v.Spec.MoveTo.Group}, g)
+		first := int(v.Name[len(v.Name)-1]) % len(g.Spec.Nodes)
+		v.Spec.Replicas = []string{g.Spec.Nodes[first], g.Spec.Nodes[(first+1)%len(g.Spec.Nodes)]}
+		v.Spec.Group, v.Spec.MoveTo = g.Name, nil
 		_ = api.Update(ctx, v)
 		return
 	}

@@ -89,6 +89,8 @@ func dataAtStake() []known {
 	return []known{
 		{reason: "LaterAttachmentSeen", todo: "do not delete anything: a host has data that this record does not know, as after a " +
 			"restore of an old etcd; docs/restore-etcd.md says how to bring the record up to date"},
+		{reason: "ClaimsDiffer", todo: "decide which copy counts: kubectl escache adopt --all says what image and hosts say, and what " +
+			"helps (docs/disaster-recovery.md)"},
 		{reason: "CacheCorrupt", todo: "change nothing on HOST and discard nothing; kubectl escache support-bundle collects what others " +
 			"need to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
 		{reason: v1alpha1.ReasonLocalDiskLost, todo: "check HOST's NVMe device; kubectl escache flush --volume=VOLUME, and move its pod " +

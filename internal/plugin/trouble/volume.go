@@ -32,6 +32,9 @@ func OfVolume(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Esc
 	if behind != nil && behind.Status == metav1.ConditionTrue {
 		add(behind.Type, behind.Reason, behind.Message)
 	}
+	if c := is(v1alpha1.ConditionCopyProven); c != nil && c.Status == metav1.ConditionFalse {
+		add(c.Type, c.Reason, c.Message)
+	}
 	one := redundancy.Of(v, group, redundancy.Evidence{})
 	for _, c := range v.Status.Faults() {
 		if c.Type != v1alpha1.ConditionRedundant || one.Whole() { // else told below
