@@ -49,7 +49,10 @@ func (h *Host) replicationPorts(ctx context.Context) checklist.Result {
 	ours := h.portsOfReplicas(ctx)
 	var others []string
 	for _, s := range sockets {
-		if ports.Contains(s.port) && !(ours[s.port] && s.inode == kernelsInode) {
+		if !ports.Contains(s.port) {
+			continue
+		}
+		if program, _ := h.System.owner(s); program != "" || !ours[s.port] {
 			others = append(others, h.System.user(s))
 		}
 	}

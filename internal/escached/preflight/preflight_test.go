@@ -93,7 +93,7 @@ func ready(t *testing.T) *played {
 	dir := t.TempDir()
 	cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
 	v := volume.Volume{
-		VolumeRef: escache.VolumeRef{Pool: "fast", Image: "escache-a"}, Port: 7801, Minor: 101, Phase: volume.Ready,
+		VolumeRef: escache.VolumeRef{Pool: "fast", Image: "escache-a"}, Port: 7801, Minor: 101, Phase: volume.Ready, Engine: escache.EngineWritecache,
 		Self: escache.ReplicaNode{Name: "n1", Address: "10.0.0.11"}, Peer: escache.ReplicaNode{Name: "n2", Address: "10.0.0.12"},
 	}
 	p := &played{
@@ -137,7 +137,7 @@ func ready(t *testing.T) *played {
 		},
 	}
 	p.file("/proc/meminfo", "MemTotal:       65804172 kB\nMemFree:         1 kB\n")
-	p.file("/proc/net/tcp", tcpHead+tcp(22, "900")+tcp(7801, "0")+tcp(7443, "1060"))
+	p.file("/proc/net/tcp", tcpHead+tcp(22, "900")+tcp(7801, "31234")+tcp(7443, "1060"))
 	p.file("/proc/net/tcp6", tcpHead)
 	p.process(812, "escached", "1060")
 	p.file("/sys/module/drbd/parameters/usermode_helper", "/sbin/drbdadm\n")
@@ -287,13 +287,13 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 			p.process(99, "prometheus", "55")
 		}, "replication ports", failed, "7900 (prometheus, process 99)", "escached.drbd.ports", nil},
 		"the port of a replica is taken": {func(p *played) {
-			p.file("/proc/net/tcp", tcpHead+tcp(7801, "55")+tcp(7443, "1060"))
-		}, "replication ports", failed, "within 7800-8799: 7801", "escached.drbd.ports", nil},
+			p.process(99, "prometheus", "31234")
+		}, "replication ports", failed, "within 7800-8799: 7801 (prometheus, process 99)", "escached.drbd.ports", nil},
 		"a firewall": {func(p *played) {
 			p.dialled = map[string]error{"10.0.0.12:7800": nil, "10.0.0.12:8799": context.DeadlineExceeded}
 		}, "link to 10.0.0.12", failed, "no answer on port 8799", "open TCP 7800-8799", nil},
 		"no peers":              {func(p *played) { p.Peers = nil }, "links", unknown, "no other host is named", "--peer", nil},
-		"a stranger's resource": {func(p *played) { p.replicas = nil }, "replication ports", failed, "7801 (the kernel)", "drbd.ports", nil},
+		"a stranger's resource": {func(p *played) { p.replicas = nil }, "replication ports", failed, "7801 (no process", "drbd.ports", nil},
 		"sockets unreadable": {func(p *played) { p.file("/proc/net/tcp", tcpHead+"nonsense\n") }, "replication ports", failed, "nonsense",
 			"ss -ltn", []string{"API port"}},
 		"the API's port is taken": {func(p *played) { p.process(700, "nginx", "900"); p.Config.Listen = "0.0.0.0:22" }, "API port", failed,

@@ -19,9 +19,6 @@ type socket struct {
 	inode string
 }
 
-// kernelsInode is that of a socket of the kernel itself, such as DRBD's.
-const kernelsInode = "0"
-
 // listening reads what listens on this host, over IPv4 and IPv6.
 func (s System) listening() ([]socket, error) {
 	var all []socket
@@ -71,12 +68,9 @@ func parseSockets(r io.Reader) ([]socket, error) {
 	return all, scan.Err()
 }
 
-// owner names the program that has a socket, with its process; "" if it is not known. The kernel's own
-// sockets belong to the kernel.
+// owner names the program that has a socket, with its process. No process has those of the kernel itself, such
+// as DRBD's: then the name is "".
 func (s System) owner(of socket) (program string, pid int) {
-	if of.inode == kernelsInode {
-		return "the kernel", 0
-	}
 	links, _ := filepath.Glob(s.path("/proc/[0-9]*/fd/*"))
 	for _, link := range links {
 		if target, err := os.Readlink(link); err != nil || target != "socket:["+of.inode+"]" {
@@ -95,12 +89,9 @@ func (s System) owner(of socket) (program string, pid int) {
 
 // user says for people who listens on a port.
 func (s System) user(of socket) string {
-	switch program, pid := s.owner(of); {
-	case program == "":
-		return strconv.Itoa(of.port)
-	case pid == 0:
-		return fmt.Sprintf("%d (%s)", of.port, program)
-	default:
-		return fmt.Sprintf("%d (%s, process %d)", of.port, program, pid)
+	program, pid := s.owner(of)
+	if program == "" {
+		return fmt.Sprintf("%d (no process; the kernel?)", of.port)
 	}
+	return fmt.Sprintf("%d (%s, process %d)", of.port, program, pid)
 }
