@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Looks for long sentences, odd words and wrong terms in the pages, the chart and CONTRIBUTING.md. The rules are in test/docs/style/Plain.
+#   prose.sh [FILE…]      default: all of them
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# vale links parsers of programming languages in C. They are large tables, which a compiler takes minutes to optimize; nothing here uses them.
+export CGO_CFLAGS=-O0 CGO_CXXFLAGS=-O0
+style=test/docs/style
+vale() {
+  go tool -modfile=hack/tools/vale/go.mod vale --no-global --config="$style/vale.ini" --output=line --no-wrap "$@"
+}
+
+# A linter that finds nothing may have read nothing. Each rule must find its sentence in bad.md, and none may find one in good.md.
+found=$(vale --no-exit "$style/bad.md" | awk -F: '{print $2 " " $4}')
+for rule in "$style"/Plain/*.yml; do
+  name=$(basename "$rule" .yml)
+  lines=$(grep -n "^- \`$name\`: " "$style/bad.md" | cut -d: -f1)
+  if [ -z "$lines" ]; then
+    echo "prose.sh: $style/bad.md has no sentence for the rule $name" >&2
+    exit 1
+  fi
+  for line in $lines; do
+    if ! grep -qx "$line Plain.$name" <<<"$found"; then
+      echo "prose.sh: $style/bad.md:$line: the rule $name does not find this sentence" >&2
+      exit 1
+    fi
+  done
+done
+if ! vale "$style/good.md"; then
+  echo "prose.sh: a rule finds something in $style/good.md, where nothing is wrong" >&2
+  exit 1
+fi
+
+if [ $# = 0 ]; then
+  mapfile -t files < <(git ls-files README.md CONTRIBUTING.md 'docs/*.md' 'charts/*/README.md' 'charts/*/values.yaml' 'charts/*/templates/NOTES.txt')
+  set -- "${files[@]}"
+fi
+vale "$@"
