@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # vale links parsers of programming languages in C. They are large tables, which a compiler takes minutes to optimize; nothing here uses them.
-export CGO_CFLAGS=-O0 CGO_CXXFLAGS=-O0
+export CGO_CFLAGS="-O0 -w" CGO_CXXFLAGS="-O0 -w"
 style=test/docs/style
 vale() {
   go tool -modfile=hack/tools/vale/go.mod vale --no-global --config="$style/vale.ini" --output=line --no-wrap "$@"
