@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for long sentences, odd words and wrong terms in the pages, the chart and CONTRIBUTING.md. The rules are in test/docs/style/Plain.
-#   prose.sh [FILE…]      default: all of them
+# Looks for long sentences, unusual words and wrong terms in the pages and in what the chart says. The rules are in test/docs/style/Plain.
+#   prose.sh [PAGE…]      default: all pages, the chart's README, comments and notes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ vale() {
   go tool -modfile=hack/tools/vale/go.mod vale --no-global --config="$style/vale.ini" --output=line --no-wrap "$@"
 }
 
-# A linter that finds nothing may have read nothing. Each rule must find its sentence in bad.md, and none may find one in good.md.
+# A linter that finds nothing may have read nothing. Each rule must find its sentences in bad.md, and none may find one in good.md.
 found=$(vale --no-exit "$style/bad.md" | awk -F: '{print $2 " " $4}')
 for rule in "$style"/Plain/*.yml; do
   name=$(basename "$rule" .yml)
@@ -32,8 +32,17 @@ if ! vale "$style/good.md"; then
   exit 1
 fi
 
-if [ $# = 0 ]; then
-  mapfile -t files < <(git ls-files README.md CONTRIBUTING.md 'docs/*.md' 'charts/*/README.md' 'charts/*/values.yaml' 'charts/*/templates/NOTES.txt')
-  set -- "${files[@]}"
+if [ $# != 0 ]; then
+  vale "$@"
+  exit
 fi
-vale "$@"
+failed=0
+mapfile -t pages < <(git ls-files README.md CONTRIBUTING.md 'docs/*.md' 'charts/*/README.md')
+vale "${pages[@]}" || failed=1
+# as_page FILE SED-SCRIPT: checks a file as the Markdown that the script makes of it, line by line.
+as_page() {
+  sed -E "$2" "$1" | vale --ext=.md | sed "s|^stdin.md:|$1:|" || failed=1
+}
+as_page charts/escache-csi/values.yaml 's/^[^#]*$//; s/^[^#]*#( --)? ?//'
+as_page charts/escache-csi/templates/NOTES.txt 's/\{\{[^}]*\}\}//g; s/^  /    /'
+exit "$failed"
