@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks for long sentences, unusual words and wrong terms in the pages and in what the chart says. The rules are in test/docs/style/Plain.
-#   prose.sh [PAGE…]      default: all pages, the chart's README, comments and notes
+#   prose.sh [PAGE…]      default: all pages, the chart's README, comments and notes, and the alerts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -45,4 +45,5 @@ as_page() {
 }
 as_page charts/escache-csi/values.yaml 's/^[^#]*$//; s/^[^#]*#( --)? ?//'
 as_page charts/escache-csi/templates/NOTES.txt 's/\{\{[^}]*\}\}//g; s/^  /    /'
+as_page charts/escache-csi/files/alerts.yaml 's/\{\{[^}]*\}\}/`X`/g; s/^ *(summary|runbook): /- /; t; s/.*//'
 exit "$failed"
