@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the linters on everything. .golangci.yml has the list for Go, with a reason for each exception; prose.sh reads the pages.
+# Runs the linters on everything. .golangci.yml has the list for Go, with a reason for each exception. prose.sh reads what people read.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
