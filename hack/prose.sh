@@ -45,5 +45,5 @@ as_page() {
 }
 as_page charts/escache-csi/values.yaml 's/^[^#]*$//; s/^[^#]*#( --)? ?//'
 as_page charts/escache-csi/templates/NOTES.txt 's/\{\{[^}]*\}\}//g; s/^  /    /'
-as_page charts/escache-csi/files/alerts.yaml 's/\{\{[^}]*\}\}/`X`/g; s/^ *(summary|runbook): /- /; t; s/.*//'
+as_page charts/escache-csi/files/alerts.yaml 's/\{\{[^}]*\}\}/X/g; s/^ *(summary|runbook): /- /; t; s/.*//'
 exit "$failed"
