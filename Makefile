@@ -83,7 +83,7 @@ nightly: ## run every check, also those that are too slow for CI, and print what
 	hack/nightly.sh
 
 .PHONY: lint
-lint: setup ## run golangci-lint and shellcheck
+lint: setup ## run golangci-lint, shellcheck and the prose linter
 	hack/lint.sh
 
 .PHONY: graph

@@ -10,7 +10,7 @@ packages() {
       qemu-system-x86 util-linux ;;
     kubernetes) echo ca-certificates git ;;
     screens) echo chromium tmux ;;
-    lint) echo git shellcheck ;;
+    lint) echo g++ git shellcheck ;;
     *)
       echo "setup.sh: unknown group '$1' (one of: build lab kubernetes screens lint)" >&2
       return 2

@@ -28,7 +28,7 @@ func exists(path string) bool {
 
 func TestLinksLeadSomewhere(t *testing.T) {
 	pages := append(pagesOf(t), "README.md", "CONTRIBUTING.md", "charts/escache-csi/README.md")
-	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	links := 0
 	for _, page := range pages {
 		for _, match := range link.FindAllStringSubmatch(read(t, page), -1) {
@@ -36,14 +36,38 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				continue
 			}
 			links++
-			if !exists(filepath.Join(filepath.Dir(page), match[1])) {
-				t.Errorf("%s: no %s", page, match[1])
-			}
+			checkLink(t, page, match[1], match[2])
 		}
 	}
 	if links < 30 {
 		t.Errorf("only %d links were found", links)
 	}
+}
+
+// checkLink checks a link of a page to a file, or to the page itself where file is empty.
+func checkLink(t *testing.T, page, file, anchor string) {
+	t.Helper()
+	target := page
+	if file != "" {
+		target = filepath.Join(filepath.Dir(page), file)
+	}
+	switch {
+	case !exists(target):
+		t.Errorf("%s: no %s", page, file)
+	case anchor != "" && !slices.Contains(anchors(read(t, target)), anchor):
+		t.Errorf("%s: %s has no heading %s", page, target, anchor)
+	}
+}
+
+// anchors returns what links may name after # in a page, as GitHub makes it of the headings.
+func anchors(page string) []string {
+	leftOut := regexp.MustCompile(`[^a-z0-9_ -]`)
+	var all []string
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		name := leftOut.ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, "#"+strings.ReplaceAll(name, " ", "-"))
+	}
+	return all
 }
 
 // pagesOf returns the paths of all pages below docs.

@@ -100,7 +100,7 @@ func collectNode(s scrape, n escache.Node) {
 		float64(n.CacheMemoryBytes+n.CacheMemoryFreeBytes))
 	s.gauge("cache_connected_bytes", "Size of the caches connected on this host together.", float64(n.ConnectedBytes))
 	if n.ConnectableBytes != nil {
-		s.gauge("cache_connectable_bytes", "Size of the caches that this host's memory allows to be connected at the same time.",
+		s.gauge("cache_connectable_bytes", "Size of the caches that this host has the memory to connect at the same time.",
 			float64(*n.ConnectableBytes))
 	}
 	s.gauge("volumes", "Replicas on this host.", float64(n.Volumes))
