@@ -83,7 +83,9 @@ var deviceNumber = regexp.MustCompile(`^\d+:\d+$`)
 func (c Config) origin() (path, number string, err error) {
 	path = c.Origin
 	if deviceNumber.MatchString(path) {
-		path = "/dev/block/" + path
+		if path, err = nodeOf(path); err != nil {
+			return "", "", err
+		}
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -97,6 +99,21 @@ func (c Config) origin() (path, number string, err error) {
 		return path, "0:0", nil
 	}
 	return path, fmt.Sprintf("%d:%d", unix.Major(stat.Rdev), unix.Minor(stat.Rdev)), nil
+}
+
+// nodeOf returns the path that the kernel gives a block device in devtmpfs. The links in /dev/block are udev's,
+// which comes later, or not at all.
+func nodeOf(number string) (string, error) {
+	text, err := os.ReadFile("/sys/dev/block/" + number + "/uevent")
+	if err != nil {
+		return "", fmt.Errorf("look for the image: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, found := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); found {
+			return "/dev/" + name, nil
+		}
+	}
+	return "", fmt.Errorf("look for the image: device %s has no name in sysfs", number)
 }
 
 // ErrLosses means that the log has lost data that was acknowledged.
