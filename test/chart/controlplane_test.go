@@ -63,8 +63,16 @@ func TestOnAPIServer(t *testing.T) {
 }
 
 func manifests(t *testing.T, c *controlPlane) {
+	accounts := map[string]bool{}
 	for name, values := range cases(t) {
 		all := render(t, values)
+		for _, o := range parse(t, all) {
+			account, _ := o.get("spec", "serviceAccountName").(string) // a dry run makes none, and a pod needs its account
+			if o.kind() == "Pod" && !accounts[account] {
+				c.must("", "create", "serviceaccount", account, "--namespace", namespace)
+				accounts[account] = true
+			}
+		}
 		out, err := c.kubectl(all, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
