@@ -75,7 +75,8 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 	s := &v.Status
 	if !slices.Contains(group, node) {
 		return Attachment{}, fmt.Errorf("volume %s lives in group %s (%s), node %s is %w; if the volume has come there since its pod got "+
-			"the node, delete the pod, so that another one is scheduled", v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
+			"the node, delete the pod, so that another one is scheduled",
+			v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
 	}
 	flushing := s.FlushAttached()
 	if s.AttachedNode != "" && s.AttachedNode != node && !flushing {

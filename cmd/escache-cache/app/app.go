@@ -34,7 +34,8 @@ func root(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "escache-cache",
 		Short: "Serves the device of one volume: a log on a replicated disk, in front of an RBD image",
-		Long: "escache-cache serves the device of one volume, whose cache has the engine log. escached starts one for each connected volume.\n" +
+		Long: "escache-cache serves the device of one volume, whose cache has the engine log. escached starts one for each connected " +
+			"volume.\n" +
 			"It makes a network block device, or goes on with the one that the kernel has of this volume. Started for a volume that\n" +
 			"another process serves, it takes over from that one. It ends with 0 when it was told to stop, or has handed over; after\n" +
 			"anything else users of the device wait until it is started again with the same flags. A signal ends it only if nobody has\n" +

@@ -39,7 +39,8 @@ func preflightCommand(f *flags) *cobra.Command {
 			"changes nothing else.\n\n" +
 			"Exit codes: 0 nothing has failed, 1 something has. Warnings, and what could not be checked, do not count.",
 		Example: "  escached preflight --address 10.0.0.11 --peer 10.0.0.12 --peer 10.0.0.13\n" +
-			"  escached preflight --address 10.0.0.11 --pool fast --ceph-conf ceph.conf --ceph-keyring node.keyring --ceph-user escache-node\n" +
+			"  escached preflight --address 10.0.0.11 --pool fast --ceph-conf ceph.conf --ceph-keyring node.keyring " +
+			"--ceph-user escache-node\n" +
 			"  escached preflight --pool fast -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			settings, err := p.settings(f, cmd.Flags().Changed("config"))
@@ -78,7 +79,8 @@ func (p *preflightFlags) settings(f *flags, named bool) (preflight.Settings, err
 	case !checklist.IsOutput(p.output):
 		return preflight.Settings{}, fmt.Errorf("-o %s is none of %s", p.output, strings.Join(checklist.Outputs, ", "))
 	case p.pool != "" && !escached.IsVolumeName(p.pool):
-		return preflight.Settings{}, fmt.Errorf("--pool %q is not the name of a pool for volumes: use 1 to 128 of A-Z a-z 0-9 _ . -", p.pool)
+		return preflight.Settings{},
+			fmt.Errorf("--pool %q is not the name of a pool for volumes: use 1 to 128 of A-Z a-z 0-9 _ . -", p.pool)
 	case slices.ContainsFunc(p.peers, func(peer string) bool { return net.ParseIP(peer) == nil }):
 		return preflight.Settings{}, fmt.Errorf("--peer %s: these must be IP addresses", strings.Join(p.peers, ","))
 	case os.Geteuid() != 0:

@@ -29,15 +29,15 @@ const (
 	Writethrough Mode = "writethrough"
 )
 
-// Options tunes a cache. A zero field means the engine's default.
+// Options tunes a cache. A zero field means the engine's default. Files of the engine log have these names.
 type Options struct {
-	Mode Mode
+	Mode Mode `json:"Mode"`
 	// HighWatermark and LowWatermark are percent of the cache that is dirty: write-back starts
 	// above the one and stops below the other.
-	HighWatermark int
-	LowWatermark  int
+	HighWatermark int `json:"HighWatermark"`
+	LowWatermark  int `json:"LowWatermark"`
 	// MaxAgeSeconds bounds how long a block stays dirty. Zero means no bound.
-	MaxAgeSeconds int
+	MaxAgeSeconds int `json:"MaxAgeSeconds"`
 }
 
 // State is one assembled cache at one moment.

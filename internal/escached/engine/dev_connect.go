@@ -103,7 +103,7 @@ func (e *Engine) claimMemory(v volume.Volume) (done func(), err error) {
 func (e *Engine) checkOptions(req escache.ConnectRequest) error {
 	engine := engineOf(req.Engine)
 	if e.Caches.Has(engine) != nil {
-		return nil // that is refused later, if it is the engine of the replica
+		return nil //nolint:nilerr // that is refused later, if it is the engine of the replica
 	}
 	if err := e.Caches.Of(engine).CheckOptions(optionsOf(req.Options)); err != nil {
 		return problem.New(escache.CodeInvalidRequest, "options: %v", err)

@@ -53,7 +53,8 @@ func (h *Host) pool(ctx context.Context) checklist.Result {
 	case err == nil:
 		return checklist.Goodf("the cluster takes the key of %s, which may look for images in pool %s", user, h.Pool)
 	case errors.Is(err, krbd.ErrNoPool):
-		return checklist.Badf(checklist.Failed, "make it (ceph osd pool create "+h.Pool+"; rbd pool init "+h.Pool+"), or name the right one",
+		return checklist.Badf(checklist.Failed,
+			"make it (ceph osd pool create "+h.Pool+"; rbd pool init "+h.Pool+"), or name the right one",
 			"the cluster has no pool %s", h.Pool)
 	case errors.Is(err, krbd.ErrNotFound):
 		return checklist.Badf(checklist.Unknown, "see with ceph osd pool ls whether there is the pool",

@@ -26,8 +26,8 @@ const (
 // by an authority that only csi-controller knows, so nothing says whom it must be of.
 func (h *Host) certificates(context.Context) []checklist.Result {
 	if h.Config.Listen == "" && h.Config.TLS.Cert == "" {
-		none := checklist.Badf(checklist.Unknown, "set tls in the configuration; with the chart csi-node brings the certificate", "not checked: "+
-			"no configuration names it")
+		none := checklist.Badf(checklist.Unknown, "set tls in the configuration; with the chart csi-node brings the certificate",
+			"not checked: no configuration names it")
 		return []checklist.Result{none.Of(ownCertificate)}
 	}
 	files := tlsfiles.Files{CA: h.Config.TLS.ClientCA, Cert: h.Config.TLS.Cert, Key: h.Config.TLS.Key}
@@ -40,7 +40,8 @@ const renew = "with the chart's tls.mode generated or certManager: see why csi-n
 func (h *Host) own(files tlsfiles.Files) checklist.Result {
 	own, err := files.Own()
 	if err != nil {
-		return checklist.Badf(checklist.Failed, "put certificate and key there (docs/security.md); with the chart csi-node does it", "%v", err)
+		return checklist.Badf(checklist.Failed, "put certificate and key there (docs/security.md); with the chart csi-node does it",
+			"%v", err)
 	}
 	names := strings.Join(namesOf(own.Leaf), ", ")
 	switch {
@@ -61,12 +62,13 @@ func (h *Host) own(files tlsfiles.Files) checklist.Result {
 func (h *Host) clients(files tlsfiles.Files) checklist.Result {
 	all, err := files.Authorities()
 	if err != nil {
-		return checklist.Badf(checklist.Failed, "put the authority of csi-controller's certificate there (docs/security.md); with the chart "+
-			"it is inside escached's pod", "%v", err)
+		return checklist.Badf(checklist.Failed, "put the authority of csi-controller's certificate there (docs/security.md); with the "+
+			"chart it is inside escached's pod", "%v", err)
 	}
 	var results []checklist.Result
 	for _, authority := range all {
-		results = append(results, h.dates(authority, authority.Subject.CommonName, "put the authority's present certificate into "+files.CA))
+		remedy := "put the authority's present certificate into " + files.CA
+		results = append(results, h.dates(authority, authority.Subject.CommonName, remedy))
 	}
 	// One that is valid is enough: an older one may stay beside it for a while.
 	if at := slices.IndexFunc(results, func(r checklist.Result) bool { return r.State == checklist.OK }); at >= 0 {
@@ -80,8 +82,8 @@ func (h *Host) dates(c *x509.Certificate, name, remedy string) checklist.Result 
 	end := c.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
 	switch {
 	case now.Before(c.NotBefore):
-		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate anew", "of %s; it is not valid before %s", name,
-			c.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
+		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate anew", "of %s; it is not valid before %s",
+			name, c.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
 	case now.After(c.NotAfter):
 		return checklist.Badf(checklist.Failed, remedy, "of %s; it ended %s", name, end)
 	case c.NotAfter.Sub(now) < soon:

@@ -31,14 +31,12 @@ func (h *Host) configuration(context.Context) checklist.Result {
 func (h *Host) unread() bool { return h.ConfigErr != nil }
 
 func (h *Host) name(context.Context) checklist.Result {
-	switch {
-	case h.Config.Node == h.Uname:
+	if h.Config.Node == h.Uname {
 		return checklist.Goodf("%s, as uname -n prints it; the node's name in Kubernetes must be the same", h.Uname)
-	default:
-		return checklist.Badf(checklist.Failed, "set node in "+h.ConfigPath+" (and the node's name in Kubernetes) to "+h.Uname+
-			", or rename the host: hostnamectl set-hostname "+h.Config.Node,
-			"node is %q, and uname -n prints %q: DRBD would not find its own end", h.Config.Node, h.Uname)
 	}
+	return checklist.Badf(checklist.Failed, "set node in "+h.ConfigPath+" (and the node's name in Kubernetes) to "+h.Uname+
+		", or rename the host: hostnamectl set-hostname "+h.Config.Node,
+		"node is %q, and uname -n prints %q: DRBD would not find its own end", h.Config.Node, h.Uname)
 }
 
 // directories checks what must, and what must not, survive a reboot.

@@ -118,7 +118,8 @@ func older(version string, than []int) bool {
 func (h *Host) helper(context.Context) checklist.Result {
 	const (
 		parameter = "/sys/module/drbd/parameters/usermode_helper"
-		remedy    = "write \"options drbd usermode_helper=/sbin/drbdadm\" to /etc/modprobe.d/drbd.conf, and now: echo /sbin/drbdadm >" + parameter
+		remedy    = "write \"options drbd usermode_helper=/sbin/drbdadm\" to /etc/modprobe.d/drbd.conf, and now: " +
+			"echo /sbin/drbdadm >" + parameter
 	)
 	data, err := os.ReadFile(h.System.path(parameter))
 	path := strings.TrimSpace(string(data))
@@ -128,7 +129,8 @@ func (h *Host) helper(context.Context) checklist.Result {
 	case err != nil:
 		return checklist.Badf(checklist.Failed, "read "+parameter+" as root", "%v", err)
 	case filepath.Base(path) != "drbdadm":
-		return checklist.Badf(checklist.Failed, remedy, "the kernel runs %q when a peer is lost, and not drbdadm: I/O would stay frozen", path)
+		return checklist.Badf(checklist.Failed, remedy,
+			"the kernel runs %q when a peer is lost, and not drbdadm: I/O would stay frozen", path)
 	}
 	info, err := os.Stat(h.System.path(path))
 	switch {
@@ -150,7 +152,8 @@ func (h *Host) drbdConf(context.Context) checklist.Result {
 	case err != nil:
 		return checklist.Badf(checklist.Failed, "install drbd-utils, which brings it, or "+remedy, "%v", err)
 	case !included:
-		return checklist.Badf(checklist.Failed, remedy, "%s does not include %s/*.res: DRBD's handlers would not find the volumes", conf, dir)
+		return checklist.Badf(checklist.Failed, remedy,
+			"%s does not include %s/*.res: DRBD's handlers would not find the volumes", conf, dir)
 	}
 	return checklist.Goodf("%s includes %s/*.res", conf, dir)
 }

@@ -22,12 +22,14 @@ func (h *Host) volumeGroup(ctx context.Context) checklist.Result {
 	space, err := h.Store.Space(ctx)
 	switch {
 	case errors.Is(err, lvm.ErrNoGroup):
-		return checklist.Badf(checklist.Failed, "make it on the local NVMe: vgcreate "+group+" /dev/nvme0n1; or set volumeGroup (--volume-group)",
+		return checklist.Badf(checklist.Failed,
+			"make it on the local NVMe: vgcreate "+group+" /dev/nvme0n1; or set volumeGroup (--volume-group)",
 			"there is no volume group %s", group)
 	case err != nil:
 		return checklist.Badf(checklist.Failed, "run vgs "+group+" by hand and correct what it complains of", "%v", err)
 	case space.Free < leastFree:
-		return checklist.Badf(checklist.Warning, "add a disk (vgextend "+group+" DEVICE), or remove logical volumes that are not escached's",
+		return checklist.Badf(checklist.Warning,
+			"add a disk (vgextend "+group+" DEVICE), or remove logical volumes that are not escached's",
 			"%s: %s free of %s: hardly any cache fits", group, size(space.Free), size(space.Capacity))
 	}
 	return checklist.Goodf("%s: %s free of %s; the host's identity is %s, which no other host may have", group, size(space.Free),
@@ -46,13 +48,14 @@ func (h *Host) memory(ctx context.Context) checklist.Result {
 	}
 	space, err := h.Store.Space(ctx)
 	if err != nil {
-		return checklist.Badf(checklist.Unknown, "make the volume group first", "%s; how much the caches need follows from the volume group",
-			size(total))
+		return checklist.Badf(checklist.Unknown, "make the volume group first",
+			"%s; how much the caches need follows from the volume group", size(total))
 	}
 	most := space.Capacity / 100 * memoryPercent
 	if most > total/2 {
 		return checklist.Badf(checklist.Warning, "add memory, or attach fewer and smaller caches here: docs/sizing.md has the rule",
-			"%s; if volumes with %s of cache are attached here, the kernel keeps %s of it for them", size(total), size(space.Capacity), size(most))
+			"%s; if volumes with %s of cache are attached here, the kernel keeps %s of it for them",
+			size(total), size(space.Capacity), size(most))
 	}
 	return checklist.Goodf("%s; caches take at most %s of it", size(total), size(most))
 }

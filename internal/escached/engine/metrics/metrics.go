@@ -95,7 +95,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 func collectNode(s scrape, n escache.Node) {
 	s.gauge("cache_capacity_bytes", "Size of the volume group that holds the caches.", float64(n.CacheCapacityBytes))
 	s.gauge("cache_unallocated_bytes", "Free space in the volume group that holds the caches.", float64(n.CacheFreeBytes))
-	s.gauge("cache_memory_bytes", "Memory that the caches connected on this host take; it cannot be swapped out.", float64(n.CacheMemoryBytes))
+	s.gauge("cache_memory_bytes", "Memory that the caches connected on this host take; it cannot be swapped out.",
+		float64(n.CacheMemoryBytes))
 	s.gauge("cache_memory_limit_bytes", "Memory that connected caches may take on this host: what they take, and what is free for more.",
 		float64(n.CacheMemoryBytes+n.CacheMemoryFreeBytes))
 	s.gauge("cache_connected_bytes", "Size of the caches connected on this host together.", float64(n.ConnectedBytes))

@@ -71,8 +71,8 @@ func (c *Client) Resize(ctx context.Context, bytes int64) error {
 }
 
 // Hold brings the image to what the volume is at some moment in the call, and keeps it so until Resume, or until the limit has
-// passed. If the caller leaves, it is not held, but that may take a moment: call Resume. It returns ErrHeld if it is held already, and cache.ErrFailed if the image refuses
-// a write.
+// passed. If the caller leaves, it is not held, but that may take a moment: call Resume. It returns ErrHeld if it is held already, and
+// cache.ErrFailed if the image refuses a write.
 func (c *Client) Hold(ctx context.Context, limit time.Duration) error {
 	return c.post(ctx, pathHold, imageTimeout, holdRequest{limit})
 }

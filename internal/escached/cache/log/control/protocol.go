@@ -161,8 +161,8 @@ type holdRequest struct {
 // Handed is the answer to HandOver.
 type Handed struct {
 	PID int `json:"pid"`
-	// Links are connections of the device with which the successor can go on, so that the kernel notices nothing. There may be fewer than the
-	// device has, or none.
+	// Links are connections of the device with which the successor can go on, so that the kernel notices nothing. There may be fewer
+	// than the device has, or none.
 	Links []Link `json:"links,omitempty"`
 }
 

@@ -19,7 +19,8 @@ type State struct {
 	Log ring.State
 	// Dirty is what the origin lacks, with what was answered and is not in the log yet. A block that is in both counts twice.
 	Dirty uint64
-	// Bringing is on its way to the origin, or is there and would be dirty after a power loss, and Brought is what it has got since the device was opened.
+	// Bringing is on its way to the origin, or is there and would be dirty after a power loss, and Brought is what it has got since the
+	// device was opened.
 	Bringing, Brought uint64
 	// Reads are blocks that were read, and Hits those of them that did not come from the origin.
 	Reads, Hits uint64

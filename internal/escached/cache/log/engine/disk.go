@@ -148,8 +148,8 @@ func (e *Engine) judge(ctx context.Context, disk cache.Disk, id cache.Identity, 
 			return false, nil
 		}
 	}
-	return false, fmt.Errorf("%w: it was formatted, but has no log; data that was not written back is lost, and the disk is not formatted again",
-		cache.ErrCorrupt)
+	return false, fmt.Errorf("%w: it was formatted, but has no log; data that was not written back is lost, and the disk is not "+
+		"formatted again", cache.ErrCorrupt)
 }
 
 // Prepare implements cache.Engine. The header says whose the disk is before anything else is on it, and

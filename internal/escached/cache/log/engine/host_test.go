@@ -303,7 +303,7 @@ func (h *hostProcesses) Start(_ context.Context, name string, args []string) err
 	defer h.mu.Unlock()
 	if err != nil {
 		h.said[name] = err.Error()
-		return nil //nolint:nilerr // the process was started, and has ended
+		return nil // the process was started, and has ended
 	}
 	h.processes[name] = p
 	return nil

@@ -86,12 +86,13 @@ func enter(name string, kind int) error {
 func joinCgroup(name string) error {
 	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.procs")); err != nil {
 		fmt.Fprintf(os.Stderr, "%s is no cgroup v2: a restart of escached may restart this process, too\n", cgroups)
-		return nil
+		return nil //nolint:nilerr // it works without, as said above
 	}
 	dir := filepath.Join(cgroups, parent, name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the name is escached's own
 		return fmt.Errorf("make a cgroup: %w", err)
 	}
+	//nolint:gosec // the name is escached's own
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
 		return fmt.Errorf("join cgroup %s: %w", dir, err)
 	}

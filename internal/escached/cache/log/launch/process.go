@@ -56,12 +56,12 @@ func (l Launcher) Start(ctx context.Context, name string, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	said, status, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	defer said.Close()
+	defer func() { _ = said.Close() }()
 	//nolint:noctx // it outlives this process
 	cmd := exec.Command(cmp.Or(l.Escached, "/proc/self/exe"), append([]string{Verb, name, l.Binary}, args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log

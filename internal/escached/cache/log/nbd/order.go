@@ -95,7 +95,7 @@ func (s *server) lost() bool {
 	err := s.raw.Control(func(fd uintptr) {
 		poll := []unix.PollFd{{Fd: int32(fd)}}
 		for {
-			if _, err := unix.Poll(poll, 0); err != unix.EINTR { //nolint:errorlint // an errno is never wrapped here
+			if _, err := unix.Poll(poll, 0); err != unix.EINTR { // an errno is never wrapped here
 				break
 			}
 		}

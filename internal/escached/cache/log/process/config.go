@@ -1,6 +1,6 @@
 // Package process serves the device of one volume: it opens the log and the image, gives the kernel sockets, answers the kernel's requests
-// and those of escached, and writes back. cmd/escache-cache is one such process. It knows of no other volume, and neither of Ceph's cluster nor
-// of Kubernetes.
+// and those of escached, and writes back. cmd/escache-cache is one such process. It knows of no other volume, and neither of Ceph's cluster
+// nor of Kubernetes.
 //
 // When it dies, or is replaced by another version, users wait: the kernel keeps the device, and repeats on the successor's connections what
 // was not answered.
@@ -67,7 +67,8 @@ func CheckBytes(n int64) error {
 		return fmt.Errorf("%w: a volume of %d bytes is too small: it needs %d", control.ErrInvalid, n, record.BlockBytes)
 	}
 	if wholeBlocks(n) > device.MaxBytes {
-		return fmt.Errorf("%w: a volume of %d bytes is too large for this engine: it takes 16 TiB; use the engine writecache", control.ErrInvalid, n)
+		return fmt.Errorf("%w: a volume of %d bytes is too large for this engine: it takes 16 TiB; use the engine writecache",
+			control.ErrInvalid, n)
 	}
 	return nil
 }

@@ -117,8 +117,7 @@ func (l *links) serve(i int, k *link) {
 	l.all[i] = k
 	l.serving.Go(func() {
 		err := l.export.Serve(k.conn, k.left)
-		var interrupted *nbd.InterruptedError
-		if errors.As(err, &interrupted) {
+		if interrupted, ok := errors.AsType[*nbd.InterruptedError](err); ok {
 			k.left = interrupted.Left
 			return
 		}

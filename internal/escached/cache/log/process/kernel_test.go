@@ -18,8 +18,9 @@ import (
 
 // kernelOf plays the kernel's driver with one device. Its requests go to the first connection; the second one is there only.
 type kernelOf struct {
-	t *testing.T
 	*nbdtest.Client
+
+	t *testing.T
 
 	mu        sync.Mutex
 	backend   string // "": not connected

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	var c child
-	err := json.Unmarshal([]byte(text), &c)
+	err := json.Unmarshal([]byte(text), &c) //nolint:musttag // both ends are this test
 	if err == nil {
 		err = Run(context.Background(), c.Config, remote{c.Kernel}, nil, slog.New(slog.DiscardHandler))
 	}
@@ -73,14 +73,14 @@ func (r remote) call(o order, fds []int) (reply, error) {
 		return answer, err
 	}
 	defer conn.Close()
-	data, _ := json.Marshal(o)
+	data, _ := json.Marshal(o) //nolint:musttag // both ends are this test
 	if _, _, err := conn.WriteMsgUnix(data, unix.UnixRights(fds...), nil); err != nil {
 		return answer, err
 	}
 	p := make([]byte, 4096)
 	n, err := conn.Read(p)
 	if err == nil {
-		err = json.Unmarshal(p[:n], &answer)
+		err = json.Unmarshal(p[:n], &answer) //nolint:musttag // both ends are this test
 	}
 	switch {
 	case answer.Gone:
@@ -147,7 +147,7 @@ func (k *kernelOf) serve(conn *net.UnixConn) error {
 	}
 	var o order
 	if err == nil {
-		err = json.Unmarshal(data[:n], &o)
+		err = json.Unmarshal(data[:n], &o) //nolint:musttag // both ends are this test
 	}
 	messages, parse := unix.ParseSocketControlMessage(rights[:m])
 	if err := errors.Join(err, parse); err != nil {
@@ -184,15 +184,15 @@ func (k *kernelOf) serve(conn *net.UnixConn) error {
 	if err != nil {
 		a.Error = err.Error()
 	}
-	answer, _ := json.Marshal(a)
-	_, _ = conn.Write(answer) // it may have been killed
+	answer, _ := json.Marshal(a) //nolint:musttag // both ends are this test
+	_, _ = conn.Write(answer)    // it may have been killed
 	return nil
 }
 
 // spawn starts a process, and waits until it serves if it is told to.
 func (h *host) spawn(kernelSocket string, wait bool) *exec.Cmd {
 	h.t.Helper()
-	text, err := json.Marshal(child{h.config, kernelSocket})
+	text, err := json.Marshal(child{h.config, kernelSocket}) //nolint:musttag // both ends are this test
 	must(h.t, err)
 	cmd := exec.CommandContext(h.t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), childConfig+"="+string(text))

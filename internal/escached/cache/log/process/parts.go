@@ -48,8 +48,8 @@ func (d logDisk) WriteStable(p []byte, at int64) error {
 // openParts opens a volume. As long as another process has the memory, or one of the devices, it waits.
 //
 // Three locks keep two processes from writing to one log: the lock of the memory's file, which the kernel holds until the last write of a
-// killed process is done; the disk, which is opened for this process alone (O_EXCL on a block device, DRBD's included); and the image in the
-// same way. The last two also hold if somebody gives two processes different memories.
+// killed process is done; the disk, which is opened for this process alone (O_EXCL on a block device, DRBD's included); and the image in
+// the same way. The last two also hold if somebody gives two processes different memories.
 func openParts(ctx context.Context, c Config) (*parts, error) {
 	p := &parts{}
 	err := p.open(ctx, c)

@@ -64,7 +64,9 @@ func Run(ctx context.Context, c Config, d Driver, asked <-chan os.Signal, log *s
 	if err != nil {
 		return errors.Join(err, p.abandon())
 	}
-	server := &http.Server{Handler: control.Handler(p), ReadHeaderTimeout: answerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	server := &http.Server{
+		Handler: control.Handler(p), ReadHeaderTimeout: answerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 	go func() { _ = server.Serve(listener) }()
 	options, _ := p.back.get()
 	log.Info("serving", "device", p.device(), "bytes", p.volume.Bytes(), "version", c.Version, "recovery", p.parts.recovery,

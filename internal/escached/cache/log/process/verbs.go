@@ -19,7 +19,7 @@ var _ control.Volume = (*Process)(nil)
 
 // Status implements control.Volume.
 func (p *Process) Status() control.Status {
-	s := p.volume.Device.State()
+	s := p.volume.State()
 	options, _ := p.back.get()
 	p.mu.Lock()
 	stopping := p.stopping
@@ -55,12 +55,12 @@ func inBytes(blocks uint64) int64 { return int64(blocks) * record.BlockBytes }
 
 // WriteBack implements control.Volume.
 func (p *Process) WriteBack(ctx context.Context) error {
-	return p.verdict(p.flushes.do(ctx, func() error { return p.volume.Device.WriteBack(context.Background()) }))
+	return p.verdict(p.flushes.do(ctx, func() error { return p.volume.WriteBack(context.Background()) }))
 }
 
 // Retry implements control.Volume.
 func (p *Process) Retry() error {
-	p.volume.Device.Retry()
+	p.volume.Retry()
 	return nil
 }
 
@@ -119,21 +119,21 @@ func (p *Process) Hold(ctx context.Context, limit time.Duration) error {
 		return control.ErrHeld // another call is about to
 	}
 	p.holding, p.held = cancel, done
-	before := p.volume.Device.State().Refused
+	before := p.volume.State().Refused
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.holding = nil
 	}()
-	err := p.volume.Device.Hold(ctx, limit)
+	err := p.volume.Hold(ctx, limit)
 	if before == nil && errors.Is(err, device.ErrRefused) {
 		p.mu.Lock()
 		p.holdFailed = true
 		p.mu.Unlock()
 	}
 	if err == nil && ctx.Err() != nil {
-		p.volume.Device.Resume()
+		p.volume.Resume()
 		err = ctx.Err()
 	}
 	return p.verdict(err)
@@ -153,9 +153,9 @@ func (p *Process) Resume() (control.Resumed, error) {
 	p.holdFailed = false
 	p.mu.Unlock()
 	if failed {
-		p.volume.Device.Retry()
+		p.volume.Retry()
 	}
-	return control.Resumed{Held: p.volume.Device.Resume()}, nil
+	return control.Resumed{Held: p.volume.Resume()}, nil
 }
 
 // verdict translates an error of the device.

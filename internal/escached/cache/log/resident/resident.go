@@ -24,8 +24,8 @@ const (
 )
 
 // Prepare makes this process one that is not swapped out, is not killed for its memory, and whose own requests for memory never wait
-// for I/O. It may start the program anew, with the same arguments: the last property is one of threads, which new ones inherit. What the host
-// does not permit is logged, and left out. Call it first.
+// for I/O. It may start the program anew, with the same arguments: the last property is one of threads, which new ones inherit. What the
+// host does not permit is logged, and left out. Call it first.
 func Prepare(log *slog.Logger) {
 	for _, step := range []struct {
 		without string

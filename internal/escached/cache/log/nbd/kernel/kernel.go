@@ -150,8 +150,8 @@ func (d *Driver) Connected(ctx context.Context, index int) (bool, error) {
 }
 
 // DisconnectUnused disconnects a device that nobody has open, and returns ErrOpen if someone has. The kernel has no count of a device's
-// users. But it can be told to disconnect a device when its last user closes it; so this opens it, and closes it again. A user that is there
-// may be the last one meanwhile. Then the device is disconnected, too.
+// users. But it can be told to disconnect a device when its last user closes it; so this opens it, and closes it again. A user that is
+// there may be the last one meanwhile. Then the device is disconnected, too.
 func (d *Driver) DisconnectUnused(ctx context.Context, index int, backend string) error {
 	onClose, keep := uint64(disconnectOnClose), uint64(0)
 	if err := d.reconfigure(ctx, index, backend, change{client: &onClose}); err != nil {
