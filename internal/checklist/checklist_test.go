@@ -89,8 +89,10 @@ func TestJSONHasAllAndTheCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got struct {
-		Checks                    []Result
-		Failed, Warnings, Unknown int
+		Checks   []Result `json:"checks"`
+		Failed   int      `json:"failed"`
+		Warnings int      `json:"warnings"`
+		Unknown  int      `json:"unknown"`
 	}
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)

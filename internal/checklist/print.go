@@ -71,18 +71,20 @@ func oneLine(text string) string {
 
 // Summary says in one sentence how the checks have ended.
 func Summary(results []Result) string {
-	text := fmt.Sprintf("%d checks: %d ok", len(results), Count(results, OK))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d checks: %d ok", len(results), Count(results, OK))
 	for _, s := range []State{Warning, Failed, Unknown} {
 		n := Count(results, s)
 		switch {
 		case n == 0:
 		case s == Warning && n != 1:
-			text += fmt.Sprintf(", %d warnings", n)
+			fmt.Fprintf(&text, ", %d warnings", n)
 		default:
-			text += fmt.Sprintf(", %d %s", n, s)
+			fmt.Fprintf(&text, ", %d %s", n, s)
 		}
 	}
-	return text + "."
+	text.WriteString(".")
+	return text.String()
 }
 
 func printJSON(w io.Writer, results []Result) error {

@@ -40,7 +40,8 @@ type cephPool struct{ clusterID, pool string }
 type rebuilt struct {
 	ClusterID string `json:"clusterID"`
 	Pool      string `json:"pool"`
-	v1alpha1.RebuiltVolume
+
+	v1alpha1.RebuiltVolume //nolint:embeddedstructfieldcheck // the order is that of the output: the pool comes first
 
 	// Made are the objects that are, or would be, made; Left says what is left to do.
 	Made []string `json:"made,omitempty"`
@@ -115,7 +116,8 @@ func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]ceph
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: no StorageClass of this driver names a pool; make them first, or name --pool and --cluster-id", errUsage)
+		return nil, fmt.Errorf("%w: no StorageClass of this driver names a pool; make them first, or name --pool "+
+			"and --cluster-id", errUsage)
 	}
 	slices.SortFunc(out, func(a, b cephPool) int {
 		return cmp.Or(strings.Compare(a.clusterID, b.clusterID), strings.Compare(a.pool, b.pool))
@@ -192,8 +194,8 @@ func (c *cli) printSurvey(all *survey, f adoptFlags) error {
 			strings.Join(all.SilentNodes, ", "))
 	}
 	if f.fromCluster != "" {
-		c.printf("\nYou say that Kubernetes cluster %s is gone for good. Be sure that its csi-controller does not run any more, and that no "+
-			"host of it still runs a pod with one of these volumes: nothing here can see that.\n", f.fromCluster)
+		c.printf("\nYou say that Kubernetes cluster %s is gone for good. Be sure that its csi-controller does not run any more, and that "+
+			"no host of it still runs a pod with one of these volumes: nothing here can see that.\n", f.fromCluster)
 	}
 	if f.useCopy != "" {
 		c.printf("\nYou say that the copy on %s counts. Be sure that hosts which do not answer are off. What only they have is lost.\n",

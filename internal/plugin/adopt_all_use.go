@@ -83,8 +83,8 @@ func (r *rebuilt) makeObject(ctx context.Context, api client.Client, o client.Ob
 // as in most StorageClasses.
 func twinOf(ctx context.Context, api client.Reader, r *rebuilt) (*twin, error) {
 	t := &twin{
-		clusterID: r.ClusterID, pool: r.Pool, image: r.Image, class: r.StorageClass, volume: r.Volume, placed: r.Group, sizeBytes: r.SizeBytes,
-		name: cmp.Or(r.PersistentVolume, r.Volume), fsType: r.FSType, options: r.MountOptions,
+		clusterID: r.ClusterID, pool: r.Pool, image: r.Image, class: r.StorageClass, volume: r.Volume, placed: r.Group,
+		sizeBytes: r.SizeBytes, name: cmp.Or(r.PersistentVolume, r.Volume), fsType: r.FSType, options: r.MountOptions,
 		mode:   corev1.PersistentVolumeMode(cmp.Or(r.VolumeMode, string(corev1.PersistentVolumeFilesystem))),
 		access: corev1.PersistentVolumeAccessMode(cmp.Or(r.AccessMode, string(corev1.ReadWriteOnce))),
 	}

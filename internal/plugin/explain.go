@@ -115,8 +115,8 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 	if v.Spec.FromVolume != "" {
 		line("Made from", "volume %s", v.Spec.FromVolume)
 	}
-	line("Cache", "%s on each of %s, in group %s, engine %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes), strings.Join(v.Spec.Replicas, " and "),
-		v.Spec.Group, v.Spec.Engine(), v.Spec.CacheMode)
+	line("Cache", "%s on each of %s, in group %s, engine %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes),
+		strings.Join(v.Spec.Replicas, " and "), v.Spec.Group, v.Spec.Engine(), v.Spec.CacheMode)
 	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))
 	if s.AttachedNode == "" {
 		line("Attached", "not attached (%d attachments so far)", s.Epoch)
@@ -181,7 +181,8 @@ func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
 func (c *cli) printEachCondition(all []metav1.Condition) {
 	screen, _ := c.terminal()
 	for _, is := range all {
-		c.printf("%s", wordwrap.Line(fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message)), "    ", screen.width))
+		text := fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message))
+		c.printf("%s", wordwrap.Line(text, "    ", screen.width))
 	}
 }
 

@@ -158,10 +158,9 @@ func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, 
 	line := c.printLinef
 	line("Snapshot", "%s, asked for %s", s.Name, ago(&s.CreationTimestamp, c.now()))
 	line("In Ceph", "%s/%s@%s of cluster %s", s.Spec.Pool, s.Spec.Image, s.Spec.Snapshot, s.Spec.ClusterID)
-	switch taken := s.Status.Taken; {
-	case taken == nil:
+	if taken := s.Status.Taken; taken == nil {
 		line("Taken", "not yet")
-	default:
+	} else {
 		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), ago(taken, c.now()),
 			v1alpha1.HumanBytes(s.Status.SizeBytes))
 	}

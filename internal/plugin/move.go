@@ -78,8 +78,8 @@ func (c *cli) runMove(ctx context.Context, api client.Client, name string, f mov
 		if _, err := askMove(ctx, api, name, f.group); err != nil {
 			return err
 		}
-		c.printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says how far it is\n",
-			name, f.group, name)
+		c.printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says "+
+			"how far it is\n", name, f.group, name)
 		return nil
 	}
 	m := &mover{cli: c, api: api, parallel: 1, patient: true, going: map[string]*going{}}

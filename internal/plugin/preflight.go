@@ -34,7 +34,8 @@ func (c *cli) preflight(version string) *cobra.Command {
 			if !checklist.IsOutput(output) {
 				return fmt.Errorf("%w: -o %s is none of %s", errUsage, output, strings.Join(checklist.Outputs, ", "))
 			}
-			return c.runPreflight(command.Context(), preflight.Cluster{Namespace: namespace, Group: group, Version: version, Now: c.now}, output)
+			cluster := preflight.Cluster{Namespace: namespace, Group: group, Version: version, Now: c.now}
+			return c.runPreflight(command.Context(), cluster, output)
 		},
 	}
 	command.Flags().StringVar(&group, "group", "", "check only the hosts of this NodeGroup")

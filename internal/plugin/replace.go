@@ -155,8 +155,8 @@ func (c *cli) printReplacement(p *replacement.Plan) {
 	screen, _ := c.terminal()
 	c.printf("\n%s", wordwrap.Line(oldHost(p, c), "  ", screen.width))
 	for _, fate := range fatesOf(p) {
-		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width), wordwrap.Line("    -> "+fate.Then, "       ",
-			screen.width))
+		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width),
+			wordwrap.Line("    -> "+fate.Then, "       ", screen.width))
 	}
 	for _, note := range p.Notes {
 		c.printf("%s", wordwrap.Line("Note: "+note, "  ", screen.width))
@@ -169,7 +169,8 @@ func (c *cli) printReplacement(p *replacement.Plan) {
 	default:
 		c.printf("\nWhat speaks against it, and what to do:\n")
 		for _, r := range against {
-			c.printf("%s%s", wordwrap.Line("  "+r.Where+": "+r.What, "    ", screen.width), wordwrap.Line("    -> "+r.Todo, "       ", screen.width))
+			c.printf("%s%s", wordwrap.Line("  "+r.Where+": "+r.What, "    ", screen.width),
+				wordwrap.Line("    -> "+r.Todo, "       ", screen.width))
 		}
 	}
 }

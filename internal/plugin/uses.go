@@ -146,7 +146,7 @@ func (all uses) lastFailures(
 			if now.Sub(at(*e)) >= eventAge {
 				return nil
 			}
-			for _, word := range strings.Split(e.Note, `"`) { // Kubernetes quotes names in it
+			for word := range strings.SplitSeq(e.Note, `"`) { // Kubernetes quotes names in it
 				for _, volume := range named[word] {
 					key := [3]string{volume, e.Regarding.Namespace, e.Regarding.Name}
 					if all[volume].about(e) && at(last[key]).Before(at(*e)) {

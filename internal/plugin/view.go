@@ -178,13 +178,15 @@ func (v *view) printTroubles(out io.Writer, width int) error {
 	merged := false
 	for _, line := range trouble.Lines(v.troubles) {
 		merged = merged || line.Troubles > 1
-		_, err := fmt.Fprint(out, wordwrap.Line("  "+line.Where+": "+line.What, "    ", width), wordwrap.Line("    -> "+line.Todo, "       ", width))
+		_, err := fmt.Fprint(out, wordwrap.Line("  "+line.Where+": "+line.What, "    ", width),
+			wordwrap.Line("    -> "+line.Todo, "       ", width))
 		if err != nil {
 			return err
 		}
 	}
 	if merged && !v.filter.Problems {
-		_, err := fmt.Fprint(out, wordwrap.Line("  kubectl escache status --problems lists each volume and host that has a problem.", "    ", width))
+		_, err := fmt.Fprint(out, wordwrap.Line("  kubectl escache status --problems lists each volume and host that has a problem.",
+			"    ", width))
 		return err
 	}
 	return nil

@@ -44,7 +44,8 @@ func (c *Cluster) classes(ctx context.Context) []checklist.Result {
 		}
 	}
 	if len(results) == 0 {
-		return []checklist.Result{checklist.Badf(checklist.Warning, "set storageClasses in the chart's values, or make one (docs/parameters.md)",
+		return []checklist.Result{checklist.Badf(checklist.Warning,
+			"set storageClasses in the chart's values, or make one (docs/parameters.md)",
 			"none is of %s: no claim can be made", v1alpha1.DriverName)}
 	}
 	return results
@@ -71,7 +72,8 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	case len(missing) > 0 && len(missing) == len(p.NodeGroups):
 		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", some(missing))
 	case len(missing) > 0:
-		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s", some(missing))
+		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s",
+			some(missing))
 	case class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
 		return checklist.Badf(checklist.Warning, "make it anew with volumeBindingMode: WaitForFirstConsumer",
 			"pool %s; it places a volume before its "+

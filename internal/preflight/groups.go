@@ -49,7 +49,8 @@ func (c *Cluster) groups(ctx context.Context) []checklist.Result {
 	case len(results) > 0:
 		return results
 	case c.Group != "":
-		return []checklist.Result{checklist.Badf(checklist.Failed, "kubectl get nodegroups lists them", "there is no NodeGroup %s", c.Group)}
+		return []checklist.Result{checklist.Badf(checklist.Failed, "kubectl get nodegroups lists them", "there is no NodeGroup %s",
+			c.Group)}
 	}
 	return []checklist.Result{checklist.Badf(checklist.Failed,
 		"make one of 3 to 16 hosts: nodeGroups in the chart's values, or a NodeGroup object",
@@ -171,7 +172,8 @@ func (h *host) checkMember() v1alpha1.NodeGroupMember {
 	m := h.group.Status.Members[at]
 	switch {
 	case slices.Contains(h.group.Spec.CordonedNodes, h.name):
-		h.sayf(checklist.Warning, "kubectl escache uncordon "+h.name+" ends that", "cordoned, as for an evacuation: it takes no new replicas")
+		h.sayf(checklist.Warning, "kubectl escache uncordon "+h.name+" ends that",
+			"cordoned, as for an evacuation: it takes no new replicas")
 	case !m.Ready:
 		h.sayf(checklist.Failed, "run escached preflight on the host (docs/install.md), and see its log", "%s", cmp.Or(m.Message,
 			"escached is not ready"))

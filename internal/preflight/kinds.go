@@ -50,7 +50,8 @@ func (c *Cluster) kinds(ctx context.Context) []checklist.Result {
 			continue
 		}
 		if missing := missingFields(at, kind.of, ""); len(missing) > 0 {
-			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "older than this program: it lacks %s", some(missing)).Of(what))
+			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "older than this program: it lacks %s",
+				some(missing)).Of(what))
 		}
 	}
 	if len(wrong) > 0 {
@@ -168,8 +169,8 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 		}
 	}
 	if len(classes) == 0 {
-		return checklist.Badf(checklist.Warning, "name one in snapshots.classes of the chart's values", "on, and no VolumeSnapshotClass is of %s",
-			v1alpha1.DriverName)
+		return checklist.Badf(checklist.Warning, "name one in snapshots.classes of the chart's values",
+			"on, and no VolumeSnapshotClass is of %s", v1alpha1.DriverName)
 	}
 	return checklist.Goodf("on, with the VolumeSnapshotClass %s", some(classes))
 }

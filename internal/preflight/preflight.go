@@ -59,7 +59,8 @@ func (c *Cluster) kubernetes(context.Context) checklist.Result {
 	minor, err := strconv.Atoi(strings.TrimRight(v.Minor, "+")) // some vendors add a "+"
 	switch {
 	case err != nil || v.Major != "1":
-		return checklist.Badf(checklist.Unknown, "compare it with docs/support.md", "version %s, which this program does not know", v.GitVersion)
+		return checklist.Badf(checklist.Unknown, "compare it with docs/support.md", "version %s, which this program does not know",
+			v.GitVersion)
 	case minor < oldestMinor:
 		return checklist.Badf(checklist.Failed, "upgrade Kubernetes (docs/support.md)", "version %s; the driver needs 1.%d", v.GitVersion,
 			oldestMinor)

@@ -96,7 +96,8 @@ func (c *Cluster) running(component string, p *program, waiting []string) checkl
 		return checklist.Badf(checklist.Failed, installRemedy+"; or name the driver's namespace with --driver-namespace",
 			"namespace %s has none", c.Namespace)
 	case p.wanted == 0:
-		return checklist.Badf(checklist.Failed, "label the hosts: kubectl label node NODE escache.io/host=true (or what node.nodeSelector says)",
+		return checklist.Badf(checklist.Failed,
+			"label the hosts: kubectl label node NODE escache.io/host=true (or what node.nodeSelector says)",
 			"no pod is wanted: no node has the label, or there are 0 replicas")
 	case p.ready < p.wanted:
 		state := checklist.Failed

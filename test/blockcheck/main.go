@@ -19,7 +19,9 @@ func program() int {
 	// SIGINT and SIGTERM end a writer between two writes, so that its list is complete.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	root := &cobra.Command{Use: "blockcheck", Short: "write, verify and time blocks on a device, and files", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{
+		Use: "blockcheck", Short: "write, verify and time blocks on a device, and files", SilenceUsage: true, SilenceErrors: true,
+	}
 	root.AddCommand(writeCommand(), verifyCommand(), listCommand(), benchCommand(), renameCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "blockcheck:", err)

@@ -53,7 +53,7 @@ func vmallocBytes(text, module string) int64 {
 		if !strings.Contains(lines.Text(), "["+module+"]") {
 			continue
 		}
-		for _, word := range strings.Fields(lines.Text()) {
+		for word := range strings.FieldsSeq(lines.Text()) {
 			if n, ok := strings.CutPrefix(word, "pages="); ok {
 				count, _ := strconv.ParseInt(n, 10, 64) // the kernel prints a number
 				pages += count

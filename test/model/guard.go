@@ -118,9 +118,10 @@ var Precautions = map[Guard]string{
 	FreezesBeforeDropped:          "DRBD freezes I/O again before the permit is gone from the status",
 	PermitReadBeforeLink:          "a status is made of the permit first, and of DRBD's state after it",
 	RenewedOutdated:               "a copy that is laid anew beside one that is kept counts only after that has filled it",
-	MovedOnlyFromCeph:             "a volume leaves its replicas for those of another group only while nobody has it and the truth is in Ceph",
-	LeftoversDropped:              "what an earlier stay has left is removed before a volume is placed in a group again",
-	PermitEndsWithAttachment:      "a connect drops the permit that an earlier attachment has left",
+	MovedOnlyFromCeph: "a volume leaves its replicas for those of another group only while nobody has it and the truth is " +
+		"in Ceph",
+	LeftoversDropped:         "what an earlier stay has left is removed before a volume is placed in a group again",
+	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 
 // Reasons why a promise is broken, by number.

@@ -37,7 +37,8 @@ func noMemory(s *suite) {
 	done(s, "lay a cache that is too large", s.first.put(r))
 	v.record(s.first, 1)
 	refused(s, "a cache for which there is no memory", s.first.connect(v, 1, v.id), escache.CodeNoRoom)
-	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
+	status := s.first.status(v.VolumeRef)
+	if status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
 		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 }
@@ -165,7 +166,8 @@ func otherEngine(s *suite) {
 	}
 	request := escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: other}
 	refused(s, "a connect with engine "+string(other), s.first.post(escache.PathDevConnect, request), escache.CodeReplicaMismatch)
-	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
+	status := s.first.status(v.VolumeRef)
+	if status.State != escache.StateStandby || status.Epoch != 0 || status.Role == escache.RolePrimary {
 		s.Errorf("a refused connect left the status %+v", shown(status))
 	}
 	v.attach(s.first)

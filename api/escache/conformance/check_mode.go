@@ -51,7 +51,8 @@ func connectInWritethrough(s *suite) {
 	v.record(s.first, 1)
 	var connected escache.ConnectResponse
 	decode(s, s.first.post(escache.PathDevConnect, escache.ConnectRequest{
-		VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: s.target.Engine, Options: escache.ConnectOptions{Mode: escache.ModeWritethrough},
+		VolumeRef: v.VolumeRef, ImageID: v.id, Epoch: 1, Engine: s.target.Engine,
+		Options: escache.ConnectOptions{Mode: escache.ModeWritethrough},
 	}), &connected)
 	v.device = connected.Device
 	data := v.write(s.first, 0, 4*mib)

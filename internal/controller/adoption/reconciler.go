@@ -197,8 +197,8 @@ func (r *Reconciler) adopt(ctx context.Context, a *v1alpha1.CacheAdoption) (*v1a
 	}
 	request := volumes.Adoption{
 		ImageRef: volumes.ImageRef{ClusterID: a.Spec.ClusterID, Pool: a.Spec.Pool, Image: a.Spec.Image},
-		Volume:   VolumeID(a), Request: string(a.UID), Groups: groups, Engine: p.Engine, Mode: p.Mode, Options: p.Options, Cache: p.Cache.For,
-		FormatIfBlank: a.Spec.FormatIfBlank, DryRun: a.Spec.DryRun,
+		Volume:   VolumeID(a), Request: string(a.UID), Groups: groups,
+		Engine: p.Engine, Mode: p.Mode, Options: p.Options, Cache: p.Cache.For, FormatIfBlank: a.Spec.FormatIfBlank, DryRun: a.Spec.DryRun,
 	}
 	if claim := a.Spec.Claim; claim != nil {
 		request.Claim = claim.Namespace + "/" + claim.Name

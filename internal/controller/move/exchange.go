@@ -49,8 +49,8 @@ func (r *Reconciler) movable(ctx context.Context, v *v1alpha1.CacheVolume, group
 			pv.Name, pv.Status.Phase, volumes.ErrRefused)
 	}
 	if left := foreign(pv); len(left) > 0 {
-		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and somebody keeps it from being deleted with the finalizer %s: %w",
-			pv.Name, strings.Join(left, ", "), volumes.ErrRefused)
+		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and somebody keeps it from being deleted "+
+			"with the finalizer %s: %w", pv.Name, strings.Join(left, ", "), volumes.ErrRefused)
 	}
 	// The real one can only be made after the old one is deleted. That would be too late to find out that
 	// somebody does not allow it.
@@ -59,7 +59,8 @@ func (r *Reconciler) movable(ctx context.Context, v *v1alpha1.CacheVolume, group
 	err = r.Client.Create(ctx, trial, client.DryRunAll)
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and that is not allowed: %w: %w", pv.Name, volumes.ErrRefused, err)
+		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and that is not allowed: %w: %w", pv.Name,
+			volumes.ErrRefused, err)
 	case err != nil && !apierrors.IsAlreadyExists(err):
 		return none, fmt.Errorf("try to make PersistentVolume %s anew: %w", pv.Name, err)
 	}
@@ -124,7 +125,8 @@ func (r *Reconciler) unused(ctx context.Context, pv *corev1.PersistentVolume) er
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Spec.NodeName != "" && uses(pod, claim.Name) {
-			return fmt.Errorf("pod %s/%s, which uses the volume, has node %s: %w", pod.Namespace, pod.Name, pod.Spec.NodeName, authority.ErrAttached)
+			return fmt.Errorf("pod %s/%s, which uses the volume, has node %s: %w", pod.Namespace, pod.Name, pod.Spec.NodeName,
+				authority.ErrAttached)
 		}
 	}
 	return nil

@@ -11,8 +11,8 @@ type line struct{ v1alpha1.RebuiltVolume }
 func lineOf(e Evidence) *line {
 	n := e.Remains.Note
 	out := &line{v1alpha1.RebuiltVolume{
-		Image: e.Image.Image, Volume: e.Remains.Volume, Kubernetes: e.Remains.Kubernetes, SizeBytes: e.Remains.SizeBytes, Group: n.Spec.Group,
-		Claim: n.Claim, PersistentVolume: n.PersistentVolume, StorageClass: n.StorageClass,
+		Image: e.Image.Image, Volume: e.Remains.Volume, Kubernetes: e.Remains.Kubernetes, SizeBytes: e.Remains.SizeBytes,
+		Group: n.Spec.Group, Claim: n.Claim, PersistentVolume: n.PersistentVolume, StorageClass: n.StorageClass,
 	}}
 	if u := n.Use; u != nil {
 		out.FSType, out.VolumeMode, out.AccessMode, out.MountOptions = u.FSType, string(u.VolumeMode), string(u.AccessMode), u.MountOptions

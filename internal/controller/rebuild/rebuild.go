@@ -121,25 +121,31 @@ func (r *Rebuilder) gather(ctx context.Context, a *v1alpha1.CacheAdoption, names
 	group.SetLimit(r.Parallel)
 	for n, name := range names {
 		group.Go(func() error {
-			out[n] = Evidence{
-				Image: volumes.ImageRef{ClusterID: a.Spec.ClusterID, Pool: a.Spec.Pool, Image: name},
-				Own:   r.Kubernetes, From: a.Spec.Rebuild.FromKubernetesCluster, UseCopy: a.Spec.Rebuild.UseCopy,
-			}
-			remains, err := r.Images.Remains(ctx, out[n].Image)
-			if err != nil {
-				if err = fmt.Errorf("look at image %s: %w", out[n].Image, err); errors.Is(err, volumes.ErrUnavailable) || ctx.Err() != nil {
-					failures[n] = err
-					return nil
-				}
-				remains = volumes.Remains{Unreadable: err} // it can be no volume as it is
-			}
-			out[n].Remains = remains
-			out[n].Hosts = r.answers(ctx, known, out[n])
-			return nil
+			out[n], failures[n] = r.evidence(ctx, a, name, known)
+			return nil // each image is looked at, whatever the others have
 		})
 	}
 	_ = group.Wait()
 	return out, errors.Join(failures...)
+}
+
+// evidence collects the evidence of one image. That an image cannot be read is evidence too, but an error if
+// Ceph is not there or ctx has ended.
+func (r *Rebuilder) evidence(ctx context.Context, a *v1alpha1.CacheAdoption, name string, known *known) (Evidence, error) {
+	e := Evidence{
+		Image: volumes.ImageRef{ClusterID: a.Spec.ClusterID, Pool: a.Spec.Pool, Image: name},
+		Own:   r.Kubernetes, From: a.Spec.Rebuild.FromKubernetesCluster, UseCopy: a.Spec.Rebuild.UseCopy,
+	}
+	remains, err := r.Images.Remains(ctx, e.Image)
+	if err != nil {
+		if err = fmt.Errorf("look at image %s: %w", e.Image, err); errors.Is(err, volumes.ErrUnavailable) || ctx.Err() != nil {
+			return e, err
+		}
+		remains = volumes.Remains{Unreadable: err} // it can be no volume as it is
+	}
+	e.Remains = remains
+	e.Hosts = r.answers(ctx, known, e)
+	return e, nil
 }
 
 // answers asks the hosts with a copy of an image, and those that had one at its last attachment, once more:
@@ -192,7 +198,8 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		return &line.RebuiltVolume
 	}
 	if other := known.byName[d.Record.Name]; other != nil && other != has {
-		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("there is a volume of that name, of image %s", volumes.ImageOf(other))
+		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("there is a volume of that name, of image %s",
+			volumes.ImageOf(other))
 		return &line.RebuiltVolume
 	}
 	known.add(d.Record)

@@ -97,13 +97,14 @@ func (w *witnesses) unfit() string {
 	case r.Unreadable != nil:
 		return r.Unreadable.Error()
 	case w.note.Version == 0, len(w.note.Spec.Replicas) != 2:
-		return "its metadata has no record that this version can read (escache.io/record); docs/disaster-recovery.md says what to do by hand"
+		return "its metadata has no record that this version can read (escache.io/record); docs/disaster-recovery.md says what " +
+			"to do by hand"
 	case w.note.Volume != r.Volume, w.note.Spec.Pool != w.Image.Pool, w.note.Spec.Image != w.Image.Image, !volumes.IsName(r.Volume):
 		return fmt.Sprintf("its metadata is that of volume %s, whose image is %s/%s: it is a copy, or has another name since. If it is a "+
 			"copy: `rbd image-meta remove %s escache.io/kubernetes-cluster`", r.Volume, w.note.Spec.Pool, w.note.Spec.Image, image)
 	case r.Kubernetes != w.Own && r.Kubernetes != w.From:
-		return fmt.Sprintf("it is marked as that of Kubernetes cluster %s, and this one is %s. If that one is gone for good, and only then: "+
-			"--from-kubernetes-cluster %s", r.Kubernetes, w.Own, r.Kubernetes)
+		return fmt.Sprintf("it is marked as that of Kubernetes cluster %s, and this one is %s. If that one is gone for good, and only "+
+			"then: --from-kubernetes-cluster %s", r.Kubernetes, w.Own, r.Kubernetes)
 	case r.SizeBytes < w.note.Spec.SizeBytes:
 		return fmt.Sprintf("the image has %d bytes, and the volume had %d: it was shrunk", r.SizeBytes, w.note.Spec.SizeBytes)
 	case w.SlotTaken != "":
@@ -176,7 +177,8 @@ func (w *witnesses) says() string {
 		if n.AttachedNode != "" {
 			held = "to " + n.AttachedNode
 		}
-		out = append(out, fmt.Sprintf("the image: epoch %d, attached %s at %s", n.LastAttachment(), held, n.Written.UTC().Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("the image: epoch %d, attached %s at %s", n.LastAttachment(), held,
+			n.Written.UTC().Format(time.RFC3339)))
 	}
 	nodes := slices.Concat(w.expected, slices.Collect(maps.Keys(w.copies)))
 	slices.Sort(nodes)
@@ -193,22 +195,23 @@ func (w *witnesses) says() string {
 }
 
 func words(s escache.VolumeStatus) string {
-	out := fmt.Sprintf("epoch %d, %s", s.Epoch, s.State)
+	var out strings.Builder
+	fmt.Fprintf(&out, "epoch %d, %s", s.Epoch, s.State)
 	if s.DiskState != "" {
-		out += " " + string(s.DiskState)
+		out.WriteString(" " + string(s.DiskState))
 	}
 	if s.DirtyBytes == nil {
-		out += ", how much is dirty is not known"
+		out.WriteString(", how much is dirty is not known")
 	} else {
-		out += ", " + v1alpha1.HumanBytes(*s.DirtyBytes) + " dirty"
+		out.WriteString(", " + v1alpha1.HumanBytes(*s.DirtyBytes) + " dirty")
 	}
 	for _, p := range s.Peers {
-		out += fmt.Sprintf(", sees %s as %s %s", p.Name, p.ConnectionState, p.DiskState)
+		fmt.Fprintf(&out, ", sees %s as %s %s", p.Name, p.ConnectionState, p.DiskState)
 	}
 	if s.Error != nil {
-		out += ", " + s.Error.Detail
+		out.WriteString(", " + s.Error.Detail)
 	}
-	return out
+	return out.String()
 }
 
 // conflict says why nothing is proven, and what a person can do.

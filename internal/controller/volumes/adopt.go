@@ -124,7 +124,8 @@ func newAdopted(a Adoption, seen Inspection) *v1alpha1.CacheVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: a.Volume, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: a.ClusterID, Pool: a.Pool, DataPool: seen.DataPool, Image: a.Image, SizeBytes: seen.SizeBytes,
-			CacheBytes: a.Cache(seen.SizeBytes), CacheEngine: a.Engine.Recorded(), CacheMode: a.Mode, CacheOptions: a.Options, Layout: &seen.Layout, LinkGeneration: 1,
+			CacheBytes: a.Cache(seen.SizeBytes), CacheEngine: a.Engine.Recorded(), CacheMode: a.Mode, CacheOptions: a.Options,
+			Layout: &seen.Layout, LinkGeneration: 1,
 			Adoption: &v1alpha1.Adoption{Request: a.Request, FormatIfBlank: a.FormatIfBlank},
 		},
 	}

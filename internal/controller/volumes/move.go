@@ -282,7 +282,7 @@ func (l *Locked) ReportMove(ctx context.Context, id, reason, message string) err
 		if err != nil {
 			return struct{}{}, client.IgnoreNotFound(err)
 		}
-		changed := false
+		var changed bool
 		switch {
 		case !v.ToMove():
 			changed = meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionMoving)

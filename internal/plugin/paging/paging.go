@@ -61,7 +61,7 @@ func Each[T runtime.Object](
 func pages(api client.Reader, list client.ObjectList, opts []client.ListOption) *pager.ListPager {
 	kind := reflect.TypeOf(list).Elem()
 	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		page, ok := reflect.New(kind).Interface().(client.ObjectList)
+		page, ok := reflect.TypeAssert[client.ObjectList](reflect.New(kind))
 		if !ok {
 			return nil, fmt.Errorf("%s is no list", kind)
 		}

@@ -19,55 +19,86 @@ const patience = time.Minute
 
 // OfVolume returns what is wrong with a volume. group is its NodeGroup, nil if that is not known.
 func OfVolume(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, now time.Time) []Trouble {
-	var all []Trouble
-	add := func(condition, reason, what string) {
-		at := remedy.Place{Volume: v.Name, Host: v.Status.AttachedNode, Group: v.Spec.Group}
-		if at.Host == "" {
-			at.Host = strings.Join(Holders(v), " or ")
-		}
-		all = append(all, At(Volume, v.Name, condition, reason, what, at, how))
+	t := &ofVolume{v: v, how: how}
+	t.copies(group)
+	t.leftDirty()
+	t.changes(now)
+	return t.all
+}
+
+// ofVolume collects what is wrong with a volume.
+type ofVolume struct {
+	v   *v1alpha1.CacheVolume
+	how remedy.Escached
+	all []Trouble
+}
+
+func (t *ofVolume) add(condition, reason, what string) {
+	at := remedy.Place{Volume: t.v.Name, Host: t.v.Status.AttachedNode, Group: t.v.Spec.Group}
+	if at.Host == "" {
+		at.Host = strings.Join(Holders(t.v), " or ")
 	}
-	is := func(kind string) *metav1.Condition { return meta.FindStatusCondition(v.Status.Conditions, kind) }
-	behind := is(v1alpha1.ConditionRecordBehindDisks)
-	if behind != nil && behind.Status == metav1.ConditionTrue {
-		add(behind.Type, behind.Reason, behind.Message)
+	t.all = append(t.all, At(Volume, t.v.Name, condition, reason, what, at, t.how))
+}
+
+func (t *ofVolume) condition(kind string) *metav1.Condition {
+	return meta.FindStatusCondition(t.v.Status.Conditions, kind)
+}
+
+// recordBehind says whether the record is older than what a disk says.
+func (t *ofVolume) recordBehind() bool {
+	return meta.IsStatusConditionTrue(t.v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+}
+
+// copies tells what is wrong with the record of its copies, with a copy, and with their number.
+func (t *ofVolume) copies(group *v1alpha1.NodeGroup) {
+	if c := t.condition(v1alpha1.ConditionRecordBehindDisks); t.recordBehind() {
+		t.add(c.Type, c.Reason, c.Message)
 	}
-	if c := is(v1alpha1.ConditionCopyProven); c != nil && c.Status == metav1.ConditionFalse {
-		add(c.Type, c.Reason, c.Message)
+	if c := t.condition(v1alpha1.ConditionCopyProven); c != nil && c.Status == metav1.ConditionFalse {
+		t.add(c.Type, c.Reason, c.Message)
 	}
-	one := redundancy.Of(v, group, redundancy.Evidence{})
-	for _, c := range v.Status.Faults() {
+	one := redundancy.Of(t.v, group, redundancy.Evidence{})
+	for _, c := range t.v.Status.Faults() {
 		if c.Type != v1alpha1.ConditionRedundant || one.Whole() { // else told below
-			add(c.Type, c.Reason, c.Message)
+			t.add(c.Type, c.Reason, c.Message)
 		}
 	}
 	if !one.Whole() {
-		add(v1alpha1.ConditionRedundant, one.Reason, one.Message+"; "+Stake(one))
+		t.add(v1alpha1.ConditionRedundant, one.Reason, one.Message+"; "+Stake(one))
 	}
-	switch stuck := Unreachable(v); {
-	case stuck == "", behind != nil && behind.Status == metav1.ConditionTrue: // nothing may be discarded on such a record
-	case v.Spec.Release: // its condition says what it waits for
+}
+
+// leftDirty tells that data of a detached volume is not in Ceph, or what its release waits for.
+func (t *ofVolume) leftDirty() {
+	switch stuck := Unreachable(t.v); {
+	case stuck == "", t.recordBehind(): // nothing may be discarded on such a record
+	case t.v.Spec.Release: // its condition says what it waits for
 	default:
-		add("", remedy.LeftDirty, stuck)
+		t.add("", remedy.LeftDirty, stuck)
 	}
-	if c := is(v1alpha1.ConditionReleased); v.Spec.Release && c != nil {
-		add(c.Type, c.Reason, "it waits to be released: "+c.Message)
+	if c := t.condition(v1alpha1.ConditionReleased); t.v.Spec.Release && c != nil {
+		t.add(c.Type, c.Reason, "it waits to be released: "+c.Message)
 	}
-	if c := is(v1alpha1.ConditionModified); c != nil && c.Status == metav1.ConditionFalse && v.Status.AttachedNode != "" &&
+}
+
+// changes tells of what was asked for and is not done: another VolumeAttributesClass, a move, its deletion.
+func (t *ofVolume) changes(now time.Time) {
+	v := t.v
+	if c := t.condition(v1alpha1.ConditionModified); c != nil && c.Status == metav1.ConditionFalse && v.Status.AttachedNode != "" &&
 		(c.Reason != v1alpha1.ReasonModificationPending || now.Sub(c.LastTransitionTime.Time) > patience) {
-		add(c.Type, c.Reason, "its VolumeAttributesClass is not in effect: "+c.Message)
+		t.add(c.Type, c.Reason, "its VolumeAttributesClass is not in effect: "+c.Message)
 	}
 	if moving := Move(v); moving != "" {
 		reason := v1alpha1.ReasonMoveUnderWay
 		if c := MovingCondition(v); c != nil {
 			reason = c.Reason
 		}
-		add(v1alpha1.ConditionMoving, reason, moving)
+		t.add(v1alpha1.ConditionMoving, reason, moving)
 	}
 	if !v.DeletionTimestamp.IsZero() {
-		add("", remedy.InDeletion, "it has been in deletion since "+v.DeletionTimestamp.Format(time.DateTime))
+		t.add("", remedy.InDeletion, "it has been in deletion since "+v.DeletionTimestamp.Format(time.DateTime))
 	}
-	return all
 }
 
 // Stake says what the loss of the last copy would lose.

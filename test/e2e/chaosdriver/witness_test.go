@@ -101,14 +101,14 @@ func (w *witnesses) verify() (rows, files int) {
 		`'SELECT max(n) FROM changes' "SELECT count(*) FROM changes WHERE body <> `+bodyOf("n")+`"`)
 	said := strings.Fields(out)
 	if len(said) != 4 || said[0] != "ok" || said[3] != "0" {
-		w.lost("the database is damaged: %q", out)
+		w.lostf("the database is damaged: %q", out)
 	}
 	rows = w.number(said[2])
 	w.all("the database", w.database.Last(), w.number(said[1]), rows)
 
 	out = w.s.holder.Shell(w.s, "cd "+filesDir+` && for f in file.*; do [ "file.$(cat "$f")" = "$f" ] || echo "$f"; done`)
 	if out != "" {
-		w.lost("files that were renamed when they were stable are not whole: %s", out)
+		w.lostf("files that were renamed when they were stable are not whole: %s", out)
 	}
 	files = w.number(w.s.holder.Shell(w.s, "ls "+filesDir+" | grep -c ^file"))
 	w.s.holder.Shell(w.s, fmt.Sprintf("cd %s && for n in $(seq %d); do [ -f file.$n ]; done", filesDir, files))
@@ -120,11 +120,11 @@ func (w *witnesses) verify() (rows, files int) {
 func (w *witnesses) all(where string, committed, found, last int) {
 	w.s.Helper()
 	if found != last || last < committed || last > committed+1 {
-		w.lost("%s has %d changes, the last is %d, and %d were committed", where, found, last, committed)
+		w.lostf("%s has %d changes, the last is %d, and %d were committed", where, found, last, committed)
 	}
 }
 
-func (w *witnesses) lost(format string, args ...any) {
+func (w *witnesses) lostf(format string, args ...any) {
 	w.s.Helper()
 	w.s.check.Lost++
 	w.s.Fatalf(format, args...)

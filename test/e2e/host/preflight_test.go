@@ -75,7 +75,9 @@ func preflight(t *testing.T, h *labtest.Host, exit int, args ...string) map[stri
 	if (exit == 0) != (err == nil) || exit != 0 && !strings.Contains(err.Error(), fmt.Sprintf("exit status %d", exit)) {
 		t.Fatalf("preflight %q: %v\n%s", args, err, out)
 	}
-	var list struct{ Checks []checklist.Result }
+	var list struct {
+		Checks []checklist.Result `json:"checks"`
+	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		t.Fatalf("preflight %q: %v\n%s", args, err, out)
 	}

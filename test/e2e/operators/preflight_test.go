@@ -54,7 +54,9 @@ func (w *world) preflight(t *testing.T) {
 	says(t, out, "all 2 pods are ready", "the test leads", "group rack1", "3 hosts, takes new volumes", "StorageClass escache", "pool fast",
 		"the certificate of csi-controller ends", "on, with the VolumeSnapshotClass escache", "ok")
 
-	list := struct{ Failed int }{Failed: -1}
+	list := struct {
+		Failed int `json:"failed"`
+	}{Failed: -1}
 	must(t, json.Unmarshal([]byte(w.escache(t, 0, "preflight", "-o", "json")), &list))
 	if list.Failed != 0 {
 		t.Errorf("%d failures", list.Failed)
