@@ -230,11 +230,12 @@ func (w *world) snapshots(t *testing.T) []v1alpha1.CacheSnapshot {
 	return all.Items
 }
 
-// empty waits until nothing of any volume is left anywhere. The trash is emptied in the background.
+// empty waits until nothing of any volume is left anywhere. The trash is emptied in the background, and an
+// image that was busy, such as the parent of one that is just deleted, is tried again after a minute.
 func (w *world) empty(t *testing.T) {
 	t.Helper()
 	left := ""
-	eventually(t, time.Minute, func() bool {
+	eventually(t, 2*time.Minute, func() bool {
 		left = ""
 		for _, v := range w.volumes(t) {
 			left += " record " + v.Name
