@@ -70,6 +70,7 @@ func manifests(t *testing.T, c *controlPlane) {
 			account, _ := o.get("spec", "serviceAccountName").(string) // a dry run makes none, and a pod needs its account
 			if o.kind() == "Pod" && !accounts[account] {
 				c.must("", "create", "serviceaccount", account, "--namespace", namespace)
+				t.Cleanup(func() { c.must("", "delete", "serviceaccount", account, "--namespace", namespace) })
 				accounts[account] = true
 			}
 		}

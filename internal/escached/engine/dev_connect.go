@@ -28,7 +28,7 @@ const connectTimeout = 3 * time.Minute
 // device is made. The link is made last, because a user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
-	if err := e.checkOptions(req); err != nil {
+	if err := e.checkOptions(engineOf(req.Engine), optionsOf(req.Options)); err != nil {
 		return none, err
 	}
 	ctx, done, err := e.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
@@ -99,13 +99,12 @@ func (e *Engine) claimMemory(v volume.Volume) (done func(), err error) {
 	return done, err
 }
 
-// checkOptions refuses options that the engine of the request cannot work with.
-func (e *Engine) checkOptions(req escache.ConnectRequest) error {
-	engine := engineOf(req.Engine)
-	if e.Caches.Has(engine) != nil {
+// checkOptions refuses options that an engine cannot work with.
+func (e *Engine) checkOptions(of escache.Engine, o cache.Options) error {
+	if e.Caches.Has(of) != nil {
 		return nil //nolint:nilerr // that is refused later, if it is the engine of the replica
 	}
-	if err := e.Caches.Of(engine).CheckOptions(optionsOf(req.Options)); err != nil {
+	if err := e.Caches.Of(of).CheckOptions(o); err != nil {
 		return problem.New(escache.CodeInvalidRequest, "options: %v", err)
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
-	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -15,13 +14,17 @@ import (
 // epoch connects the device by itself.
 func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (escache.OptionsResponse, error) {
 	want := optionsOf(escache.ConnectOptions{CacheOptions: req.Options})
+	of := escache.EngineWritecache // of a volume that is not here: bad options are told first
+	if v, ok := e.Volumes.Get(volume.NameOf(req.VolumeRef)); ok {
+		of = v.Engine
+	}
+	if err := e.checkOptions(of, want); err != nil {
+		return escache.OptionsResponse{}, err
+	}
 	var resp escache.OptionsResponse
 	err := e.Change(ctx, req.VolumeRef, "options", func(ctx context.Context, v volume.Volume, dev cache.State) error {
 		if err := notOlder(v, req.Epoch); err != nil {
 			return err
-		}
-		if err := e.Cache(v).CheckOptions(want); err != nil {
-			return problem.New(escache.CodeInvalidRequest, "options: %v", err)
 		}
 		crashpoint.Reach("options/begin")
 		if err := e.Cache(v).SetOptions(ctx, v.Name(), want); err != nil {

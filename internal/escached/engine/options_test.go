@@ -70,6 +70,12 @@ func TestOptionsAreRefusedAndNothingChanges(t *testing.T) {
 	before := w.options(e)
 	refused("an older attachment", 3, thirty, escache.CodeStaleEpoch)
 	refused("crossed watermarks", 4, escache.CacheOptions{HighWatermark: 20, LowWatermark: 30}, escache.CodeInvalidRequest)
+	_, err := e.SetOptions(t.Context(), escache.OptionsRequest{
+		VolumeRef: escache.VolumeRef{Pool: "rbd", Image: "none"}, Epoch: 4, Options: escache.CacheOptions{HighWatermark: 20, LowWatermark: 30},
+	})
+	if code(err) != escache.CodeInvalidRequest {
+		t.Errorf("crossed watermarks of a volume that is not here: %v", err)
+	}
 	if _, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60}); err != nil {
 		t.Fatal(err)
 	}
