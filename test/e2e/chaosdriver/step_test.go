@@ -177,10 +177,10 @@ func abandonKilled(s *scene) {
 		s.goOn(old, "kubelet")
 		s.untaint(old)
 		s.givenUp(old)
+		s.whole() // some points come after the device is gone
 		if !old.Crashed(s) {
 			s.Errorf("%s was not reached on %s", point, old.Name)
 		}
-		s.whole()
 	}
 	s.finish()
 }
