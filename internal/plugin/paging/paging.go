@@ -59,12 +59,13 @@ func Each[T runtime.Object](
 
 // pages returns a pager for the kind of list.
 func pages(api client.Reader, list client.ObjectList, opts []client.ListOption) *pager.ListPager {
-	kind := reflect.TypeOf(list).Elem()
+	kind, named := reflect.TypeOf(list).Elem(), list.GetObjectKind().GroupVersionKind()
 	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page, ok := reflect.TypeAssert[client.ObjectList](reflect.New(kind))
 		if !ok {
 			return nil, fmt.Errorf("%s is no list", kind)
 		}
+		page.GetObjectKind().SetGroupVersionKind(named) // unstructured lists have no other kind
 		// The options of the page come last: they count.
 		here := append(append([]client.ListOption{}, opts...), client.Limit(o.Limit), client.Continue(o.Continue))
 		return page, api.List(ctx, page, here...)

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/internal/plugin/paging"
@@ -93,6 +94,28 @@ func TestACallerCanLimitAList(t *testing.T) {
 	err := paging.Client{WithWatch: s}.List(t.Context(), some, client.InNamespace("shop"), client.Limit(1))
 	if err != nil || len(some.Items) != 1 || some.Continue == "" || !slices.Equal(s.asked, []int64{1}) {
 		t.Errorf("%v: %d objects, continue %q, pages of %v", err, len(some.Items), some.Continue, s.asked)
+	}
+}
+
+// kinds answers only those who say what they want.
+type kinds struct{ client.WithWatch }
+
+func (kinds) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if kind := list.GetObjectKind().GroupVersionKind().Kind; kind != "SecretList" {
+		return fmt.Errorf("a list of kind %q", kind)
+	}
+	return nil
+}
+
+func TestAListWithoutATypeOfItsOwnKeepsItsKind(t *testing.T) {
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion("v1")
+	list.SetKind("SecretList")
+	if err := (paging.Client{WithWatch: kinds{}}).List(t.Context(), list); err != nil {
+		t.Error(err)
+	}
+	if list.GetKind() != "SecretList" {
+		t.Errorf("it became a %q", list.GetKind())
 	}
 }
 
