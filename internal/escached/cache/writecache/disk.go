@@ -25,22 +25,9 @@ func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
 // dirtyTimeout bounds reading all of a cache's metadata.
 const dirtyTimeout = time.Minute
 
-// Dirty implements cache.Engine. It runs countDirty in a child.
+// Dirty implements cache.Engine. It runs dirtyOf in a child.
 func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
-	out, err := e.disks.Query(ctx, disk.Name, dirtyQuery, disk.Path, dirtyTimeout)
-	if err != nil {
-		return 0, err
-	}
-	n, err := cache.ReadDirty(out)
-	if err != nil {
-		return 0, fmt.Errorf("dirty bytes of %s: %w", disk.Path, err)
-	}
-	return n, nil
-}
-
-func printDirty(device io.ReaderAt, out io.Writer) error {
-	n, err := dirtyOf(device)
-	return cache.PrintDirty(out, n, err)
+	return cache.CountDirty(ctx, e.disks, disk, dirtyQuery, dirtyTimeout)
 }
 
 // dirtyOf counts the dirty bytes on a disk. A blank superblock is an empty cache only if the disk

@@ -73,7 +73,7 @@ func mustBeSuperblock(block []byte) error {
 // only an interrupted formatting leaves another one.
 func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header, blank bool) error {
 	name := s.Disk.Name
-	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+	if err := header.Write(ctx, e.disks, s.Disk); err != nil {
 		return err
 	}
 	crashpoint.Reach("dev_connect/header_written")
@@ -102,17 +102,9 @@ func (e *Engine) format(ctx context.Context, s cache.Spec, header cache.Header, 
 		return fmt.Errorf("the kernel left no superblock after formatting (%v)", err) //nolint:errorlint // not ErrCorrupt: nothing is lost
 	}
 	header.Formatted = true
-	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+	if err := header.Write(ctx, e.disks, s.Disk); err != nil {
 		return err
 	}
 	crashpoint.Reach("dev_connect/header_formatted")
 	return nil
-}
-
-func (e *Engine) writeHeader(ctx context.Context, disk cache.Disk, h cache.Header) error {
-	block, err := h.Block()
-	if err != nil {
-		return err
-	}
-	return e.disks.Write(ctx, disk.Name, disk.Path, 0, block)
 }

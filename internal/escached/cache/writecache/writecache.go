@@ -39,35 +39,26 @@ type Loops interface {
 	Detach(ctx context.Context, volume, backing string) error
 }
 
-// Disks reads and writes whole blocks past the page cache, in a child.
-type Disks interface {
-	// Read returns the blocks at these offsets.
-	Read(ctx context.Context, volume, device string, offsets ...int64) ([][]byte, error)
-	Write(ctx context.Context, volume, device string, offset int64, data []byte) error
-	// Query runs a function of child.Main's queries on a device and returns what it prints.
-	Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error)
-}
-
 // Engine implements cache.Engine on dm-writecache.
 type Engine struct {
 	dm    Mapper
 	loops Loops
-	disks Disks
+	disks cache.Disks
 }
 
 var _ cache.Engine = (*Engine)(nil)
 
 // New returns an Engine over device-mapper, loop devices and direct I/O on disks.
-func New(dm Mapper, loops Loops, disks Disks) *Engine {
+func New(dm Mapper, loops Loops, disks cache.Disks) *Engine {
 	return &Engine{dm: dm, loops: loops, disks: disks}
 }
 
-// dirtyQuery is the name under which child.Main must know countDirty.
+// dirtyQuery is the name under which child.Main must know the query.
 const dirtyQuery = "dirty"
 
 // Queries returns the functions that this engine runs in a child, by name.
 func Queries() map[string]func(device io.ReaderAt, out io.Writer) error {
-	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: printDirty}
+	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: cache.DirtyQuery(dirtyOf)}
 }
 
 // Modules implements cache.Engine.

@@ -53,7 +53,7 @@ func blocksOf(offset, n int64) (offsets []int64) {
 	return offsets
 }
 
-// dirtyQuery is the name under which child.Main must know printDirty.
+// dirtyQuery is the name under which child.Main must know the query.
 const dirtyQuery = "log-dirty"
 
 // dirtyTimeout bounds reading all of a log that is not in the image.
@@ -61,20 +61,7 @@ const dirtyTimeout = 2 * time.Minute
 
 // Dirty implements cache.Engine. It reads the whole log, in a child.
 func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
-	out, err := e.disks.Query(ctx, disk.Name, dirtyQuery, disk.Path, dirtyTimeout)
-	if err != nil {
-		return 0, err
-	}
-	n, err := cache.ReadDirty(out)
-	if err != nil {
-		return 0, fmt.Errorf("dirty bytes of %s: %w", disk.Path, err)
-	}
-	return n, nil
-}
-
-func printDirty(device io.ReaderAt, out io.Writer) error {
-	n, err := dirtyOf(device)
-	return cache.PrintDirty(out, n, err)
+	return cache.CountDirty(ctx, e.disks, disk, dirtyQuery, dirtyTimeout)
 }
 
 // dirtyOf counts the dirty bytes on a disk. Without a log a disk is empty only if it was not formatted.
@@ -167,7 +154,7 @@ func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, u
 		return err
 	}
 	header := cache.Header{Identity: id}
-	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+	if err := header.Write(ctx, e.disks, s.Disk); err != nil {
 		return err
 	}
 	crashpoint.Reach("dev_connect/header_written")
@@ -176,17 +163,9 @@ func (e *Engine) Prepare(ctx context.Context, s cache.Spec, id cache.Identity, u
 	}
 	crashpoint.Reach("dev_connect/formatting")
 	header.Formatted = true
-	if err := e.writeHeader(ctx, s.Disk, header); err != nil {
+	if err := header.Write(ctx, e.disks, s.Disk); err != nil {
 		return err
 	}
 	crashpoint.Reach("dev_connect/header_formatted")
 	return nil
-}
-
-func (e *Engine) writeHeader(ctx context.Context, disk cache.Disk, h cache.Header) error {
-	block, err := h.Block()
-	if err != nil {
-		return err
-	}
-	return e.disks.Write(ctx, disk.Name, disk.Path, 0, block)
 }

@@ -14,7 +14,6 @@ package engine
 import (
 	"context"
 	"io"
-	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/nbd/kernel"
@@ -29,15 +28,6 @@ type Mapper interface {
 	SuspendNoFlush(ctx context.Context, volume, device string) error
 	Load(ctx context.Context, volume, device, table string) error
 	Resume(ctx context.Context, volume, device string) error
-}
-
-// Disks reads and writes whole blocks past the page cache, in a child.
-type Disks interface {
-	// Read returns the blocks at these offsets.
-	Read(ctx context.Context, volume, device string, offsets ...int64) ([][]byte, error)
-	Write(ctx context.Context, volume, device string, offset int64, data []byte) error
-	// Query runs a function of child.Main's queries on a device and returns what it prints.
-	Query(ctx context.Context, volume, query, device string, timeout time.Duration) ([]byte, error)
 }
 
 // Processes starts, finds and ends the processes that serve volumes: package launch.
@@ -68,7 +58,7 @@ type Kernel interface {
 // Engine implements cache.Engine.
 type Engine struct {
 	dm        Mapper
-	disks     Disks
+	disks     cache.Disks
 	processes Processes
 	kernel    Kernel
 	plans     plans
@@ -79,7 +69,7 @@ var _ cache.Engine = (*Engine)(nil)
 // Config has what an Engine works with.
 type Config struct {
 	Mapper    Mapper
-	Disks     Disks
+	Disks     cache.Disks
 	Processes Processes
 	Kernel    Kernel
 	// Dir has sockets, memories and plans of the processes. It must be on tmpfs.
@@ -103,5 +93,5 @@ func (e *Engine) Version(context.Context) (string, error) { return e.kernel.Vers
 
 // Queries returns the functions that this engine runs in a child, by name.
 func Queries() map[string]func(device io.ReaderAt, out io.Writer) error {
-	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: printDirty}
+	return map[string]func(io.ReaderAt, io.Writer) error{dirtyQuery: cache.DirtyQuery(dirtyOf)}
 }

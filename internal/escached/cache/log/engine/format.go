@@ -18,7 +18,7 @@ func newVolume() (v record.Volume) {
 // onDisk writes the log's part of a disk in children.
 type onDisk struct {
 	ctx   context.Context
-	disks Disks
+	disks cache.Disks
 	disk  cache.Disk
 }
 
