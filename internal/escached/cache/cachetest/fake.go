@@ -13,6 +13,8 @@ import (
 // Fake is a host with a cache engine in memory. It passes the contract, so it behaves for its users
 // as a real engine does. Reboot removes all caches, but the contents of their disks stay.
 type Fake struct {
+	Stops
+
 	// Step is called before every change, with a description of the change. If it returns an error,
 	// the change does not happen.
 	Step func(what string) error
@@ -34,7 +36,6 @@ type Fake struct {
 	caches  map[string]*assembled
 	refuse  bool
 	size    int64
-	breaker breaker
 }
 
 // disk is a cache's disk: header and metadata as they are, dirty blocks by offset in the origin.
@@ -74,7 +75,7 @@ func NewFake() *Fake {
 
 // change is called before every change.
 func (f *Fake) change(what string) error {
-	if err := f.breaker.next(); err != nil {
+	if err := f.NextChange(); err != nil {
 		return err
 	}
 	return f.Step(what)

@@ -2,8 +2,6 @@ package cachetest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -159,39 +157,4 @@ func (f *Fake) Resume(_ context.Context, name string) error {
 		f.goOn(c)
 	}
 	return f.complete(name, c)
-}
-
-// breaker fails or kills at one change.
-type breaker struct {
-	left  int
-	kill  bool
-	broke bool
-}
-
-// Killed is the value of the panic that simulates a killed process.
-type Killed struct{}
-
-var errBroken = errors.New("broken off by the test")
-
-func (b *breaker) next() error {
-	if b.left == 0 {
-		return nil
-	}
-	if b.left--; b.left > 0 {
-		return nil
-	}
-	if b.broke = true; b.kill {
-		panic(Killed{})
-	}
-	return fmt.Errorf("%w", errBroken)
-}
-
-// BreakAt implements Breaker.
-func (f *Fake) BreakAt(n int, kill bool) { f.breaker = breaker{left: n, kill: kill} }
-
-// Broke implements Breaker.
-func (f *Fake) Broke() bool {
-	broke := f.breaker.broke
-	f.breaker = breaker{}
-	return broke
 }

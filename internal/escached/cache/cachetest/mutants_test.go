@@ -330,7 +330,7 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		},
 		"a killed hold drops": func(f *Fake, b *broken) {
 			b.hold = func(ctx context.Context, name string) error {
-				if f.breaker.kill {
+				if f.kill {
 					f.alter(name, drop)
 				}
 				return f.Hold(ctx, name)

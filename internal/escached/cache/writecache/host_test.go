@@ -22,6 +22,8 @@ import (
 // writecache, loop devices, one disk and one origin. It does what the kernel does, also where that
 // is surprising: see resume.
 type host struct {
+	cachetest.Stops
+
 	t       *testing.T
 	mu      sync.Mutex
 	resumed *sync.Cond
@@ -35,9 +37,6 @@ type host struct {
 	refuse  bool
 
 	steps []string
-	// left counts down to the change at which the engine is stopped.
-	left        int
-	kill, broke bool
 }
 
 type dmDevice struct {
@@ -79,27 +78,10 @@ func (h *host) OriginNumber() string { return originNumber }
 func (h *host) Refuse(refuse bool)   { h.refuse = refuse }
 func (h *host) Grow(bytes int64)     { h.size = bytes }
 
-func (h *host) BreakAt(n int, kill bool) { h.left, h.kill = n, kill }
-
-func (h *host) Broke() bool {
-	broke := h.broke
-	h.left, h.broke = 0, false
-	return broke
-}
-
 // step is called before every change.
 func (h *host) step(format string, args ...any) error {
 	h.steps = append(h.steps, fmt.Sprintf(format, args...))
-	if h.left == 0 {
-		return nil
-	}
-	if h.left--; h.left > 0 {
-		return nil
-	}
-	if h.broke = true; h.kill {
-		panic(cachetest.Killed{})
-	}
-	return errors.New("broken off by the test")
+	return h.NextChange()
 }
 
 // The disk as dm-writecache has it: an entry is dirty if its sequence number is below the

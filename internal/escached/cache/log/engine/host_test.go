@@ -24,6 +24,8 @@ import (
 // host has what the engine sees of a host: device-mapper with linear devices, NBD devices, processes, one
 // disk and one origin. A process has a real log, and a real socket; only the kernel's part is played.
 type host struct {
+	cachetest.Stops
+
 	t   *testing.T
 	dir string // on tmpfs
 
@@ -40,9 +42,6 @@ type host struct {
 
 	starts int
 	steps  []string
-	// left counts down to the change at which the engine is stopped.
-	left        int
-	kill, broke bool
 }
 
 type dmDevice struct {
@@ -104,27 +103,10 @@ func (h *host) Grow(n int64) {
 	h.size = n
 }
 
-func (h *host) BreakAt(n int, kill bool) { h.left, h.kill = n, kill }
-
-func (h *host) Broke() bool {
-	broke := h.broke
-	h.left, h.broke = 0, false
-	return broke
-}
-
 // step is called before every change.
 func (h *host) step(format string, args ...any) error {
 	h.steps = append(h.steps, fmt.Sprintf(format, args...))
-	if h.left == 0 {
-		return nil
-	}
-	if h.left--; h.left > 0 {
-		return nil
-	}
-	if h.broke = true; h.kill {
-		panic(cachetest.Killed{})
-	}
-	return errors.New("broken off by the test")
+	return h.NextChange()
 }
 
 // Devices implements Mapper, as do the following methods.
