@@ -11,13 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/escache/escache-csi/internal/escached/cache/log/nbd"
 	"github.com/escache/escache-csi/internal/escached/cache/log/nbd/kernel"
 )
 
@@ -213,29 +211,7 @@ func TestProcessesAreKilledAndReplacedUnderWriters(t *testing.T) {
 	h.listen(socket)
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	running := h.spawn(socket, true)
-	stop := make(chan struct{})
-	var writers sync.WaitGroup
-	written := make([]int, 4)
-	for w := range written {
-		writers.Go(func() {
-			for i := 1; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if err := h.write(w, byte(i), uint16(i%5/4)*nbd.FUA); err != nil {
-					t.Error(err)
-					return
-				}
-				if got := h.read(w); got != byte(i) {
-					t.Errorf("block %d has %d after %d was written", w, got, byte(i))
-					return
-				}
-				written[w] = i
-			}
-		})
-	}
+	finish := h.writers(4, 5)
 	rounds := 30
 	if testing.Short() {
 		rounds = 8
@@ -259,13 +235,7 @@ func TestProcessesAreKilledAndReplacedUnderWriters(t *testing.T) {
 			running = h.spawn(socket, true)
 		}
 	}
-	close(stop)
-	writers.Wait()
-	for w, i := range written {
-		if got := h.read(w); got != byte(i) || i == 0 {
-			t.Errorf("block %d has %d, and %d was written", w, got, byte(i))
-		}
-	}
+	written := finish()
 	t.Logf("%v writes, and %d connections were replaced", written, h.reconnect)
 	if h.connects != 1 {
 		t.Errorf("%d devices were made", h.connects)

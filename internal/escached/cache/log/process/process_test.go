@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -58,28 +57,7 @@ func TestAVolumeIsServedWrittenBackAndStopped(t *testing.T) {
 func TestASuccessorTakesOverUnderWriters(t *testing.T) {
 	h := newHost(t)
 	ended, _ := h.run()
-	stop := make(chan struct{})
-	var writers sync.WaitGroup
-	written := make([]int, 6)
-	for w := range written {
-		writers.Go(func() {
-			for i := 1; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if err := h.write(w, byte(i), uint16(i%3/2)*nbd.FUA); err != nil {
-					t.Error(err)
-					return
-				}
-				if got := h.read(w); got != byte(i) {
-					t.Errorf("block %d has %d after %d was written", w, got, byte(i))
-				}
-				written[w] = i
-			}
-		})
-	}
+	finish := h.writers(6, 3)
 	for range 5 {
 		time.Sleep(20 * time.Millisecond)
 		next, _ := h.run()
@@ -88,13 +66,7 @@ func TestASuccessorTakesOverUnderWriters(t *testing.T) {
 		}
 		ended = next
 	}
-	close(stop)
-	writers.Wait()
-	for w, i := range written {
-		if got := h.read(w); got != byte(i) || i == 0 {
-			t.Errorf("block %d has %d, and %d was written", w, got, byte(i))
-		}
-	}
+	finish()
 	if h.connects != 1 || h.reconnect > 0 {
 		t.Errorf("%d devices were made, and %d connections", h.connects, h.reconnect)
 	}

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/blockfile"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+	"github.com/escache/escache-csi/internal/escached/cache/log/nbd"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
@@ -122,5 +124,43 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// writers have a block each, which they write over and over, and read again; every flushed-th write is stable
+// when it is answered. finish ends them, and returns what each has written last, which is there.
+func (h *host) writers(n, flushed int) (finish func() []int) {
+	stop := make(chan struct{})
+	var writers sync.WaitGroup
+	written := make([]int, n)
+	for w := range written {
+		writers.Go(func() {
+			for i := 1; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := h.write(w, byte(i), uint16(i%flushed/(flushed-1))*nbd.FUA); err != nil {
+					h.t.Error(err)
+					return
+				}
+				if got := h.read(w); got != byte(i) {
+					h.t.Errorf("block %d has %d after %d was written", w, got, byte(i))
+					return
+				}
+				written[w] = i
+			}
+		})
+	}
+	return func() []int {
+		close(stop)
+		writers.Wait()
+		for w, i := range written {
+			if got := h.read(w); got != byte(i) || i == 0 {
+				h.t.Errorf("block %d has %d, and %d was written", w, got, byte(i))
+			}
+		}
+		return written
 	}
 }
