@@ -172,23 +172,14 @@ var unmappable = map[string]string{
 // with a note, and returns its ID. A mark of the same volume is success. Errors: ErrNotFound,
 // ErrPoolNotFound, ErrForeign, ErrExists for an image of another volume.
 func (c *Cluster) AdoptImage(ctx context.Context, ref ImageRef, volume, note string) (id string, err error) {
-	return call(ctx, c, "image_adopt", ref.String(), func(conn *rados.Conn) (string, error) {
-		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
-			id, err := imageID(io, ref.Name)
-			if err != nil {
-				return "", err
-			}
-			wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume, Note: note}
-			return id, changeMark(io, id, func(has Mark) (metadataChange, error) {
-				switch err := c.foreign(has); {
-				case errors.Is(err, ErrForeign):
-					return metadataChange{}, err
-				case has.Kubernetes != "" && (has.Volume != volume || has.Deleted != ""):
-					return metadataChange{}, fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
-				}
-				return wanted.change(), nil
-			})
-		})
+	return c.takeImage(ctx, "image_adopt", ref, volume, note, func(has Mark) error {
+		switch err := c.foreign(has); {
+		case errors.Is(err, ErrForeign):
+			return err
+		case has.Kubernetes != "" && (has.Volume != volume || has.Deleted != ""):
+			return fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
+		}
+		return nil
 	})
 }
 
@@ -197,7 +188,25 @@ func (c *Cluster) AdoptImage(ctx context.Context, ref ImageRef, volume, note str
 // The mark of any other cluster or volume is left alone. Errors: ErrNotFound, ErrPoolNotFound,
 // ErrForeign, ErrExists for an image of another or a deleted volume, or of none.
 func (c *Cluster) RetakeImage(ctx context.Context, ref ImageRef, from, volume, note string) (id string, err error) {
-	return call(ctx, c, "image_retake", ref.String(), func(conn *rados.Conn) (string, error) {
+	return c.takeImage(ctx, "image_retake", ref, volume, note, func(has Mark) error {
+		switch err := c.foreign(has); {
+		case errors.Is(err, ErrForeign) && has.Kubernetes == from: // as asked for
+		case err != nil:
+			return err
+		}
+		if has.Kubernetes == "" || has.Volume != volume || has.Deleted != "" {
+			return fmt.Errorf("%w: its mark is of volume %q, deleted at %q, not of volume %s", ErrExists, has.Volume, has.Deleted, volume)
+		}
+		return nil
+	})
+}
+
+// takeImage marks an image as this Kubernetes cluster's and the volume's, with a note, and returns its ID,
+// unless refuse has something against the mark that the image has.
+func (c *Cluster) takeImage(
+	ctx context.Context, operation string, ref ImageRef, volume, note string, refuse func(has Mark) error,
+) (id string, err error) {
+	return call(ctx, c, operation, ref.String(), func(conn *rados.Conn) (string, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil {
@@ -205,15 +214,8 @@ func (c *Cluster) RetakeImage(ctx context.Context, ref ImageRef, from, volume, n
 			}
 			wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume, Note: note}
 			return id, changeMark(io, id, func(has Mark) (metadataChange, error) {
-				err := c.foreign(has)
-				switch {
-				case errors.Is(err, ErrForeign) && has.Kubernetes == from: // as asked for
-				case err != nil:
+				if err := refuse(has); err != nil {
 					return metadataChange{}, err
-				}
-				if has.Kubernetes == "" || has.Volume != volume || has.Deleted != "" {
-					return metadataChange{}, fmt.Errorf("%w: its mark is of volume %q, deleted at %q, not of volume %s",
-						ErrExists, has.Volume, has.Deleted, volume)
 				}
 				return wanted.change(), nil
 			})
