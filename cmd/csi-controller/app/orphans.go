@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/internal/controller/ceph"
@@ -88,6 +89,10 @@ func newKubeClient(o *Options) (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return clientOf(config)
+}
+
+func clientOf(config *rest.Config) (client.Client, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/preflight"
@@ -60,11 +59,7 @@ func clusterOf(o *Options) (*preflight.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme, err := newScheme()
-	if err != nil {
-		return nil, err
-	}
-	api, err := client.New(config, client.Options{Scheme: scheme})
+	api, err := clientOf(config)
 	if err != nil {
 		return nil, err
 	}
