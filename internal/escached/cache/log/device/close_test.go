@@ -22,3 +22,26 @@ func TestAClosedDeviceWritesNothingToTheImage(t *testing.T) {
 		}
 	}
 }
+
+// The next process has the memory then, and this one may have unmapped it.
+func TestAClosedDeviceLeavesTheMemoryAlone(t *testing.T) {
+	for name, call := range map[string]func(d *Device){
+		"the hold ends": func(d *Device) { d.release(d.until) },
+		"Resume":        func(d *Device) { d.Resume() },
+		"WriteThrough":  func(d *Device) { d.WriteThrough(true) },
+	} {
+		h := newHosts(t)
+		d, kill := h.process(0)
+		must(t, d.Hold(t.Context(), time.Hour))
+		d.Close()
+		d.Wait()
+		kill()
+		d2, kill := h.process(0)
+		until := d2.memory.Held()
+		call(d)
+		if d2.memory.Held() != until || until == 0 || d2.memory.Through() {
+			t.Errorf("%s: the hold lasts until %d, not %d, and through is %t", name, d2.memory.Held(), until, d2.memory.Through())
+		}
+		kill()
+	}
+}
