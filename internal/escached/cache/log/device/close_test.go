@@ -45,3 +45,17 @@ func TestAClosedDeviceLeavesTheMemoryAlone(t *testing.T) {
 		kill()
 	}
 }
+
+// Hold may still bring records to the image when the device is closed.
+func TestAHoldThatAClosedDeviceBeginsFails(t *testing.T) {
+	h := newHosts(t)
+	d, kill := h.process(0)
+	defer kill()
+	d.Close()
+	d.mu.Lock()
+	err := d.hold(time.Hour)
+	d.mu.Unlock()
+	if !errors.Is(err, ErrClosed) || d.watchdog != nil {
+		t.Errorf("%v, and its end is waited for: %t", err, d.watchdog != nil)
+	}
+}

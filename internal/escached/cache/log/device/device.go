@@ -85,6 +85,7 @@ func (d *Device) Close() {
 	if d.watchdog != nil {
 		d.watchdog.Stop() // a hold goes on in the memory
 	}
+	d.memory = nil // the next process has it
 	d.fail(ErrClosed)
 }
 

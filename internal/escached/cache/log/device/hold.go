@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/memory"
@@ -32,18 +33,21 @@ func (d *Device) Hold(ctx context.Context, limit time.Duration) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hold(memory.Now() + limit)
-	return nil
+	return d.hold(memory.Now() + limit)
 }
 
 // hold holds until a time of memory.Now. The caller holds mu.
-func (d *Device) hold(until time.Duration) {
+func (d *Device) hold(until time.Duration) error {
+	if errors.Is(d.failure, ErrClosed) {
+		return d.failure // the next process would not know of it
+	}
 	if d.memory != nil {
 		d.memory.SetHeld(until)
 	}
 	d.held = true
 	d.watchdog = time.AfterFunc(until-memory.Now(), func() { d.release(until) })
 	d.until = until
+	return nil
 }
 
 // Resume ends a hold. It reports whether there was one: if not, the origin has not stood still all the time since Hold.

@@ -118,10 +118,9 @@ func TestAHoldEndsAlsoIfThereIsNoProcess(t *testing.T) {
 	d, kill := h.process(0)
 	must(t, d.Write(1, block(1)))
 	must(t, d.Hold(t.Context(), time.Millisecond))
+	m, until := d.memory, d.until
 	d.Close()
-	d.mu.Lock()
-	d.memory.SetHeld(d.until) // if the watchdog was faster
-	d.mu.Unlock()
+	m.SetHeld(until) // if the watchdog was faster
 	kill()
 	time.Sleep(2 * time.Millisecond)
 	d, kill = h.process(0)

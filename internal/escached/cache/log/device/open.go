@@ -42,9 +42,9 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 	if until := m.Held(); until != 0 {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.hold(until) // if it is over, its end is now
+		err = d.hold(until) // if it is over, its end is now
 	}
-	return d, losses, nil
+	return d, losses, err
 }
 
 // load returns the batches of a memory. If only one has content, it is the newer one.
