@@ -25,6 +25,22 @@ in_lab() { # SUITE [FLAG]…: a package of test/e2e, run inside the lab's namesp
     bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.timeout 40m "${@:2}"
 }
 
+# internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others.
+packages() { tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...; }
+
+# csi-controller; csi-node's rights and its cost; operators' tools.
+on_kubernetes() { tests pkgname -- -count 1 -timeout 30m -tags "e2e $tags" -p 1 ./test/e2e/{controller,nodeapi,operators}; }
+
+together() { # COMMAND…: runs them side by side, and fails at the end if one has failed
+  local command pid pids=() status=0
+  for command; do
+    "$command" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
+  return "$status"
+}
+
 # A step of its own: a cold build of Kubernetes takes minutes, which must not count against a test's time limit.
 build_tools() {
   go run ./test/buildtools --build-all
@@ -38,11 +54,7 @@ step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/{host,chaos,node,chaosdriver}
 step "build tools" build_tools
 gotestsum=$(go tool -modfile=hack/tools/gotestsum/go.mod -n gotestsum)
-# internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others.
-step "tests of packages" tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...
-step "csi-controller on real Ceph and Kubernetes" tests pkgname -- -count 1 -timeout 25m -tags "e2e $tags" ./test/e2e/controller
-step "csi-node's rights and its cost on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/nodeapi
-step "operators' tools on real Kubernetes" tests pkgname -- -count 1 -timeout 10m -tags e2e ./test/e2e/operators
+step "tests of packages, and of csi-controller and its tools on real Ceph and Kubernetes" together packages on_kubernetes
 
 step "lab up: Ceph and three hosts" lab up
 CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos

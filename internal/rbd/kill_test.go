@@ -94,10 +94,14 @@ func killOnce(t *testing.T, seed uint64) {
 		}
 		// A dead process's watch takes up to 30 s to end.
 		eventually(t, 60*time.Second, func() error {
-			if err := c.DeleteImage(t.Context(), s.ImageRef); !errors.Is(err, ErrNotFound) {
-				return err
+			err := c.DeleteImage(t.Context(), s.ImageRef)
+			switch {
+			case errors.Is(err, ErrNotFound):
+				return nil
+			case errors.Is(err, ErrBusy):
+				return fmt.Errorf("%w; the clients of this process are %v", err, ownAddresses(t, c))
 			}
-			return nil
+			return err
 		})
 	}
 	eventually(t, 60*time.Second, func() error { return second(c.EmptyTrash(t.Context(), pool)) })
@@ -106,4 +110,19 @@ func killOnce(t *testing.T, seed uint64) {
 		t.Errorf("images %v, %v", names, err)
 	}
 	waitForEmptyPool(t, c, pool)
+}
+
+// ownAddresses are those of the process's clients, so that a failure tells a dead client's watch from one of its own.
+func ownAddresses(t *testing.T, c *Cluster) []string {
+	t.Helper()
+	var addresses []string
+	for _, l := range c.links {
+		if !l.connected() {
+			continue
+		}
+		address, err := l.conn.conn.GetAddrs()
+		must(t, err)
+		addresses = append(addresses, address)
+	}
+	return addresses
 }
