@@ -147,9 +147,14 @@ func blocklistRemove(conn *rados.Conn, address string) error {
 // enough: the monitor's clock may differ from this one.
 func blockedFor(conn *rados.Conn, life time.Duration, address string) (bool, error) {
 	entries, err := blocklistEntries(conn)
+	return listed(entries, address, life-life/10), err
+}
+
+// listed reports whether the client is on the list for more than life from now on.
+func listed(entries []BlocklistEntry, address string, life time.Duration) bool {
 	return slices.ContainsFunc(entries, func(e BlocklistEntry) bool {
-		return canonical(e.Address) == canonical(address) && time.Until(e.Until) > life-life/10
-	}), err
+		return canonical(e.Address) == canonical(address) && time.Until(e.Until) > life
+	})
 }
 
 // canonical returns the address as Ceph lists it: an IPv6 address has many spellings.

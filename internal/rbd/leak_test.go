@@ -20,22 +20,17 @@ func TestAThousandTimeoutsLeaveNothing(t *testing.T) {
 	}
 	broken := cephtest.Start(t)
 	c := open(t, broken, Options{CallTimeout: 100 * time.Millisecond, OpTimeout: time.Second, MaxStuck: 28})
-	eventually(t, 60*time.Second, func() error { // a busy machine may need several of these short calls
-		if err := c.CreateImage(t.Context(), spec("rbd", "before")); !errors.Is(err, ErrExists) {
-			return err
-		}
-		return nil
-	})
+	createBefore(t, c)
 	resume := broken.Stall(t)
 	var base, half, end usage
 	timeouts := 0
 	for round := 0; timeouts < 1000; round++ {
 		for _, err := range inParallel(28, func(i int) error { return oneOfMany(t, c, round, i) }) {
-			var u *UnavailableError
-			if !errors.As(err, &u) {
+			if !errors.Is(err, ErrUnavailable) {
 				t.Fatalf("got %v", err)
 			}
-			if strings.Contains(u.Reason, "no answer") {
+			// On a busy machine Ceph's own timeout, which comes later, may be heard of first.
+			if u := (*UnavailableError)(nil); errors.As(err, &u) && strings.Contains(u.Reason, "no answer") {
 				timeouts++
 			}
 		}

@@ -154,10 +154,21 @@ func eventually(t testing.TB, limit time.Duration, fn func() error) {
 	}
 }
 
+// createBefore creates an image before Ceph stalls. A busy machine may need several of the client's short calls for that.
+func createBefore(t *testing.T, c *Cluster) {
+	t.Helper()
+	eventually(t, 60*time.Second, func() error {
+		if err := c.CreateImage(t.Context(), spec("rbd", "before")); !errors.Is(err, ErrExists) {
+			return err
+		}
+		return nil
+	})
+}
+
 func TestAStalledOSDIsSaidInTimeAndNothingPilesUp(t *testing.T) {
 	broken := cephtest.Start(t)
 	c := open(t, broken, Options{CallTimeout: time.Second, OpTimeout: 5 * time.Second, MaxStuck: 4})
-	must(t, c.CreateImage(t.Context(), spec("rbd", "before")))
+	createBefore(t, c)
 	resume := broken.Stall(t)
 
 	began := time.Now()
@@ -166,7 +177,7 @@ func TestAStalledOSDIsSaidInTimeAndNothingPilesUp(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second { // one after the other in 28 slots, up to Ceph's 5 s each, they would take 18 s
 		t.Errorf("calls of 1 s took %s", took)
 	}
 	h := c.Health()
@@ -178,8 +189,8 @@ func TestAStalledOSDIsSaidInTimeAndNothingPilesUp(t *testing.T) {
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "calls hang, no new ones until one ends; the oldest is image_create, for") {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(began); took > 200*time.Millisecond {
-		t.Errorf("the refusal took %s", took)
+	if took := time.Since(began); took >= time.Second {
+		t.Errorf("the refusal took %s, as long as a call", took)
 	}
 	t.Log(err)
 

@@ -69,12 +69,12 @@ type TrashedImage = emptier.Image
 // image open or mapped; ErrHasSnapshots; ErrPoolNotFound.
 func (c *Cluster) DeleteImage(ctx context.Context, ref ImageRef) error {
 	_, err := callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
-		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(io, ref) })
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) { return struct{}{}, c.moveToTrash(conn, io, ref) })
 	})
 	return err
 }
 
-func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
+func (c *Cluster) moveToTrash(conn *rados.Conn, io *rados.IOContext, ref ImageRef) error {
 	id, err := imageID(io, ref.Name)
 	if errors.Is(err, rados.ErrNotFound) {
 		return finishMove(io, ref.Name)
@@ -84,7 +84,7 @@ func (c *Cluster) moveToTrash(io *rados.IOContext, ref ImageRef) error {
 	}
 	err = c.refuseForeign(io, id)
 	if err == nil {
-		err = unused(io, ref.Name, id)
+		err = unused(conn, io, ref.Name, id)
 	}
 	switch {
 	case errors.Is(translate(err), ErrNotFound):
@@ -113,19 +113,35 @@ func finishMove(io *rados.IOContext, name string) error { return librbd.GetImage
 // Somebody who comes between this look and the move keeps the data all the same: a purge refuses
 // images with watchers. It returns ErrHasSnapshots for an image with snapshots, of which nobody
 // could make a clone any more in the trash; hidden ones are only for the clones that there are.
-func unused(io *rados.IOContext, name, id string) error {
+//
+// A client on the blocklist does not count: it cannot reach the image. Ceph may list it for ever (tracker.ceph.com/issues/58120).
+func unused(conn *rados.Conn, io *rados.IOContext, name, id string) error {
 	image, err := librbd.OpenImageByIdReadOnly(io, id, librbd.NoSnapshot)
 	if err != nil {
 		return openError(io, name, err)
 	}
 	watchers, err := image.ListWatchers()
 	if err == nil && len(watchers) > 0 {
-		err = fmt.Errorf("%w by client %s", ErrBusy, watchers[0].Addr)
+		err = fenced(conn, watchers)
 	}
 	if err == nil {
 		err = withoutSnapshots(image)
 	}
 	return errors.Join(err, image.Close())
+}
+
+// fenced returns ErrBusy if a watcher is not on the blocklist.
+func fenced(conn *rados.Conn, watchers []librbd.ImageWatcher) error {
+	entries, err := blocklistEntries(conn)
+	if err != nil {
+		return err
+	}
+	for _, w := range watchers {
+		if !listed(entries, w.Addr, 0) {
+			return fmt.Errorf("%w by client %s", ErrBusy, w.Addr)
+		}
+	}
+	return nil
 }
 
 func withoutSnapshots(image *librbd.Image) error {
