@@ -122,7 +122,10 @@ func unused(conn *rados.Conn, io *rados.IOContext, name, id string) error {
 	}
 	watchers, err := image.ListWatchers()
 	if err == nil && len(watchers) > 0 {
-		err = fenced(conn, watchers)
+		var entries []BlocklistEntry
+		if entries, err = blocklistEntries(conn); err == nil {
+			err = inUse(watchers, entries)
+		}
 	}
 	if err == nil {
 		err = withoutSnapshots(image)
@@ -130,14 +133,10 @@ func unused(conn *rados.Conn, io *rados.IOContext, name, id string) error {
 	return errors.Join(err, image.Close())
 }
 
-// fenced returns ErrBusy if a watcher is not on the blocklist.
-func fenced(conn *rados.Conn, watchers []librbd.ImageWatcher) error {
-	entries, err := blocklistEntries(conn)
-	if err != nil {
-		return err
-	}
+// inUse returns ErrBusy if a watcher is not on the blocklist.
+func inUse(watchers []librbd.ImageWatcher, blocklist []BlocklistEntry) error {
 	for _, w := range watchers {
-		if !listed(entries, w.Addr, 0) {
+		if !listed(blocklist, w.Addr, 0) {
 			return fmt.Errorf("%w by client %s", ErrBusy, w.Addr)
 		}
 	}

@@ -135,3 +135,18 @@ func TestAnotherProcessFindsTheTrash(t *testing.T) {
 	stop()
 	<-ended
 }
+
+// Ceph may list a client that died for ever. Before its entry ends nobody but an operator lets it in again.
+func TestAFencedClientDoesNotUseAnImage(t *testing.T) {
+	later, earlier := time.Now().Add(time.Hour), time.Now().Add(-time.Second)
+	entries := []BlocklistEntry{{"192.0.2.1:0/1", later}, {"[2001:db8::1]:0/2", later}, {"192.0.2.1:0/3", earlier}}
+	for addresses, want := range map[[2]string]error{
+		{"192.0.2.1:0/1", "[2001:db8:0::1]:0/2"}: nil,
+		{"192.0.2.1:0/1", "192.0.2.1:0/2"}:       ErrBusy, // another process of that host
+		{"192.0.2.1:0/3", "192.0.2.1:0/1"}:       ErrBusy, // its entry has ended
+	} {
+		if err := inUse([]librbd.ImageWatcher{{Addr: addresses[0]}, {Addr: addresses[1]}}, entries); !errors.Is(err, want) {
+			t.Errorf("%v: got %v, want %v", addresses, err, want)
+		}
+	}
+}
