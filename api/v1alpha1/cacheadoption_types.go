@@ -4,7 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // CacheAdoption asks csi-controller to make a volume of an RBD image that exists, without copying it.
 // csi-controller checks the image, places the volume and makes its CacheVolume. With spec.rebuild it
-// makes the lost records of a pool's volumes anew instead. Whoever has made the object deletes it once
+// re-creates the lost records of a pool's volumes instead. Whoever has made the object deletes it once
 // its phase is final.
 //
 // +kubebuilder:object:root=true
@@ -78,7 +78,7 @@ type CacheAdoptionSpec struct {
 	DryRun bool `json:"dryRun,omitempty"`
 }
 
-// Rebuild asks csi-controller to make the CacheVolumes of a pool's images anew, after Kubernetes has
+// Rebuild asks csi-controller to re-create the CacheVolumes of a pool's images, after Kubernetes has
 // lost them: from what the images' metadata says and from what the hosts answer. A volume of which
 // these do not prove where its data is gets none that can be attached.
 //
@@ -214,7 +214,7 @@ type Adoption struct {
 	// FormatIfBlank lets csi-node make a filesystem if the image reads as zeros. Otherwise it never
 	// makes one: a blank image is an error then.
 	FormatIfBlank bool `json:"formatIfBlank,omitempty"`
-	// Rebuilt: the volume was there before, too, and its record was lost and made anew.
+	// Rebuilt: the volume was there before, too, and its record was lost and re-created.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="rebuilt is immutable"
 	Rebuilt bool `json:"rebuilt,omitempty"`

@@ -56,7 +56,7 @@ const (
 	// ReasonModificationApplied: the attached node has the newest change.
 	ReasonModificationApplied = "Applied"
 	// ReasonModificationPending: it is tried again until the attached node has it, or the volume is
-	// attached anew.
+	// attached again.
 	ReasonModificationPending = "Pending"
 	// ReasonModificationRefused: the node's escached does not take these values. It is not tried again
 	// before the next change or attachment.
@@ -85,7 +85,7 @@ const (
 	// ReasonHostLeft: the other replica's host is not in the volume's NodeGroup any more.
 	ReasonHostLeft = "HostLeftGroup"
 	// ReasonHostReinstalled: that host answers, and has other disks than those on which the replica was
-	// laid.
+	// created.
 	ReasonHostReinstalled = "HostReinstalled"
 	// ReasonReplicaMissing: that host has the same disks, and no replica on them.
 	ReasonReplicaMissing = "ReplicaMissing"

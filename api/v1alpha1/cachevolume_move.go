@@ -29,9 +29,9 @@ type VolumeMove struct {
 	// Cleared is set once the replicas in the former group are removed, or on that group's list of those
 	// that its hosts have to remove. Until then the move can be called off.
 	Cleared bool `json:"cleared,omitempty"`
-	// PersistentVolume is the PersistentVolume, as JSON, that has to be made anew because Kubernetes
+	// PersistentVolume is the PersistentVolume, as JSON, that has to be re-created because Kubernetes
 	// does not let its node affinity change, and PersistentVolumeUID is the UID of the one before. Both
-	// are empty if nothing has to be made anew.
+	// are empty if nothing has to be re-created.
 	PersistentVolume    string `json:"persistentVolume,omitempty"`
 	PersistentVolumeUID string `json:"persistentVolumeUID,omitempty"`
 	// Since is when the move began.

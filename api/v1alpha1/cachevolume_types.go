@@ -131,7 +131,7 @@ type CacheVolumeSpec struct {
 	Layout *ImageLayout `json:"layout,omitempty"`
 
 	// FromSnapshot is the name of the CacheSnapshot that the image was created from, and FromVolume
-	// that of the CacheVolume that it is a clone of. Neither is set: the image began empty.
+	// that of the CacheVolume that it is a clone of. If both are empty, the image began empty.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromSnapshot is immutable"
@@ -172,8 +172,8 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self[0] != self[1]",message="the replicas are on two different nodes"
 	Replicas []string `json:"replicas"`
 
-	// LinkGeneration counts how often replicas were laid anew. The secret of the replication link is
-	// derived from it. 0: the replicas were laid by a version whose links have no secret.
+	// LinkGeneration counts how often replicas were created again. The secret of the replication link is
+	// derived from it. 0: the replicas were created by a version whose links have no secret.
 	//
 	// +kubebuilder:validation:Minimum=0
 	LinkGeneration int64 `json:"linkGeneration,omitempty"`
@@ -233,7 +233,7 @@ const (
 	VolumePending  VolumePhase = "Pending"  // placed; the image may not exist yet
 	VolumeReady    VolumePhase = "Ready"    // the image exists
 	VolumeDeleting VolumePhase = "Deleting" // it cannot be attached any more
-	// VolumeConflict: the record was lost and made anew, and nothing proves which copy is current. It
+	// VolumeConflict: the record was lost and re-created, and nothing proves which copy is current. It
 	// cannot be attached before that is decided.
 	VolumeConflict VolumePhase = "Conflict"
 	// VolumeReleasing: everything is in Ceph, and the volume leaves its image. It cannot be attached
@@ -247,7 +247,7 @@ type Authority string
 // Values of Authority. Empty means Ceph: nothing was ever written.
 const (
 	// AuthorityCeph: the cache is clean and stays clean. The volume can be attached to any node,
-	// and replicas can be laid and dropped freely.
+	// and replicas can be created and dropped freely.
 	AuthorityCeph Authority = "Ceph"
 	// AuthorityCache: the cache may hold dirty data. The volume can only be attached to a node
 	// whose replica is current.
@@ -266,7 +266,7 @@ type CacheVolumeStatus struct {
 	// Epoch is the number of the current or latest attachment: every attach adds one. escached
 	// refuses an older epoch.
 	Epoch int64 `json:"epoch,omitempty"`
-	// Hosts are the identities of the machines on which the replicas were laid. An answer of another
+	// Hosts are the identities of the machines on which the replicas were created. An answer of another
 	// machine of the same name is not believed.
 	//
 	// +listType=map
@@ -277,7 +277,7 @@ type CacheVolumeStatus struct {
 	// current copy can attach the volume.
 	FlushEpoch int64 `json:"flushEpoch,omitempty"`
 	// Outdated lists the nodes whose replica is not current. A node leaves the list only after a
-	// complete resync, or when its replica is laid anew.
+	// complete resync, or when its replica is created again.
 	//
 	// +listType=set
 	Outdated []string `json:"outdated,omitempty"`
@@ -334,7 +334,7 @@ type AppliedModification struct {
 	Refused bool `json:"refused,omitempty"`
 }
 
-// ReplicaHost is the machine on which a replica was laid.
+// ReplicaHost is the machine on which a replica was created.
 type ReplicaHost struct {
 	Node string `json:"node"`
 	// HostID identifies the disks of the machine (hostID of the escache API).
@@ -360,7 +360,7 @@ type FencedClient struct {
 // ReplicaRepair describes the replacement of a lost replica while I/O goes on.
 type ReplicaRepair struct {
 	// Epoch is the attachment during which the repair runs. The repair ends with that attachment:
-	// the next attach lays replicas anew if the cache is clean.
+	// the next attach creates the replicas again if the cache is clean.
 	Epoch int64 `json:"epoch"`
 	// Lost is the node whose replica is being replaced. Substitute is the node that gets the new
 	// one; empty until it is chosen.

@@ -8,7 +8,7 @@ const (
 	// by then.
 	PublishContextEpoch = "escache.io/epoch"
 
-	// VolumeContextMkfsOptions is the key in the volume_context that holds additional options for
+	// VolumeContextMkfsOptions is the key in the volume_context that holds more options for
 	// mkfs, separated by blanks. It is the StorageClass parameter of the same name.
 	VolumeContextMkfsOptions = "mkfsOptions"
 

@@ -93,7 +93,7 @@ type NodeGroupMember struct {
 	// they take of its memory.
 	ConnectedBytes   int64 `json:"connectedBytes,omitempty"`
 	CacheMemoryBytes int64 `json:"cacheMemoryBytes,omitempty"`
-	// ConnectableBytes is the size of the caches that the node's memory allows to be connected at the
+	// ConnectableBytes is the size of the caches for which the node has memory if they are connected at the
 	// same time. It goes up and down with what else runs there, and is updated together with other
 	// fields, at the latest after a minute. Absent means that the node sets no limit.
 	ConnectableBytes *int64 `json:"connectableBytes,omitempty"`

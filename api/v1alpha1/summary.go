@@ -20,7 +20,7 @@ func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 	return slices.Contains(s.Outdated, node)
 }
 
-// HostID returns the identity on record of the machine on which the node's replica was laid. It is
+// HostID returns the identity on record of the machine on which the node's replica was created. It is
 // empty if there is none on record.
 func (s *CacheVolumeStatus) HostID(node string) string {
 	for _, host := range s.Hosts {
@@ -31,7 +31,7 @@ func (s *CacheVolumeStatus) HostID(node string) string {
 	return ""
 }
 
-// SetHostID records on which machine the node's replica was laid. It reports whether that changes
+// SetHostID records on which machine the node's replica was created. It reports whether that changes
 // the record. An empty id is not recorded.
 func (s *CacheVolumeStatus) SetHostID(node, id string) (changed bool) {
 	if id == "" || s.HostID(node) == id {

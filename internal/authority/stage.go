@@ -18,7 +18,7 @@ func MayStage(v *v1alpha1.CacheVolume, node string, epoch int64) error {
 	case s.AttachedNode != node:
 		return fmt.Errorf("%w: volume %s is attached to node %s, and this is %s", ErrRefused, v.Name, s.AttachedNode, node)
 	case s.Epoch != epoch:
-		return fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it was attached anew since",
+		return fmt.Errorf("%w: the request is of epoch %d, volume %s is in epoch %d: it has been attached again since",
 			ErrRefused, epoch, v.Name, s.Epoch)
 	case s.IsOutdated(node):
 		return fmt.Errorf("the replica of volume %s on node %s is %w", v.Name, node, ErrOutdated)

@@ -93,7 +93,7 @@ func (c *call) survive(ctx context.Context, handle grpc.UnaryHandler) (response 
 	defer func() {
 		if cause := recover(); cause != nil {
 			c.stack = string(debug.Stack())
-			response, err = nil, status.Errorf(codes.Internal, "a bug in %s: %v; please report it", c.method, cause)
+			response, err = nil, status.Errorf(codes.Internal, "a bug in %s: %v; report it", c.method, cause)
 		}
 	}()
 	return handle(ctx, c.request)

@@ -33,14 +33,14 @@ func (c *cli) adopt() *cobra.Command {
 	var f adoptFlags
 	command := &cobra.Command{
 		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV | --all",
-		Short: "Make a volume of an RBD image that exists, without copying it, or make lost records anew",
+		Short: "Make a volume of an RBD image that exists, without copying it, or re-create lost records",
 		Long: "Make a volume of an RBD image that exists, without copying it: one made with `rbd`, by ceph-csi, by OpenStack\n" +
 			"Cinder, or one that was released. csi-controller checks the image and refuses one that is in use, a clone,\n" +
 			"encrypted, of another cluster, or unfit.\n\n" +
 			"Without --apply it only checks, and prints what it would make. The image is never formatted, even if it reads as\n" +
 			"zeros, unless you ask for it. The new PersistentVolume has the reclaim policy Retain. The way back is kubectl\n" +
 			"escache release.\n\n" +
-			"--all makes the CacheVolumes anew that Kubernetes has lost, of images that this driver made, with their\n" +
+			"--all re-creates the CacheVolumes that Kubernetes has lost, of images that this driver made, with their\n" +
 			"PersistentVolumes and claims. It takes from the images' metadata which volumes they are, and from the hosts which\n" +
 			"copy is current and how much is dirty. A volume of which a host does not answer waits; one whose copies differ is\n" +
 			"stopped until you choose with --use-copy. See docs/disaster-recovery.md first.",
@@ -79,7 +79,7 @@ func (c *cli) adopt() *cobra.Command {
 	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
 	flags.BoolVar(&f.all, "all", false,
-		"make lost records anew: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
+		"re-create lost records: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only check and print, as without --apply")
 	flags.StringVar(&f.fromCluster, "from-kubernetes-cluster", "",
 		"with --all, also take over the images that are marked with this UID, of a Kubernetes cluster that is gone for good")

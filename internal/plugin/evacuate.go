@@ -34,7 +34,7 @@ func (c *cli) evacuate() *cobra.Command {
 		Long: "Prepare a host for kubectl drain: the driver places no new replicas there, flushes its caches to Ceph, and writes\n" +
 			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.\n\n" +
 			"Volumes that are attached elsewhere and have their second copy there are drained too, so that they survive the loss of\n" +
-			"another host meanwhile: after kubectl escache uncordon each of them writes back again once that copy is current.\n" +
+			"another host meanwhile. After kubectl escache uncordon each of them writes back again once that copy is current.\n" +
 			"With --protect=none they go on with one copy.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
 		Args:    oneArg("NODE"),

@@ -30,10 +30,10 @@ func (c *cli) move() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "move VOLUME --group GROUP",
 		Short: "Move a volume to another group, once it is detached",
-		Long: "Move a volume to another group. No data is copied: the cache is written back to Ceph, and the next attachment lays\n" +
+		Long: "Move a volume to another group. No data is copied: the cache is written back to Ceph, and the next attachment creates\n" +
 			"replicas in the new group. An attached volume moves when it is detached. To have it move now, stop its pod, wait, and\n" +
 			"start it again: a pod that is replaced at once takes the volume again before it can move.\n\n" +
-			"Kubernetes does not let a PersistentVolume change the hosts that it allows. So csi-controller makes it anew, with the\n" +
+			"Kubernetes does not let a PersistentVolume change the hosts that it allows. So csi-controller re-creates it, with the\n" +
 			"same name and for the same claim. The claim stays bound, but it may be shown as Lost for a moment.",
 		Example: "  kubectl escache move pvc-0a1b --group rack2 --wait\n  kubectl escache move pvc-0a1b --cancel",
 		Args:    oneArg("VOLUME"),
@@ -120,7 +120,7 @@ func (c *cli) warnOfTies(ctx context.Context, api client.Reader, v *v1alpha1.Cac
 
 var (
 	errMoveBegun = errors.New("the move has begun, and goes on until it is done; then the volume can be moved back")
-	errMoving    = errors.New("the volume is on its way to another group just now; wait until it is there")
+	errMoving    = errors.New("the volume is moving to another group; wait until it is there")
 )
 
 // askMove asks for a move. It reports whether nobody had asked for it before.

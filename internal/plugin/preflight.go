@@ -22,7 +22,7 @@ func (c *cli) preflight(version string) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "preflight",
 		Short: "Check the cluster and the driver in it, and say what to do about what is not right",
-		Long: "Check, by what is in the Kubernetes API, whether volumes can be made: Kubernetes' version, CRDs and their fields, the\n" +
+		Long: "Check from the Kubernetes API whether volumes can be made. It looks at Kubernetes' version, CRDs and their fields, the\n" +
 			"driver's pods, NodeGroups and each host of them, versions, StorageClasses, Secrets, certificates and what snapshots\n" +
 			"need. It changes nothing, and calls neither hosts nor Ceph: escached preflight checks a host from within.\n\n" +
 			"It exits with 1 if a check has failed. Warnings, and what could not be checked, do not count.",

@@ -127,9 +127,9 @@ func repairOf(v *v1alpha1.CacheVolume, f redundancy.Finding) string {
 	var does string
 	switch f.Reason {
 	case v1alpha1.ReasonLocalDiskLost:
-		does = "nobody can copy for a host without a disk: restart its pod on another host, the next attachment lays two copies"
+		does = "nobody can copy for a host without a disk: restart its pod on another host, the next attachment creates two copies"
 	case v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
-		does = "a new copy is laid on " + f.Lost
+		does = "a new copy is created on " + f.Lost
 	case v1alpha1.ReasonPeerOutdated:
 		return ""
 	case v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonHostLeft, v1alpha1.ReasonCopyStaysAway:

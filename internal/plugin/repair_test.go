@@ -37,7 +37,7 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 	}{
 		{"one", selection{volume: "silent"}, false, []string{"silent"}, "silent: because; another host of group g gets the copy of n2"},
 		{"one, only shown", selection{volume: "silent"}, true, nil, "dry run: nothing was changed"},
-		{"a host", selection{host: "n2"}, false, []string{"silent", "empty"}, "empty: because; a new copy is laid on n2"},
+		{"a host", selection{host: "n2"}, false, []string{"silent", "empty"}, "empty: because; a new copy is created on n2"},
 		{"a group", selection{group: "g"}, false, []string{"silent", "empty"}, "4Ki are on one host only"},
 		{"one with two copies", selection{volume: "whole"}, false, nil, "nothing to repair"},
 		{"one that catches up", selection{volume: "behind"}, false, nil, "nothing to repair"},

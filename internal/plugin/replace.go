@@ -28,8 +28,8 @@ func (c *cli) replaceHost() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "replace-host OLD NEW",
 		Short: "Check what follows when a host of a group is replaced by another, and do it",
-		Long: "Check what follows when host OLD of a NodeGroup is replaced by NEW: which volumes have a copy on OLD, what becomes\n" +
-			"of each, whether NEW can take the place, and which steps to take in which order. It judges by what is on record,\n" +
+		Long: "Check what follows when host OLD of a NodeGroup is replaced by NEW. It says which volumes have a copy on OLD, what\n" +
+			"becomes of each, whether NEW can take the place, and which steps to take in which order. It judges by what is on record,\n" +
 			"and changes nothing without --apply. It fails while something speaks against it, such as data that only OLD has.\n\n" +
 			"If the NodeGroup is managed by Helm, Argo CD or Flux, change it where these read it: it prints the values, and\n" +
 			"--apply is refused.\n" +

@@ -287,7 +287,7 @@ func (v *view) volumeRows(row func(...string), wide bool) {
 	v.limited(row, head, cells, len(rows)-len(cells), left)
 }
 
-// gravest returns the volumes with a problem, those with the gravest first.
+// gravest returns the volumes with a problem, those with the most serious first.
 func (v *view) gravest() []v1alpha1.CacheVolume {
 	well := func(of v1alpha1.CacheVolume) bool { return !v.wrong(trouble.Volume, of.Name) }
 	rows := slices.DeleteFunc(slices.Clone(v.volumes), well)

@@ -245,7 +245,7 @@ func (c *cli) applyTwin(ctx context.Context, api client.Client, t *twin) error {
 	if !t.claimExists {
 		return nil
 	}
-	c.printf("#   then apply the claim anew:\n")
+	c.printf("#   then apply the claim again:\n")
 	text, err := manifest(t.persistentVolumeClaim())
 	c.printf("%s", text)
 	return err

@@ -56,7 +56,7 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	p, err := storageclass.Parse(class.Parameters)
 	if err != nil {
 		return checklist.Badf(checklist.Failed,
-			"correct it (docs/parameters.md); a StorageClass is replaced as a whole: delete it and make it anew", "%v", err)
+			"correct it (docs/parameters.md); a StorageClass is replaced as a whole: delete it and create it again", "%v", err)
 	}
 	if len(clusters) > 0 && !slices.Contains(clusters, p.ClusterID) {
 		return checklist.Badf(checklist.Failed, "set clusterID to what ceph fsid prints, in the chart's value ceph.clusterID, too",
@@ -75,7 +75,7 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s",
 			some(missing))
 	case class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
-		return checklist.Badf(checklist.Warning, "make it anew with volumeBindingMode: WaitForFirstConsumer",
+		return checklist.Badf(checklist.Warning, "create it again with volumeBindingMode: WaitForFirstConsumer",
 			"pool %s; it places a volume before its "+
 				"pod has a node, which may be in another group", p.Pool)
 	}

@@ -56,7 +56,7 @@ func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found 
 	}
 	for _, key := range needed.keys {
 		if len(secret.Data[key]) == 0 {
-			return checklist.Badf(checklist.Failed, "make it anew: docs/install.md (Ceph's keys), docs/security.md (certificates)",
+			return checklist.Badf(checklist.Failed, "create it again: docs/install.md (Ceph's keys), docs/security.md (certificates)",
 				"it has no key %q, which the pods of %s need", key, needed.who), false
 		}
 	}

@@ -144,15 +144,15 @@ func (i *Inspection) marked(image, volume string) []string {
 		return nil
 	case i.foreign:
 		return []string{fmt.Sprintf("it is volume %s of another Kubernetes cluster, whose namespace kube-system has the UID %s; "+
-			"release it there. If that cluster is gone for good: `kubectl escache adopt --all` makes the record anew; "+
+			"release it there. If that cluster is gone for good: `kubectl escache adopt --all` re-creates the record; "+
 			"or, if no host has a cache of the image: "+remove,
 			m.Volume, m.Kubernetes, image)}
 	case m.Deleted != "":
 		return []string{fmt.Sprintf("volume %s, whose image it is, was deleted at %s, and the image is deleted with its last snapshot; "+
 			"to keep it: `rbd image-meta remove %s %s`", m.Volume, m.Deleted, image, markDeleted)}
 	case m.Volume != volume:
-		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If there is no CacheVolume of that name "+
-			"any more, hosts may still have data of it that Ceph does not have: `kubectl escache adopt --all` makes the record anew; "+
+		return []string{fmt.Sprintf("it is marked as volume %s of this Kubernetes cluster. If no CacheVolume has that name "+
+			"any more, hosts may still have data of it that Ceph does not have: `kubectl escache adopt --all` re-creates the record; "+
 			"or, if you are certain that none has: "+remove,
 			m.Volume, image)}
 	}

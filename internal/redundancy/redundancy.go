@@ -155,7 +155,7 @@ func NotSeen(node string, since time.Time) string {
 
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Reasons returns every reason for one copy, the gravest first.
+// Reasons returns every reason for one copy, the most serious first.
 func Reasons() []string {
 	return append([]string{v1alpha1.ReasonLocalDiskLost, v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonPeerLost, v1alpha1.ReasonPeerOutdated},
 		explaining()...)

@@ -15,8 +15,8 @@ func connectChecks() []Check {
 		{"another cache engine is refused", otherEngine, beside},
 		{"connect without a replica or an image is refused", nothingToConnect, beside},
 		{"an image that another client holds is refused", imageInUse, beside},
-		{"a cache for which there is no memory is not connected", noMemory, alone},
-		{"a device on a fenced client's map is made anew", fencedMap, beside},
+		{"a cache is connected only if there is memory for it", noMemory, alone},
+		{"a device on a fenced client's map is built again", fencedMap, beside},
 	}
 }
 
@@ -34,7 +34,7 @@ func noMemory(s *suite) {
 	if r.CacheBytes > n.CacheFreeBytes {
 		s.Skipf("%d bytes are connectable, and there is space for %d", more, n.CacheFreeBytes)
 	}
-	done(s, "lay a cache that is too large", s.first.put(r))
+	done(s, "create a cache that is too large", s.first.put(r))
 	v.record(s.first, 1)
 	refused(s, "a cache for which there is no memory", s.first.connect(v, 1, v.id), escache.CodeNoRoom)
 	status := s.first.status(v.VolumeRef)
@@ -140,7 +140,7 @@ func otherImage(s *suite) {
 	r := w.request()
 	r.ImageID = ""
 	for _, h := range []*host{s.first, s.second} {
-		done(s, "lay a replica without an image id", h.put(r))
+		done(s, "create a replica without an image id", h.put(r))
 	}
 	refused(s, "another image id than Ceph's", s.first.connect(w, 1, "0"+w.id), escache.CodeIdentityMismatch)
 
@@ -185,7 +185,7 @@ func nothingToConnect(s *suite) {
 	r.ImageID = ""
 	s.Cleanup(v.remove)
 	for _, h := range []*host{s.first, s.second} {
-		done(s, "lay a replica before its image", h.put(r))
+		done(s, "create a replica before its image", h.put(r))
 	}
 	refused(s, "connect without an image", s.first.connect(v, 1, ""), escache.CodeImageNotFound)
 	status := s.first.status(v.VolumeRef)

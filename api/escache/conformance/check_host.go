@@ -21,7 +21,7 @@ import (
 
 func hostChecks() []Check {
 	return []Check{
-		{"node counts what is laid", nodeCounts, alone},
+		{"node counts what is created", nodeCounts, alone},
 		{"status of a volume that is not here", statusOfAbsent, alone},
 		{"every answer says which host it is of", identified, beside},
 		{"TCP needs a client certificate", certificateNeeded, alone},
@@ -116,8 +116,8 @@ func identified(s *suite) {
 				s.Errorf("status on %s is %+v, want %s of node %s with host id %q", h.Name, shown(status), state, h.Name, id)
 			}
 			laid := h.put(v.request())
-			done(s, "lay a replica on "+h.Name, laid)
-			says("lay", laid)
+			done(s, "create a replica on "+h.Name, laid)
+			says("create", laid)
 		}
 		stopped := h.stop(v)
 		done(s, "stop a standby on "+h.Name, stopped)
@@ -192,7 +192,7 @@ func nameNeeded(s *suite) {
 		stranger := &host{Host: other, s: s, call: call}
 		for what, req := range map[string]request{
 			"reads":            {method: http.MethodGet, path: escache.PathNode},
-			"lays a replica":   {method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())},
+			"creates a replica":   {method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())},
 			"knows no path":    {method: http.MethodGet, path: "/v1/nowhere", broken: true},
 			"breaks the rules": {method: http.MethodPost, path: escache.PathStop, body: []byte("{"), broken: true},
 		} {

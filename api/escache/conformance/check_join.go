@@ -8,7 +8,7 @@ func joinChecks() []Check {
 	return []Check{
 		{"two copies that are both to be filled are never declared equal", bothJoin, beside},
 		{"a copy that joins a running volume is filled from it", joinRunning, beside},
-		{"a copy that must exist is not laid", mustExist, beside},
+		{"a copy that must exist is not created", mustExist, beside},
 	}
 }
 
@@ -24,12 +24,12 @@ func mustExist(s *suite) {
 	v := s.newVolume()
 	there := v.request()
 	there.MustExist = true
-	refused(s, "lay what must exist", s.first.put(there), escache.CodeNotFound)
+	refused(s, "create what must exist", s.first.put(there), escache.CodeNotFound)
 	if status := s.first.status(v.VolumeRef); status.State != escache.StateAbsent {
 		s.Errorf("a refused request left the status %+v", shown(status))
 	}
-	done(s, "lay it", s.first.put(v.request()))
-	done(s, "lay what exists", s.first.put(there))
+	done(s, "create it", s.first.put(v.request()))
+	done(s, "create what exists", s.first.put(there))
 }
 
 // bothJoin: somebody laid the copies for a volume whose data is somewhere else. Used as they are,
@@ -37,9 +37,9 @@ func mustExist(s *suite) {
 func bothJoin(s *suite) {
 	v := s.newVolume()
 	for _, h := range []*host{s.first, s.second} {
-		done(s, "lay a replica that joins on "+h.Name, h.put(v.joining()))
-		done(s, "lay it again", h.put(v.joining()))
-		done(s, "lay it again without join", h.put(v.request()))
+		done(s, "create a replica that joins on "+h.Name, h.put(v.joining()))
+		done(s, "create it again", h.put(v.joining()))
+		done(s, "create it again without join", h.put(v.request()))
 	}
 	for _, h := range []*host{s.first, s.second} {
 		refused(s, "connect on "+h.Name+" where both copies wait to be filled", h.connect(v, 1, v.id), escache.CodeOutdated)
@@ -55,7 +55,7 @@ func joinRunning(s *suite) {
 	data := v.makeDirty(s.first)
 	done(s, "drop the second copy", s.second.delete(v, "true"))
 	more := v.write(s.first, 8*mib, mib)
-	done(s, "lay it anew, to be filled", s.second.put(v.joining()))
+	done(s, "create it again, to be filled", s.second.put(v.joining()))
 	late := v.write(s.first, 16*mib, mib)
 	s.eventually("the copy of "+v.String()+" on "+s.second.Name+" is filled", func() (bool, any) {
 		status := s.second.status(v.VolumeRef)
@@ -68,7 +68,7 @@ func joinRunning(s *suite) {
 		v.holds(h, 16*mib, late)
 	}
 	holdAll(s.first)
-	done(s, "lay the filled copy once more", s.second.put(v.joining()))
+	done(s, "create the filled copy once more", s.second.put(v.joining()))
 	v.detach(s.first)
 	v.attach(s.second)
 	holdAll(s.second)

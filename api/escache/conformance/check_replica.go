@@ -8,7 +8,7 @@ import (
 
 func replicaChecks() []Check {
 	return []Check{
-		{"a replica is laid once", replicaLaid, alone},
+		{"a replica is created once", replicaLaid, alone},
 		{"a replica with other parameters is refused", replicaMismatch, alone},
 		{"ports and minors belong to one volume", portsInUse, alone},
 		{"a cache larger than the free space is refused", noRoom, alone},
@@ -24,22 +24,22 @@ func replicaLaid(s *suite) {
 	want := v.request()
 	early := want
 	early.ImageID = "" // as long as nobody has opened the image
-	done(s, "lay the replica without an image id", s.first.put(early))
-	done(s, "lay it again with one", s.first.put(want))
+	done(s, "create the replica without an image id", s.first.put(early))
+	done(s, "create it again with one", s.first.put(want))
 	status := s.first.status(v.VolumeRef)
 	if status.State != escache.StateStandby || status.ImageID != want.ImageID || status.CacheBytes < want.CacheBytes ||
 		status.SizeBytes != want.SizeBytes || status.Port != want.Port || status.Minor != want.Minor || status.Epoch != 0 ||
 		status.Role == escache.RolePrimary {
-		s.Errorf("the status after laying %+v is %+v", want, shown(status))
+		s.Errorf("the status after creating %+v is %+v", want, shown(status))
 	}
 	s.first.unchanged(func() {
-		done(s, "lay it a third time", s.first.put(want))
-		done(s, "lay it without the image id once more", s.first.put(early))
+		done(s, "create it a third time", s.first.put(want))
+		done(s, "create it without the image id once more", s.first.put(early))
 	})
 	grown := want
 	grown.SizeBytes += 4 * mib
-	done(s, "lay it after the image grew", s.first.put(grown))
-	done(s, "lay it by a record that does not know of that", s.first.put(want))
+	done(s, "create it after the image grew", s.first.put(grown))
+	done(s, "create it by a record that does not know of that", s.first.put(want))
 	if status := s.first.status(v.VolumeRef); status.SizeBytes != grown.SizeBytes {
 		s.Errorf("by an older record the size became %d, it was %d", status.SizeBytes, grown.SizeBytes)
 	}
@@ -107,7 +107,7 @@ func replicaDeleted(s *suite) {
 		}
 	}
 	done(s, "delete with discard what is gone", s.first.delete(v, "true"))
-	done(s, "lay it anew", s.first.put(v.request()))
+	done(s, "create it again", s.first.put(v.request()))
 	done(s, "delete a clean replica with discard", s.first.delete(v, "true"))
 	done(s, "delete what was never there", s.first.delete(s.nameVolume(), ""))
 }
@@ -145,7 +145,7 @@ func earlierAttachment(s *suite) {
 	v := s.newVolume()
 	want := v.request()
 	want.Epoch = 3
-	done(s, "lay for attachment 3", s.first.put(want))
+	done(s, "create for attachment 3", s.first.put(want))
 	want.Epoch = 5
 	done(s, "confirm for attachment 5", s.first.put(want))
 	want.Epoch = 4

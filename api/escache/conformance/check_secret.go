@@ -54,8 +54,8 @@ func secretNeeded(s *suite) {
 	v := s.newVolume()
 	other := v.request()
 	other.Secret = newSecret()
-	done(s, "lay the first replica", s.first.put(v.request()))
-	done(s, "lay the second with another secret", s.second.put(other))
+	done(s, "create the first replica", s.first.put(v.request()))
+	done(s, "create the second with another secret", s.second.put(other))
 	linked := func() (bool, any) {
 		status := s.first.status(v.VolumeRef)
 		return len(status.Peers) == 1 && status.Peers[0].ConnectionState.Linked(), shown(status)

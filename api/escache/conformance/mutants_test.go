@@ -2,11 +2,11 @@ package conformance
 
 // mutants are worlds that break one rule, each under the check that must catch it.
 var mutants = map[string][]string{
-	"node counts what is laid": {
+	"node counts what is created": {
 		"space is not given back", "primaries are not counted",
 		"connected caches are not counted", "a connected cache takes no memory", "nothing is connectable",
 	},
-	"a cache for which there is no memory is not connected": {
+	"a cache is connected only if there is memory for it": {
 		"memory is not checked", "a connect without memory stores the epoch",
 	},
 	"status of a volume that is not here": {
@@ -30,7 +30,7 @@ var mutants = map[string][]string{
 		"every error is a 500",
 		"codes of its own",
 	},
-	"a replica is laid once":                        {"a replica is laid but once", "an image id is not filled in", "the list is empty", "an older size is refused"},
+	"a replica is created once":                        {"a replica is created but once", "an image id is not filled in", "the list is empty", "an older size is refused"},
 	"a replica with other parameters is refused":    {"parameters are not compared", "engines are not compared"},
 	"ports and minors belong to one volume":         {"a port is given twice", "a minor is given twice"},
 	"a cache larger than the free space is refused": {"space is not checked", "a refused replica stays"},
@@ -78,7 +78,7 @@ var mutants = map[string][]string{
 		"an option that is left out stays",
 		"crossed watermarks are taken",
 	},
-	"a device on a fenced client's map is made anew": {
+	"a device on a fenced client's map is built again": {
 		"a fenced client's map is handed out", "what was dirty is gone with a fenced client's map", "every map is taken for fenced",
 	},
 	"hold suspends I/O with a clean cache until release": {
@@ -101,7 +101,7 @@ var mutants = map[string][]string{
 	"an orderly move takes the data along":                           {"data does not move"},
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
 	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},
-	"a copy that must exist is not laid":                             {"what must exist is laid"},
+	"a copy that must exist is not created":                             {"what must exist is created"},
 	"every answer says which host it is of": {
 		"a host has no identity", "all hosts have one identity", "status does not say who answers",
 		"answers without a body do not say who answers",

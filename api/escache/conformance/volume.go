@@ -144,9 +144,9 @@ func (s *suite) laid() *volume {
 	answers := onBoth(s, func(h *host) (*answer, error) { return h.try(s.Context(), put) })
 	for i, h := range []*host{s.first, s.second} {
 		if answers[i].err != nil {
-			s.Fatalf("%s: lay the replica of %s: %v", h.Name, v, answers[i].err)
+			s.Fatalf("%s: create the replica of %s: %v", h.Name, v, answers[i].err)
 		}
-		done(s, "lay the replica of "+v.String()+" on "+h.Name, answers[i].value)
+		done(s, "create the replica of "+v.String()+" on "+h.Name, answers[i].value)
 	}
 	return v
 }

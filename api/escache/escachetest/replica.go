@@ -18,7 +18,7 @@ var none any
 func (h *Host) begin(ref escache.VolumeRef, verb string) (r *replica, end func(), err error) {
 	r = h.replicas[ref]
 	if r == nil {
-		return nil, nil, fail(escache.CodeNotFound, "no replica here; lay one")
+		return nil, nil, fail(escache.CodeNotFound, "no replica here; create one")
 	}
 	for r.verb != "" && h.w.breaks("a busy volume makes callers wait") {
 		h.w.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	if r := h.replicas[req.VolumeRef]; r != nil {
 		return nil, h.putAgain(r, req)
 	}
-	if req.MustExist && !h.w.breaks("what must exist is laid") {
+	if req.MustExist && !h.w.breaks("what must exist is created") {
 		return nil, fail(escache.CodeNotFound, "no replica here")
 	}
 	if err := h.canRun(req.Engine); err != nil {
@@ -208,7 +208,7 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 // differs returns why a request cannot be for the replica that is here.
 func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 	switch {
-	case h.w.breaks("a replica is laid but once"):
+	case h.w.breaks("a replica is created but once"):
 		return fail(escache.CodeReplicaMismatch, "it is here already")
 	case h.w.breaks("parameters are not compared"):
 	case req.ImageID != "" && have.req.ImageID != "" && req.ImageID != have.req.ImageID:

@@ -72,7 +72,7 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 	v, err = s.writeRecord(ctx, r)
 	if apierrors.IsAlreadyExists(err) {
 		if v, err = s.existing(ctx, r); errors.Is(err, volumes.ErrNotFound) {
-			err = fmt.Errorf("volume %s was removed just now: %w", r.ID, volumes.ErrBusy)
+			err = fmt.Errorf("volume %s has been removed: %w", r.ID, volumes.ErrBusy)
 		}
 		return v, false, err
 	}
@@ -149,7 +149,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 		return fmt.Errorf("volume %s is being released: %w", v.Name, volumes.ErrBusy)
 	}
 	if volumes.Unfinished(v) {
-		return fmt.Errorf("the record of volume %s is being made anew: %w", v.Name, volumes.ErrBusy)
+		return fmt.Errorf("the record of volume %s is being re-created: %w", v.Name, volumes.ErrBusy)
 	}
 	var different []string
 	differs := func(what string, is, wanted any) {

@@ -257,7 +257,7 @@ func TestARebuildGoesOnAfterACrash(t *testing.T) {
 			_, err := w.publish("pvc-1", v.Spec.Replicas[0])
 			wants(t, err, codes.FailedPrecondition, "not created yet")
 			_, err = w.service.CreateVolume(t.Context(), createRequest("pvc-1"))
-			wants(t, err, codes.Aborted, "made anew")
+			wants(t, err, codes.Aborted, "re-created")
 			wants(t, w.delete("pvc-1"), codes.FailedPrecondition)
 			if line := w.rebuild(nil)[v.Spec.Image]; line.Outcome != v1alpha1.RebuildDone {
 				t.Fatalf("%+v", line)

@@ -58,7 +58,7 @@ func usable(v *v1alpha1.CacheVolume) error {
 
 // moving refuses a volume while it goes to another group. That takes seconds, and the call is repeated.
 func moving(v *v1alpha1.CacheVolume) error {
-	return fmt.Errorf("volume %s goes to group %s just now: %w", v.Name, v.Status.Move.Group, volumes.ErrBusy)
+	return fmt.Errorf("volume %s is moving to group %s: %w", v.Name, v.Status.Move.Group, volumes.ErrBusy)
 }
 
 // inConflict says what keeps a volume whose record was made anew from being used.

@@ -75,7 +75,7 @@ const changeTime = 4 * time.Second
 // Turn makes the volume write through for the owner. It returns the volume as it is on record
 // afterwards.
 func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
-	v, done, err := d.begin(ctx, volume, "switch to write-through", anybody)
+	v, done, err := d.begin(ctx, volume, "turn on write-through", anybody)
 	if err != nil {
 		return nil, err
 	}

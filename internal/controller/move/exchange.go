@@ -49,7 +49,7 @@ func (r *Reconciler) movable(ctx context.Context, v *v1alpha1.CacheVolume, group
 			pv.Name, pv.Status.Phase, volumes.ErrRefused)
 	}
 	if left := foreign(pv); len(left) > 0 {
-		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and somebody keeps it from being deleted "+
+		return none, fmt.Errorf("PersistentVolume %s has to be re-created, and somebody keeps it from being deleted "+
 			"with the finalizer %s: %w", pv.Name, strings.Join(left, ", "), volumes.ErrRefused)
 	}
 	// The real one can only be made after the old one is deleted. That would be too late to find out that
@@ -59,10 +59,10 @@ func (r *Reconciler) movable(ctx context.Context, v *v1alpha1.CacheVolume, group
 	err = r.Client.Create(ctx, trial, client.DryRunAll)
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return none, fmt.Errorf("PersistentVolume %s has to be made anew, and that is not allowed: %w: %w", pv.Name,
+		return none, fmt.Errorf("PersistentVolume %s has to be re-created, and that is not allowed: %w: %w", pv.Name,
 			volumes.ErrRefused, err)
 	case err != nil && !apierrors.IsAlreadyExists(err):
-		return none, fmt.Errorf("try to make PersistentVolume %s anew: %w", pv.Name, err)
+		return none, fmt.Errorf("try to re-create PersistentVolume %s: %w", pv.Name, err)
 	}
 	text, err := encode(fresh, pv.Spec.PersistentVolumeReclaimPolicy)
 	return volumes.KeptVolume{UID: string(pv.UID), Text: text}, err
@@ -176,7 +176,7 @@ func (r *Reconciler) exchange(ctx context.Context, v *v1alpha1.CacheVolume) erro
 	fresh := kept.DeepCopy()
 	fresh.Spec.PersistentVolumeReclaimPolicy = retain
 	if err := r.Client.Create(ctx, fresh); err != nil {
-		return fmt.Errorf("make PersistentVolume %s anew: %w", fresh.Name, err)
+		return fmt.Errorf("re-create PersistentVolume %s: %w", fresh.Name, err)
 	}
 	crashpoint.Reach("move/pv_made")
 	return nil
@@ -213,13 +213,13 @@ func (r *Reconciler) take(ctx context.Context, v *v1alpha1.CacheVolume, pv, kept
 		return fmt.Errorf("PersistentVolume %s has changed meanwhile: %w", pv.Name, errNotYet)
 	}
 	if left := foreign(pv); len(left) > 0 {
-		return fmt.Errorf("the finalizer %s keeps PersistentVolume %s from being made anew; remove what has set it: %w",
+		return fmt.Errorf("the finalizer %s keeps PersistentVolume %s from being re-created; remove what has set it: %w",
 			strings.Join(left, ", "), pv.Name, volumes.ErrRefused)
 	}
 	if pv.DeletionTimestamp.IsZero() {
 		asSeen := client.Preconditions{UID: &pv.UID, ResourceVersion: &pv.ResourceVersion}
 		if err := r.Client.Delete(ctx, pv, asSeen); err != nil {
-			return fmt.Errorf("delete PersistentVolume %s, to make it anew: %w", pv.Name, err)
+			return fmt.Errorf("delete PersistentVolume %s, to re-create it: %w", pv.Name, err)
 		}
 		crashpoint.Reach("move/pv_marked")
 		uid := pv.UID

@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if moved != nil && failure == nil {
 		r.Log.InfoContext(ctx, "moved", "volume", v.Name, "from", from, "to", moved.Spec.Group, "replicas", moved.Spec.Replicas)
 		r.Events.Eventf(v, nil, corev1.EventTypeNormal, "Moved", "Move",
-			"it is in group %s now; its next attachment lays its replicas there", moved.Spec.Group)
+			"it is in group %s now; its next attachment creates its replicas there", moved.Spec.Group)
 		return ctrl.Result{}, nil
 	}
 	message := ""

@@ -54,7 +54,7 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 		return nil
 	}
 	// If the volume has a replica there again, the stale one was removed before the new one was
-	// laid.
+	// created.
 	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
 		r.Log.InfoContext(ctx, "removing stale replica", "group", group, "node", stale.Node, "volume", stale.Volume, "since", stale.Since)
 		ref := escache.VolumeRef{Pool: stale.Pool, Image: stale.Image}

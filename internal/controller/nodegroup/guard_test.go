@@ -278,7 +278,7 @@ func TestWhatFollowsForReplicasOnAHostThatHasLeftIsSaid(t *testing.T) {
 	for _, part := range []string{
 		"node n4 is not in the group any more, and has replicas of 5 volumes",
 		"attached there (stays): its pod goes on; restart it",
-		"not current there (behind): repair lays another copy in the group",
+		"not current there (behind): repair creates another copy in the group",
 		"second copy there (second): restart its pod",
 		"detached, in Ceph (clean): nothing",
 		"detached, dirty (dirty): start its pod once",

@@ -198,7 +198,7 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		return &line.RebuiltVolume
 	}
 	if other := known.byName[d.Record.Name]; other != nil && other != has {
-		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("there is a volume of that name, of image %s",
+		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("another volume has that name; its image is %s",
 			volumes.ImageOf(other))
 		return &line.RebuiltVolume
 	}

@@ -78,7 +78,7 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 	working := attached && !s.IsOutdated(holder) || onPeer
 	if repair != nil && (!working || repair.Epoch != s.Epoch) {
 		return Step{Action: End, Holder: holder, Lost: repair.Lost,
-			Reason: "the attachment it was for is over; the next attach lays replicas where it can"}
+			Reason: "the attachment it was for is over; the next attachment creates replicas where it can"}
 	}
 	if !working || !v.DeletionTimestamp.IsZero() {
 		return Step{}
@@ -139,7 +139,7 @@ func withoutDisk(v *v1alpha1.CacheVolume, step *Step, policy Policy) Action {
 	case policy.Drain && !authority.InCeph(v):
 		return Drain
 	default:
-		step.Reason += "; restart its pod on another host: the next attachment lays two copies"
+		step.Reason += "; restart its pod on another host: the next attachment creates two copies"
 		return Wait
 	}
 }

@@ -184,7 +184,7 @@ func (r *Repairer) answer(ctx context.Context, w *work) error {
 	}
 	note := w.seen.Message
 	if v.Status.AttachedNode == "" {
-		note = "the volume is not attached: its next attachment lays two copies where there are hosts"
+		note = "the volume is not attached: its next attachment creates two copies where there are hosts"
 	}
 	r.Events.Eventf(v, nil, corev1.EventTypeNormal, "RepairNotNeeded", "Repair", "there is nothing to repair: %s", note)
 	return nil

@@ -61,7 +61,7 @@ func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, 
 		})
 	}
 	v.Status.Phase = proposed.Phase
-	if err := s.UpdateStatus(ctx, v, "it is made anew"); err != nil {
+	if err := s.UpdateStatus(ctx, v, "it is re-created"); err != nil {
 		return nil, err
 	}
 	crashpoint.Reach("rebuild/status_written")
@@ -122,7 +122,7 @@ func (s *Steps) retake(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuild) 
 	}
 	crashpoint.Reach("rebuild/image_marked")
 	if id != v.Status.ImageID {
-		return fmt.Errorf("image %s was replaced by another one just now: %w", ImageOf(v), ErrRefused)
+		return fmt.Errorf("image %s has been replaced by another one: %w", ImageOf(v), ErrRefused)
 	}
 	clients, err := s.Images.Clients(ctx, ImageOf(v))
 	if err != nil {

@@ -51,7 +51,7 @@ func (s *Steps) KeepGroup(ctx context.Context, volume, group string) error {
 	}
 	s.Book.Forget(volume)
 	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("group %s was deleted just now: %w", group, ErrBusy)
+		err = fmt.Errorf("group %s has been deleted: %w", group, ErrBusy)
 	}
 	return fmt.Errorf("place volume %s: %w", volume, err)
 }

@@ -71,7 +71,7 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		return fmt.Errorf("volume %s is being made or deleted: %w", v.Name, ErrRefused)
 	}
 	if v.Status.Move != nil {
-		return fmt.Errorf("volume %s goes to group %s just now: %w", v.Name, v.Status.Move.Group, ErrBusy)
+		return fmt.Errorf("volume %s is moving to group %s: %w", v.Name, v.Status.Move.Group, ErrBusy)
 	}
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {

@@ -37,7 +37,7 @@ func (s *Steps) putReplicas(
 	return onEach(nodes, func(node string) error {
 		id, err := s.Hosts.PutReplica(ctx, node, request)
 		if err != nil {
-			return fmt.Errorf("lay the replica of volume %s on node %s: %w", v.Name, node, err)
+			return fmt.Errorf("create the replica of volume %s on node %s: %w", v.Name, node, err)
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -115,7 +115,7 @@ func (e *Engine) checkOptions(of escache.Engine, o cache.Options) error {
 func (e *Engine) fits(ctx context.Context, v volume.Volume, req escache.ConnectRequest) error {
 	if asked := engineOf(req.Engine); asked != v.Engine {
 		return v.Fail(escache.CodeReplicaMismatch,
-			"the replica here was laid for the cache engine %s, not %s; a replica keeps its engine until it is deleted and laid anew",
+			"the replica here was created for the cache engine %s, not %s; a replica keeps its engine until it is deleted and created again",
 			v.Engine, asked)
 	}
 	if err := e.Caches.CanRun(ctx, v.Engine); err != nil {
@@ -157,7 +157,7 @@ func (e *Engine) dropFenced(ctx context.Context, v volume.Volume, dev cache.Stat
 	if err := e.NotFrozen(ctx, v); err != nil {
 		return false, err
 	}
-	e.log.Warn("the device is made anew: its Ceph client is fenced", "pool", v.Pool, "image", v.Image, "client", image.ClientAddress)
+	e.log.Warn("the device is built again: its Ceph client is fenced", "pool", v.Pool, "image", v.Image, "client", image.ClientAddress)
 	crashpoint.Reach("dev_connect/fenced")
 	return true, e.UnmapAndDemote(ctx, v)
 }

@@ -92,7 +92,7 @@ func (e *Engine) verdict(v volume.Volume, st drbd.Status, waited time.Duration) 
 		return nil, true
 	case st.Disk == drbd.Inconsistent && !st.Linked() && !v.Formatted && !v.Joined:
 		return v.Fail(escache.CodePeerUnavailable,
-			"the first connect needs both replicas, and %s does not answer; check that its replica is laid",
+			"the first connect needs both replicas, and %s does not answer; check that its replica is created",
 			v.Peer.Name), waited > handshake
 	case st.Negotiating():
 		return v.Fail(escache.CodeOutdated, "the replica on %s is still finding out what it has missed (%s, %s); repeat the call",

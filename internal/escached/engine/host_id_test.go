@@ -28,7 +28,7 @@ func TestTheHostIsTheOneOfItsVolumeGroup(t *testing.T) {
 		}
 	}
 	n, _ := e.Node(t.Context())
-	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "made anew") {
+	if n.Healthy || !strings.Contains(strings.Join(n.Reasons, " "), "re-created") {
 		t.Errorf("%+v", n)
 	}
 	if id := w.restarted().HostID(); id != "group-2" {

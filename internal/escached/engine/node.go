@@ -28,7 +28,7 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 		bad("the caches' volume group cannot be read: %v", err)
 	}
 	if id := e.HostID(); err == nil && id != "" && space.GroupID != id {
-		bad("the caches' volume group was made anew (%s, at the start %s); start escached again", space.GroupID, id)
+		bad("the caches' volume group was re-created (%s, at the start %s); start escached again", space.GroupID, id)
 	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)

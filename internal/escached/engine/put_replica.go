@@ -30,7 +30,7 @@ func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) err
 	}
 	if have, ok := e.Volumes.Get(want.Name()); req.MustExist && (!ok || !have.Laid()) {
 		return problem.On(req.VolumeRef, escache.CodeNotFound,
-			"%s has no replica of it, and the request does not allow laying one", e.Config.Node)
+			"%s has no replica of it, and the request does not allow creating one", e.Config.Node)
 	}
 	if err := e.putReplica(ctx, want, req); err != nil {
 		return err

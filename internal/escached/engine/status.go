@@ -213,7 +213,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
 		s.Error = fault(escache.CodeEngineMissing, noEngine.Error())
 	case r.Phase != volume.Ready:
 		s.State = escache.StateError
-		s.Error = fault(escache.CodeInternal, "the replica was not completely laid or removed; repeat that call")
+		s.Error = fault(escache.CodeInternal, "the replica was not completely created or removed; repeat that call")
 	case !r.Up && !damaged:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)

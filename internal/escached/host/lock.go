@@ -114,7 +114,7 @@ func (h *Host) BeginInTurn(ctx context.Context, ref escache.VolumeRef, verb stri
 	if err := h.Turns.Acquire(waiting, 1); err != nil {
 		done()
 		return nil, nil, problem.On(ref, escache.CodeBusy,
-			"other replicas are being laid or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)
+			"other replicas are being created or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ChangeTimeout)
 	return ctx, func() { cancel(); h.Turns.Release(1); done() }, nil
@@ -144,14 +144,14 @@ func (h *Host) Known(ref escache.VolumeRef) (volume.Volume, error) {
 	switch {
 	case !ok:
 		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
-			"%s has no replica of it; PUT %s lays one", h.Config.Node, escache.PathReplica)
+			"%s has no replica of it; PUT %s creates one", h.Config.Node, escache.PathReplica)
 	case v.Phase == volume.Abandoning:
 		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
 			"another node has taken it over in epoch %d, and the device on %s is being given up; POST %s finishes that",
 			v.Epoch, h.Config.Node, escache.PathAbandon)
 	case v.Phase != volume.Ready:
 		return volume.Volume{}, problem.On(ref, escache.CodeNotFound,
-			"its replica on %s was not completely laid or removed; repeat that call", h.Config.Node)
+			"its replica on %s was not completely created or removed; repeat that call", h.Config.Node)
 	}
 	return v, nil
 }

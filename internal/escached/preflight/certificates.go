@@ -82,7 +82,7 @@ func (h *Host) dates(c *x509.Certificate, name, remedy string) checklist.Result 
 	end := c.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
 	switch {
 	case now.Before(c.NotBefore):
-		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate anew", "of %s; it is not valid before %s",
+		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate again", "of %s; it is not valid before %s",
 			name, c.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
 	case now.After(c.NotAfter):
 		return checklist.Badf(checklist.Failed, remedy, "of %s; it ended %s", name, end)

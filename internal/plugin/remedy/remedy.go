@@ -116,7 +116,7 @@ func inTheWay() []known {
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
-		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it anew: both give the host the link's secret again " +
+		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it again: both give the host the link's secret again " +
 			"(docs/hosts/host-reinstalled.md)"},
 	}
 }

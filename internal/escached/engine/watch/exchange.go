@@ -36,7 +36,7 @@ func (w *Watcher) Exchanges(ctx context.Context) {
 			case w.Now().Sub(first) >= exchangeLimit:
 				delete(since, v.Name())
 				if err := w.connectAnew(ctx, v.VolumeRef); err != nil {
-					w.log.Warn("the link stands in the exchange of bitmaps, and could not be connected anew",
+					w.log.Warn("the link stands in the exchange of bitmaps, and could not be connected again",
 						"pool", v.Pool, "image", v.Image, "peer", v.Peer.Name, "error", err)
 				}
 			}
@@ -72,7 +72,7 @@ func (w *Watcher) connectAnew(ctx context.Context, ref escache.VolumeRef) error 
 			return err
 		}
 	}
-	w.log.Warn("the link stands in the exchange of bitmaps and is connected anew", "pool", v.Pool, "image", v.Image, "peer", v.Peer.Name)
+	w.log.Warn("the link stands in the exchange of bitmaps and is connected again", "pool", v.Pool, "image", v.Image, "peer", v.Peer.Name)
 	if err := w.Replicator.Disconnect(ctx, v.Name()); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func flusher() error {
 		return fmt.Errorf("become an I/O flusher: %w", err)
 	}
 	// Even if an upgrade has replaced the file, this is the running program.
-	return fmt.Errorf("start the program anew: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
+	return fmt.Errorf("start the program again: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 // lockMemory keeps in memory what is there, and what will be. Pages that are never used take none.
