@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Looks for long sentences, unusual words and wrong terms in the pages and in what the chart says. The rules are in test/docs/style/Plain.
-#   prose.sh [PAGE…]      default: all pages, the chart's README, comments and notes, and the alerts
+# Looks for long sentences, unusual words and wrong terms in the pages, in what the chart says and in what the programs say. The rules are in
+# test/docs/style/Plain.
+#   prose.sh [PAGE…]      default: all pages, CHANGELOG.md, the chart's README, comments and notes, the alerts, and the programs' messages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +38,7 @@ if [ $# != 0 ]; then
   exit
 fi
 failed=0
-mapfile -t pages < <(git ls-files README.md CONTRIBUTING.md 'docs/*.md' 'charts/*/README.md')
+mapfile -t pages < <(git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' 'charts/*/README.md')
 vale "${pages[@]}" || failed=1
 # as_page FILE SED-SCRIPT: checks a file as the Markdown that the script makes of it, line by line.
 as_page() {
@@ -46,4 +47,11 @@ as_page() {
 as_page charts/escache-csi/values.yaml 's/^[^#]*$//; s/^[^#]*#( --)? ?//'
 as_page charts/escache-csi/templates/NOTES.txt 's/\{\{[^}]*\}\}//g; s/^  /    /'
 as_page charts/escache-csi/files/alerts.yaml 's/\{\{[^}]*\}\}/X/g; s/^ *(summary|runbook): /- /; t; s/.*//'
+
+# Help, errors, Events, conditions and log lines; and the doc comments that become the CRDs' descriptions.
+messages=$(mktemp -d)
+trap 'rm -rf "$messages"' EXIT
+mapfile -t sources < <(git ls-files 'api/*.go' 'cmd/*.go' 'internal/*.go' | grep -v -e '_test\.go$' -e 'test/')
+go run ./test/docs/messages "$messages" "${sources[@]}"
+vale "$messages" | sed -E "s|^$messages/([^:]*)\.md:|\1:|" || failed=1
 exit "$failed"
