@@ -15,10 +15,10 @@ type Attachment struct {
 	Held bool
 	// Epoch is the number of the attachment.
 	Epoch int64
-	// Relay means that the node has no replica: drop both and lay them anew around this node.
+	// Relay means that the node has no replica: drop both and create them again around this node.
 	// Nothing is lost, because the truth is in Ceph.
 	Relay bool
-	// Renew lists replicas that are not current: drop them and lay them anew on the same hosts.
+	// Renew lists replicas that are not current: drop them and create them again on the same hosts.
 	// Nothing is lost, because the truth is in Ceph.
 	Renew []string
 	// Drained means that the node has the volume and writes through: do nothing, the truth stays in
@@ -31,9 +31,9 @@ type Attachment struct {
 	FlushFirst []string
 }
 
-// Unfilled returns the replicas of a volume that lack data when its cache begins to write back: those
-// that were laid anew beside the node's own copy, which is kept and fills them. They are on record as
-// outdated until then. Otherwise the record would count two copies while there is one, and that one
+// Unfilled returns the replicas of a volume that lack data when its cache begins to write back. These
+// were created again beside the node's own copy, which is kept and fills them. They are on record as
+// outdated until they are filled. Otherwise the record would count two copies while there is one, and that one
 // would be put on record as outdated if its disk failed. Replicas that are all new are equal.
 func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
 	if slices.Contains(plan.Renew, node) {
@@ -44,8 +44,8 @@ func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
 
 // Confirmed decides whether a planned attachment that has not begun yet may begin, now that the
 // hosts have answered that have, or may have, a replica. None of them may have seen a later
-// attachment than the record. In a take-over the node itself must still have its copy: it must not
-// be laid anew, because the empty one would be filled from an outdated copy. If another copy is
+// attachment than the record. In a take-over the node itself must still have its copy. The copy
+// must not be created again: the empty one would be filled from an outdated copy. If another copy is
 // current, that one is written back first. Errors wrap ErrRefused or ErrUnreachable.
 func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports map[string]Report) (Attachment, error) {
 	for other, r := range reports {

@@ -26,9 +26,9 @@ type Detachment struct {
 
 // Detach decides how to take the volume from a node. The holder is the node's own report. A node
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
-// given up is fenced, whether it is dead or only cut off; nobody waits for it. So is one that has
-// lost its replica. An attachment of csi-controller itself, made to write the cache back, is none
-// of a pod's: only EndFlush ends it. Errors wrap ErrRefused or ErrUnreachable.
+// given up is fenced, whether it is dead or only cut off; nobody waits for it. A node that has
+// lost its replica is fenced, too. csi-controller itself attaches a volume to write its cache back.
+// That attachment belongs to no pod: only EndFlush ends it. Errors wrap ErrRefused or ErrUnreachable.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
@@ -40,7 +40,7 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 
 func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if why := holder.elsewhere(); why != nil {
-		// If replicas were never laid, there is no client to fence.
+		// If replicas were never created, there is no client to fence.
 		return Detachment{Fence: true, Reason: fmt.Sprintf("nothing proves that the device is gone: %v", why)}, nil
 	}
 	if doubt := holder.doubted(); doubt != nil {

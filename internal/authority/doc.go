@@ -14,11 +14,11 @@
 // So it is written down once, in the status of the CacheVolume (the record):
 //
 //   - authority says where the truth is. Ceph: the cache is clean and stays so; any node of the
-//     group may have the volume, and replicas may be dropped and laid at will. Cache: there may be
+//     group may have the volume, and replicas may be dropped and created at will. Cache: there may be
 //     dirty data; only a node whose replica is current may have the volume.
 //   - attachedNode says who has the volume; epoch counts its attachments.
-//   - outdated lists the replicas that lack acknowledged writes. Only a completed resync takes a
-//     node off the list, or an attachment that lays all replicas anew.
+//   - outdated lists the replicas that lack acknowledged writes. A node leaves the list only
+//     after a completed resync, or by an attachment that creates all replicas again.
 //   - fenced lists the Ceph clients that were put on the blocklist so that they cannot write.
 //
 // # The order
@@ -34,14 +34,14 @@
 //     writes back first ([Flushers]), whom to fence ([Clients], [Late]), which entry may leave the
 //     blocklist ([MapGone]), may a lost replica be replaced ([Substitutable], [Resynced]), and may
 //     dirty data be given up ([Discard])?
-//   - csi-node, just before it connects the device: may this node write, in this epoch ([MayStage])?
+//   - csi-node, right before it connects the device: may this node write, in this epoch ([MayStage])?
 //   - The arbiter, asked by a host that has lost its peer and whose I/O is frozen until the answer:
 //     may it go on alone ([MayGoOnAlone])?
 //
 // # How the answers are used
 //
-// What a host says is a [Report]. Only [Heard] makes one, and it believes an answer only if it is that
-// of the machine on record, of no later attachment than the record's, and if it does not deny a
+// What a host says is a [Report]. Only [Heard] makes one. It believes an answer only if the machine on
+// record gave it, if it is of no later attachment than the record's, and if it does not deny a
 // replica that may hold the truth. Before an attachment begins, [Confirmed] looks at the reports of
 // all hosts that may have a replica.
 //

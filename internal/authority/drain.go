@@ -19,9 +19,9 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 	return owners
 }
 
-// Drained decides whether the truth of an attached volume is in Ceph and stays there: somebody has
-// claimed write-through on record, and the holder reports, in one answer, that it writes through
-// and that nothing is dirty.
+// Drained decides whether the truth of an attached volume is in Ceph and stays there. For that,
+// somebody must have claimed write-through on record, and the holder must report in one answer that it
+// writes through and that nothing is dirty.
 func Drained(v *v1alpha1.CacheVolume, holder Report) bool {
 	s := holder.status
 	// A lost secret keeps the peer away, and nothing else. A holder whose own disk has failed has its

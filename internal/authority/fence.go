@@ -71,7 +71,7 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 }
 
 // Late returns clients to fence that have the image open although their host lost the volume by
-// force in an earlier attachment: a dev_connect that was under way there has mapped the image
+// force in an earlier attachment. A dev_connect that was under way there has mapped the image
 // since, and keeps the new holder out. Once the holder's client is on record it has the exclusive
 // lock, and no client can come late any more. A late client is recognised by its host's address,
 // which an earlier fenced client had.
@@ -111,15 +111,15 @@ const connectTime = 5 * time.Minute
 
 // MapGone decides whether a fenced client's map is certainly gone, so that its entry can leave the
 // blocklist. The proof is its host's answer that it has no device of the volume, or one of a later
-// attachment (connecting unmaps everything before it). A host that does not answer proves nothing,
-// and neither does any host for a client whose owner is not known. The report is of [HeardOf].
+// attachment (connecting unmaps everything before it). A host that does not answer proves nothing.
+// If the owner of a client is not known, no host's answer proves anything about it. The report is of [HeardOf].
 func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report, now time.Time) bool {
 	s := host.status
 	if client.Node == "" || !host.known || s.ClientAddress == client.Address {
 		return false
 	}
 	if v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch {
-		return false // the hand-over is not over
+		return false // the take-over has not ended
 	}
 	if s.ClientAddress != "" && s.Epoch > client.Epoch {
 		return true

@@ -52,7 +52,7 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 }
 
 // EndFlush decides how to take the volume from the node that csi-controller gave it to for writing
-// back. The truth is in Ceph only if this very attachment was connected, flushed and stopped: a
+// back. The truth is in Ceph only if this same attachment was connected, flushed and stopped: a
 // replica that merely looks clean may have a peer that still writes. A replica that was promoted
 // has no such peer: the peer was linked and not Primary, or is on record as outdated.
 func EndFlush(v *v1alpha1.CacheVolume, flushed bool, holder Report, death Death) (Detachment, error) {

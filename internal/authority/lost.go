@@ -14,7 +14,7 @@ const (
 	NoLoss CopyLoss = ""
 	// DiskLost: the disk below the replica has failed.
 	DiskLost CopyLoss = "disk lost"
-	// OtherMachine: the host has other disks than those on which the replica was laid, and no replica.
+	// OtherMachine: the host has other disks than those on which the replica was created, and no replica.
 	OtherMachine CopyLoss = "other machine"
 	// ReplicaGone: the host has the same disks, and no replica on them.
 	ReplicaGone CopyLoss = "replica gone"

@@ -23,7 +23,7 @@ var (
 	errNotAsked = errors.New("nobody has asked it")
 	// errOtherHost means that another machine answers in the host's place.
 	errOtherHost = errors.New("another machine answers in its place")
-	// errLost means that the host itself answers that the replica is gone which it has on record.
+	// errLost means that the host itself answers that the replica, which it has on record, is gone.
 	// The kernel may still have the device, and the replica may be somewhere else.
 	errLost = errors.New("it has no replica any more")
 	// ErrRecordBehind means that the host has seen a later attachment than the record speaks of: the
@@ -31,9 +31,9 @@ var (
 	ErrRecordBehind = fmt.Errorf("the record is older than the host's disks: %w", ErrRefused)
 )
 
-// Heard judges a host's answer about a volume, or the error that came instead. The answer counts if
-// it is the answer of the machine on which the record says the replica was laid, if it is of no
-// later attachment than the record, and unless it denies a replica that may hold the truth.
+// Heard judges a host's answer about a volume, or the error that came instead. The answer counts only if
+// all of this is true. It comes from the machine on which the record says the replica was created. It is
+// of no later attachment than the record. It does not deny a replica that may hold the truth.
 func Heard(v *v1alpha1.CacheVolume, node string, status escache.VolumeStatus, err error) Report {
 	return heard(v, node, v.Status.HostID(node), status, err)
 }

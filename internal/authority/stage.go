@@ -8,7 +8,7 @@ import (
 )
 
 // MayStage returns nil if the node may connect and use the volume in this attachment. The caller
-// reads the record uncached just before it connects. The error wraps ErrOutdated if the only
+// reads the record uncached right before it connects. The error wraps ErrOutdated if the only
 // obstacle is that the node's own replica is on record as outdated, and ErrRefused in any case.
 func MayStage(v *v1alpha1.CacheVolume, node string, epoch int64) error {
 	s := &v.Status
@@ -33,8 +33,8 @@ func IsSuperseded(v *v1alpha1.CacheVolume, node string, epoch int64) bool {
 	return epoch < v.Status.Epoch && v.Status.AttachedNode != node
 }
 
-// IsTaken reports whether the volume was taken from the node by force: the Ceph client of its device
-// is fenced, so that nothing can be written back through it, and the node has it no more.
+// IsTaken reports whether the volume was taken from the node by force. The node then no longer has the
+// volume, and the Ceph client of its device is fenced, so that nothing can be written back through it.
 func IsTaken(v *v1alpha1.CacheVolume, node, client string) bool {
 	return v.Status.AttachedNode != node && IsFenced(v, client)
 }

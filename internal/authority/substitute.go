@@ -40,11 +40,10 @@ func Partner(v *v1alpha1.CacheVolume, node string) string {
 	return ""
 }
 
-// Resynced reports whether the holder's answer proves that the peer's copy is current: connected,
-// idle and up to date at both ends, in this very attachment, and the holder does not go on without it
-// unasked. Read the record before asking the
-// holder, and write it by compare-and-swap: if the peer is lost in between, the arbiter records
-// that first, and the write fails.
+// Resynced reports whether the holder's answer proves that the peer's copy is current. The link must
+// be connected and idle, and both ends up to date, in this same attachment. The holder must not go on
+// without the peer unasked. Read the record before asking the holder, and write it by compare-and-swap:
+// if the peer is lost in between, the arbiter records that first, and the write fails.
 func Resynced(v *v1alpha1.CacheVolume, holder Report, peer string) bool {
 	s := holder.status
 	holds := holder.known && s.Role == escache.RolePrimary && s.Epoch == v.Status.Epoch
