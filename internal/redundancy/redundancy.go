@@ -68,7 +68,7 @@ func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding 
 }
 
 // Lost returns the node whose copy of the volume is not current, or "". A detached volume that is in
-// Ceph needs no copy: its next attachment lays them anew.
+// Ceph needs no copy: its next attachment creates its replicas again.
 func Lost(v *v1alpha1.CacheVolume) string {
 	if v.Status.AttachedNode == "" && authority.InCeph(v) {
 		return ""
