@@ -6,7 +6,7 @@ import (
 )
 
 // Decide returns where a volume should go. It changes nothing: SetVolume stores the decision. A
-// volume that has a place already is decided anew as if it had none. The error is a *NoFitError,
+// volume that has a place already is decided again as if it had none. The error is a *NoFitError,
 // which is ErrNoFit.
 //
 // Of all groups with room it takes the one with the lowest allocated share after placing, then the
@@ -101,10 +101,10 @@ type pair struct {
 
 // choosePair looks at all ordered pairs of members with room. Equal volumes must stay within one
 // both in replicas and in primaries, in a group of any size. Choosing the primary first by fewest
-// primaries and then the partner by share does not do that: with replicas 1,1,0 and primaries 1,0,0
-// it may take the last as primary and the second as partner, and then the second is due as primary,
-// but has too many replicas. So the two lowest shares are the pair; of equal pairs and of the two in
-// it, the primary is the one with the fewest primaries; what is still equal is decided so that nodes
+// primaries and then the partner by share does not do that. With replicas 1,1,0 and primaries 1,0,0
+// it may take the last as primary and the second as partner. Then the second is due as primary,
+// but has too many replicas. So the two lowest shares are the pair. Of equal pairs and of the two in
+// it, the primary is the one with the fewest primaries. What is still equal is decided so that nodes
 // which were partner more often than primary become primary, and the others partner. The tests walk
 // through every state this can reach. A volume that stays in its group prefers hosts with memory for it.
 func choosePair(members []*node, r Request, seed uint64) (primary, partner *node) {

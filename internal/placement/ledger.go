@@ -25,7 +25,7 @@ func (l *Ledger) Reserve(r Request) (Placement, error) {
 	return l.place(r)
 }
 
-// Move decides anew where a stored volume goes, as if it had no place, and stores that. On an error
+// Move decides again where a stored volume goes, as if it had no place, and stores that. On an error
 // the old place stays.
 func (l *Ledger) Move(r Request) (Placement, error) {
 	l.mu.Lock()

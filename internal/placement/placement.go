@@ -22,8 +22,8 @@ type Member struct {
 	OtherBytes int64
 	// MaxVolumes is the largest number of replicas for the host. 0 means no limit.
 	MaxVolumes int
-	// ConnectableBytes is the size of the caches that the host's memory allows to be connected at the
-	// same time. Each replica counts: any of them may have to be connected there after the loss of
+	// ConnectableBytes is the size of the caches for which the host has memory if they are connected at
+	// the same time. Each replica counts: any of them may have to be connected there after the loss of
 	// another host. nil means no limit.
 	ConnectableBytes *int64
 	// ConnectedBytes is the size of the caches that are connected there. Placement itself does not look

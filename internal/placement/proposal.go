@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ErrNoGroup means that there is no group of that name.
+// ErrNoGroup means that no group has that name.
 var ErrNoGroup = errors.New("there is no such NodeGroup")
 
 // Move proposes that a volume goes to another group.

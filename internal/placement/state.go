@@ -182,7 +182,7 @@ func (s *State) dropUnused(g *group) {
 	s.free = append(s.free, g.slot)
 }
 
-// rescore computes the sums of a group anew. Groups have few members, so this is simpler than deltas,
+// rescore computes the sums of a group again. Groups have few members, so this is simpler than deltas,
 // and as fast.
 func (s *State) rescore(g *group) {
 	sc := &s.scores[g.slot]
