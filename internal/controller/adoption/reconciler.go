@@ -34,7 +34,7 @@ type Volumes interface {
 	Withdraw(ctx context.Context, volume, request string) error
 }
 
-// Rebuilder makes lost records anew; *rebuild.Rebuilder.
+// Rebuilder re-creates lost records; *rebuild.Rebuilder.
 type Rebuilder interface {
 	Run(ctx context.Context, a *v1alpha1.CacheAdoption) (v1alpha1.CacheAdoptionStatus, error)
 }
@@ -78,8 +78,8 @@ func unfinished(o client.Object) bool {
 // VolumeID returns the id of the volume that a CacheAdoption makes.
 func VolumeID(a *v1alpha1.CacheAdoption) string { return "adopted-" + string(a.UID) }
 
-// Reconcile carries out one CacheAdoption, or records why not. If there is none of that name, it takes back
-// what was begun for those that are gone.
+// Reconcile carries out one CacheAdoption, or records why not. If no CacheAdoption has that name, it takes
+// back what was begun for those that are gone.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Longest)
 	defer cancel()

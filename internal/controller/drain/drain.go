@@ -52,7 +52,7 @@ type Config struct {
 	Now    func() time.Time
 }
 
-// Drainer turns volumes to write-through and back. It is safe for concurrent use.
+// Drainer turns write-through on and off for volumes. It is safe for concurrent use.
 type Drainer struct{ config Config }
 
 // New returns a Drainer.

@@ -20,7 +20,7 @@ import (
 
 const retain = corev1.PersistentVolumeReclaimRetain
 
-// movable refuses a volume that a pod is about to use, or whose PersistentVolume could not be made anew. It
+// movable refuses a volume that a pod is about to use, or whose PersistentVolume could not be re-created. It
 // returns what the record of the move has to keep of that.
 func (r *Reconciler) movable(ctx context.Context, v *v1alpha1.CacheVolume, group string) (volumes.KeptVolume, error) {
 	none := volumes.KeptVolume{}
@@ -147,9 +147,9 @@ func uses(pod *corev1.Pod, claim string) bool {
 // errNotYet means that Kubernetes has something to do first. It takes moments.
 var errNotYet = fmt.Errorf("not yet: %w", volumes.ErrBusy)
 
-// exchange makes the PersistentVolume anew, with a node affinity for the new group: Kubernetes does not let
-// it change. The new one has the same name and the same claim, by its UID, so that the claim stays bound. The
-// old one gets the reclaim policy Retain first, and so does the new one: neither can be a reason to delete
+// exchange re-creates the PersistentVolume, with a node affinity for the new group: Kubernetes does not let
+// the affinity change. The new one has the same name and the same claim, by its UID, so that the claim stays bound. The
+// old one gets the reclaim policy Retain first, and the new one has it too: neither can be a reason to delete
 // the volume. Before the old one is gone, the record has all that is in it. Each step is repeated from what
 // is there.
 func (r *Reconciler) exchange(ctx context.Context, v *v1alpha1.CacheVolume) error {
@@ -182,7 +182,7 @@ func (r *Reconciler) exchange(ctx context.Context, v *v1alpha1.CacheVolume) erro
 	return nil
 }
 
-// isAnew returns an error if the PersistentVolume is neither the old one nor the one that was made anew.
+// isAnew returns an error if the PersistentVolume is neither the old one nor the one that was created in its place.
 func isAnew(pv *corev1.PersistentVolume, v *v1alpha1.CacheVolume) error {
 	if _, needed := anew(pv, v.Status.Move.Group); needed || !names(pv, v.Name) {
 		return fmt.Errorf("somebody has made another PersistentVolume %s; delete it, and the move goes on: %w", pv.Name, volumes.ErrRefused)

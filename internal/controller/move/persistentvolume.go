@@ -12,7 +12,7 @@ import (
 )
 
 // finalizers of a PersistentVolume that others set again by themselves: Kubernetes, external-provisioner and
-// external-attacher. While there is another one, the PersistentVolume is not made anew.
+// external-attacher. While there is another one, the PersistentVolume is not re-created.
 func finalizers() []string {
 	return []string{
 		"kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer",
@@ -48,7 +48,7 @@ func retarget(pv *corev1.PersistentVolume, group string) (changed bool) {
 	return changed
 }
 
-// anew returns the PersistentVolume as it is to be made anew for the group. It has nothing that the API
+// anew returns the PersistentVolume as it is to be re-created for the group. It has nothing that the API
 // server and the controllers of Kubernetes set by themselves.
 func anew(pv *corev1.PersistentVolume, group string) (fresh *corev1.PersistentVolume, needed bool) {
 	fresh = &corev1.PersistentVolume{

@@ -1,5 +1,5 @@
 // Package move moves volumes to another group whose spec.moveTo asks for it. No data is copied: a volume
-// moves while no node has it and all its data is in Ceph, and the next attachment lays empty replicas in
+// moves while no node has it and all its data is in Ceph, and the next attachment creates empty replicas in
 // the new group.
 //
 // A move goes through these steps. Each can be repeated, also by another leader, from the record
@@ -10,7 +10,7 @@
 //     since it was read.
 //  2. Clear: the replicas in the former group are removed, or are on its list of stale ones. Until here the
 //     move can be called off.
-//  3. Exchange: the PersistentVolume is made anew, because its node affinity names the group. See exchange.
+//  3. Exchange: the PersistentVolume is re-created, because its node affinity names the group. See exchange.
 //  4. Place: group, replicas and numbers change on record, in one write.
 //  5. Restore and end: the PersistentVolume gets its reclaim policy back, and status.move goes.
 //

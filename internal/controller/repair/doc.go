@@ -2,9 +2,10 @@
 // only goes to Ceph first. Then another node of the group gets a copy, or the same one if it came back
 // empty, while the pod goes on writing.
 //
-// Why there is one copy says package redundancy, from the record and from what the hosts answer. What is
-// not known is not proof: a repair begins when a host has been silent, or a copy without a link, for
-// longer than Policy.After, and at once when a disk is proven dead, a host empty or out of its group.
+// Package redundancy says why there is one copy, from the record and from what the hosts answer. What is
+// not known is no proof. So a repair begins when a host has been silent, or a copy without a link, for
+// longer than Policy.After. It begins at once when a disk is proven to be dead, or a host to be empty or
+// out of its group.
 //
 // A volume's repair is on record in its CacheVolume (status.repair). It goes through these steps,
 // each of which can be repeated, also by another leader:
@@ -19,13 +20,13 @@
 //     removed. The node is the least loaded of those that are ready, have room and take part in no
 //     other copy. The lost replica becomes a stale one of the NodeGroup and is wiped when its host is
 //     back. spec.replicas names the new pair.
-//  4. Copy: the new node lays an empty copy. The holder takes it as its partner and copies its
+//  4. Copy: the new node creates an empty copy. The holder takes it as its partner and copies its
 //     cache to it.
-//  5. Finish: the copy is current, the claim to write-through ends, status.repair goes.
+//  5. Finish: the copy is current, the claim of write-through ends, status.repair goes.
 //
 // If the lost copy is back before step 3, nothing is replaced: it resynchronises, and the repair
-// ends with that. If the volume is detached meanwhile, the repair ends too: the next attach lays
-// replicas anew. A detached volume that is clean needs nothing.
+// ends with that. If the volume is detached meanwhile, the repair ends too: the next attach
+// creates the replicas again. A detached volume that is clean needs nothing.
 //
 // A holder whose own disk has failed has no copy to make another from. It only writes through.
 //

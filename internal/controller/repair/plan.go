@@ -12,7 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
-// Owner is the repair's name among a volume's claims to write-through.
+// Owner is the repair's name among a volume's claims of write-through.
 const Owner = "repair"
 
 // Action names the next step of a volume's repair.
@@ -24,7 +24,7 @@ const (
 	Wait       Action = "Waiting"    // for what the reason says
 	Begin      Action = "Beginning"  // put the repair on record
 	Drain      Action = "Draining"   // have it write through, and wait until it is clean
-	Substitute Action = "Replacing"  // give the lost replica's place to another node, or to the same one anew
+	Substitute Action = "Replacing"  // give the lost replica's place to another node, or to the same one again
 	Copy       Action = "Copying"    // have the holder copy
 	Finish     Action = "Finishing"  // both copies are current: end the write-through
 	End        Action = "Superseded" // the attachment it was for is over: take the repair off the record
@@ -61,7 +61,7 @@ type Step struct {
 	Action Action
 	// Holder has the volume. Lost is the node whose replica is replaced.
 	Holder, Lost string
-	// Place is where the new copy may be laid.
+	// Place is where the new copy may be created.
 	Place volumes.Place
 	// Reason says why this is done, or what it waits for. It is for people.
 	Reason string
@@ -102,7 +102,7 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 	return step
 }
 
-// placeFor says where the copy may be laid that replaces one that was lost for this reason.
+// placeFor says where a copy may be created that replaces one which was lost for this reason.
 func placeFor(reason string) volumes.Place {
 	switch reason {
 	case v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
@@ -131,7 +131,7 @@ func first(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen) Action {
 }
 
 // withoutDisk judges a repair of a volume whose holder has lost its own disk. Its only copy is the
-// partner's, of which the holder cannot make another. So it writes through until it is attached anew.
+// partner's, of which the holder cannot make another. So it writes through until it is attached again.
 func withoutDisk(v *v1alpha1.CacheVolume, step *Step, policy Policy) Action {
 	switch {
 	case v.Status.Repair.Lost != step.Lost || v.Status.Repair.Substitute != "":
@@ -154,7 +154,7 @@ func next(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen, policy Poli
 		return Finish
 	case lost && (filling && step.Place != volumes.Same || !filling && partner != repair.Lost):
 		// The new copy is lost too. The repair begins again for this one. A host that has nothing of the
-		// new copy has not laid it yet: that is the next step.
+		// new copy has not created it yet: that is the next step.
 		return Begin
 	case filling:
 		step.Reason = step.Holder + " copies to " + partner
@@ -193,8 +193,8 @@ type Candidate struct {
 	Since   time.Time
 }
 
-// Admit chooses the candidates that may copy, and where to: all that have begun, and of the others the
-// oldest first, so that there are no more than parallel, and no more than one on a node. For the others
+// Admit chooses the candidates that may copy, and where to. Those that have begun go on. Of the others
+// the oldest come first, as long as there are no more than parallel, and no more than one on a node. For the others
 // the answer says what they wait for.
 func Admit(candidates []Candidate, parallel int) (admitted, waiting map[string]string) {
 	admitted, waiting = map[string]string{}, map[string]string{}

@@ -149,7 +149,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 	}
 }
 
-// finish ends the repair's claim to write-through, and then the repair.
+// finish ends the repair's claim of write-through, and then the repair.
 func (r *Repairer) finish(ctx context.Context, w *work) error {
 	name := w.volume.Name
 	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
