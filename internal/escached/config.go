@@ -59,7 +59,7 @@ type Config struct {
 type Wipe string
 
 const (
-	// WipeNone leaves the disk as it is. A replica that is laid there later is blank all the same.
+	// WipeNone leaves the disk as it is. A replica that is created there later is blank all the same.
 	WipeNone Wipe = "none"
 	// WipeHeader zeroes what makes the disk a cache and a replica: header, superblock and DRBD's
 	// metadata. The data between stays.

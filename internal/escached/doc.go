@@ -4,5 +4,5 @@
 //
 // Package server serves the API over HTTP. Package engine implements its verbs, on the steps of
 // package host and the replicas of package volume. Package fencepeer is DRBD's handler. Below them
-// lies one package a layer: cache, devmapper, drbd, krbd, lvm, kernel and child.
+// is one package a layer: cache, devmapper, drbd, krbd, lvm, kernel and child.
 package escached

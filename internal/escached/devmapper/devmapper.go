@@ -104,12 +104,12 @@ func (m *Mapper) Remove(ctx context.Context, volume, device string) error {
 	return err
 }
 
-// Suspend freezes the file system on a device, waits for its I/O, and suspends it.
+// Suspend freezes the filesystem on a device, waits for its I/O, and suspends it.
 func (m *Mapper) Suspend(ctx context.Context, volume, device string) error {
 	return m.dmsetup(ctx, volume, "suspend", device)
 }
 
-// SuspendNoFlush suspends a device without freezing a file system or waiting for I/O.
+// SuspendNoFlush suspends a device without freezing a filesystem or waiting for I/O.
 func (m *Mapper) SuspendNoFlush(ctx context.Context, volume, device string) error {
 	return m.dmsetup(ctx, volume, "suspend", "--noflush", "--nolockfs", device)
 }

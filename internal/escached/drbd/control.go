@@ -162,7 +162,7 @@ func (c *Control) Concede(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "--", "--force", incomplete, "set-gi", name+onlyVolume)
 }
 
-// onlyVolume follows a resource's name in commands that want a volume. Resources have just one.
+// onlyVolume follows a resource's name in commands that want a volume. Our resources have one.
 const onlyVolume = "/0"
 
 // impatience is in the message of a drbdadm that has waited 5 s for one of its steps. It does not

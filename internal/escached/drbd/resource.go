@@ -85,9 +85,9 @@ func fencing(freeze bool) string {
 }
 
 // secret returns the shared secret of the handshake, at most 64 characters. It is made of the names of
-// the two ends of the link, the same on both hosts: DRBD 8.4 accepts any host that connects to the
-// port as the peer, and a former partner that returns would be filled, and reported, in place of the
-// present one, also if it knows Secret. Without Secret everybody can compute it, so it keeps out
+// the two ends of the link, and is the same on both hosts. DRBD 8.4 accepts any host that connects to the
+// port as the peer. So a former partner that returns would be filled, and reported, in place of the
+// present one, even if it knows Secret. Without Secret everybody can compute it, so it keeps out
 // hosts that are mistaken, not hosts that lie.
 func (r Resource) secret() string {
 	ends := []string{end(r.LocalAddress, r.Port), end(r.PeerAddress, r.Port)}

@@ -100,7 +100,7 @@ func (e *Engine) holdsAnything(ctx context.Context, v volume.Volume) (bool, erro
 	return up && st.Role == drbd.Primary, err
 }
 
-// superseded returns no error only if the record, read just now, proves that this host's copy is
+// superseded returns no error only if the record, read at this moment, proves that this host's copy is
 // dispensable, and reports whether the peer has all that was acknowledged. No answer proves nothing.
 // There are two proofs:
 //
@@ -169,10 +169,10 @@ func isCopy(record escache.VolumeRecord, node string) bool {
 	return !slices.Contains(record.Outdated, node) && (len(record.Replicas) == 0 || slices.Contains(record.Replicas, node))
 }
 
-// failIO makes the I/O of a Primary fail. Its order makes that safe: without the link nothing reaches
-// the peer, and the kernel freezes what is not frozen already; without the disk the kernel fails all I/O
-// when it goes on, but for a write that the disk had before. That one ends well although only this host
-// has it, so whoever waits for it is killed first, and never learns that. With a permit the kernel freezes nothing: until the
+// failIO makes the I/O of a Primary fail. Its order makes that safe. Without the link nothing reaches
+// the peer, and the kernel freezes what is not frozen already. Without the disk the kernel fails all I/O
+// when it goes on, except a write that the disk had before. That write succeeds although only this host
+// has it. So the process that waits for it is killed first, and never learns of it. With a permit the kernel freezes nothing: until the
 // disk is gone, I/O goes on as it did before the device was to be given up.
 //
 // With the link up, the processes are killed before anything freezes: DRBD 8.4 loses the completion of a

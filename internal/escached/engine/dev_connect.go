@@ -62,7 +62,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 			return none, err
 		}
 		defer connecting()
-	case connected: // its memory is its own, also if the device is made anew
+	case connected: // its memory is its own, also if the device is built again
 		fenced, err := e.dropFenced(ctx, v, dev, req.Fenced)
 		if err != nil {
 			return none, err

@@ -56,7 +56,7 @@ func allocated(volumes []volume.Volume, space lvm.Space) int64 {
 		extent := max(space.Extent, 1)
 		sum += (v.CacheBytes + extent - 1) / extent * extent
 	}
-	return min(sum, space.Capacity-space.Free) // a replica that is being laid uses nothing yet
+	return min(sum, space.Capacity-space.Free) // a replica that is being created uses nothing yet
 }
 
 func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Volume, bad func(string, ...any)) {
@@ -84,7 +84,7 @@ func (e *Engine) count(ctx context.Context, n *escache.Node, volumes []volume.Vo
 		return
 	}
 	n.CacheMemoryFreeBytes = free
-	// The caches of another engine may take less or more: each is counted anew when it is connected.
+	// The caches of another engine may take less or more: each is counted again when it is connected.
 	if more, bounded := memory.Largest(free, e.Caches.Of(escache.EngineWritecache).Memory); bounded {
 		total := n.ConnectedBytes + more
 		n.ConnectableBytes = &total

@@ -16,7 +16,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// PutReplica lays this host's replica. If there is one already, it finishes it, confirms it or
+// PutReplica creates this host's replica. If there is one already, it finishes it, confirms it or
 // gives it another partner.
 func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
 	ctx, done, err := e.BeginInTurn(ctx, req.VolumeRef, "put_replica")
@@ -167,7 +167,7 @@ func (e *Engine) newReplica(ctx context.Context, v volume.Volume, secret escache
 	if err == nil {
 		return nil
 	}
-	// Remove what was made of a replica that could not be laid.
+	// Remove what was made of a replica that could not be created.
 	if v, ok := e.Volumes.Get(v.Name()); ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 		defer cancel()
@@ -245,7 +245,7 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume, r
 		next.Epoch = max(have.Epoch, want.Epoch)
 	}
 	if want.Joined && !have.Joined {
-		// The replica was laid before, and the caller has learned since that it has to be filled. A
+		// The replica was created before, and the caller has learned since that it has to be filled. A
 		// copy that was used keeps its data.
 		unused, err := e.Unused(ctx, have)
 		if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// takeSecret gives a laid replica the secret of a request, if the replica may take it, and returns
+// takeSecret gives a complete replica the secret of a request, if the replica may take it, and returns
 // whether its link has a secret now. The kernel learns of it later, in EnsureUp.
 //
-// The two hosts are told one after the other, and maybe only one of them. As long as one has the old
+// The two hosts are told one after the other, and perhaps only one is told. As long as one has the old
 // secret and the other the new one, a link that is up goes on, and a link that is lost stays down.
-// So a volume in use keeps the secret of its link. So does a copy that is confirmed in a take-over
-// (MustExist): its partner may be away, and would be kept out when it comes back.
+// So a volume in use keeps the secret of its link. A copy that is confirmed in a take-over (MustExist)
+// keeps it too: its partner may be away, and would be kept out when it comes back.
 func (e *Engine) takeSecret(ctx context.Context, have volume.Volume, req escache.ReplicaRequest) (keyed bool, err error) {
 	old, err := e.Secrets.Get(have.Name())
 	if err != nil {

@@ -78,7 +78,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 // activateAtOnce bounds how many LVs one command activates: it has 30 s.
 const activateAtOnce = 16
 
-// activate makes the block devices of the laid replicas, which a start of the host leaves without, in few
+// activate makes the block devices of the complete replicas, which a start of the host leaves without, in few
 // commands, and notes that they are there. After an error recoverVolume does so for each volume, and reports
 // whose device cannot be made.
 func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
@@ -128,7 +128,7 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	case v.Phase == volume.Deleting:
 		return e.finishDelete(ctx, v)
 	case v.Phase == volume.Creating:
-		return nil // PUT finishes laying it, DELETE removes it
+		return nil // PUT finishes creating it, DELETE removes it
 	}
 	_ = e.Holds.Drop(v.Name())
 	if !active {

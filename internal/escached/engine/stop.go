@@ -82,7 +82,7 @@ func (e *Engine) stayedClean(ctx context.Context, v volume.Volume, dev cache.Sta
 	return errors.Join(err, back)
 }
 
-// standsClean remembers the zero that stayedClean has just counted, so that the new standby's disk
+// standsClean remembers the zero that stayedClean has counted, so that the new standby's disk
 // is not scanned again. It does so only if nothing was written since before.
 func (e *Engine) standsClean(v volume.Volume, before drbd.Status) {
 	after, up, err := e.Replica(v.Minor)

@@ -1,6 +1,6 @@
 // Package faileddisk handles the failure of the disk below a replica. DRBD goes on without that copy
-// and asks nobody, so this host itself sees to it that the copy is never used again before a resync:
-// it keeps a mark on another disk, puts itself on record as outdated, and if it cannot, leaves its
+// and asks nobody. So this host itself makes sure that the copy is never used again before a resync.
+// It keeps a mark on another disk, and puts itself on record as outdated. If it cannot, it leaves its
 // peer, which then has to ask.
 package faileddisk
 

@@ -16,8 +16,8 @@ import (
 
 // setDamagedAside looks at the copy of a replica whose disk DRBD does not use, before DRBD does. A
 // copy is damaged if its contents are, or if its disk has failed and missed writes. DRBD must not see
-// such a copy's metadata: a host that was Primary when it lost its power is the source of the next
-// resync, also if it is marked outdated, and would overwrite the good copy. So the copy is put on
+// such a copy's metadata. A host that was Primary when it lost its power is the source of the next
+// resync, even if it is marked outdated, and would overwrite the good copy. So the copy is put on
 // record as outdated, and gets fresh metadata: the peer fills it. If it is the only current copy it
 // stays as it is. Until the arbiter has answered DRBD may not use it, and the error wraps
 // cache.ErrCorrupt or cache.ErrForeign.

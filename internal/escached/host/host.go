@@ -1,5 +1,5 @@
 // Package host has the volumes of this host, the layers below them, and the steps that several
-// verbs share: lock.go locks a volume for a verb, device.go is about its assembled device,
+// verbs share. lock.go locks a volume for a verb, device.go is about its assembled device, and
 // replica.go about its DRBD replica. The verbs themselves are in package engine.
 package host
 
@@ -33,9 +33,9 @@ type Host struct {
 	Volumes *volume.Registry
 	Holds   *holds.Records
 	Now     func() time.Time
-	// Uptime is the time since the host booted, also of what it slept. It does not step.
+	// Uptime is the time since the host booted, including the time it slept. It never jumps.
 	Uptime func() time.Duration
-	// Turns bounds how many replicas are laid or removed at the same time: that starts many
+	// Turns bounds how many replicas are created or removed at the same time: that starts many
 	// programs, and no I/O waits for it.
 	Turns *semaphore.Weighted
 

@@ -103,7 +103,7 @@ func (h *Host) lockAfter(ctx context.Context, ref escache.VolumeRef, lock func()
 	}
 }
 
-// BeginInTurn is Begin for verbs that lay or remove replicas. When many pods start, dozens of them
+// BeginInTurn is Begin for verbs that create or remove replicas. When many pods start, dozens of them
 // come at once, and all would time out if they ran together. So only a few run at a time, in the
 // order in which they came. The verb's time limit starts with its turn.
 func (h *Host) BeginInTurn(ctx context.Context, ref escache.VolumeRef, verb string) (context.Context, func(), error) {

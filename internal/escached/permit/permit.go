@@ -21,8 +21,8 @@
 //     it afterwards also reads the status afterwards, and finds the permit.
 //   - Then DRBD is told not to freeze (Granted).
 //   - A status reads the permit first, and DRBD's state after it.
-//   - When the peer's copy is current again, DRBD is first told to freeze again. Only then does the
-//     record here go. Until then the peer's copy is outdated for everybody, although the resync has
+//   - When the peer's copy is current again, DRBD is first told to freeze again. The record here
+//     goes only after that. Until then the peer's copy is outdated for everybody, although the resync has
 //     ended: it is neither promoted nor attached.
 package permit
 

@@ -1,6 +1,6 @@
-// Package preflight checks whether a host is ready for escached: before escached runs there, and beside
-// one that does. It changes nothing but that it loads the kernel modules that escached needs, as escached
-// does when it starts.
+// Package preflight checks whether a host is ready for escached, before escached runs there or beside it.
+// It changes nothing, except that it loads the kernel modules that escached needs, as escached does when
+// it starts.
 package preflight
 
 import (

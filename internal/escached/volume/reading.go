@@ -12,7 +12,7 @@ type Reading struct {
 	// Replica is DRBD's state of it. Up is false while DRBD does not run it.
 	Replica drbd.Status
 	Up      bool
-	// MayGoOnAlone is whether there was a permit to go on without the peer, just before Replica was read.
+	// MayGoOnAlone is whether there was a permit to go on without the peer, right before Replica was read.
 	MayGoOnAlone bool
 	// Device is the assembled cache. Connected is false while there is none.
 	Device    cache.State

@@ -20,13 +20,13 @@ import (
 // objects with other names.
 const NamePrefix = "escache-"
 
-// Phase says how far laying or removing a replica got.
+// Phase says how far creating or removing a replica got.
 type Phase string
 
 const (
-	// Creating means that the replica is being laid. Nothing was ever written through it.
+	// Creating means that the replica is being created. Nothing was ever written through it.
 	Creating Phase = "creating"
-	// Ready means that the replica is laid.
+	// Ready means that the replica is complete.
 	Ready Phase = "ready"
 	// Deleting means that the removal is decided. It is repeated until it succeeds.
 	Deleting Phase = "deleting"
@@ -74,7 +74,7 @@ func NameOf(ref escache.VolumeRef) string {
 // Name returns the name of the volume's LV, DRBD resource and device.
 func (v Volume) Name() string { return NameOf(v.VolumeRef) }
 
-// Laid reports whether the replica was laid completely and is not being removed.
+// Laid reports whether the replica was created completely and is not being removed.
 func (v Volume) Laid() bool { return v.Phase == Ready || v.Phase == Abandoning }
 
 // Tags returns the tags that describe the volume. Parse reads them back.
@@ -94,7 +94,7 @@ func (v Volume) Tags() map[string]string {
 	if v.Keyed { // replicas of earlier versions do not have the tag
 		tags["keyed"] = "true"
 	}
-	if v.PeerComplete { // neither do they have this one
+	if v.PeerComplete { // they do not have this one either
 		tags["peer-complete"] = "true"
 	}
 	return tags

@@ -99,7 +99,7 @@ func (e *Engine) reload(ctx context.Context, name string, old, next table) error
 	return errors.Join(err, e.loadAndResume(ctx, name, old))
 }
 
-// suspendAndLoad suspends without freezing the file system and without a flush: with an error set,
+// suspendAndLoad suspends without freezing the filesystem and without a flush: with an error set,
 // a plain suspend aborts ext4's journal.
 func (e *Engine) suspendAndLoad(ctx context.Context, name string, next table) error {
 	if err := e.dm.SuspendNoFlush(ctx, name, name); err != nil {

@@ -14,7 +14,7 @@ import (
 //	linear (counted, frozen and removed by device-mapper) → loop → dm-writecache
 //
 // With its cache on a disk, dm-writecache answers a write that must be stable at once (FUA, with
-// which a file system ends an fsync) as soon as the block itself is stable. The entry that says
+// which a filesystem ends an fsync) as soon as the block itself is stable. The entry that says
 // where the block lies may follow a second later: if power fails before, the synced block is lost
 // (drivers/md/dm-writecache.c: writecache_map_write; Linux 4.18 to 6.x at least). It handles a
 // flush correctly. A loop device has a cache to flush but no FUA, so the kernel's block layer turns

@@ -21,7 +21,7 @@ func (e *Engine) WriteBack(ctx context.Context, name string) error {
 	return e.dm.Message(ctx, name, name, "flush", messageTimeout)
 }
 
-// Hold implements cache.Engine: it flushes once more and suspends with the file system frozen, so
+// Hold implements cache.Engine: it flushes once more and suspends with the filesystem frozen, so
 // the origin is then complete and consistent. It does not suspend a device with an error: that
 // would abort ext4's journal.
 func (e *Engine) Hold(ctx context.Context, name string) error {
@@ -32,7 +32,7 @@ func (e *Engine) Hold(ctx context.Context, name string) error {
 	case d.failed:
 		return fmt.Errorf("%w: it failed before this hold", cache.ErrFailed)
 	}
-	// The file system is on the device in front. What it still writes must get through before
+	// The filesystem is on the device in front. What it still writes must get through before
 	// dm-writecache is suspended.
 	if err := e.dm.Suspend(ctx, name, front(name)); err != nil {
 		return err

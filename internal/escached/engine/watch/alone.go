@@ -17,8 +17,8 @@ const (
 	aloneLongest = 2 * time.Minute
 )
 
-// Alone reconnects replicas whose link DRBD has given up (StandAlone), as after a former
-// partner called the wrong port or a handshake failed for a transient reason, and brings up those
+// Alone reconnects replicas whose link DRBD has given up (StandAlone). That happens when a former
+// partner calls the wrong port, or a handshake fails for a transient reason. It also brings up those
 // that could not come up at the start. It leaves frozen I/O and outdated copies alone: those wait for
 // the arbiter. It returns when ctx ends.
 func (w *Watcher) Alone(ctx context.Context) {

@@ -19,9 +19,9 @@ const (
 	exchangeLimit = time.Minute
 )
 
-// Exchanges connects a link anew that stands in the exchange of bitmaps. DRBD 8.4 stays there for good
-// if it makes a new generation while the two ends compare theirs, as when the peer comes back at the
-// moment in which the Primary goes on without it: then each end waits for the other. It returns when
+// Exchanges reconnects a link that is stuck in the exchange of bitmaps. DRBD 8.4 stays there for good
+// if it makes a new generation while the two ends compare theirs. That happens when the peer comes back
+// at the moment in which the Primary goes on without it: then each end waits for the other. It returns when
 // ctx ends.
 func (w *Watcher) Exchanges(ctx context.Context) {
 	since := map[string]time.Time{}

@@ -55,8 +55,8 @@ const (
 )
 
 // PermitDue returns what is due. A permit is taken over a link that is up, if the peer is seen to have
-// no disk. It stays until the peer's copy is current again: before that no write waits for the peer at
-// some time or other, so a freeze may hang the device, and DRBD would freeze if the link broke while
+// no disk. It stays until the peer's copy is current again. Before that there are moments at which no
+// write waits for the peer, so a freeze may hang the device. DRBD would freeze if the link broke while
 // it compares the copies. It is dropped then, or if this host has no current disk itself or is not
 // Primary any more. told is false if DRBD has perhaps not been told of a permit that was granted.
 func PermitDue(st drbd.Status, state permit.State, told bool) Due {
