@@ -78,9 +78,9 @@ func (w *world) betweenTwo(writes int) {
 	}
 	for _, node := range []string{"n1", "n4"} {
 		_, err := w.publish(moved, node)
-		wants(w.t, err, codes.Aborted, "goes to group g2")
+		wants(w.t, err, codes.Aborted, "is moving to group g2")
 	}
-	wants(w.t, w.delete(moved), codes.Aborted, "goes to group g2")
+	wants(w.t, w.delete(moved), codes.Aborted, "is moving to group g2")
 }
 
 // dieAfter has the service write that often, and then not any more.
