@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Looks for long sentences, unusual words and wrong terms in the pages, in what the chart says and in what the programs say. The rules are in
 # test/docs/style/Plain.
-#   prose.sh [PAGE…]      default: all pages, CHANGELOG.md, the chart's README, comments and notes, the alerts, and the programs' messages
+#   prose.sh [PAGE…]      default: all pages, CHANGELOG.md, the chart's README, comments and notes, the alerts, the escache API's
+#                         description, and the programs' messages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,6 +48,8 @@ as_page() {
 as_page charts/escache-csi/values.yaml 's/^[^#]*$//; s/^[^#]*#( --)? ?//'
 as_page charts/escache-csi/templates/NOTES.txt 's/\{\{[^}]*\}\}//g; s/^  /    /'
 as_page charts/escache-csi/files/alerts.yaml 's/\{\{[^}]*\}\}/X/g; s/^ *(summary|runbook): /- /; t; s/.*//'
+as_page api/escache/openapi.yaml \
+  "s/^ *(- )?(description|summary): *[|>]?-? *//; t; s/^ *(- )?[A-Za-z0-9_\$'\"{}\/.-]+:( .*)?$//; s/^ *- .*//; s/^ +//"
 
 # Help, errors, Events, conditions and log lines; and the doc comments that become the CRDs' descriptions.
 messages=$(mktemp -d)
