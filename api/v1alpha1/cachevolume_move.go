@@ -27,7 +27,7 @@ type VolumeMove struct {
 	Port     int32    `json:"port"`
 	Minor    int32    `json:"minor"`
 	// Cleared is set once the replicas in the former group are removed, or on that group's list of those
-	// that its hosts have to remove. Until then the move can be called off.
+	// that its hosts have to remove. Until then the move can be cancelled.
 	Cleared bool `json:"cleared,omitempty"`
 	// PersistentVolume is the PersistentVolume, as JSON, that has to be re-created because Kubernetes
 	// does not let its node affinity change, and PersistentVolumeUID is the UID of the one before. Both

@@ -111,13 +111,13 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 	}
 	if action != fs.Mount {
 		if a := v.Spec.Adoption; a != nil && !a.FormatIfBlank {
-			return fmt.Errorf("%w: volume %s was made of an image that existed, and that reads as zeros: there is no "+
+			return fmt.Errorf("%w: volume %s was made of an existing image, which reads as zeros: there is no "+
 				"filesystem, and none is made. Check that it is the right image; if it is to be formatted: "+
 				`kubectl patch cachevolume %s --type=merge -p '{"spec":{"adoption":{"formatIfBlank":true}}}'`,
 				ErrRefused, r.volume, r.volume)
 		}
 		if r.readOnly {
-			return fmt.Errorf("%w: volume %s has no filesystem yet, and a read-only mount makes none; mount it writable once",
+			return fmt.Errorf("%w: volume %s has no filesystem yet, and a read-only mount does not create one; mount it writable once",
 				ErrRefused, r.volume)
 		}
 		if err := s.format(ctx, r, v, c, action, record); err != nil {

@@ -69,7 +69,7 @@ func (c *cli) adopt() *cobra.Command {
 	flags.StringVar(&f.persistentVolume, "persistent-volume", "", "a PersistentVolume of ceph-csi, whose image it is")
 	flags.StringVar(&f.clusterID, "cluster-id", "",
 		"the Ceph cluster (default: that of --storage-class, or of all StorageClasses of this driver)")
-	flags.StringVar(&f.class, "storage-class", "", "the StorageClass whose parameters for the cache count, and that the claim names")
+	flags.StringVar(&f.class, "storage-class", "", "the StorageClass that the claim names; its parameters for the cache are used")
 	flags.StringVar(&f.group, "group", "", "place it in this NodeGroup")
 	flags.StringVar(&f.claim, "claim", "", "make this PersistentVolumeClaim, NAMESPACE/NAME, bound to the volume")
 	flags.StringVar(&f.fsType, "fs-type", "ext4", "the filesystem on the image: ext4 or xfs")

@@ -190,7 +190,7 @@ func (c *cli) printSurvey(all *survey, f adoptFlags) error {
 		return err
 	}
 	if len(all.SilentNodes) > 0 {
-		c.printf("\nThese hosts do not answer: %s. If one has a copy of which no image says anything, nobody knows of it.\n",
+		c.printf("\nThese hosts do not answer: %s. If one of them has a copy that no image's metadata names, that copy is not found.\n",
 			strings.Join(all.SilentNodes, ", "))
 	}
 	if f.fromCluster != "" {

@@ -113,7 +113,7 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 			return nil, err
 		}
 		if !flush.DeletionTimestamp.IsZero() {
-			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its evacuation before has not ended yet, and "+
+			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its earlier evacuation has not ended yet, and "+
 				"CacheFlush %s drains nothing any more; repeat the command once that is gone "+
 				"(kubectl get cacheflush %s -o wide says what it waits for)",
 				e.node, flush.Name, flush.Name)

@@ -51,7 +51,7 @@ func (c *cli) move() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&f.group, "group", "", "the NodeGroup that is to have the volume")
 	flags.BoolVar(&f.wait, "wait", false, "wait until the volume is there")
-	flags.BoolVar(&f.cancel, "cancel", false, "leave the volume where it is: call off a move that still waits")
+	flags.BoolVar(&f.cancel, "cancel", false, "leave the volume where it is: cancel a move that still waits")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "stop waiting after this time; the move goes on")
 	return command
 }

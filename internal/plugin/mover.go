@@ -132,7 +132,7 @@ func (m *mover) lookAt(ctx context.Context, name string, v *v1alpha1.CacheVolume
 		m.printf("%s: in group %s\n", name, g.to)
 		m.done++
 	case trouble.MovingTo(v) != g.to:
-		m.fail(name, "somebody has called the move off")
+		m.fail(name, "somebody has cancelled the move")
 	default:
 		ended, err := m.goesOn(ctx, v, g)
 		if err != nil || !ended {

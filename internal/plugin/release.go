@@ -49,7 +49,7 @@ func (c *cli) release() *cobra.Command {
 	flags.StringVar(&f.volume, "volume", "", "the CacheVolume")
 	flags.StringVar(&f.claim, "claim", "", "the PersistentVolumeClaim, NAMESPACE/NAME")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only check what can be checked here, and print the PersistentVolume for ceph-csi")
-	flags.BoolVar(&f.cancel, "cancel", false, "keep the volume: call off a release that still waits")
+	flags.BoolVar(&f.cancel, "cancel", false, "keep the volume: cancel a release that still waits")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "stop waiting after this time; the release goes on")
 	f.cephCSI.bind(flags)
 	return command
@@ -87,7 +87,7 @@ func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags)
 	if err := c.awaitRelease(ctx, api, v, f.timeout); err != nil {
 		return err
 	}
-	c.printf("released: image %s/%s of Ceph cluster %s is complete, and nobody's\n\n", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
+	c.printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
 	c.printReleased(v, pvs, f.cephCSI)
 	return nil
 }

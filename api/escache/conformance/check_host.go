@@ -191,10 +191,10 @@ func nameNeeded(s *suite) {
 		v := s.nameVolume()
 		stranger := &host{Host: other, s: s, call: call}
 		for what, req := range map[string]request{
-			"reads":            {method: http.MethodGet, path: escache.PathNode},
-			"creates a replica":   {method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())},
-			"knows no path":    {method: http.MethodGet, path: "/v1/nowhere", broken: true},
-			"breaks the rules": {method: http.MethodPost, path: escache.PathStop, body: []byte("{"), broken: true},
+			"reads":             {method: http.MethodGet, path: escache.PathNode},
+			"creates a replica": {method: http.MethodPut, path: escache.PathReplica, body: encode(s, v.request())},
+			"knows no path":     {method: http.MethodGet, path: "/v1/nowhere", broken: true},
+			"breaks the rules":  {method: http.MethodPost, path: escache.PathStop, body: []byte("{"), broken: true},
 		} {
 			refused(s, "a client of another name that "+what, stranger.send(req), escache.CodeForbidden)
 		}

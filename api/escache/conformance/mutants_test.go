@@ -30,7 +30,7 @@ var mutants = map[string][]string{
 		"every error is a 500",
 		"codes of its own",
 	},
-	"a replica is created once":                        {"a replica is created but once", "an image id is not filled in", "the list is empty", "an older size is refused"},
+	"a replica is created once":                     {"a replica is created but once", "an image id is not filled in", "the list is empty", "an older size is refused"},
 	"a replica with other parameters is refused":    {"parameters are not compared", "engines are not compared"},
 	"ports and minors belong to one volume":         {"a port is given twice", "a minor is given twice"},
 	"a cache larger than the free space is refused": {"space is not checked", "a refused replica stays"},
@@ -101,7 +101,7 @@ var mutants = map[string][]string{
 	"an orderly move takes the data along":                           {"data does not move"},
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
 	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},
-	"a copy that must exist is not created":                             {"what must exist is created"},
+	"a copy that must exist is not created":                          {"what must exist is created"},
 	"every answer says which host it is of": {
 		"a host has no identity", "all hosts have one identity", "status does not say who answers",
 		"answers without a body do not say who answers",

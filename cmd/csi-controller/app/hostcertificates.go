@@ -36,7 +36,7 @@ func (o *HostCertificateOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Former.Name, "escached-former-name", o.Former.Name,
 		"for an upgrade: name of the certificate that served all hosts, which hosts may show that have none of their own yet")
 	f.StringVar(&o.Former.CA, "escached-former-ca", o.Former.CA, "PEM file of the authority that signed that one")
-	f.StringVar(&o.until, "escached-former-until", o.until, "when that name is accepted no more, as 2006-01-02T15:04:05Z")
+	f.StringVar(&o.until, "escached-former-until", o.until, "when that name is no longer accepted, as 2006-01-02T15:04:05Z")
 	f.DurationVar(&o.Life, "host-certificate-life", o.Life, "how long such a certificate is valid; it is renewed when a third is left")
 }
 

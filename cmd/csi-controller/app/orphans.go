@@ -128,7 +128,7 @@ func list(out io.Writer, found orphans.Found) error {
 		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
 	}
 	if len(found.Unmarked) > 0 {
-		_, _ = fmt.Fprintln(w, "\nIt is not known whose the unmarked images are: an older version made them, "+
+		_, _ = fmt.Fprintln(w, "\nIt is not known to whom the unmarked images belong: an older version made them, "+
 			"perhaps for another Kubernetes cluster.\n"+
 			"Make sure that they are this one's before you remove them with --allow-unmarked.")
 	}

@@ -162,7 +162,7 @@ func (r *Reconciler) takeBack(ctx context.Context) error {
 			failures = append(failures, fmt.Errorf("take back the adoption of image %s as volume %s: %w", v.Spec.Image, v.Name, err))
 			continue
 		}
-		r.Log.InfoContext(ctx, "took back an adoption whose request is gone", "volume", v.Name, "pool", v.Spec.Pool, "image", v.Spec.Image)
+		r.Log.InfoContext(ctx, "undid an adoption whose request is gone", "volume", v.Name, "pool", v.Spec.Pool, "image", v.Spec.Image)
 	}
 	return errors.Join(failures...)
 }

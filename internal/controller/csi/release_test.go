@@ -81,7 +81,7 @@ func TestWhatCannotBeReleasedStaysAsItIs(t *testing.T) {
 			_, err := w.service.CreateSnapshot(context.Background(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "pvc-1"})
 			must(w.t, err)
 			return v
-		}, codes.FailedPrecondition, []string{"delete the VolumeSnapshots first", " s"}},
+		}, codes.FailedPrecondition, []string{"first delete the VolumeSnapshots", " s"}},
 		"dirty, and the copies are gone": {func(w *world) *v1alpha1.CacheVolume {
 			v, _, survivor, _ := w.powerLoss("pvc-1")
 			w.host(survivor).Stop()

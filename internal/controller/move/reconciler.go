@@ -9,7 +9,7 @@
 //     group; old replicas on its hosts are removed. status.move is written, if the record has not changed
 //     since it was read.
 //  2. Clear: the replicas in the former group are removed, or are on its list of stale ones. Until here the
-//     move can be called off.
+//     move can be cancelled.
 //  3. Exchange: the PersistentVolume is re-created, because its node affinity names the group. See exchange.
 //  4. Place: group, replicas and numbers change on record, in one write.
 //  5. Restore and end: the PersistentVolume gets its reclaim policy back, and status.move goes.

@@ -14,7 +14,7 @@ import (
 const extraNode = "authentication.kubernetes.io/node-name"
 
 // errNoNode is returned for a request of csi-node without a node.
-var errNoNode = errors.New("the request does not say of which node the requester's token is: " +
+var errNoNode = errors.New("the request does not say to which node the requester's token belongs: " +
 	"Kubernetes 1.30 or newer adds that to the tokens of pods")
 
 // rules say which requests are signed.

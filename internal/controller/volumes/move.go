@@ -202,7 +202,7 @@ func (s *Steps) clearMove(ctx context.Context, id string) error {
 func (s *Steps) callOff(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	v.Status.Move = nil
 	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionMoving)
-	if err := s.UpdateStatus(ctx, v, "its move is called off"); err != nil {
+	if err := s.UpdateStatus(ctx, v, "its move is cancelled"); err != nil {
 		return err
 	}
 	s.Book.Observe(v)

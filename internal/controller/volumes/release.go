@@ -38,7 +38,7 @@ func (s *Steps) giveUp(ctx context.Context, id string) error {
 		}
 		// The record was read again since. From here on a change of it makes the update fail.
 		if !v.Spec.Release {
-			return fmt.Errorf("the release of volume %s was called off meanwhile: %w", v.Name, ErrBusy)
+			return fmt.Errorf("the release of volume %s was cancelled meanwhile: %w", v.Name, ErrBusy)
 		}
 		v.Status.Phase = v1alpha1.VolumeReleasing
 		if err := s.UpdateStatus(ctx, v, "it is being released"); err != nil {
@@ -129,7 +129,7 @@ func refuseSnapshots(volume string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("volume %s has snapshots in its image: delete the VolumeSnapshots first, whose contents have the handles %s: %w",
+	return fmt.Errorf("volume %s has snapshots in its image: first delete the VolumeSnapshots whose contents have the handles %s: %w",
 		volume, strings.Join(names, ", "), ErrRefused)
 }
 
