@@ -12,8 +12,8 @@ func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
 	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
-// Engine returns the cache engine of the volume. It is empty for the one that every host has: an older
-// escached does not know the field, and refuses it.
+// Engine returns the cache engine of the volume. It is empty for the engine that every host has,
+// because an older escached does not know the field, and refuses it.
 func Engine(v *v1alpha1.CacheVolume) escache.Engine {
 	return escache.Engine(v.Spec.Engine().Recorded())
 }

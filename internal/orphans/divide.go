@@ -10,7 +10,7 @@ import (
 // reads is how many marks are read at once.
 const reads = 8
 
-// divide tells the images that no CacheVolume names apart by their marks. Images whose marks cannot
+// divide sorts the images that no CacheVolume names by their marks. Images whose marks cannot
 // be read are in no list, and the error names the first.
 func (s Search) divide(ctx context.Context, images []Image, found *Found) error {
 	marks, failures := make([]string, len(images)), make([]error, len(images))

@@ -24,7 +24,7 @@ type Removal struct {
 }
 
 // Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE. It refuses images of other
-// Kubernetes clusters, and without AllowUnmarked those that may be.
+// Kubernetes clusters and, without AllowUnmarked, images that may belong to one.
 func (r Removal) Image(ctx context.Context, name string) error {
 	for _, k := range r.Found.Kept {
 		if k.String() == name {

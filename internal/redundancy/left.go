@@ -21,7 +21,7 @@ type Fate struct {
 	Then string
 }
 
-// fates are all there are; the first that fits a volume is its own.
+// fates lists all fates. A volume has the first one that fits.
 func fates() []struct {
 	Fate
 
@@ -57,7 +57,7 @@ func fates() []struct {
 	}
 }
 
-// Fates returns every fate, in the order in which they are told.
+// Fates returns every fate, in the order in which they are listed.
 func Fates() []Fate {
 	var all []Fate
 	for _, f := range fates() {

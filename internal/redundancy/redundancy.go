@@ -1,5 +1,5 @@
 // Package redundancy says of a volume whether it has two current copies, and if not, why. It is the one
-// place where that is told: the condition Redundant, the repair, the metrics, the web page and the
+// place where that is decided: the condition Redundant, the repair, the metrics, the web page and the
 // kubectl plugin ask here. It is pure.
 package redundancy
 
@@ -15,8 +15,8 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 )
 
-// Evidence is what csi-controller has found out of a copy that is not current. Its zero value is that
-// of somebody who has only read the records.
+// Evidence is what csi-controller has found out about a copy that is not current. The zero value is for
+// a caller that has only read the records.
 type Evidence struct {
 	// Asked means that the hosts were asked.
 	Asked bool
@@ -115,8 +115,8 @@ func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evid
 	}
 }
 
-// found is what is known of the lost copy beyond what csi-node sees. The reason is empty if that is
-// nothing.
+// found returns what is known about the lost copy that csi-node does not see. The reason is empty if
+// nothing is.
 func found(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string) {
 	say := func(reason, format string, args ...any) (string, string) { return reason, fmt.Sprintf(format, args...) }
 	repair := v.Status.Repair

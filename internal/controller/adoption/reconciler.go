@@ -1,5 +1,5 @@
 // Package adoption carries out CacheAdoptions: it makes volumes of RBD images that exist, without
-// copying or formatting them. Package rebuild does so for those that ask for lost records.
+// copying or formatting them. Package rebuild carries out those that ask for lost records.
 package adoption
 
 import (
@@ -116,8 +116,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, nil
 }
 
-// carryOut does what a CacheAdoption asks for, and enters the result in its status. It returns the volume
-// if that is one.
+// carryOut does what a CacheAdoption asks for, and writes the result into its status. It returns the
+// volume if the result is one.
 func (r *Reconciler) carryOut(ctx context.Context, a *v1alpha1.CacheAdoption) (*v1alpha1.CacheVolume, error) {
 	if a.Spec.Rebuild != nil {
 		status, err := r.Rebuild.Run(ctx, a)

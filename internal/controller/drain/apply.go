@@ -87,7 +87,7 @@ func (d *Drainer) setOptions(ctx context.Context, v *v1alpha1.CacheVolume) error
 	return nil
 }
 
-// explained says of a host's refusal what it means for the change.
+// explained adds to a host's refusal what it means for the change.
 func explained(v *v1alpha1.CacheVolume, err error) error {
 	problem, answered := errors.AsType[*escache.Problem](err)
 	switch {

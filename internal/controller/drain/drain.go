@@ -1,5 +1,5 @@
-// Package drain changes the mode and the options of attached volumes' caches. It turns volumes to
-// write-through on request, moves their truth to Ceph once they are clean, and turns them back. The
+// Package drain changes the mode and the options of attached volumes' caches. It has volumes
+// write through on request, moves their truth to Ceph once they are clean, and turns them back. The
 // requests are on record in the CacheVolume (status.writeThrough). So there can be several, and the
 // volume's own mode returns when the last one ends.
 //
@@ -58,7 +58,7 @@ type Drainer struct{ config Config }
 // New returns a Drainer.
 func New(config Config) *Drainer { return &Drainer{config} }
 
-// ErrNotAttached means that no node has the volume, so that there is no cache to turn.
+// ErrNotAttached means that no node has the volume, so that there is no cache to change.
 var ErrNotAttached = errors.New("attached to no node")
 
 // ErrAttaching means that an attachment has begun and is not complete: the volume cannot be turned

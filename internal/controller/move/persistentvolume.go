@@ -30,8 +30,8 @@ func names(pv *corev1.PersistentVolume, volume string) bool {
 	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == v1alpha1.DriverName && pv.Spec.CSI.VolumeHandle == volume
 }
 
-// retarget has the node affinity allow the nodes of another group. It reports whether that changes it:
-// it does not if there is none, or if it allows that group anyway.
+// retarget makes the node affinity allow the nodes of another group. It reports whether it changed
+// anything. It changes nothing if there is no affinity, or if it allows that group already.
 func retarget(pv *corev1.PersistentVolume, group string) (changed bool) {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return false

@@ -1,4 +1,4 @@
-// Package move moves volumes to another group whose spec.moveTo asks for it. No data is copied: a volume
+// Package move moves volumes whose spec.moveTo asks for another group. No data is copied: a volume
 // moves while no node has it and all its data is in Ceph, and the next attachment creates empty replicas in
 // the new group.
 //
@@ -118,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case failure == nil && err == nil:
 		return ctrl.Result{}, nil // nobody wants it moved any more
 	case errors.Is(failure, authority.ErrAttached) && v.Status.AttachedNode != "":
-		return ctrl.Result{RequeueAfter: r.Seldom}, nil // its detachment is a change, of which the manager tells
+		return ctrl.Result{RequeueAfter: r.Seldom}, nil // its detachment is a change, for which the manager calls again
 	default:
 		return ctrl.Result{RequeueAfter: r.Again}, nil
 	}

@@ -1,5 +1,5 @@
-// Package release gives volumes up whose spec.release asks for it. The image stays, complete, in
-// Ceph; replicas and record go.
+// Package release gives up volumes whose spec.release asks for it. The image stays in Ceph, complete;
+// the replicas and the record are removed.
 package release
 
 import (
