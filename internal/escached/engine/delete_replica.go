@@ -45,8 +45,8 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 	return e.finishDelete(ctx, v)
 }
 
-// mayDrop fails if dirty data would be lost with this replica, unless that is allowed. Whoever
-// allows it knows of attachments up to an epoch. What later ones have written is none of theirs.
+// mayDrop fails if dirty data would be lost with this replica, unless that is allowed. The
+// permission covers attachments up to an epoch. It does not cover what later ones have written.
 func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int64) error {
 	if discardUpTo != nil && v.Epoch > *discardUpTo {
 		return v.Fail(escache.CodeStaleEpoch,

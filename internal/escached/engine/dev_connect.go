@@ -143,7 +143,7 @@ func (e *Engine) takeBackEpoch(ctx context.Context, before volume.Volume, refusa
 	return e.Retag(ctx, now, next)
 }
 
-// dropFenced removes a device whose map's client is fenced, and reports whether it was such a one.
+// dropFenced removes a device whose map's client is fenced, and reports whether it did so.
 // What is dirty stays on the disk. Over that map nothing could be written back.
 func (e *Engine) dropFenced(ctx context.Context, v volume.Volume, dev cache.State, fenced []string) (bool, error) {
 	image, ok, err := e.imageOf(v, dev)

@@ -80,7 +80,7 @@ const activateAtOnce = 16
 
 // activate makes the block devices of the complete replicas, which a start of the host leaves without, in few
 // commands, and notes that they are there. After an error recoverVolume does so for each volume, and reports
-// whose device cannot be made.
+// the volumes whose device cannot be made.
 func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
 	inactive := map[string]*lvm.Volume{}
 	for i := range lvs {

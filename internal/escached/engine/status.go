@@ -98,7 +98,7 @@ func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (esc
 	return s, nil
 }
 
-// unreadable reports a replica of which nothing is known but that it exists.
+// unreadable reports a replica of which only its existence is known.
 func unreadable(ref escache.VolumeRef, why error) escache.VolumeStatus {
 	return escache.VolumeStatus{
 		VolumeRef: ref, State: escache.StateError, Role: escache.RoleUnknown,

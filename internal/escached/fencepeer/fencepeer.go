@@ -67,7 +67,7 @@ func Run(
 }
 
 // onlyCurrent returns nil if the copy here is the only current one on record, although its disk has
-// failed before. Else it is on record as outdated by now, or nobody knows.
+// failed before. Otherwise it is on record as outdated by now, or that is not known.
 func onlyCurrent(ctx context.Context, arbiter Arbiter, req escache.OutdatePeerRequest) error {
 	self := escache.OutdateSelfRequest{VolumeRef: req.VolumeRef, ImageID: req.ImageID, Node: req.Node, Peer: req.Peer}
 	err := arbiter.OutdateSelf(ctx, self)

@@ -33,7 +33,7 @@ func New(dir string) *Records { return &Records{dir: dir} }
 type Record struct {
 	escache.VolumeRef
 
-	// Until is when the hold ends, as callers are told. It is only told: the clock may step.
+	// Until is when the hold ends, as callers are told. Nothing here relies on it: the clock may jump.
 	Until time.Time `json:"until"`
 	// Ends is when it ends, since the host booted. The watchdog goes by this.
 	Ends time.Duration `json:"ends"`

@@ -52,8 +52,8 @@ func (h *Host) MayTouch(ctx context.Context, v volume.Volume, dev cache.State) e
 	return nil
 }
 
-// Thaw is how long a verb waits for frozen I/O to go on. Usually the arbiter answers in a moment,
-// or a slow peer comes back as soon.
+// Thaw is how long a verb waits for frozen I/O to go on. Usually the arbiter answers, or a slow
+// peer comes back, within moments.
 const Thaw = 10 * time.Second
 
 // NotFrozen waits until the volume's I/O is not frozen. It fails after Thaw, or if this host can

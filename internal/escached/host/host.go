@@ -62,7 +62,7 @@ type Host struct {
 type Handlers struct {
 	// FencePeer is run before a replica goes on without its peer.
 	FencePeer string
-	// DiskFailed is run when the disk of a replica has failed. It is told of which one.
+	// DiskFailed is run when the disk of a replica has failed. It is told which one.
 	DiskFailed string
 }
 

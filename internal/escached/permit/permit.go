@@ -6,13 +6,13 @@
 // volume then has a permit: DRBD goes on without a freeze, as it does after the arbiter has granted
 // going on alone.
 //
-// The freeze must not only be spared, but avoided. DRBD 8.4 never ends a flush without data that was
+// A freeze would not only take time. It must not happen at all: DRBD 8.4 never ends a flush without data that was
 // under way when I/O was frozen, since such flushes are not on the list of requests that it goes
 // through when I/O goes on. While a current peer is linked, that flush follows writes that have
 // reached the peer, so none is under way when the loss is noticed. Without the peer's disk no write
 // waits for the peer, and the device can hang until the host reboots.
 //
-// A permit holds only while the peer is on record as outdated. So the status of the volume tells of
+// A permit holds only while the peer is on record as outdated. So the status of the volume shows
 // it (mayGoOnAlone), and nobody takes the peer off that list while it does. The order makes that
 // safe:
 //

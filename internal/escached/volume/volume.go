@@ -43,7 +43,7 @@ type Volume struct {
 	ImageID    string
 	SizeBytes  int64
 	CacheBytes int64
-	// Engine is the cache engine of which the disk is.
+	// Engine is the cache engine whose format the disk has.
 	Engine escache.Engine
 	Self   escache.ReplicaNode
 	Peer   escache.ReplicaNode

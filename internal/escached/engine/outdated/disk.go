@@ -11,7 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// CheckDisk does again what DRBD's handler for a failed disk could not do, and removes the mark of a
+// CheckDisk repeats what DRBD's handler for a failed disk could not do, and removes the mark of a
 // disk that is current again.
 func (m *Marker) CheckDisk(ctx context.Context, ref escache.VolumeRef) {
 	if v, ok := m.Volumes.Get(volume.NameOf(ref)); !ok || !m.concerned(v) {
@@ -74,7 +74,7 @@ func (m *Marker) checkDisk(ctx context.Context, v volume.Volume) error {
 }
 
 // dropMark removes the mark of a disk that is current again. It looks once more afterwards: the disk
-// may have failed since it was looked at, and the handler's new mark is then the one that went.
+// may have failed since it was looked at, and the mark that was removed is then the handler's new one.
 func (m *Marker) dropMark(v volume.Volume) error {
 	if err := m.FailedDisks.Drop(v.Name()); err != nil {
 		return err

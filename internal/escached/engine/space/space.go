@@ -114,8 +114,8 @@ func (c Change) Done(ctx context.Context, bytes int64) {
 	c.count(max(0, bytes), true)
 }
 
-// count corrects the last reading by the change, and reports whether it has. If a reading may have seen the
-// change, or the result cannot be, it does so only anyway.
+// count corrects the last reading by the change, and reports whether it did. It does nothing if a reading may
+// include the change already, or if the result is impossible. With anyway it corrects in these cases, too.
 func (c Change) count(bytes int64, anyway bool) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

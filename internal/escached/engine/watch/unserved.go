@@ -9,8 +9,8 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// unservedPoll is how often Unserved looks: I/O waits meanwhile. It costs nothing on a host whose devices
-// are all in the kernel but a look at their states.
+// unservedPoll is how often Unserved looks: I/O waits meanwhile. On a host whose devices are all in the
+// kernel it costs only a look at their states.
 const unservedPoll = time.Second
 
 // reviveTimeout bounds one attempt: verbs find the volume busy meanwhile. What was begun goes on after it.
@@ -27,7 +27,7 @@ func (w *Watcher) Unserved(ctx context.Context) {
 	}
 }
 
-// ReviveAll revives every device that nothing serves, but for those that are being given up: their I/O
+// ReviveAll revives every device that nothing serves, except those that are being given up: their I/O
 // must not go on. later has those that could not be revived, and when they are tried again.
 func (w *Watcher) ReviveAll(ctx context.Context, later map[string]time.Time) {
 	volumes := w.Volumes.List()
