@@ -89,7 +89,7 @@ func TestACloneOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
 
 	// If the host went on writing in the middle, the call fails, and the repeated one takes another.
 	w.images.taking = func(volumes.SnapshotRef) { w.host(node).EndHold(ref(v)) }
-	wants(t, w.clone("c", "a"), codes.Aborted, "went on writing")
+	wants(t, w.clone("c", "a"), codes.Aborted, "resumed writing")
 	if _, there := w.images.images[imageNamed("c")]; there {
 		t.Error("a clone was made of a snapshot that is not of one moment")
 	}

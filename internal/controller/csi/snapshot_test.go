@@ -194,7 +194,7 @@ func TestSnapshotOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
 	// What the host let go on in the middle is no snapshot, and the repeated call takes another.
 	w.images.taking = func(volumes.SnapshotRef) { w.host(node).EndHold(ref(v)) }
 	_, err = w.snap("s2", "a")
-	wants(t, err, codes.Aborted, "went on writing")
+	wants(t, err, codes.Aborted, "resumed writing")
 	if s := w.snapshots()["s2"]; s.Status.Taken != nil || s.Name == "" {
 		t.Errorf("on record: %+v", s)
 	}
