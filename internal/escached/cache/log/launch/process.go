@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/escache/escache-csi/internal/pause"
 )
 
 // Program is the name of the program that serves a volume.
@@ -71,7 +73,11 @@ func (l Launcher) Start(ctx context.Context, name string, args []string) error {
 	if left := status.Close(); err != nil || left != nil {
 		return fmt.Errorf("start %s: %w", l.Binary, errors.Join(err, left))
 	}
-	go func() { _ = cmd.Wait() }() // or it would stay a zombie as long as this process lives
+	ended := make(chan struct{})
+	go func() { // or it would stay a zombie as long as this process lives
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = said.SetReadDeadline(deadline)
 	}
@@ -79,8 +85,27 @@ func (l Launcher) Start(ctx context.Context, name string, args []string) error {
 	if err == nil && len(text) > 0 {
 		err = errors.New(string(text))
 	}
+	if err == nil {
+		err = l.shown(ctx, cmd.Process.Pid, name, ended)
+	}
 	if err != nil {
 		return fmt.Errorf("start %s: %w", l.Binary, err)
+	}
+	return nil
+}
+
+// shown returns when Running finds the process, or when it has ended. The kernel closes the pipe of Start some
+// milliseconds before it shows the program's arguments.
+func (l Launcher) shown(ctx context.Context, pid int, name string, ended <-chan struct{}) error {
+	for !l.isOf(pid, name) {
+		select {
+		case <-ended:
+			return nil
+		default:
+		}
+		if err := pause.For(ctx, time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return nil
 }

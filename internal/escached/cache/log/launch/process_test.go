@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -126,5 +127,30 @@ func TestAProgramThatIsNotThereIsAnErrorAndOneThatEndsIsNoticed(t *testing.T) {
 	}
 	if err := l.Forget("escache-1"); err != nil || l.LastWords("escache-1") != "" {
 		t.Errorf("its log is still there, %v", err)
+	}
+}
+
+// The kernel shows a program's arguments a moment after the program runs. Whoever looked in between took it for dead.
+func TestAProcessIsWaitedForUntilItsArgumentsAreThere(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	for script, want := range map[string]bool{
+		`sleep 0.2; exec "$0" --name escache-1`: true,
+		`sleep 0.2; exit 1`:                     false,
+	} {
+		cmd := exec.CommandContext(ctx, "sh", "-c", script, l.Binary)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = cmd.Wait()
+		}()
+		if err := l.shown(ctx, cmd.Process.Pid, "escache-1", ended); err != nil || running(t, l, "escache-1") != want {
+			t.Errorf("%s: after %v it is there: %t, want %t", script, err, !want, want)
+		}
+		if err := l.Kill(ctx, "escache-1"); err != nil {
+			t.Error(err)
+		}
 	}
 }
