@@ -87,7 +87,8 @@ func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags)
 	if err := c.awaitRelease(ctx, api, v, f.timeout); err != nil {
 		return err
 	}
-	c.printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
+	c.printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n",
+		v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
 	c.printReleased(v, pvs, f.cephCSI)
 	return nil
 }

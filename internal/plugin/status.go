@@ -31,7 +31,8 @@ func (c *cli) status() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is wrong and what to do, groups, hosts, volumes and flushes",
-		Long: fmt.Sprintf("Show what is wrong and what to do about it, the most serious first; then hosts, volumes, repairs and flushes.\n\n"+
+		Long: fmt.Sprintf("Show what is wrong and what to do about it, the most serious first.\n"+
+			"Then show hosts, volumes, repairs and flushes.\n\n"+
 			"--group, --node, --namespace and --problems choose what is shown, in every output; all that are given have to fit.\n"+
 			"If nothing is chosen and there are more than %d hosts or %d volumes, the tables show those with a problem, and the\n"+
 			"first ones with --sort-by; --all shows all.", maxHosts, maxVolumes),

@@ -42,8 +42,8 @@ func fates() []struct {
 			func(v *v1alpha1.CacheVolume, node string) bool { return attached(v) && v.Status.IsOutdated(node) },
 		},
 		{
-			Fate{"second copy there", "restart its pod, and it gets another copy in the group; if the host is lost before, repair creates " +
-				"that copy, and it writes through meanwhile"},
+			Fate{"second copy there", "restart its pod, and it gets another copy in the group; if the host is lost before, " +
+				"repair creates that copy, and it writes through meanwhile"},
 			func(v *v1alpha1.CacheVolume, _ string) bool { return attached(v) },
 		},
 		{

@@ -132,7 +132,8 @@ func (s *Steps) takeUntil(ctx context.Context, v *v1alpha1.CacheVolume, node str
 		return Snapshot{}, fmt.Errorf("ask node %s whether it was held: %w", node, err)
 	}
 	if status.HeldUntil == nil || !status.HeldUntil.Equal(until) || status.Epoch != v.Status.Epoch {
-		return Snapshot{}, fmt.Errorf("node %s resumed writing before the snapshot was there; the repeated call takes another one: %w", node, ErrBusy)
+		return Snapshot{}, fmt.Errorf("node %s resumed writing before the snapshot was there; the repeated call takes another one: %w",
+			node, ErrBusy)
 	}
 	return taken, nil
 }

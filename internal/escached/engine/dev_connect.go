@@ -115,7 +115,7 @@ func (e *Engine) checkOptions(of escache.Engine, o cache.Options) error {
 func (e *Engine) fits(ctx context.Context, v volume.Volume, req escache.ConnectRequest) error {
 	if asked := engineOf(req.Engine); asked != v.Engine {
 		return v.Fail(escache.CodeReplicaMismatch,
-			"the replica here was created for the cache engine %s, not %s; a replica keeps its engine until it is deleted and created again",
+			"the replica here was created for the cache engine %s, not %s; a replica keeps its engine until it is created again",
 			v.Engine, asked)
 	}
 	if err := e.Caches.CanRun(ctx, v.Engine); err != nil {
