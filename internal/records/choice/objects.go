@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // Objects are groups, volumes and flushes, and what is wrong with them.
