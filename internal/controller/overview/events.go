@@ -35,13 +35,19 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	text, err := json.Marshal(p.since(parts{}))
+	if err != nil {
+		s.config.Log.ErrorContext(r.Context(), "cannot make news for the web page", "error", err)
+		http.Error(w, "the news cannot be made; the log of csi-controller says why", http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("ETag", `"`+b.id+`"`)
 	if r.Header.Get("If-None-Match") == `"`+b.id+`"` {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(p.since(parts{}))
+	_, _ = w.Write(text)
 }
 
 // events sends news as they come, as Server-Sent Events (WHATWG HTML, section 9.2): first all that the

@@ -11,8 +11,10 @@ function element(html) {
   return box.content.firstElementChild;
 }
 
-// replace keeps the keyboard where it is: on the same link of the new element.
+// replace keeps the keyboard where it is: on the same link of the new element. What a screen reader
+// announces has to stay in its element.
 function replace(old, fresh) {
+  if (old.role === "status") { old.replaceChildren(...fresh.childNodes); return; }
   const link = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   old.replaceWith(fresh);
   if (link !== null) [...fresh.querySelectorAll("a")].find(a => a.getAttribute("href") === link)?.focus();
@@ -85,7 +87,7 @@ async function poll(times) {
       if (!answer.ok) throw new Error(String(answer.status));
       apply(await answer.json());
     }
-    asOf(new Date(answer.headers.get("Date")).toISOString().slice(0, 19).replace("T", " ") + " UTC");
+    asOf(new Date(answer.headers.get("Date") ?? Date.now()).toISOString().slice(0, 19).replace("T", " ") + " UTC");
   } catch { stale(); }
   setTimeout(() => times > 1 ? poll(times - 1) : follow(), times > 1 ? pause : quickPause);
 }

@@ -2,7 +2,6 @@ package overview
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -28,26 +27,27 @@ const (
 
 // view is what one address shows of a board.
 type view struct {
-	Query                        query
-	Orders                       []string
-	Unknown                      string // why nothing fits the query
-	Version, Identity, Escached  string
-	Leader, Grafana              string
-	Problems                     []trouble.Line
-	MoreProblems, AllProblems    int
-	Totals                       totals
-	Groups                       []group
-	MoreGroups                   int
-	Hosts                        []host
-	WellHosts, MoreHosts         int
-	Repairs                      []repair
-	MoreRepairs                  int
-	Flushes                      []flush
-	MoreFlushes                  int
-	Volumes                      []volume
-	Fit, First, Last, Page, Ends int
-	Snapshots                    []snapshot
-	AllSnapshots                 int
+	Query                       query
+	Orders                      []string
+	Unknown                     string // why nothing fits the query
+	Version, Identity, Escached string
+	Leader, Grafana             string
+	Problems                    []trouble.Line
+	MoreProblems, AllProblems   int
+	Totals                      totals
+	Groups                      []group
+	MoreGroups                  int
+	Hosts                       []host
+	WellHosts, MoreHosts        int
+	Repairs                     []repair
+	MoreRepairs                 int
+	Flushes                     []flush
+	MoreFlushes                 int
+	Volumes                     []volume
+	Shown                       string // which volumes
+	Page, Pages                 int
+	Snapshots                   []snapshot
+	AllSnapshots                int
 }
 
 // totals sum up the volumes and hosts that are chosen.
@@ -261,11 +261,3 @@ const percent = 100
 func count(n int, what string) string { return trouble.Count(n, what) }
 
 func joined(names []string) string { return strings.Join(names, ",") }
-
-// Range says which volumes are shown.
-func (v view) Range() string {
-	if v.Fit == 0 {
-		return "no volumes"
-	}
-	return fmt.Sprintf("volumes %d to %d of %d", v.First, v.Last, v.Fit)
-}

@@ -2,6 +2,7 @@ package overview
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -31,11 +32,14 @@ func (v *view) volumes(all []v1alpha1.CacheVolume, b *board) {
 			return worse(b.Faults.Of(trouble.Volume, x.Name), b.Faults.Of(trouble.Volume, y.Name))
 		})
 	}
-	v.Fit = len(all)
-	v.Ends = max(1, (len(all)+mostVolumes-1)/mostVolumes)
-	v.Page = min(v.Query.Page, v.Ends)
-	v.First, v.Last = (v.Page-1)*mostVolumes+1, min(v.Page*mostVolumes, len(all))
-	rows := all[v.First-1 : v.Last]
+	v.Pages = max(1, (len(all)+mostVolumes-1)/mostVolumes)
+	v.Page = min(v.Query.Page, v.Pages)
+	first, last := (v.Page-1)*mostVolumes, min(v.Page*mostVolumes, len(all))
+	v.Shown = "no volumes"
+	if len(all) > 0 {
+		v.Shown = fmt.Sprintf("volumes %d to %d of %d", first+1, last, len(all))
+	}
+	rows := all[first:last]
 	at := map[string]int{}
 	for i := range rows {
 		at[rows[i].Name] = i

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -60,12 +62,21 @@ func (w *world) inBrowser(t *testing.T, address, token string) {
 		if c.run(`window.kept && document.activeElement.getAttribute("href")`) != "?node=n2" {
 			t.Error("the page was loaded again, or the keyboard is elsewhere")
 		}
+		c.run(`window.summary = document.getElementById("summary")`)
+		well := w.trouble(t)
+		c.until("problems are announced in the element that a screen reader watches", `window.summary.isConnected && /[1-9] problem/.test(summary.textContent)`)
+		well()
+		c.until("their end is, too", `window.summary.isConnected && summary.textContent === "Nothing is wrong."`)
 		if n := f.asked.Load(); n > 0 || len(c.complaints) > 0 {
 			t.Errorf("it asked %d times; complaints %q", n, c.complaints)
 		}
 	})
 	t.Run("by keyboard", func(t *testing.T) { c.t = t; byKeyboard(t, c, f.URL+"/storage/") })
-	t.Run("for everybody", func(t *testing.T) { c.t = t; forEverybody(t, c, f.URL+"/storage/", address) })
+	t.Run("for everybody", func(t *testing.T) {
+		c.t = t
+		defer w.trouble(t)()
+		forEverybody(t, c, f.URL+"/storage/", address)
+	})
 	t.Run("without events", func(t *testing.T) {
 		c.t = t
 		f.noEvents.Store(true)
@@ -103,6 +114,44 @@ func (w *world) change(t *testing.T, c *chromium) {
 	c.until("a change is shown", fmt.Sprintf("%s.includes(%q)", shown, v1alpha1.HumanBytes(v.Status.DirtyBytes)))
 }
 
+// trouble puts on record what makes every part of the page show something. The function that it returns
+// takes that away.
+func (w *world) trouble(t *testing.T) func() {
+	t.Helper()
+	v := w.volume(t, "b")
+	was := v.Status
+	v.Status.Outdated = []string{"n3"}
+	v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: 1, Lost: "n3", Substitute: "n2", Since: metav1.Now()}
+	v.Status.Conditions = []metav1.Condition{
+		{
+			Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHostSilent,
+			Message: "node n3 has not answered for 6m", LastTransitionTime: metav1.Now(),
+		},
+		{
+			Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: "Copying", Message: "the copy on n2 has 40 % of the cache",
+			LastTransitionTime: metav1.Now(),
+		},
+	}
+	must(t, w.api.Status().Update(t.Context(), v))
+	taken := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snapshot-of-a"}, Spec: v1alpha1.CacheSnapshotSpec{
+		Volume: "pvc-a", ClusterID: "c", Pool: "rbd", Image: "escache-a", Snapshot: "s",
+	}}
+	must(t, w.api.Create(t.Context(), taken))
+	taken.Status = v1alpha1.CacheSnapshotStatus{Taken: new(metav1.Now()), Summary: v1alpha1.CacheSnapshotSummary{Size: "1Gi"}}
+	must(t, w.api.Status().Update(t.Context(), taken))
+	flush := &v1alpha1.CacheFlush{
+		ObjectMeta: metav1.ObjectMeta{Name: "of-nothing"}, Spec: v1alpha1.CacheFlushSpec{Volume: "pvc-zz", Mode: v1alpha1.FlushModeFlush},
+	}
+	must(t, w.api.Create(t.Context(), flush))
+	return func() {
+		must(t, w.api.Delete(t.Context(), taken))
+		must(t, w.api.Delete(t.Context(), flush))
+		v := w.volume(t, "b")
+		v.Status = was
+		must(t, w.api.Status().Update(t.Context(), v))
+	}
+}
+
 func byKeyboard(t *testing.T, c *chromium, address string) {
 	c.open(address)
 	c.tab()
@@ -135,6 +184,10 @@ func forEverybody(t *testing.T, c *chromium, page, login string) {
 			c.look(size[0], size[1], scheme)
 			for what, address := range map[string]string{"page": page, "login": login} {
 				c.open(address)
+				if what == "page" {
+					c.until("every part shows something", `document.querySelectorAll(".problem").length >= 2 &&
+						["repairs", "flushes", "snapshots"].every(part => document.querySelector("#" + part + " table"))`)
+				}
 				c.accessible(what + ", " + name + ", " + scheme)
 				c.screenshot(what + "-" + name + "-" + scheme)
 			}
