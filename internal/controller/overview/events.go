@@ -75,6 +75,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
 	stream := &stream{w: w, control: http.NewResponseController(w), write: s.pace.write}
+	defer stream.close()
 	if shown := r.Header.Get("Last-Event-ID"); b.id != shown && b.id != r.URL.Query().Get(keyAfter) {
 		stream.news(has.since(parts{}))
 	}
@@ -133,6 +134,9 @@ func (s *stream) news(n news) {
 	s.send("news", n.ID, data)
 }
 
+// close bounds what the server still writes to end the answer.
+func (s *stream) close() { _ = s.control.SetWriteDeadline(time.Now().Add(s.write)) }
+
 // beat says that what is shown is still so.
 func (s *stream) beat(id string, now time.Time) { s.send("beat", id, []byte(moment(now))) }
 
@@ -147,5 +151,7 @@ func (s *stream) send(event, id string, data []byte) {
 	if _, s.err = fmt.Fprintf(s.w, "event: %s\nid: %s\ndata: %s\n\n", event, id, data); s.err != nil {
 		return
 	}
-	s.err = s.control.Flush()
+	if s.err = s.control.Flush(); s.err == nil {
+		s.err = s.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream then, also between two events
+	}
 }

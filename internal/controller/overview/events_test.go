@@ -186,6 +186,35 @@ func TestAStreamEndsWithItsTimeAndItsToken(t *testing.T) {
 	}
 }
 
+// TestAQuietStreamLives: the time for one piece is not the time until the next one. HTTP/2 takes a deadline for
+// a limit of the whole answer.
+func TestAQuietStreamLives(t *testing.T) {
+	s := New(testConfig(newMany(), admitting(func() bool { return true })))
+	s.pace = pace{tick: 5 * time.Millisecond, beat: 2500 * time.Millisecond, life: time.Minute, write: 2 * time.Second}
+	for _, version := range []int{1, 2} {
+		served := httptest.NewUnstartedServer(s.Handler())
+		served.EnableHTTP2 = version == 2
+		served.Config.WriteTimeout = time.Minute
+		served.StartTLS()
+		t.Cleanup(served.Close)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, served.URL+"/events", nil)
+		r.Header.Set("Authorization", "Bearer viewer")
+		answer, err := served.Client().Do(r)
+		if err != nil || answer.ProtoMajor != version {
+			t.Fatal(err, answer)
+		}
+		defer answer.Body.Close()
+		w := window{answer, bufio.NewScanner(answer.Body)}
+		w.lines.Buffer(nil, 1<<20)
+		w.news(t)
+		for n := range 2 {
+			if event, _, _ := w.next(); event != "beat" {
+				t.Errorf("HTTP/%d: after %d beats: %q", version, n, event)
+			}
+		}
+	}
+}
+
 // TestNothingRunsOnAfterwards ends the server while streams are open, also one that nobody reads.
 func TestNothingRunsOnAfterwards(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
