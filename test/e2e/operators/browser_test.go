@@ -56,17 +56,17 @@ func (w *world) inBrowser(t *testing.T, address, token string) {
 	c.open(f.URL + "/storage/")
 	t.Run("news come by themselves", func(t *testing.T) {
 		c.t = t
-		c.until("news come as events", `document.body.dataset.stream === "open"`)
+		c.until("news come as events", `document.body?.dataset.stream === "open"`)
 		c.run(`document.querySelector("#hosts-n2 a").focus(); window.kept = true`)
 		w.change(t, c)
 		if c.run(`window.kept && document.activeElement.getAttribute("href")`) != "?node=n2" {
 			t.Error("the page was loaded again, or the keyboard is elsewhere")
 		}
-		c.run(`window.summary = document.getElementById("summary")`)
+		c.run(`window.summary = document.getElementById("summary"); window.before = summary.textContent`)
 		well := w.trouble(t)
-		c.until("problems are announced in the element that a screen reader watches", `window.summary.isConnected && /[1-9] problem/.test(summary.textContent)`)
+		c.until("problems are announced in the element that a screen reader watches", `summary.isConnected && summary.textContent !== before`)
 		well()
-		c.until("their end is, too", `window.summary.isConnected && summary.textContent === "Nothing is wrong."`)
+		c.until("their end is, too", `summary.isConnected && summary.textContent === before`)
 		if n := f.asked.Load(); n > 0 || len(c.complaints) > 0 {
 			t.Errorf("it asked %d times; complaints %q", n, c.complaints)
 		}
@@ -97,7 +97,7 @@ func (w *world) inBrowser(t *testing.T, address, token string) {
 		c.typed(token)
 		c.tab()
 		c.enter()
-		c.until("the page is shown, and gets events", `document.body.dataset.stream === "open"`)
+		c.until("the page is shown, and gets events", `document.body?.dataset.stream === "open"`)
 		if cookie := c.run("document.cookie"); cookie != "" {
 			t.Errorf("scripts can read %v", cookie)
 		}
@@ -171,13 +171,14 @@ func byKeyboard(t *testing.T, c *chromium, address string) {
 	if search, _ := c.run("location.search").(string); !strings.Contains(search, "text=pvc-b") {
 		t.Errorf("the address is %q", search)
 	}
-	c.until("news come of what fits", `document.body.dataset.stream === "open"`)
+	c.until("news come of what fits", `document.body?.dataset.stream === "open"`)
 	if c.run(`document.querySelectorAll("#volumes tr").length`) != 1.0 {
 		t.Error("news have brought what does not fit")
 	}
 }
 
-// forEverybody has axe-core look at the page and the login, in both colour schemes and sizes.
+// forEverybody has axe-core look at the page and the login, in both colour schemes and sizes. The picture
+// page-desktop-light.png is docs/pictures/web-page.png.
 func forEverybody(t *testing.T, c *chromium, page, login string) {
 	for _, scheme := range []string{"light", "dark"} {
 		for name, size := range map[string][2]int{"desktop": {1280, 1000}, "phone": {500, 1600}} {
