@@ -87,11 +87,11 @@ func (c *chromium) call(method string, params map[string]any, result any) {
 		text, err := c.out.ReadBytes(0)
 		must(c.t, err)
 		var answer struct {
-			ID     int
-			Method string
-			Error  *struct{ Message string }
-			Result json.RawMessage
-			Params struct{ Entry struct{ Source, Text string } }
+			ID     int                                           `json:"id"`
+			Method string                                        `json:"method"`
+			Error  *struct{ Message string }                     `json:"error"`
+			Result json.RawMessage                               `json:"result"`
+			Params struct{ Entry struct{ Source, Text string } } `json:"params"`
 		}
 		must(c.t, json.Unmarshal(text[:len(text)-1], &answer))
 		switch {
