@@ -9,7 +9,10 @@ packages() {
     lab) echo ca-certificates ceph-common ceph-mgr ceph-mon ceph-osd cpio e2fsprogs gzip iproute2 kmod lz4 nbdkit nftables procps \
       qemu-system-x86 util-linux ;;
     kubernetes) echo ca-certificates git ;;
-    screens) echo chromium tmux ;;
+    screens)
+      echo chromium tmux
+      command -v npm >/dev/null || echo npm # Node.js of another origin has it, too
+      ;;
     lint) echo g++ git shellcheck ;;
     *)
       echo "setup.sh: unknown group '$1' (one of: build lab kubernetes screens lint)" >&2

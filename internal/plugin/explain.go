@@ -15,8 +15,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/installed"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )

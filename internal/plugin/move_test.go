@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // controller plays csi-controller until the test ends. It moves volumes that no node has, and refuses or

@@ -14,7 +14,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // mover asks for moves, some at a time, and shows what becomes of them.

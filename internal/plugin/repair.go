@@ -13,7 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 

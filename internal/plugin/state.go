@@ -15,8 +15,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // state is all that the driver has recorded of groups, volumes and flushes, and what Kubernetes knows

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/internal/plugin/choice"
+	"github.com/escache/escache-csi/internal/records/choice"
 )
 
 // pollInterval is the time between two reads with --watch and --wait.

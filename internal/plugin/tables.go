@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
@@ -171,7 +172,7 @@ func (v *view) hosts(row func(...string), wide bool) {
 			if !wide {
 				cells = cells[:len(cells)-2]
 			}
-			ready := cells[2] == "Ready" && !v.wrong(trouble.Host, name)
+			ready := cells[2] == "Ready" && !v.faults.Wrong(trouble.Host, name)
 			well += count(ready)
 			if !ready || !many {
 				rows = append(rows, cells)
@@ -289,10 +290,10 @@ func (v *view) volumeRows(row func(...string), wide bool) {
 
 // gravest returns the volumes with a problem, those with the most serious first.
 func (v *view) gravest() []v1alpha1.CacheVolume {
-	well := func(of v1alpha1.CacheVolume) bool { return !v.wrong(trouble.Volume, of.Name) }
+	well := func(of v1alpha1.CacheVolume) bool { return !v.faults.Wrong(trouble.Volume, of.Name) }
 	rows := slices.DeleteFunc(slices.Clone(v.volumes), well)
 	slices.SortStableFunc(rows, func(a, b v1alpha1.CacheVolume) int {
-		return cmp.Compare(v.fault(trouble.Volume, a.Name).gravity, v.fault(trouble.Volume, b.Name).gravity)
+		return cmp.Compare(v.faults.Of(trouble.Volume, a.Name).Gravity, v.faults.Of(trouble.Volume, b.Name).Gravity)
 	})
 	return rows
 }
@@ -310,7 +311,7 @@ func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
 			string(of.Spec.Engine()), of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
 	}
 	if wide || v.filter.Problems {
-		cells = append(cells, cmp.Or(strings.Join(v.fault(trouble.Volume, of.Name).reasons, ","), "-"))
+		cells = append(cells, cmp.Or(strings.Join(v.faults.Of(trouble.Volume, of.Name).Reasons, ","), "-"))
 	}
 	return cells
 }
@@ -359,14 +360,9 @@ func (v *view) repairs(row func(...string)) {
 	if len(rows) == 0 {
 		return
 	}
-	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Compare(copying(b[1]), copying(a[1])) })
+	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Compare(choice.RepairStep(b[1]), choice.RepairStep(a[1])) })
 	row("")
 	v.others(row, []string{"REPAIR", "STEP", "LOST", "ONTO", "FOR", "PROGRESS"}, rows)
-}
-
-// copying orders the steps of a repair: one that is being copied comes first, one that waits last.
-func copying(step string) int {
-	return slices.Index([]string{"Waiting", "Draining", "Beginning", "Replacing", "Finishing", "Copying"}, step)
 }
 
 // others prints a table that is long only if much is being done.

@@ -23,8 +23,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/choice"
 	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/records/choice"
 )
 
 // bigCluster is an API server with 100 groups of three hosts and 10,000 volumes. It serves lists in

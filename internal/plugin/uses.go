@@ -17,8 +17,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/paging"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // use is the PersistentVolume that names a volume.

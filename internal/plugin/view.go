@@ -3,7 +3,6 @@ package plugin
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +13,8 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/choice"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
@@ -31,14 +30,7 @@ type view struct {
 	// read is how many volumes were read.
 	read     int
 	troubles []trouble.Trouble
-	// faults are what is wrong with an object, by kind and name.
-	faults map[[2]string]fault
-}
-
-// fault is what is wrong with one object.
-type fault struct {
-	reasons []string
-	gravity int // of the gravest
+	faults   trouble.Faults
 }
 
 // view chooses what the flags ask for, and finds what is wrong with it.
@@ -47,78 +39,17 @@ func (s *state) view(f statusFlags, now time.Time) (*view, error) {
 		return nil, err
 	}
 	v := &view{state: *s, now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.volumes)}
-	v.troubles, v.faults = s.troubles(now), map[[2]string]fault{}
-	for _, t := range v.troubles {
-		f, known := v.faults[[2]string{t.Kind, t.Name}]
-		if !known || t.Gravity < f.gravity {
-			f.gravity = t.Gravity
-		}
-		if !slices.Contains(f.reasons, t.Reason) {
-			f.reasons = append(f.reasons, t.Reason)
-		}
-		v.faults[[2]string{t.Kind, t.Name}] = f
-	}
-	if !f.filter.Everything() {
-		v.choose(s)
-	}
+	v.troubles = s.troubles(now)
+	v.faults = trouble.FaultsOf(v.troubles)
+	chosen := f.filter.Choose(choice.Objects{
+		Groups: s.groups, Volumes: s.volumes, Flushes: s.flushes, Troubles: v.troubles, Faults: v.faults,
+	}, v.uses.claimOf)
+	v.groups, v.volumes, v.flushes, v.troubles = chosen.Groups, chosen.Volumes, chosen.Flushes, chosen.Troubles
 	return v, choice.Sort(v.volumes, f.sortBy, v.uses.claimOf)
 }
 
-// choose leaves only what fits the filter.
-func (v *view) choose(s *state) {
-	f := v.filter
-	volumes, claims, groups, groupOf := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]string{}
-	v.volumes, v.groups, v.flushes = nil, nil, nil
-	for i := range s.volumes {
-		one := &s.volumes[i]
-		if claim := s.uses.claimOf(one); f.Volume(one, claim) {
-			volumes[one.Name], claims[claim], groups[one.Spec.Group] = true, true, true
-			if !f.Problems || v.wrong(trouble.Volume, one.Name) {
-				v.volumes = append(v.volumes, *one)
-			}
-		}
-	}
-	hosts := map[string]bool{}
-	for i := range s.groups {
-		g := &s.groups[i]
-		for _, node := range g.Spec.Nodes {
-			groupOf[node] = g.Name
-		}
-		if !f.Group(g, groups[g.Name]) {
-			continue
-		}
-		groups[g.Name] = true
-		for _, node := range g.Spec.Nodes {
-			hosts[node] = hosts[node] || f.Host(node)
-		}
-		if !f.Problems || v.wrong(trouble.Group, g.Name) || slices.ContainsFunc(g.Spec.Nodes, v.hostShown) {
-			v.groups = append(v.groups, *g)
-		}
-	}
-	flushes := map[string]bool{}
-	for i := range s.flushes {
-		if one := &s.flushes[i]; f.Flush(one, volumes, claims, groupOf) {
-			flushes[one.Name] = true
-			if !f.Problems || v.wrong(trouble.Flush, one.Name) {
-				v.flushes = append(v.flushes, *one)
-			}
-		}
-	}
-	kept := map[string]map[string]bool{trouble.Volume: volumes, trouble.Host: hosts, trouble.Flush: flushes, trouble.Group: groups}
-	v.troubles = slices.DeleteFunc(slices.Clone(v.troubles), func(t trouble.Trouble) bool {
-		return t.Kind != trouble.Driver && !kept[t.Kind][t.Name]
-	})
-}
-
-// wrong reports whether something is wrong with an object.
-func (v *view) wrong(kind, name string) bool { return len(v.fault(kind, name).reasons) > 0 }
-
-func (v *view) fault(kind, name string) fault { return v.faults[[2]string{kind, name}] }
-
 // hostShown reports whether a host of a chosen group is shown.
-func (v *view) hostShown(node string) bool {
-	return v.filter.Host(node) && (!v.filter.Problems || v.wrong(trouble.Host, node))
-}
+func (v *view) hostShown(node string) bool { return v.filter.HostShown(node, v.faults) }
 
 // print writes the view. It wraps sentences to the width, unless that is 0.
 func (v *view) print(w io.Writer, output string, width int) error {

@@ -52,4 +52,16 @@ func TestPageAndItsRightsGoTogether(t *testing.T) {
 	}
 }
 
+// TestLinksToGrafana: the address goes to the page as it is, and one that is no address does not get far.
+func TestLinksToGrafana(t *testing.T) {
+	const address = "https://grafana.example.com/d/escache?orgId=1&var-x={y}"
+	text := render(t, cases(t)["default"], "--set", "page.enabled=true", "--set-literal", "page.grafana="+address)
+	if !strings.Contains(text, `"--page-grafana=`+address+`"`) {
+		t.Error("csi-controller does not get the address")
+	}
+	if strings.Contains(render(t, cases(t)["default"], "--set", "page.enabled=true"), "--page-grafana") {
+		t.Error("it gets an address that is not set")
+	}
+}
+
 func list(of any) []any { all, _ := of.([]any); return all }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/leadership"
@@ -100,13 +101,9 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadershi
 		}
 		identity = host + "_" + uuid.NewString()[:8]
 	}
-	namespace := o.Namespace
-	if namespace == "" {
-		own, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-		if err != nil {
-			return nil, nil, fmt.Errorf("not in a pod: name the lease's namespace with --lease-namespace: %w", err)
-		}
-		namespace = strings.TrimSpace(string(own))
+	namespace, err := o.namespace()
+	if err != nil {
+		return nil, nil, err
 	}
 	own := rest.CopyConfig(kubernetes)
 	own.Timeout = o.RenewDeadline / 2
@@ -120,6 +117,18 @@ func newLease(kubernetes *rest.Config, o Options) (*leadership.Lease, *leadershi
 	}
 	clients := leadership.NewClients(client.Leases(namespace), o.LeaseName, identity)
 	return leadership.New(lock, o.RenewDeadline, o.LeaseDuration-o.RenewDeadline, time.Now), clients, nil
+}
+
+// namespace returns the namespace of the lease, which has the pods of the driver, too.
+func (o *Options) namespace() (string, error) {
+	if o.Namespace != "" {
+		return o.Namespace, nil
+	}
+	own, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil {
+		return "", fmt.Errorf("not in a pod: name the lease's namespace with --lease-namespace: %w", err)
+	}
+	return strings.TrimSpace(string(own)), nil
 }
 
 // admit returns a function that lets this leader use a connection to Ceph once the clients of
@@ -175,6 +184,17 @@ func (p parts) page() error {
 	if p.options.Page.Address == "" {
 		return nil
 	}
-	log := p.log.With("component", "page")
-	return p.manager.Add(overview.New(p.options.Page, p.manager.GetClient(), p.manager.GetClient(), log, time.Now))
+	namespace, err := p.options.namespace()
+	if err != nil {
+		return err
+	}
+	lease := client.ObjectKey{Namespace: namespace, Name: p.options.LeaseName}
+	return p.manager.Add(overview.New(overview.Config{
+		Options: p.options.Page, Records: p.manager.GetClient(), API: p.manager.GetClient(),
+		Leader: func(ctx context.Context) (string, error) {
+			return leadership.Holder(ctx, p.manager.GetAPIReader(), lease, time.Now())
+		},
+		Identity: p.lease.Identity(), Version: p.options.Version, Namespace: namespace,
+		Log: p.log.With("component", "page"), Now: time.Now,
+	}))
 }

@@ -138,6 +138,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert,
 		"PEM file of the page's certificate; without one, the page is served on loopback only")
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
+	f.StringVar(&o.Page.Grafana, "page-grafana", o.Page.Grafana,
+		"address of the chart's dashboard in Grafana, for links on the page; empty: none")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
 	o.HostCertificates.bind(f)
@@ -165,7 +167,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	if err := o.Page.Validate(); err != nil {
-		bad("--page-address: %w", err)
+		bad("the web page: %w", err)
 	}
 	if o.EscachedPort < 1 || o.EscachedPort > 65535 {
 		bad("--escached-port %d is not between 1 and 65535", o.EscachedPort)

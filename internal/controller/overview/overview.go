@@ -1,19 +1,20 @@
 // Package overview is a read-only web page about groups, hosts and volumes. It shows what is on
-// record to clients that Kubernetes allows to list CacheVolumes. It changes nothing, and has no
-// means to.
+// record, what is wrong and what to do about it, to clients that Kubernetes allows to list
+// CacheVolumes. It changes nothing, and has no means to.
 package overview
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,12 +27,17 @@ type Options struct {
 	Address string
 	// Cert and Key are PEM files. They are read again for each connection.
 	Cert, Key string
+	// Grafana is the address of the chart's dashboard, for links; empty: no links.
+	Grafana string
 }
 
 // Validate returns what is wrong with the options. With an empty address there is no page.
 func (o *Options) Validate() error {
 	if o.Address == "" {
 		return nil
+	}
+	if u, err := url.Parse(o.Grafana); o.Grafana != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+		return fmt.Errorf("the dashboard %q is not an address that begins with https:// or http://", o.Grafana)
 	}
 	host, _, err := net.SplitHostPort(o.Address)
 	if err != nil {
@@ -47,25 +53,47 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Server serves the page, on every replica of the controller.
-type Server struct {
-	options Options
-	records client.Reader
-	access  *access
-	log     *slog.Logger
-	now     func() time.Time
-	pages   *template.Template
+// Config is what the page needs.
+type Config struct {
+	Options
+
+	// Records is a cache of what is on record.
+	Records client.Reader
+	// API is asked about tokens.
+	API client.Client
+	// Leader returns the identity of the replica that leads; "" if none does.
+	Leader func(context.Context) (string, error)
+	// Identity and Version are those of this replica. Namespace has the pods of the driver.
+	Identity, Version, Namespace string
+	Log                          *slog.Logger
+	Now                          func() time.Time
 }
 
-//go:embed page.html
-var page string
+// Server serves the page, on every replica of the controller.
+type Server struct {
+	config  Config
+	boards  *boards
+	access  *access
+	pages   *template.Template
+	pace    pace
+	streams chan struct{} // has one element for each that is open
+	ending  context.Context
+	end     context.CancelFunc
+}
 
-// New returns a server that reads records from a cache and asks api about tokens.
-func New(options Options, records client.Reader, api client.Client, log *slog.Logger, now func() time.Time) *Server {
+//go:embed page.html page.css page.js
+var files embed.FS
+
+// New returns a server.
+func New(c Config) *Server {
+	ending, end := context.WithCancel(context.Background())
 	return &Server{
-		options: options, records: records, log: log, now: now,
-		pages:  template.Must(template.New("page").Funcs(template.FuncMap{"count": count}).Parse(page)),
-		access: &access{api: api, now: now, known: map[[32]byte]verdict{}},
+		config: c, boards: newBoards(c),
+		access: &access{api: c.API, now: c.Now, known: map[[32]byte]verdict{}},
+		pages: template.Must(template.New("page.html").Funcs(template.FuncMap{
+			"count": count, "join": joined, "add": func(a, b int) int { return a + b },
+		}).ParseFS(files, "page.html")),
+		pace: defaultPace(), streams: make(chan struct{}, mostStreams), ending: ending, end: end,
 	}
 }
 
@@ -74,9 +102,10 @@ func (s *Server) NeedLeaderElection() bool { return false }
 
 const shutdownTime = 2 * time.Second
 
-// Start serves until the context ends.
+// Start serves until the context ends. Nothing of it runs on afterwards.
 func (s *Server) Start(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.options.Address)
+	defer s.end()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Address)
 	if err != nil {
 		return fmt.Errorf("serve the web page: %w", err)
 	}
@@ -84,41 +113,57 @@ func (s *Server) Start(ctx context.Context) error {
 		Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 64 << 10,
 	}
-	if s.options.Cert != "" {
-		listener = tls.NewListener(listener, &tls.Config{
-			MinVersion: tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				pair, err := tls.LoadX509KeyPair(s.options.Cert, s.options.Key)
-				return &pair, err
-			},
-		})
-	}
+	server.RegisterOnShutdown(s.end)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		<-ctx.Done()
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 		defer cancel()
-		_ = server.Shutdown(ending)
+		if server.Shutdown(ending) != nil {
+			_ = server.Close()
+		}
 	}()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if s.config.Cert != "" {
+		server.TLSConfig = &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				pair, err := tls.LoadX509KeyPair(s.config.Cert, s.config.Key)
+				return &pair, err
+			},
+		}
+		// With HTTP/2 a browser may have the page in more than six windows.
+		err = server.ServeTLS(listener, "", "")
+	} else {
+		err = server.Serve(listener)
+	}
+	cancel()
+	<-ended
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// Handler serves the page, its live part, and the form for a token.
+// Handler serves the page, its news, and the form for a token. All addresses in it are relative, so
+// that a proxy can serve it below a path.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { s.show(w, r, "page") })
-	mux.HandleFunc("GET /live", func(w http.ResponseWriter, r *http.Request) { s.show(w, r, "live") })
+	mux.HandleFunc("GET /{$}", s.show)
+	mux.HandleFunc("GET /live", s.live)
+	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("POST /login", s.login)
+	mux.Handle("GET /page.css", http.FileServerFS(files))
+	mux.Handle("GET /page.js", http.FileServerFS(files))
 	return headers(http.NewCrossOriginProtection().Handler(mux))
 }
 
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"+scriptHash()+
-			"'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "+
+			"form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
@@ -126,19 +171,46 @@ func headers(next http.Handler) http.Handler {
 	})
 }
 
-func (s *Server) show(w http.ResponseWriter, r *http.Request, part string) {
-	code := s.access.check(r.Context(), tokenOf(r))
-	if code != http.StatusOK {
+// asked checks a request. If it may not see anything, or asks for nothing that there is, it has been
+// answered and ok is false.
+func (s *Server) asked(w http.ResponseWriter, r *http.Request) (q query, ok bool) {
+	if code := s.access.check(r.Context(), tokenOf(r)); code != http.StatusOK {
 		s.ask(w, code)
-		return
+		return query{}, false
 	}
-	v, err := s.view(r.Context())
+	q, err := parse(r.URL.Query())
 	if err != nil {
-		s.log.WarnContext(r.Context(), "cannot read what the web page shows", "error", err)
+		http.Error(w, err.Error()+"; the form on the page makes addresses that are right", http.StatusBadRequest)
+		return query{}, false
+	}
+	return q, true
+}
+
+// now returns what an address shows now. If that is not known, the request has been answered.
+func (s *Server) now(w http.ResponseWriter, r *http.Request, q query) (*board, view, parts, bool) {
+	b, err := s.boards.latest(r.Context())
+	if err != nil {
+		s.config.Log.WarnContext(r.Context(), "cannot read what the web page shows", "error", err)
 		http.Error(w, "the records cannot be read now; the log of csi-controller says why", http.StatusServiceUnavailable)
+		return nil, view{}, parts{}, false
+	}
+	v, p, err := s.parts(b, q)
+	if err != nil {
+		s.config.Log.ErrorContext(r.Context(), "cannot make the web page", "error", err)
+		http.Error(w, "the page cannot be made; the log of csi-controller says why", http.StatusInternalServerError)
+		return nil, view{}, parts{}, false
+	}
+	return b, v, p, true
+}
+
+func (s *Server) show(w http.ResponseWriter, r *http.Request) {
+	q, ok := s.asked(w, r)
+	if !ok {
 		return
 	}
-	s.render(w, http.StatusOK, part, v)
+	if b, v, p, ok := s.now(w, r, q); ok {
+		s.render(w, http.StatusOK, "page", map[string]any{"V": v, "P": p, "Time": moment(b.made)})
+	}
 }
 
 // ask shows the form for a token, and why the token in the request was not accepted.
@@ -153,7 +225,7 @@ func (s *Server) ask(w http.ResponseWriter, code int) {
 func (s *Server) render(w http.ResponseWriter, code int, part string, data any) {
 	var text bytes.Buffer
 	if err := s.pages.ExecuteTemplate(&text, part, data); err != nil {
-		s.log.Error("cannot make the web page", "error", err)
+		s.config.Log.Error("cannot make the web page", "error", err)
 		http.Error(w, "the page cannot be made", http.StatusInternalServerError)
 		return
 	}
@@ -173,7 +245,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // without a certificate of its own the page is behind a proxy or on loopback
-		Name: cookieName, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.options.Cert != "",
+		Name: cookieName, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.config.Cert != "",
 	})
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	w.Header().Set("Location", "./") // http.Redirect would lead out of the path of a proxy
+	w.WriteHeader(http.StatusSeeOther)
 }

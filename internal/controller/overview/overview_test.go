@@ -2,15 +2,12 @@ package overview
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -47,10 +44,17 @@ func serve(t *testing.T) (*httptest.Server, *int) {
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/<script>"}}}
 	v.Spec = v1alpha1.CacheVolumeSpec{Group: "rack1", Replicas: []string{"n1", "n2"}, CacheBytes: 4 << 30}
 	v.Status = v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCache, AttachedNode: "n1", Epoch: 1, DirtyBytes: 3 << 30, Outdated: []string{"n2"}}
+	v.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionRedundant, Status: "False", Reason: v1alpha1.ReasonPeerLost, Message: "n2 does not answer"},
+		{Type: v1alpha1.ConditionRepairing, Status: "True", Reason: "Copying", Message: "12% are copied, 3m are left"},
+	}
+	v.Status.Repair = &v1alpha1.ReplicaRepair{Lost: "n2", Substitute: "n3", Since: seen}
+	taken := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-1"}, Spec: v1alpha1.CacheSnapshotSpec{Volume: "pvc-1"}}
+	taken.Status = v1alpha1.CacheSnapshotStatus{Taken: &seen, Summary: v1alpha1.CacheSnapshotSummary{Size: "10Gi"}}
 	f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}, Spec: v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}}
 	f.Status = v1alpha1.CacheFlushStatus{Phase: v1alpha1.FlushRunning, Percent: 40, Summary: v1alpha1.CacheFlushSummary{Left: "1.8Gi", Rate: "90Mi/s"}}
 	reviews := 0
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(g, v, f).WithInterceptorFuncs(interceptor.Funcs{
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(g, v, f, taken).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
 			switch r := o.(type) {
 			case *authenticationv1.TokenReview:
@@ -64,9 +68,17 @@ func serve(t *testing.T) (*httptest.Server, *int) {
 			return nil
 		},
 	}).Build()
-	s := httptest.NewServer(New(Options{}, api, api, slog.New(slog.DiscardHandler), time.Now).Handler())
+	s := httptest.NewServer(New(testConfig(api, api)).Handler())
 	t.Cleanup(s.Close)
 	return s, &reviews
+}
+
+func testConfig(records client.Reader, api client.Client) Config {
+	return Config{
+		Records: records, API: api, Leader: func(context.Context) (string, error) { return "controller-b", nil },
+		Identity: "controller-a", Version: "v0.3.0", Namespace: "storage", Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Options: Options{Grafana: "https://grafana.example/d/escache?orgId=1"},
+	}
 }
 
 func get(t *testing.T, url, token string) (int, string, http.Header) {
@@ -89,8 +101,11 @@ func get(t *testing.T, url, token string) (int, string, http.Header) {
 
 func TestOnlyWhomKubernetesAllowsSeesThePage(t *testing.T) {
 	s, reviews := serve(t)
-	for _, path := range []string{"/", "/live"} {
+	for _, path := range []string{"/", "/live", "/events"} {
 		for token, want := range map[string]int{"": 401, "guess": 401, "stranger": 403, "viewer": 200} {
+			if path == "/events" && want == 200 {
+				continue // it goes on: see TestNewsComeAsTheyHappen
+			}
 			code, body, _ := get(t, s.URL+path, token)
 			if code != want || strings.Contains(body, "pvc-1") != (want == 200) {
 				t.Errorf("%s as %q: %d\n%s", path, token, code, body)
@@ -106,32 +121,39 @@ func TestPageShowsGroupsAndEscapesWhatItShows(t *testing.T) {
 	s, _ := serve(t)
 	_, body, header := get(t, s.URL+"/", "viewer")
 	for _, word := range []string{
-		"rack1", "2/3 hosts ready", "256Gi of 1Ti", "width:25%", "↔ n2: 1 volume,", "1 with an outdated copy", "evacuate-n1", "40 %", "shop/&lt;script&gt;",
-		"&lt;b&gt;no", "width:75%",
+		"rack1", "2/3 hosts ready", "256Gi of 1Ti", `value="25"`, "↔ n2: 1 volume,", "1 with an outdated copy", "evacuate-n1", "40 %", "shop/&lt;script&gt;",
+		"&lt;b&gt;no", `value="75"`, "controller-b leads", "by controller-a, version v0.3.0", "n2 (not current)",
+		"https://grafana.example/d/escache?orgId=1&amp;var-volume=pvc-1", "12% are copied, 3m are left", "snap-1", "10Gi", "1 with one copy, 1 in repair",
+		"n2 does not answer; 3Gi are on one host only", "bring the other host back", "kubectl -n storage get pods",
 	} {
 		if !strings.Contains(body, word) {
 			t.Errorf("no %q in\n%s", word, body)
 		}
 	}
-	for _, word := range []string{"cache 0 of 0", "1 volumes", "seen 0s"} {
+	for _, word := range []string{"cache 0 of 0", "1 volumes", "seen 0s", "<script>", " style=", " onclick="} {
 		if strings.Contains(body, word) {
 			t.Errorf("%q in\n%s", word, body)
 		}
 	}
-	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "script-src 'sha256-") || !strings.Contains(policy, "frame-ancestors 'none'") {
+	policy := header.Get("Content-Security-Policy")
+	if !strings.Contains(policy, "script-src 'self'") || strings.Contains(policy, "unsafe") || !strings.Contains(policy, "frame-ancestors 'none'") {
 		t.Errorf("policy %q", policy)
 	}
-	_, after, _ := strings.Cut(body, "<script>")
-	script, _, _ := strings.Cut(after, "</script>")
-	sum := sha256.Sum256([]byte(script))
-	if hash := base64.StdEncoding.EncodeToString(sum[:]); script == "" || !strings.Contains(header.Get("Content-Security-Policy"), hash) {
-		t.Errorf("the policy does not let the page's script run, whose hash is %s", hash)
+	if problems, volumes := strings.Index(body, "What is wrong"), strings.Index(body, `id="volumes"`); problems > volumes {
+		t.Error("problems do not come first")
 	}
-	// For looking at it in a browser.
-	if path := os.Getenv("ESCACHE_PAGE"); path != "" {
-		if err := os.WriteFile(path, []byte(body), 0o644); err != nil {
-			t.Fatal(err)
+}
+
+func TestScriptAndStyleAreThereBeforeALogin(t *testing.T) {
+	s, _ := serve(t)
+	for path, kind := range map[string]string{"/page.js": "text/javascript", "/page.css": "text/css"} {
+		code, body, header := get(t, s.URL+path, "")
+		if code != 200 || body == "" || !strings.HasPrefix(header.Get("Content-Type"), kind) {
+			t.Errorf("%s: %d, %s", path, code, header.Get("Content-Type"))
 		}
+	}
+	if code, _, _ := get(t, s.URL+"/page.html", "viewer"); code != 404 {
+		t.Errorf("the template is served: %d", code)
 	}
 }
 
@@ -155,6 +177,9 @@ func TestLoginKeepsTheTokenFromScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer.Body.Close()
+	if to := answer.Header.Get("Location"); answer.StatusCode != http.StatusSeeOther || to != "./" {
+		t.Errorf("%d to %q, which may not be below a proxy's path", answer.StatusCode, to)
+	}
 	if c := answer.Cookies(); len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode {
 		t.Errorf("cookies %v", c)
 	}
@@ -185,6 +210,11 @@ func TestTokensNeverGoInTheClear(t *testing.T) {
 	}
 	if err := (&Options{Address: ":8443", Cert: "c", Key: "k"}).Validate(); err != nil {
 		t.Error(err)
+	}
+	for dashboard, ok := range map[string]bool{"https://g/d/x": true, "javascript:alert(1)": false, "g/d/x": false, "https://": false} {
+		if err := (&Options{Address: "[::1]:1", Grafana: dashboard}).Validate(); (err == nil) != ok {
+			t.Errorf("%q: %v", dashboard, err)
+		}
 	}
 	if err := (&Options{Address: ":8443", Cert: "c"}).Validate(); err == nil {
 		t.Error("a certificate without a key")

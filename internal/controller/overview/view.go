@@ -2,193 +2,250 @@ package overview
 
 import (
 	"cmp"
-	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
-// scriptHash returns the hash of the page's own script. The policy allows no other script to run.
-func scriptHash() string {
-	_, after, _ := strings.Cut(page, "<script>")
-	script, _, _ := strings.Cut(after, "</script>")
-	sum := sha256.Sum256([]byte(script))
-	return base64.StdEncoding.EncodeToString(sum[:])
+// How much is shown at once, so that a page is small however much there is.
+const (
+	mostVolumes  = 100
+	mostHosts    = 60
+	mostGroups   = 60
+	mostProblems = 50
+	mostOthers   = 20
+)
+
+// view is what one address shows of a board.
+type view struct {
+	Query                       query
+	Orders                      []string
+	Unknown                     string // why nothing fits the query
+	Version, Identity, Escached string
+	Leader, Grafana             string
+	Problems                    []trouble.Line
+	MoreProblems, AllProblems   int
+	Totals                      totals
+	Groups                      []group
+	MoreGroups                  int
+	Hosts                       []host
+	WellHosts, MoreHosts        int
+	Repairs                     []repair
+	MoreRepairs                 int
+	Flushes                     []flush
+	MoreFlushes                 int
+	Volumes                     []volume
+	Shown                       string // which volumes
+	Page, Pages                 int
+	Snapshots                   []snapshot
+	AllSnapshots                int
 }
 
-type view struct {
-	Time   string
-	Groups []group
+// totals sum up the volumes and hosts that are chosen.
+type totals struct {
+	Volumes, Of, Attached, OneCopy, Repairing, Hosts, Ready int
+	Dirty                                                   string
 }
 
 type group struct {
 	Name, Ready, Dirty string
 	Cordoned           bool
-	Hosts              []host
-	Volumes            []volume
-	Flushes            []flush
 }
 
-type host struct {
-	Name, State, Message, Cache, Dirty, Seen string
-	Filled, Replicas, Attached               int // Filled in percent
-	Links                                    []link
-}
-
-// link is the replication between this host and another one.
-type link struct {
-	To            string
-	Volumes, Lost int
-}
-
-type volume struct {
-	Name, Claim, Host, Truth, Dirty string
-	Replicas                        []string
-	Filled                          int // percent of the cache that is dirty
-	Problems                        []string
-}
+type repair struct{ Volume, Step, Lost, Onto, Since, Progress string }
 
 type flush struct {
-	Name, Phase, Left, Rate, Remaining string
-	Percent                            int32
+	Name, Mode, Phase, Left, Rate, Remaining string
+	Percent                                  int32
 }
 
-const (
-	percent = 100
-	// seenOften is longer than the time between two updates of LastSeen of a host that answers all
-	// the time.
-	seenOften = 2 * time.Minute
-)
+type snapshot struct{ Name, Volume, Taken, Size string }
 
-func (s *Server) view(ctx context.Context) (view, error) {
-	groups, volumes, flushes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheFlushList{}
-	if err := s.records.List(ctx, groups); err != nil {
-		return view{}, err
+// view chooses what an address asks for. It does not change the board.
+func (b *board) view(c Config, q query) view {
+	v := view{
+		Query: q, Orders: choice.Orders(), Leader: b.leader, Identity: c.Identity, Version: c.Version, Grafana: c.Grafana,
+		AllSnapshots: len(b.snapshots),
 	}
-	if err := s.records.List(ctx, volumes); err != nil {
-		return view{}, err
+	if err := q.Unknown(b.Groups, b.Volumes); err != nil {
+		v.Unknown = err.Error()
 	}
-	if err := s.records.List(ctx, flushes); err != nil {
-		return view{}, err
+	chosen := q.Choose(b.Objects, claimOf)
+	volumes := slices.Clone(chosen.Volumes)
+	if q.Text != "" {
+		volumes = slices.DeleteFunc(volumes, func(one v1alpha1.CacheVolume) bool { return !q.has(&one) })
 	}
-	now := s.now()
-	out := view{Time: now.UTC().Format(time.DateTime) + " UTC"}
-	slices.SortFunc(groups.Items, func(a, b v1alpha1.NodeGroup) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(volumes.Items, func(a, b v1alpha1.CacheVolume) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range groups.Items {
-		g := &groups.Items[i]
-		shown := group{Name: g.Name, Ready: g.Status.Summary.Ready, Dirty: g.Status.Summary.Dirty, Cordoned: g.Spec.Cordoned}
-		var of []*v1alpha1.CacheVolume
-		for j := range volumes.Items {
-			if v := &volumes.Items[j]; v.Spec.Group == g.Name {
-				of = append(of, v)
-				shown.Volumes = append(shown.Volumes, volumeOf(v, g, now))
-			}
-		}
-		for _, name := range g.Spec.Nodes {
-			shown.Hosts = append(shown.Hosts, hostOf(g, name, of, now))
-		}
-		for j := range flushes.Items {
-			if f := &flushes.Items[j]; concerns(f, g, of) {
-				shown.Flushes = append(shown.Flushes, flush{
-					Name: f.Name, Phase: cmp.Or(string(f.Status.Phase), "Pending"), Percent: f.Status.Percent, Left: f.Status.Summary.Left,
-					Rate: f.Status.Summary.Rate, Remaining: f.Status.Summary.Remaining,
-				})
-			}
-		}
-		out.Groups = append(out.Groups, shown)
-	}
-	return out, nil
+	v.problems(chosen.Troubles)
+	v.groups(chosen, b)
+	v.hosts(chosen, b)
+	v.totals(volumes, b)
+	v.repairs(volumes)
+	v.flushes(chosen.Flushes)
+	v.snapshots(volumes, b)
+	v.volumes(volumes, b)
+	return v
 }
 
-func hostOf(g *v1alpha1.NodeGroup, name string, volumes []*v1alpha1.CacheVolume, now time.Time) host {
-	h := host{Name: name, State: "unknown", Seen: "never"}
-	for _, m := range g.Status.Members {
-		if m.Name != name {
+func (v *view) problems(all []trouble.Trouble) {
+	v.Problems, v.AllProblems = trouble.Lines(all), len(all)
+	v.Problems, v.MoreProblems = limited(v.Problems, mostProblems)
+}
+
+// limited returns the first rows, and how many more there are.
+func limited[T any](rows []T, most int) ([]T, int) {
+	if len(rows) <= most {
+		return rows, 0
+	}
+	return rows[:most], len(rows) - most
+}
+
+// groups shows groups with a problem first.
+func (v *view) groups(chosen choice.Objects, b *board) {
+	groups := slices.Clone(chosen.Groups)
+	slices.SortStableFunc(groups, func(x, y v1alpha1.NodeGroup) int {
+		return worse(b.Faults.Of(trouble.Group, x.Name), b.Faults.Of(trouble.Group, y.Name))
+	})
+	groups, v.MoreGroups = limited(groups, mostGroups)
+	for i := range groups {
+		g := &groups[i]
+		v.Groups = append(v.Groups, group{
+			Name: g.Name, Ready: g.Status.Summary.Ready, Dirty: g.Status.Summary.Dirty, Cordoned: g.Spec.Cordoned,
+		})
+	}
+}
+
+// worse orders the graver fault first, and no fault last.
+func worse(a, b trouble.Fault) int {
+	order := func(f trouble.Fault) int {
+		if len(f.Reasons) == 0 {
+			return int(^uint(0) >> 1)
+		}
+		return f.Gravity
+	}
+	return cmp.Compare(order(a), order(b))
+}
+
+func (v *view) totals(volumes []v1alpha1.CacheVolume, b *board) {
+	var dirty int64
+	v.Totals.Volumes, v.Totals.Of = len(volumes), len(b.Volumes)
+	for i := range volumes {
+		one := &volumes[i]
+		dirty += one.Status.DirtyBytes
+		if one.Status.AttachedNode != "" {
+			v.Totals.Attached++
+		}
+		if !redundancy.Of(one, b.groupOf[one.Spec.Group], redundancy.Evidence{}).Whole() {
+			v.Totals.OneCopy++
+		}
+		if meta.IsStatusConditionTrue(one.Status.Conditions, v1alpha1.ConditionRepairing) {
+			v.Totals.Repairing++
+		}
+	}
+	v.Totals.Dirty = v1alpha1.HumanBytes(dirty)
+}
+
+// repairs shows the volumes that get a second copy, those first that are being copied.
+func (v *view) repairs(volumes []v1alpha1.CacheVolume) {
+	for i := range volumes {
+		c := meta.FindStatusCondition(volumes[i].Status.Conditions, v1alpha1.ConditionRepairing)
+		if c == nil || c.Status != metav1.ConditionTrue {
 			continue
 		}
-		h.State, h.Message = "not ready", m.Message
-		if m.Ready {
-			h.State = "ready"
+		one := repair{Volume: volumes[i].Name, Step: c.Reason, Progress: c.Message}
+		if r := volumes[i].Status.Repair; r != nil {
+			one.Lost, one.Onto, one.Since = r.Lost, r.Substitute, moment(r.Since.Time)
 		}
-		if slices.Contains(g.Spec.CordonedNodes, name) {
-			h.State = "cordoned"
-		}
-		if m.CacheCapacityBytes > 0 {
-			h.Cache = v1alpha1.HumanBytes(m.CacheAllocatedBytes) + " of " + v1alpha1.HumanBytes(m.CacheCapacityBytes)
-		}
-		h.Dirty, h.Replicas, h.Attached = v1alpha1.HumanBytes(m.DirtyBytes), int(m.Volumes), int(m.Primaries)
-		h.Filled = share(m.CacheAllocatedBytes, m.CacheCapacityBytes)
-		if m.LastSeen != nil {
-			h.Seen = now.Sub(m.LastSeen.Time).Truncate(time.Second).String() + " ago"
-			if m.Ready && now.Sub(m.LastSeen.Time) < seenOften {
-				h.Seen = ""
-			}
-		}
+		v.Repairs = append(v.Repairs, one)
 	}
-	for _, other := range g.Spec.Nodes {
-		l := link{To: other}
-		for _, v := range volumes {
-			if other == name || !v.Spec.HasReplica(name) || !v.Spec.HasReplica(other) || v.Status.Epoch == 0 {
-				continue
-			}
-			l.Volumes++
-			if v.Status.IsOutdated(name) || v.Status.IsOutdated(other) {
-				l.Lost++
-			}
-		}
-		if l.Volumes > 0 {
-			h.Links = append(h.Links, l)
-		}
-	}
-	return h
+	slices.SortStableFunc(v.Repairs, func(a, b repair) int {
+		return cmp.Compare(choice.RepairStep(b.Step), choice.RepairStep(a.Step))
+	})
+	v.Repairs, v.MoreRepairs = limited(v.Repairs, mostOthers)
 }
 
-func volumeOf(v *v1alpha1.CacheVolume, g *v1alpha1.NodeGroup, now time.Time) volume {
-	out := volume{
-		Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Host: v.Status.AttachedNode, Replicas: v.Spec.Replicas,
-		Truth: cmp.Or(string(v.Status.Authority), string(v1alpha1.AuthorityCeph)), Dirty: v1alpha1.HumanBytes(v.Status.DirtyBytes),
-		Filled: share(v.Status.DirtyBytes, v.Spec.CacheBytes),
-	}
-	one := redundancy.Of(v, g, redundancy.Evidence{})
-	for _, c := range v.Status.Faults() {
-		if c.Type != v1alpha1.ConditionRedundant || one.Whole() {
-			out.Problems = append(out.Problems, c.Message)
+// flushes shows those first that are not finished.
+func (v *view) flushes(all []v1alpha1.CacheFlush) {
+	finished := func(f v1alpha1.CacheFlush) int {
+		if f.Status.Phase == v1alpha1.FlushComplete {
+			return 1
 		}
+		return 0
 	}
-	if !one.Whole() {
-		out.Problems = append(out.Problems, "one copy: "+one.Message+"; "+stake(one, now))
-	}
-	if v.Status.LeftDirty() {
-		out.Problems = append(out.Problems, fmt.Sprintf("not attached, with data that only the cache on %s may have",
-			strings.Join(v.Spec.Replicas, " and ")))
-	}
-	return out
-}
-
-// stake says what the loss of the last copy would lose.
-func stake(f redundancy.Finding, now time.Time) string {
-	if f.InCeph {
-		return "Ceph has everything"
-	}
-	text := v1alpha1.HumanBytes(f.ExposedBytes) + " are on one host only"
-	if !f.Since.IsZero() {
-		text += ", for " + now.Sub(f.Since).Truncate(time.Second).String()
-	}
-	return text
-}
-
-func concerns(f *v1alpha1.CacheFlush, g *v1alpha1.NodeGroup, volumes []*v1alpha1.CacheVolume) bool {
-	return f.Spec.NodeGroup == g.Name || slices.Contains(g.Spec.Nodes, f.Spec.Node) ||
-		slices.ContainsFunc(f.Status.Volumes, func(v v1alpha1.FlushedVolume) bool {
-			return slices.ContainsFunc(volumes, func(of *v1alpha1.CacheVolume) bool { return of.Name == v.Name })
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b v1alpha1.CacheFlush) int { return cmp.Compare(finished(a), finished(b)) })
+	all, v.MoreFlushes = limited(all, mostOthers)
+	for i := range all {
+		f := &all[i]
+		v.Flushes = append(v.Flushes, flush{
+			Name: f.Name, Mode: string(f.Spec.Mode), Phase: cmp.Or(string(f.Status.Phase), string(v1alpha1.FlushPending)),
+			Percent: f.Status.Percent, Left: f.Status.Summary.Left, Rate: f.Status.Summary.Rate, Remaining: f.Status.Summary.Remaining,
 		})
+	}
+}
+
+// snapshots shows the newest ones of the chosen volumes, those first that are not taken yet.
+func (v *view) snapshots(volumes []v1alpha1.CacheVolume, b *board) {
+	chosen := map[string]bool{}
+	for i := range volumes {
+		chosen[volumes[i].Name] = true
+	}
+	var all []*v1alpha1.CacheSnapshot
+	for i := range b.snapshots {
+		if v.Query.everything() || chosen[b.snapshots[i].Spec.Volume] {
+			all = append(all, &b.snapshots[i])
+		}
+	}
+	v.AllSnapshots = len(all)
+	slices.SortStableFunc(all, func(a, b *v1alpha1.CacheSnapshot) int {
+		switch {
+		case a.Status.Taken == nil || b.Status.Taken == nil:
+			return cmp.Compare(b2i(a.Status.Taken != nil), b2i(b.Status.Taken != nil))
+		default:
+			return b.Status.Taken.Compare(a.Status.Taken.Time)
+		}
+	})
+	all, _ = limited(all, mostOthers)
+	for _, s := range all {
+		one := snapshot{Name: s.Name, Volume: s.Spec.Volume, Size: s.Status.Summary.Size, Taken: "not yet"}
+		if s.Status.Taken != nil {
+			one.Taken = moment(s.Status.Taken.Time)
+		}
+		v.Snapshots = append(v.Snapshots, one)
+	}
+}
+
+func b2i(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// moment is a time for people. It does not say how long ago that is, which would be news every second.
+func moment(t time.Time) string { return t.UTC().Format(time.DateTime) + " UTC" }
+
+// graphs returns the address of a dashboard that shows one volume; "" if there is no dashboard.
+func graphs(dashboard, volume string) string {
+	if dashboard == "" {
+		return ""
+	}
+	u, err := url.Parse(dashboard)
+	if err != nil {
+		return ""
+	}
+	values := u.Query()
+	values.Set("var-volume", volume)
+	u.RawQuery = values.Encode()
+	return u.String()
 }
 
 // share returns a percentage. It is 0 only if the part is 0, so that a small part is visible.
@@ -199,9 +256,8 @@ func share(part, whole int64) int {
 	return int(min(max(percent*float64(part)/float64(whole), 1), percent))
 }
 
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprint(n, " ", what)
-}
+const percent = 100
+
+func count(n int, what string) string { return trouble.Count(n, what) }
+
+func joined(names []string) string { return strings.Join(names, ",") }

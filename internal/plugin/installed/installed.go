@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/records/remedy"
 )
 
 // Labels that the chart gives its objects.

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/internal/plugin/installed"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/records/remedy"
 )
 
 func meta(name, component, partOf string) metav1.ObjectMeta {

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
-	"github.com/escache/escache-csi/internal/plugin/trouble"
+	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 var now = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)

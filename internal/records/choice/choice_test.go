@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/choice"
+	"github.com/escache/escache-csi/internal/records/choice"
 )
 
 func volume(name, group, attached string, replicas ...string) v1alpha1.CacheVolume {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/records/remedy"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 

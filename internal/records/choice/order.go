@@ -43,3 +43,9 @@ func Sort(volumes []v1alpha1.CacheVolume, by string, claim func(*v1alpha1.CacheV
 	})
 	return nil
 }
+
+// RepairStep orders the steps of a repair: one that is being copied has the highest number, one that
+// waits the lowest.
+func RepairStep(step string) int {
+	return slices.Index([]string{"Waiting", "Draining", "Beginning", "Replacing", "Finishing", "Copying"}, step)
+}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/remedy"
+	"github.com/escache/escache-csi/internal/records/remedy"
 )
 
 // Kinds of what can have a trouble.
