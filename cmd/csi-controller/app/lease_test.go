@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/fake"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
@@ -134,5 +137,37 @@ func TestALeaderThatIsCutOffStopsBeforeAnotherLeads(t *testing.T) {
 			first.end()
 			second.end()
 		})
+	}
+}
+
+// TestTheChartGivesTheLeaseItsDefaults: what is argued and tested here holds for the defaults.
+func TestTheChartGivesTheLeaseItsDefaults(t *testing.T) {
+	text, err := os.ReadFile("../../../charts/escache-csi/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values struct {
+		Controller struct {
+			Lease struct{ Duration, RenewDeadline, RetryPeriod metav1.Duration }
+		}
+	}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	o, l := defaults(), values.Controller.Lease
+	if l.Duration.Duration != o.LeaseDuration || l.RenewDeadline.Duration != o.RenewDeadline || l.RetryPeriod.Duration != o.RetryPeriod {
+		t.Errorf("the chart has %v, the defaults are %s, %s and %s", l, o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
+	}
+}
+
+// TestALeaseLastsWholeSeconds: it is on record in whole seconds, and the others would wait for less
+// than the leader counts on.
+func TestALeaseLastsWholeSeconds(t *testing.T) {
+	for duration, want := range map[time.Duration]bool{5 * time.Second: true, 5900 * time.Millisecond: false} {
+		o := defaults()
+		o.LeaseDuration, o.RenewDeadline = duration, duration-500*time.Millisecond
+		if err := o.Validate(); (err == nil || !strings.Contains(err.Error(), "--lease-duration")) != want {
+			t.Errorf("%s: %v", duration, err)
+		}
 	}
 }
