@@ -89,7 +89,7 @@ func (r *replica) end() {
 }
 
 // leads is the time within which another replica leads after the leader's death. The goal is the
-// next CreateVolume within 8 s: the rest is for the socket and for fencing the dead leader's clients.
+// next CreateVolume within 8 s: the rest is for reading all volumes and fencing the dead leader's clients.
 const leads = 7 * time.Second
 
 // TestAnotherReplicaLeadsSoonAfterTheLeadersDeath runs in played time, so a busy machine changes
