@@ -24,6 +24,13 @@ import (
 // create writes the record, then makes the image, then records that the image exists. It asks no
 // node: creation costs two API writes and one image, and works while a host is down.
 //
+// One write after the image would not be safe. An image without a record is then either half of this
+// call, or all that is left of a volume whose record was lost, perhaps with dirty caches on its hosts;
+// taken for new, it would lose them. A call that is not repeated would leave an image that DeleteVolume
+// cannot find, for the volume's ID does not name its pool. And the search for orphans, which lists
+// images before records, would show each image that is being made. One write before the image leaves
+// open whether the image is there, so that every repeated call would have to ask Ceph.
+//
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
 func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
 	from, err := s.source(ctx, &r)

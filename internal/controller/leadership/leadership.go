@@ -35,6 +35,17 @@ func New(lock resourcelock.Interface, valid, margin time.Duration, now func() ti
 	return &Lease{Interface: lock, valid: valid, margin: margin, now: now}
 }
 
+// Get returns the record, and the bytes by which the election notices that it has changed. client-go
+// writes times in whole seconds there: a replica that waits would overlook renewals within the same
+// second, and lead up to a second too early. The record itself has microseconds.
+func (l *Lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if err != nil {
+		return record, raw, err
+	}
+	return record, record.RenewTime.UTC().AppendFormat(raw, time.RFC3339Nano), nil
+}
+
 // Create takes the lock for the first time.
 func (l *Lease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.observe(record, func() error { return l.Interface.Create(ctx, record) })
