@@ -72,6 +72,8 @@ type State struct {
 	Unserved string
 
 	Counters Counters
+	// Measures is nil if the engine does not measure, or does not answer now.
+	Measures *Measures
 }
 
 // Clean reports whether the origin has everything, as far as the engine can know now.

@@ -88,9 +88,13 @@ func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
 		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60}))
 		must(t, e.SetMode(t.Context(), volume, cache.Writethrough))
 		want := stateOf(t, e)
+		if want.Measures == nil || want.Measures.LogBytes <= 0 || want.Measures.LogBytes >= diskBytes {
+			t.Errorf("%s: its process measures %+v", name, want.Measures)
+		}
 		h.processes[volume].die()
 		e = h.engine() // of another escached
-		if s := stateOf(t, e); s.Unserved == "" || s.Known || s.Clean() || s.Path != want.Path || s.Options != want.Options || s.Held {
+		if s := stateOf(t, e); s.Unserved == "" || s.Known || s.Clean() || s.Path != want.Path || s.Options != want.Options || s.Held ||
+			s.Measures != nil {
 			t.Errorf("%s: without its process it is %+v", name, s)
 		}
 		waiting := make(chan error, 1)

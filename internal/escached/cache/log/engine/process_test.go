@@ -101,7 +101,7 @@ func (p *fakeProcess) Status() control.Status {
 	return control.Status{
 		Name: p.flags["--name"], Device: kernel.Path(nbdIndex), Origin: originIs, Bytes: p.bytes, Options: p.options.WithDefaults(),
 		Dirty: int64(s.Dirty) * cache.BlockBytes, Free: int64(s.Log.Ring-s.Log.Live) * cache.BlockBytes, Failed: s.Refused != nil, Held: s.Held,
-		Broken: p.broken,
+		Broken: p.broken, Log: control.Log{Bytes: int64(s.Log.Ring) * cache.BlockBytes},
 	}
 }
 

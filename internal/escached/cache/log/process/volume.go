@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/device"
+	"github.com/escache/escache-csi/internal/escached/cache/log/histogram"
 	"github.com/escache/escache-csi/internal/escached/cache/log/nbd"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
@@ -17,6 +18,7 @@ type volume struct {
 	*device.Device
 
 	log     *slog.Logger
+	took    latencies
 	bytes   atomic.Int64
 	writes  atomic.Int64 // blocks
 	flushes atomic.Int64
@@ -24,6 +26,16 @@ type volume struct {
 
 	mu     sync.Mutex // for what follows
 	logged map[string]time.Time
+}
+
+// latencies are how long requests take, from the moment at which the volume gets them.
+type latencies struct{ reads, writes, flushes *histogram.Histogram }
+
+func newVolume(d *device.Device, log *slog.Logger) *volume {
+	return &volume{
+		Device: d, log: log, logged: map[string]time.Time{},
+		took: latencies{reads: histogram.NewLatency(), writes: histogram.NewLatency(), flushes: histogram.NewLatency()},
+	}
 }
 
 // sameErrorEvery is how often the same cause is logged.
@@ -34,28 +46,34 @@ var _ nbd.Volume = (*volume)(nil)
 func (v *volume) Bytes() int64 { return v.bytes.Load() }
 
 func (v *volume) Read(start uint64, p []byte) error {
+	defer v.took.reads.Since(time.Now())
 	return v.answer("read", start, len(p)/record.BlockBytes, v.Device.Read(start, p))
 }
 
 func (v *volume) Write(start uint64, p []byte) error {
+	defer v.took.writes.Since(time.Now())
 	v.writes.Add(int64(len(p) / record.BlockBytes))
 	return v.answer("write", start, len(p)/record.BlockBytes, v.Device.Write(start, p))
 }
 
 func (v *volume) TryWrite(start uint64, p []byte) bool {
+	begun := time.Now()
 	if !v.Device.TryWrite(start, p) {
 		return false
 	}
+	v.took.writes.Since(begun)
 	v.writes.Add(int64(len(p) / record.BlockBytes))
 	return true
 }
 
 func (v *volume) Zero(start uint64, blocks uint32, trim bool) error {
+	defer v.took.writes.Since(time.Now())
 	v.writes.Add(int64(blocks))
 	return v.answer("zero", start, int(blocks), v.Device.Zero(start, blocks, trim))
 }
 
 func (v *volume) Flush() error {
+	defer v.took.flushes.Since(time.Now())
 	v.flushes.Add(1)
 	return v.answer("flush", 0, 0, v.Device.Flush())
 }
