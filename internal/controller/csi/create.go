@@ -203,6 +203,11 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r crea
 	if err := volumes.HasEngine(v, r.Engine); err != nil {
 		return err
 	}
+	if !modified(v) {
+		if err := volumes.HasOrder(v, r.Options.WriteBackOrder); err != nil {
+			return err
+		}
+	}
 	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, r.CreatePool); err != nil {
 		return unknown(err)
 	}

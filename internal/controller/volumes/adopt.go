@@ -93,7 +93,7 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 		if err := s.placeAdopted(ctx, a, v); err != nil {
 			return nil, err
 		}
-		if err := HasEngine(v, a.Engine); err != nil {
+		if err := errors.Join(HasEngine(v, a.Engine), HasOrder(v, a.Options.WriteBackOrder)); err != nil {
 			return nil, s.forgetAdoption(ctx, v, err)
 		}
 	}

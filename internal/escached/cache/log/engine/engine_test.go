@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -85,7 +86,7 @@ func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
 		"Resume": func(e *Engine) error { return e.Resume(t.Context(), volume) },
 	} {
 		h, e := assembled(t)
-		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60}))
+		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60, StrictOrder: true}))
 		must(t, e.SetMode(t.Context(), volume, cache.Writethrough))
 		want := stateOf(t, e)
 		if want.Measures == nil || want.Measures.LogBytes <= 0 || want.Measures.LogBytes >= diskBytes {
@@ -101,6 +102,9 @@ func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
 		go func() { waiting <- h.try(2, 2) }()
 		must(t, revive(e))
 		must(t, <-waiting)
+		if order := h.processes[volume].options.Order; order != control.Strict {
+			t.Errorf("%s: the next process writes back in the order %q", name, order)
+		}
 		h.holds(1, 1)
 		h.holds(2, 2)
 		if s := stateOf(t, e); s.Unserved != "" || !s.Known || s.Options != want.Options {

@@ -40,7 +40,7 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 	number := func(flag string) int { n, _ := strconv.Atoi(flags[flag]); return n }
 	p.options = control.Options{
 		Mode: cache.Mode(flags["--mode"]), HighWatermark: number("--high-watermark"), LowWatermark: number("--low-watermark"),
-		MaxAgeSeconds: number("--max-age-seconds"), Order: control.Merged,
+		MaxAgeSeconds: number("--max-age-seconds"), Order: control.Order(flags["--order"]),
 	}
 	p.bytes = int64(number("--bytes"))
 	id := cache.Identity{Pool: flags["--pool"], Image: flags["--image"], ImageID: flags["--image-id"]}
@@ -126,7 +126,9 @@ func (p *fakeProcess) SetOptions(o control.Options) error {
 	if o.Mode == "" {
 		o.Mode = p.options.Mode
 	}
-	o.Order = p.options.Order
+	if o.Order == "" {
+		o.Order = p.options.Order
+	}
 	p.options = o
 	p.device.WriteThrough(o.Mode == cache.Writethrough)
 	return nil
