@@ -127,11 +127,11 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 
 func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reservation, error) {
 	if r.Groups == nil {
-		return s.Book.Reserve(r.ID, cacheBytes, nil)
+		return s.Book.Reserve(r.ID, cacheBytes, r.Engine, nil)
 	}
 	var failures []error
 	for _, set := range r.Groups {
-		place, err := s.Book.Reserve(r.ID, cacheBytes, set)
+		place, err := s.Book.Reserve(r.ID, cacheBytes, r.Engine, set)
 		if err == nil {
 			return place, nil
 		}

@@ -136,7 +136,7 @@ func newAdopted(a Adoption, seen Inspection) *v1alpha1.CacheVolume {
 }
 
 func (s *Steps) placeAdopted(ctx context.Context, a Adoption, v *v1alpha1.CacheVolume) error {
-	place, err := s.Book.Reserve(v.Name, v.Spec.CacheBytes, a.Groups)
+	place, err := s.Book.Reserve(v.Name, v.Spec.CacheBytes, a.Engine, a.Groups)
 	if err != nil {
 		return fmt.Errorf("place volume %s: %w", v.Name, err)
 	}
