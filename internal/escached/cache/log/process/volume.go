@@ -2,9 +2,11 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/device"
@@ -78,6 +80,27 @@ func (v *volume) Flush() error {
 	return v.answer("flush", 0, 0, v.Device.Flush())
 }
 
+// Refused implements nbd.Volume. One line in a while is enough: a filesystem that is larger than its device asks again and again.
+func (v *volume) Refused(r nbd.Request, errno nbd.Errno) {
+	v.errors.Add(1)
+	v.tell(fmt.Sprintf("refused %s %d", r.Command, errno), "a request that the device cannot do is answered with an error",
+		"request", r.Command, "offset", r.Offset, "bytes", r.Bytes, "flags", r.Flags, "errno", syscall.Errno(errno), "device", v.Bytes())
+}
+
+// tell logs an error, unless it has logged one of the same cause just now.
+func (v *volume) tell(cause, message string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if time.Since(v.logged[cause]) <= sameErrorEvery {
+		return
+	}
+	if len(v.logged) > 1000 { // causes that name blocks
+		clear(v.logged)
+	}
+	v.logged[cause] = time.Now()
+	v.log.Error(message, args...)
+}
+
 // answer returns the error of a request. Without an answer the kernel repeats the request on the connection of the next process.
 func (v *volume) answer(what string, start uint64, blocks int, err error) error {
 	switch {
@@ -87,14 +110,6 @@ func (v *volume) answer(what string, start uint64, blocks int, err error) error 
 		return nbd.ErrStopped
 	}
 	v.errors.Add(1)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if cause := what + err.Error(); time.Since(v.logged[cause]) > sameErrorEvery {
-		if len(v.logged) > 1000 { // causes that name blocks
-			clear(v.logged)
-		}
-		v.logged[cause] = time.Now()
-		v.log.Error("a request is answered with an I/O error", "request", what, "block", start, "blocks", blocks, "error", err)
-	}
+	v.tell(what+err.Error(), "a request is answered with an I/O error", "request", what, "block", start, "blocks", blocks, "error", err)
 	return err
 }
