@@ -19,7 +19,8 @@ if [ -n "${NIGHTLY_LIST:-}" ]; then
 fi
 
 # More of each than by hand: `make test` leaves rows out and shortens others for CI.
-export HOST_SKIP='' ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-200} CHAOS_RUNS=${CHAOS_RUNS:-3} FUZZ_MINUTES=${FUZZ_MINUTES:-60}
+export HOST_SKIP='' ESCACHE_POWER_CUTS=${ESCACHE_POWER_CUTS:-10000}
+export ESCACHE_E2E_CYCLES=${ESCACHE_E2E_CYCLES:-200} CHAOS_RUNS=${CHAOS_RUNS:-3} FUZZ_MINUTES=${FUZZ_MINUTES:-60}
 
 results=('   time  end   target') failed=0
 trap 'printf "\n"; printf "%s\n" "${results[@]}"' EXIT

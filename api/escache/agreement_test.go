@@ -178,7 +178,7 @@ func populated() map[string]any {
 		Peers: []Peer{peer}, SyncedPercent: 99.5, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
 	node := ReplicaNode{Name: "n1", Address: "10.77.0.11"}
-	tuned := CacheOptions{HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300}
+	tuned := CacheOptions{HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300, WriteBackOrder: OrderStrict}
 	options := ConnectOptions{CacheOptions: tuned, Mode: ModeWritethrough}
 	return map[string]any{
 		"Problem": Problem{Type: "urn:escache:problem:busy", Title: "Conflict", Status: 409, Detail: "flush runs", Code: CodeBusy},

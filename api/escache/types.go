@@ -238,6 +238,17 @@ type ReplicaRequest struct {
 // MaxDirtyAgeSeconds is the longest dirty age that dev_connect and options take.
 const MaxDirtyAgeSeconds = 24 * 60 * 60
 
+// WriteBackOrder says in which order write-back brings to Ceph what is dirty.
+type WriteBackOrder string
+
+// Orders of write-back. The default is OrderMerged. OrderStrict keeps the image a state that the volume
+// had at a flush, or, while one of these is on its way, what a disk may be that loses power between two
+// flushes. EngineWritecache does not have it.
+const (
+	OrderMerged WriteBackOrder = "merged"
+	OrderStrict WriteBackOrder = "strict"
+)
+
 // CacheOptions tunes write-back. A field that is zero has the implementation's default.
 type CacheOptions struct {
 	// HighWatermark and LowWatermark are percentages of the cache. Write-back starts when more than
@@ -247,6 +258,9 @@ type CacheOptions struct {
 	// MaxDirtyAgeSeconds limits how long a written block may stay in the cache only, at most the
 	// constant MaxDirtyAgeSeconds; 0 means no limit.
 	MaxDirtyAgeSeconds int `json:"maxDirtyAgeSeconds,omitempty"`
+	// WriteBackOrder is left out in answers if it is the default. An engine that does not have the order
+	// refuses it with CodeInvalidRequest.
+	WriteBackOrder WriteBackOrder `json:"writeBackOrder,omitempty"`
 }
 
 // ConnectOptions are the mode and the options that a cache begins with. The zero value means the

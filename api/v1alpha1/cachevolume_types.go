@@ -209,7 +209,18 @@ type CacheOptions struct {
 	//
 	// +kubebuilder:validation:Minimum=0
 	MaxDirtyAgeSeconds int32 `json:"maxDirtyAgeSeconds,omitempty"`
+	// WriteBackOrder is empty for merged, which may leave out what was overwritten since. Strict keeps the
+	// image a state that the volume had at a flush; it needs the engine log.
+	//
+	// +kubebuilder:validation:Enum=strict
+	WriteBackOrder WriteBackOrder `json:"writeBackOrder,omitempty"`
 }
+
+// WriteBackOrder says in which order write-back brings to Ceph what is dirty.
+type WriteBackOrder string
+
+// WriteBackOrderStrict is the only one on record: merged is what hosts do that know no order.
+const WriteBackOrderStrict WriteBackOrder = "strict"
 
 // ImageLayout is how the image is laid out in Ceph.
 type ImageLayout struct {

@@ -97,6 +97,11 @@ type NodeGroupMember struct {
 	// same time. It goes up and down with what else runs there, and is updated together with other
 	// fields, at the latest after a minute. Absent means that the node sets no limit.
 	ConnectableBytes *int64 `json:"connectableBytes,omitempty"`
+	// Engines are the cache engines that the node can run, beside writecache, which every node has. A
+	// volume of another engine is placed on nodes that have it.
+	//
+	// +listType=atomic
+	Engines []string `json:"engines,omitempty"`
 	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes int64 `json:"dirtyBytes,omitempty"`
 	// Volumes is the number of replicas on the node. Primaries is how many of them are connected

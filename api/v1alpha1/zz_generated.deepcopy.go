@@ -889,6 +889,11 @@ func (in *NodeGroupMember) DeepCopyInto(out *NodeGroupMember) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Engines != nil {
+		in, out := &in.Engines, &out.Engines
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.LastSeen != nil {
 		in, out := &in.LastSeen, &out.LastSeen
 		*out = (*in).DeepCopy()

@@ -24,6 +24,7 @@ func Options(v *v1alpha1.CacheVolume) escache.CacheOptions {
 	return escache.CacheOptions{
 		HighWatermark: int(o.HighWatermark), LowWatermark: int(o.LowWatermark),
 		MaxDirtyAgeSeconds: min(int(o.MaxDirtyAgeSeconds), escache.MaxDirtyAgeSeconds), // older records may have more
+		WriteBackOrder:     escache.WriteBackOrder(o.WriteBackOrder),
 	}
 }
 

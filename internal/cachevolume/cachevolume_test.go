@@ -18,6 +18,16 @@ func TestOnlyAnEngineThatNotEveryHostHasIsNamed(t *testing.T) {
 	}
 }
 
+func TestTheOrderOfWriteBackIsAskedForIfItIsOnRecord(t *testing.T) {
+	for recorded, want := range map[v1alpha1.WriteBackOrder]escache.WriteBackOrder{"": "", v1alpha1.WriteBackOrderStrict: escache.OrderStrict} {
+		v := &v1alpha1.CacheVolume{}
+		v.Spec.CacheOptions.WriteBackOrder = recorded
+		if got := ConnectRequest(v).Options.WriteBackOrder; got != want {
+			t.Errorf("%q on record: asked for %q, want %q", recorded, got, want)
+		}
+	}
+}
+
 // A volume that was created with a longer age than hosts take must attach all the same.
 func TestTheAgeIsWhatHostsTake(t *testing.T) {
 	for recorded, want := range map[int32]int{0: 0, 300: 300, 86400: 86400, 7 * 86400: 86400} {

@@ -39,7 +39,7 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 	var best *score
 	if len(r.Groups) == 0 {
 		for i := range s.scores {
-			if sc := &s.scores[i]; sc.room >= r.CacheBytes && (best == nil || sc.better(best, r.CacheBytes, seed)) {
+			if sc := &s.scores[i]; sc.takes(r) && (best == nil || sc.better(best, r.CacheBytes, seed)) {
 				best = sc
 			}
 		}
@@ -49,7 +49,7 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 		if g == nil {
 			continue
 		}
-		if sc := &s.scores[g.slot]; sc.room >= r.CacheBytes && (best == nil || sc.better(best, r.CacheBytes, seed)) {
+		if sc := &s.scores[g.slot]; sc.takes(r) && (best == nil || sc.better(best, r.CacheBytes, seed)) {
 			best = sc
 		}
 	}
@@ -57,6 +57,12 @@ func (s *State) chooseGroup(r Request, seed uint64) *group {
 		return nil
 	}
 	return best.group
+}
+
+// takes reports whether two members of the group have room for the request. Few requests name an engine,
+// and only those look at more than the score.
+func (a *score) takes(r Request) bool {
+	return a.room >= r.CacheBytes && (r.Engine == "" || a.group.room(r.Engine) >= r.CacheBytes)
 }
 
 // groupOfPrimary returns the group of the node the scheduler chose, if that node and one more

@@ -38,7 +38,9 @@ func (l *Ledger) place(r Request) (Placement, error) {
 	if err != nil {
 		return Placement{}, err
 	}
-	l.state.SetVolume(Volume{Name: r.Volume, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: r.CacheBytes})
+	l.state.SetVolume(Volume{
+		Name: r.Volume, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: r.CacheBytes, Engine: r.Engine,
+	})
 	return p, nil
 }
 

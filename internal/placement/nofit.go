@@ -38,6 +38,9 @@ func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
 func (e *NoFitError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "no group has two ready nodes with %s of cache free", formatBytes(e.Request.CacheBytes))
+	if e.Request.Engine != "" {
+		fmt.Fprintf(&b, " and the cache engine %s", e.Request.Engine)
+	}
 	if e.Request.Primary != "" {
 		fmt.Fprintf(&b, ", one of them %s, which the scheduler chose", e.Request.Primary)
 	}
@@ -108,7 +111,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 	var parts []string
 	for _, n := range g.members {
 		state, room := n.state(r), n.room()
-		if room > noRoom {
+		if room > noRoom && n.runs(r.Engine) {
 			out.ready++
 			out.room += room
 		}
@@ -129,6 +132,8 @@ func (n *node) state(r Request) string {
 	switch {
 	case !n.Ready:
 		return "not ready"
+	case !n.runs(r.Engine):
+		return "without the cache engine " + r.Engine
 	case n.MaxVolumes > 0 && n.replicas >= n.MaxVolumes:
 		return fmt.Sprintf("at its limit of %d replicas", n.MaxVolumes)
 	case n.space() < r.CacheBytes:

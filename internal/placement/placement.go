@@ -29,6 +29,8 @@ type Member struct {
 	// ConnectedBytes is the size of the caches that are connected there. Placement itself does not look
 	// at it.
 	ConnectedBytes int64
+	// Engines are the cache engines that the host can run, beside the one that every host has.
+	Engines []string
 }
 
 // Group is a NodeGroup. A node is a member of at most one group.
@@ -46,6 +48,8 @@ type Volume struct {
 	Partner string
 	// CacheBytes is the space of one replica on its host, metadata and rounding included.
 	CacheBytes int64
+	// Engine is that of a Request.
+	Engine string
 }
 
 // Request asks where a volume should go.
@@ -54,6 +58,8 @@ type Request struct {
 	// CacheBytes is the space that one replica will take, metadata and rounding included. It is
 	// above zero.
 	CacheBytes int64
+	// Engine is the cache engine that both hosts must have. Empty means the one that every host has.
+	Engine string
 	// Groups are the names of the allowed groups. Empty means all.
 	Groups []string
 	// Primary is the host that the scheduler chose. Empty means that any host will do.

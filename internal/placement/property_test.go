@@ -90,7 +90,9 @@ func place(t *testing.T, s *State, r Request) Placement {
 	if err != nil {
 		t.Fatalf("%+v: %v", r, err)
 	}
-	s.SetVolume(Volume{Name: r.Volume, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: r.CacheBytes})
+	s.SetVolume(Volume{
+		Name: r.Volume, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: r.CacheBytes, Engine: r.Engine,
+	})
 	return p
 }
 

@@ -63,13 +63,15 @@ func (s *State) planner(ties Ties) *planner {
 
 // move places a volume in one of the groups, as Decide does.
 func (p *planner) move(v Volume, groups []string) error {
-	to, err := p.Decide(Request{Volume: v.Name, CacheBytes: v.CacheBytes, Groups: groups})
+	to, err := p.Decide(Request{Volume: v.Name, CacheBytes: v.CacheBytes, Engine: v.Engine, Groups: groups})
 	if err != nil {
 		return err
 	}
 	p.moves = append(p.moves, Move{Volume: v.Name, CacheBytes: v.CacheBytes, From: v.Group, To: to})
 	p.old, p.moved[v.Name] = append(p.old, v), true
-	p.SetVolume(Volume{Name: v.Name, Group: to.Group, Primary: to.Primary, Partner: to.Partner, CacheBytes: v.CacheBytes})
+	p.SetVolume(Volume{
+		Name: v.Name, Group: to.Group, Primary: to.Primary, Partner: to.Partner, CacheBytes: v.CacheBytes, Engine: v.Engine,
+	})
 	return nil
 }
 

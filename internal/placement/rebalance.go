@@ -198,7 +198,7 @@ func (b *balancer) obstacle(v Volume, from *score, emptier []*score) string {
 	if len(names) == 0 {
 		return "it may be in these groups only: " + bounded(b.ties.Groups[v.Name])
 	}
-	if _, err := b.Decide(Request{Volume: v.Name, CacheBytes: v.CacheBytes, Groups: names}); err != nil {
+	if _, err := b.Decide(Request{Volume: v.Name, CacheBytes: v.CacheBytes, Engine: v.Engine, Groups: names}); err != nil {
 		return err.Error()
 	}
 	return ""

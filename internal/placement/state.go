@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ErrNodeTaken is returned for a group that names a node of another group.
@@ -186,21 +187,32 @@ func (s *State) dropUnused(g *group) {
 // and as fast.
 func (s *State) rescore(g *group) {
 	sc := &s.scores[g.slot]
-	sc.allocated, sc.capacity, sc.room = 0, 0, noRoom
-	largest := int64(noRoom)
+	sc.allocated, sc.capacity = 0, 0
 	for _, n := range g.members {
 		sc.allocated += n.allocated
 		sc.capacity += n.usable()
+	}
+	sc.room = g.room("")
+}
+
+// room is the largest replica that two members with the engine can still take, or noRoom.
+func (g *group) room(engine string) int64 {
+	if g.cordoned || !g.known {
+		return noRoom
+	}
+	largest, second := int64(noRoom), int64(noRoom)
+	for _, n := range g.members {
+		if !n.runs(engine) {
+			continue
+		}
 		switch room := n.room(); {
 		case room > largest:
-			largest, sc.room = room, largest
-		case room > sc.room:
-			sc.room = room
+			largest, second = room, largest
+		case room > second:
+			second = room
 		}
 	}
-	if g.cordoned || !g.known {
-		sc.room = noRoom
-	}
+	return second
 }
 
 const noRoom = -1
@@ -219,8 +231,14 @@ func (n *node) memory() int64 {
 	return max(noRoom, *n.ConnectableBytes-n.allocated)
 }
 
+// runs reports whether the node has a cache engine.
+func (n *node) runs(engine string) bool { return engine == "" || slices.Contains(n.Engines, engine) }
+
 // fits reports whether the node can take the request's replica.
 func (n *node) fits(r Request) bool {
+	if !n.runs(r.Engine) {
+		return false
+	}
 	if r.Stays {
 		return n.space() >= r.CacheBytes
 	}

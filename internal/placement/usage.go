@@ -14,6 +14,8 @@ type Usage struct {
 	AllocatedBytes int64 // replicas on all members, so two for each volume
 	// LargestBytes is the largest cache that still fits, 0 if none does.
 	LargestBytes int64
+	// LargestOf is LargestBytes for a volume of an engine that not every host has.
+	LargestOf map[string]int64
 	// RoomBytes is the sum of the caches that still fit, in small volumes. Each cache counts once.
 	// 0 if none fits.
 	RoomBytes int64
@@ -51,6 +53,12 @@ func (s *State) usage(g *group) Usage {
 	}
 	var sum, largest int64
 	for _, n := range g.members {
+		for _, engine := range n.Engines {
+			if u.LargestOf == nil {
+				u.LargestOf = map[string]int64{}
+			}
+			u.LargestOf[engine] = max(0, g.room(engine))
+		}
 		u.Members = append(u.Members, MemberUsage{
 			Name: n.Name, Ready: n.Ready, Cordoned: n.Cordoned, CapacityBytes: n.usable(),
 			AllocatedBytes: n.allocated, Replicas: n.replicas, Primaries: n.primaries,

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -36,6 +37,7 @@ func optionsChange(s *suite) {
 	v.holds(s.first, 0, data)
 
 	s.inForce(v, escache.CacheOptions{HighWatermark: 70, LowWatermark: 40}) // without a maximum age again
+	s.ordered(v)
 	data = v.makeDirty(s.first)
 	s.remainsDirty(v)
 	done(s, "mode writethrough", s.first.mode(v, escache.ModeWritethrough))
@@ -44,6 +46,21 @@ func optionsChange(s *suite) {
 		s.Errorf("a change of options in writethrough left the status %+v", shown(status))
 	}
 	v.holds(s.first, 0, data)
+}
+
+// ordered demands that a strict order of write-back is refused, or in force, and that it is refused of an
+// engine that cannot have it. Then it sets the default again.
+func (s *suite) ordered(v *volume) {
+	s.Helper()
+	before := escache.CacheOptions{HighWatermark: 70, LowWatermark: 40}
+	strict := before
+	strict.WriteBackOrder = escache.OrderStrict
+	if cmp.Or(s.target.Engine, escache.EngineWritecache) == escache.EngineWritecache {
+		refused(s, "a strict order of writecache", s.first.options(v, v.epoch, strict), escache.CodeInvalidRequest)
+	} else {
+		s.inForce(v, strict)
+	}
+	s.inForce(v, before)
 }
 
 // inForce sets options and demands that the answer has exactly these.

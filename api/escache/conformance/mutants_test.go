@@ -77,6 +77,7 @@ var mutants = map[string][]string{
 		"options end write-through",
 		"an option that is left out stays",
 		"crossed watermarks are taken",
+		"an order that the engine does not have is taken",
 	},
 	"a device on a fenced client's map is built again": {
 		"a fenced client's map is handed out", "what was dirty is gone with a fenced client's map", "every map is taken for fenced",

@@ -8,6 +8,7 @@ func (h *Host) node() escache.Node {
 		Name: h.Name, HostID: h.hostID(), Version: "fake", Healthy: h.sick == "",
 		CacheCapacityBytes: h.capacity, CacheAllocatedBytes: h.leaked,
 		MaxVolumes: 100, Kernel: escache.Kernel{Release: "6.1", DRBD: "8.4", Writecache: "1.6", RBD: true},
+		Engines: h.engines(),
 	}
 	if h.sick != "" {
 		n.Reasons = []string{h.sick}

@@ -21,6 +21,9 @@ func (h *Host) setOptions(ctx context.Context, req escache.OptionsRequest) (any,
 	if r.traffic.Refuse != "" {
 		return nil, fail(r.traffic.Refuse, "the test refuses this")
 	}
+	if err := h.checkOrder(r, o); err != nil {
+		return nil, err
+	}
 	switch {
 	case req.Epoch < r.epoch && !h.w.breaks("options of an older epoch are taken"):
 		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
@@ -38,6 +41,15 @@ func (h *Host) setOptions(ctx context.Context, req escache.OptionsRequest) (any,
 		h.drainAfter(context.WithoutCancel(ctx), req.VolumeRef, r, age)
 	}
 	return escache.OptionsResponse{Options: o}, nil
+}
+
+// checkOrder refuses an order of write-back that the replica's engine does not have.
+func (h *Host) checkOrder(r *replica, o escache.CacheOptions) error {
+	if o.WriteBackOrder == escache.OrderStrict && r.req.Engine == escache.EngineWritecache &&
+		!h.w.breaks("an order that the engine does not have is taken") {
+		return fail(escache.CodeInvalidRequest, "writecache writes back in no order")
+	}
+	return nil
 }
 
 // drainAfter writes back once, when what is dirty now has reached its age.

@@ -297,6 +297,9 @@ func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, erro
 		}
 		return nil, fail(escache.CodeReplicaMismatch, "the replica is of engine %s", r.req.Engine)
 	}
+	if err := h.checkOrder(r, o.CacheOptions); err != nil {
+		return nil, err
+	}
 	if err := h.canRun(req.Engine); err != nil {
 		return nil, err
 	}

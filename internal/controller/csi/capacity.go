@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
+	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -69,7 +70,7 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 		}
 		groups = []string{group}
 	}
-	largest := s.service.largestVolume(parameters.Cache, groups)
+	largest := s.service.largestVolume(parameters, groups)
 	if parameters.Pool != "" && largest > 0 {
 		inPool, err := s.service.largestInPool(ctx, parameters.ClusterID, parameters.Pool, parameters.DataPool)
 		if err != nil {
@@ -82,12 +83,18 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 
 func supported(all []*csi.VolumeCapability) bool { return checkCapabilities(all) == nil }
 
-func (s *service) largestVolume(cache storageclass.CacheSize, groups []string) int64 {
+func (s *service) largestVolume(p storageclass.Parameters, groups []string) int64 {
 	var largest int64
+	engine := reservation.EngineName(p.Engine)
 	for _, usage := range s.Book.Usage() {
-		if len(groups) == 0 || slices.Contains(groups, usage.Group) {
-			largest = max(largest, cache.Largest(usage.LargestBytes))
+		if len(groups) > 0 && !slices.Contains(groups, usage.Group) {
+			continue
 		}
+		cacheBytes := usage.LargestBytes
+		if engine != "" {
+			cacheBytes = usage.LargestOf[engine]
+		}
+		largest = max(largest, p.Cache.Largest(cacheBytes))
 	}
 	return largest
 }

@@ -134,11 +134,11 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 
 func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reservation, error) {
 	if r.Groups == nil {
-		return s.Book.Reserve(r.ID, cacheBytes, nil)
+		return s.Book.Reserve(r.ID, cacheBytes, r.Engine, nil)
 	}
 	var failures []error
 	for _, set := range r.Groups {
-		place, err := s.Book.Reserve(r.ID, cacheBytes, set)
+		place, err := s.Book.Reserve(r.ID, cacheBytes, r.Engine, set)
 		if err == nil {
 			return place, nil
 		}
@@ -209,6 +209,11 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r crea
 	}
 	if err := volumes.HasEngine(v, r.Engine); err != nil {
 		return err
+	}
+	if !modified(v) {
+		if err := volumes.HasOrder(v, r.Options.WriteBackOrder); err != nil {
+			return err
+		}
 	}
 	if err := s.Images.EnsurePool(ctx, v.Spec.ClusterID, v.Spec.Pool, r.CreatePool); err != nil {
 		return unknown(err)

@@ -3,10 +3,12 @@ package csi_test
 import (
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/placement"
 )
 
 func TestAVolumeHasTheEngineOfItsClassOnRecordAndOnItsHosts(t *testing.T) {
@@ -56,5 +58,30 @@ func TestWithAnOlderCRDNoVolumeGetsAnotherEngineThanItsClassSays(t *testing.T) {
 	r.Parameters["cacheEngine"] = "log"
 	_, err := w.service.CreateVolume(t.Context(), r)
 	wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")
+	w.unfinished()
+}
+
+func TestWithoutHostsThatHaveTheEngineNothingIsMadeAndTheReasonSaysSo(t *testing.T) {
+	w := newWorld(t)
+	must(t, w.book.SetGroup(placement.Group{Name: "g1", Members: []placement.Member{
+		{Name: "n1", Ready: true, CapacityBytes: 1 << 40, Engines: []string{"log"}},
+		{Name: "n2", Ready: true, CapacityBytes: 1 << 40},
+		{Name: "n3", Ready: true, CapacityBytes: 1 << 40},
+	}}, nil))
+	r := createRequest("b")
+	r.Parameters["cacheEngine"] = "log"
+	_, err := w.service.CreateVolume(t.Context(), r)
+	wants(t, err, codes.ResourceExhausted, "the cache engine log", "n2 without the cache engine log")
+	capacity := func(parameters map[string]string) int64 {
+		answer, err := w.service.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: parameters})
+		must(t, err)
+		return answer.GetAvailableCapacity()
+	}
+	if n := capacity(r.Parameters); n != 0 {
+		t.Errorf("a volume of log can have %d bytes", n)
+	}
+	if n := capacity(createRequest("b").Parameters); n == 0 {
+		t.Error("there is no room for other volumes either")
+	}
 	w.unfinished()
 }

@@ -49,6 +49,9 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 	if err := s.Cached.Update(ctx, v); err != nil {
 		return fmt.Errorf("record the change of volume %s: %w", id, err)
 	}
+	if err := volumes.HasOrder(v, want.Options.WriteBackOrder); err != nil {
+		return err
+	}
 	crashpoint.Reach("modify_volume/recorded")
 	return nil
 }
@@ -56,7 +59,7 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 // changeableOf returns what a VolumeAttributesClass can change of the volume, as it is now.
 func changeableOf(v *v1alpha1.CacheVolume) storageclass.Parameters {
 	p := storageclass.WithDefaults()
-	p.Mode, p.Options = v.Spec.CacheMode, v.Spec.CacheOptions
+	p.Engine, p.Mode, p.Options = v.Spec.Engine(), v.Spec.CacheMode, v.Spec.CacheOptions
 	return p
 }
 

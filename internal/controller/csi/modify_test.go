@@ -81,7 +81,7 @@ func TestAnAttachedVolumesChangeIsPending(t *testing.T) {
 }
 
 func TestModifyRefusesAndChangesNothing(t *testing.T) {
-	const which = "cacheMode, highWatermark, lowWatermark, maxDirtyAge"
+	const which = "cacheMode, highWatermark, lowWatermark, maxDirtyAge, writeBackOrder"
 	for name, tc := range map[string]struct {
 		in   []string
 		says []string

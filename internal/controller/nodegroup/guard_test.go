@@ -119,7 +119,7 @@ func TestADeletedGroupStaysForItsVolumesAndGoesWithTheLast(t *testing.T) {
 	if meta.IsStatusConditionTrue(g.Status.Conditions, v1alpha1.GroupReady) {
 		t.Error("it is ready for new volumes")
 	}
-	if _, err := b.book.Reserve("w", 1, nil); err == nil {
+	if _, err := b.book.Reserve("w", 1, "", nil); err == nil {
 		t.Error("a new volume was placed in it")
 	}
 	b.reconcile("g")
@@ -191,7 +191,7 @@ func TestReplicasThatWaitToBeRemovedKeepAGroup(t *testing.T) {
 func TestAVolumeThatIsBeingCreatedKeepsItsGroup(t *testing.T) {
 	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
 	b.reconcile("g")
-	place, err := b.book.Reserve("v", 60, nil)
+	place, err := b.book.Reserve("v", 60, "", nil)
 	b.must(err)
 	b.must(b.guard.Keep(t.Context(), place.Group))
 	if !b.kept("g") {

@@ -58,6 +58,7 @@ func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group 
 		if last := memberOf(g, node); last != nil {
 			member.Ready, member.CapacityBytes = last.Ready, last.CacheCapacityBytes
 			member.ConnectableBytes, member.ConnectedBytes = last.ConnectableBytes, last.ConnectedBytes
+			member.Engines = last.Engines
 		}
 		out.Members = append(out.Members, member)
 	}

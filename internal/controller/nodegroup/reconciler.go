@@ -290,12 +290,25 @@ func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
 		if s.host != nil {
 			member.CapacityBytes, member.MaxVolumes = s.host.CacheCapacityBytes, s.host.MaxVolumes
 			member.ConnectableBytes, member.ConnectedBytes = s.host.ConnectableBytes, s.host.ConnectedBytes
+			member.Engines = enginesOf(s.host)
 			member.OtherBytes = max(0, s.host.CacheCapacityBytes-s.host.CacheFreeBytes-s.host.CacheAllocatedBytes)
 		} else if last := memberOf(group, s.name); last != nil {
 			member.CapacityBytes = last.CacheCapacityBytes
 		}
 		out.Members = append(out.Members, member)
 	}
+	return out
+}
+
+// enginesOf are the cache engines of a host beside the one that every host has.
+func enginesOf(h *escache.Node) []string {
+	var out []string
+	for _, e := range h.Engines {
+		if e != escache.EngineWritecache {
+			out = append(out, string(e))
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/internal/placement"
 )
 
 // bench is a reconciler with hosts that say what a test wants.
@@ -231,8 +233,47 @@ func TestCordonedGroupIsNotPlacedIn(t *testing.T) {
 	if s := b.poll("g"); meta.IsStatusConditionTrue(s.Conditions, v1alpha1.GroupReady) {
 		t.Errorf("conditions %+v", s.Conditions)
 	}
-	if _, err := b.book.Reserve("v", 1, nil); err == nil {
+	if _, err := b.book.Reserve("v", 1, "", nil); err == nil {
 		t.Error("a volume was placed in it")
+	}
+}
+
+func TestTheEnginesOfHostsDecideWhereVolumesGo(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	both := []escache.Engine{escache.EngineWritecache, escache.EngineLog}
+	b.hosts["n2"].Engines = both
+	reserve := func(book *reservation.Book, volume string) error {
+		r, err := book.Reserve(volume, 10, v1alpha1.CacheEngineLog, nil)
+		if err == nil && (r.Primary == "n1" || r.Partner == "n1") {
+			t.Errorf("%s went to %+v", volume, r)
+		}
+		return err
+	}
+	if m := b.poll("g").Members; len(m[0].Engines) != 0 || !slices.Equal(m[1].Engines, []string{"log"}) {
+		t.Errorf("on record are %+v", m)
+	}
+	if err := reserve(b.book, "v"); !errors.Is(err, placement.ErrNoFit) || !strings.Contains(err.Error(), "n1 without the cache engine log") {
+		t.Errorf("only one host has the engine: %v", err)
+	}
+	b.hosts["n3"].Engines = both
+	b.poll("g")
+	if err := reserve(b.book, "v"); err != nil {
+		t.Error(err)
+	}
+	// Another csi-controller that takes over knows it from the record.
+	after := reservation.NewBook(reservation.Slots{
+		Ports: reservation.Range{First: 7800, Last: 7899}, Minors: reservation.Range{First: 0, Last: 99},
+	})
+	if err := Rebuild(t.Context(), b.api, after); err != nil {
+		t.Fatal(err)
+	}
+	if err := reserve(after, "w"); err != nil {
+		t.Error(err)
+	}
+	b.hosts["n3"].Engines = nil // its kernel module is gone
+	b.poll("g")
+	if err := reserve(b.book, "x"); !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("a host that has lost the engine: %v", err)
 	}
 }
 
@@ -253,14 +294,14 @@ func TestWhatAHostSaysOfItsMemoryCountsUntilItFallsSilent(t *testing.T) {
 	says(b.book, "n1", 300, true)
 	says(b.book, "n2", 0, false)
 	says(b.book, "unknown", 0, false)
-	if _, err := b.book.Reserve("v", 501, nil); err != nil {
+	if _, err := b.book.Reserve("v", 501, "", nil); err != nil {
 		t.Errorf("two hosts set no limit: %v", err)
 	}
 	for _, n := range []string{"n2", "n3"} {
 		b.hosts[n].ConnectableBytes = &connectable
 	}
 	b.poll("g")
-	if _, err := b.book.Reserve("w", 501, nil); err == nil {
+	if _, err := b.book.Reserve("w", 501, "", nil); err == nil {
 		t.Error("no host has memory for 501 bytes of cache")
 	}
 
@@ -294,10 +335,10 @@ func TestBookIsRebuiltFromRecords(t *testing.T) {
 	if u := b.book.Usage(); len(u) != 1 || u[0].Volumes != 1 || u[0].AllocatedBytes != 120 || u[0].CapacityBytes != 300 {
 		t.Errorf("usage %+v", u)
 	}
-	if _, err := b.book.Reserve("w", 60, nil); err == nil {
+	if _, err := b.book.Reserve("w", 60, "", nil); err == nil {
 		t.Error("n1 and n2 have 40 left, and only n3 has 100")
 	}
-	if r, err := b.book.Reserve("w", 40, nil); err != nil || r.Port != 7801 {
+	if r, err := b.book.Reserve("w", 40, "", nil); err != nil || r.Port != 7801 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

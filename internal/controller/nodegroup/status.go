@@ -69,6 +69,7 @@ func member(group *v1alpha1.NodeGroup, s sight, answered *metav1.Time) v1alpha1.
 	if h := s.host; h != nil {
 		m.Version, m.CacheCapacityBytes, m.CacheAllocatedBytes = h.Version, h.CacheCapacityBytes, h.CacheAllocatedBytes
 		m.ConnectedBytes, m.CacheMemoryBytes, m.ConnectableBytes = h.ConnectedBytes, h.CacheMemoryBytes, h.ConnectableBytes
+		m.Engines = enginesOf(h)
 		m.DirtyBytes, m.Volumes, m.Primaries = h.DirtyBytes, int32(h.Volumes), int32(h.Primaries)
 	}
 	if !s.claimed && answered != nil {

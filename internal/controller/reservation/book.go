@@ -84,9 +84,9 @@ func NewBook(slots Slots) *Book {
 	}
 }
 
-// Reserve finds a place for a volume and takes it. A volume that has a place keeps it. The error is
-// placement.ErrNoFit or ErrNoSlot.
-func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reservation, error) {
+// Reserve finds a place for a volume and takes it, on hosts that have its cache engine. A volume that has
+// a place keeps it. The error is placement.ErrNoFit or ErrNoSlot.
+func (b *Book) Reserve(volume string, cacheBytes int64, engine v1alpha1.CacheEngine, groups []string) (Reservation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e, ok := b.volumes[volume]; ok {
@@ -94,8 +94,11 @@ func (b *Book) Reserve(volume string, cacheBytes int64, groups []string) (Reserv
 		b.volumes[volume] = e
 		return e.Reservation, nil
 	}
-	return b.take(placement.Request{Volume: volume, CacheBytes: cacheBytes, Groups: groups})
+	return b.take(placement.Request{Volume: volume, CacheBytes: cacheBytes, Engine: EngineName(engine), Groups: groups})
 }
+
+// EngineName is the name of an engine as placement has it: empty for the one that every host has.
+func EngineName(engine v1alpha1.CacheEngine) string { return string(engine.Recorded()) }
 
 // take finds a place that is on no record yet, and takes it.
 func (b *Book) take(request placement.Request) (Reservation, error) {
@@ -137,7 +140,8 @@ func (b *Book) Partners(v *v1alpha1.CacheVolume, node string, without ...string)
 
 func around(v *v1alpha1.CacheVolume, node string) placement.Request {
 	return placement.Request{
-		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.Group}, Primary: node, Stays: true,
+		Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Engine: EngineName(v.Spec.Engine()),
+		Groups: []string{v.Spec.Group}, Primary: node, Stays: true,
 	}
 }
 
@@ -187,7 +191,7 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
-		CacheBytes: v.Spec.CacheBytes,
+		CacheBytes: v.Spec.CacheBytes, Engine: EngineName(v.Spec.Engine()),
 	})
 	b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
 	b.observeMove(v)

@@ -35,20 +35,20 @@ func TestEveryVolumeHasItsOwnNumbers(t *testing.T) {
 	b := newBook(t, 3)
 	seen := map[int32]bool{}
 	for i := range 3 {
-		r, err := b.Reserve(fmt.Sprint(i), 9, nil)
+		r, err := b.Reserve(fmt.Sprint(i), 9, "", nil)
 		if err != nil || seen[r.Port] || r.Minor-10 != r.Port-7000 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		seen[r.Port] = true
-		if again, err := b.Reserve(fmt.Sprint(i), 9, nil); err != nil || again != r {
+		if again, err := b.Reserve(fmt.Sprint(i), 9, "", nil); err != nil || again != r {
 			t.Errorf("asked again: %+v, %v", again, err)
 		}
 	}
-	if _, err := b.Reserve("3", 9, nil); !errors.Is(err, ErrNoSlot) {
+	if _, err := b.Reserve("3", 9, "", nil); !errors.Is(err, ErrNoSlot) {
 		t.Errorf("a fourth: %v", err)
 	}
 	b.Forget("1")
-	if r, err := b.Reserve("3", 9, nil); err != nil || r.Port != 7001 {
+	if r, err := b.Reserve("3", 9, "", nil); err != nil || r.Port != 7001 {
 		t.Errorf("after one was given back: %+v, %v", r, err)
 	}
 	if u := b.Usage()[0]; u.Volumes != 3 || u.AllocatedBytes != 54 {
@@ -61,14 +61,14 @@ func TestStaleReplicasKeepTheirNumbers(t *testing.T) {
 	stale := []v1alpha1.StaleReplica{{Node: "n1", Port: 7000}}
 	b.HoldStale("g", stale)
 	for range 2 { // also when the group's status, which has it too, is seen
-		if r, err := b.Reserve("v", 9, nil); err != nil || r.Port != 7001 {
+		if r, err := b.Reserve("v", 9, "", nil); err != nil || r.Port != 7001 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		b.Forget("v")
 		b.set(t, stale)
 	}
 	b.set(t, nil)
-	if r, err := b.Reserve("v", 9, nil); err != nil || r.Port != 7000 {
+	if r, err := b.Reserve("v", 9, "", nil); err != nil || r.Port != 7000 {
 		t.Errorf("after it was removed: %+v, %v", r, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestRecordsAreTakenIn(t *testing.T) {
 	if u := b.Usage()[0]; u.Volumes != 1 || u.AllocatedBytes != 198 {
 		t.Errorf("usage %+v", u)
 	}
-	if r, err := b.Reserve("w", 9, nil); err != nil || r.Port != 7001 {
+	if r, err := b.Reserve("w", 9, "", nil); err != nil || r.Port != 7001 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	b.Forget("v")
@@ -113,7 +113,7 @@ func TestLateNewsDoNotTouchWhatIsKnownBetter(t *testing.T) {
 	}
 	b.Saw(record("old", 7005, true)) // deleted and forgotten before
 	port(0)
-	r, err := b.Reserve("v", 9, nil) // in creation
+	r, err := b.Reserve("v", 9, "", nil) // in creation
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestVolumesOfACordonedGroupMoveWithinIt(t *testing.T) {
 	if _, err := b.Around(v, "n3"); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("around a host that is not ready: %v", err)
 	}
-	if _, err := b.Reserve("new", 1, nil); !errors.Is(err, placement.ErrNoFit) {
+	if _, err := b.Reserve("new", 1, "", nil); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("a new volume: %v", err)
 	}
 	full := *v
@@ -204,7 +204,7 @@ func TestBothPlacesAreHeldWhileAVolumeMoves(t *testing.T) {
 	}
 	b.Saw(v) // a late report of the record knows nothing of the move
 	held(1, 1)
-	if _, err := b.Reserve("another", 600, []string{"h"}); !errors.Is(err, placement.ErrNoFit) {
+	if _, err := b.Reserve("another", 600, "", []string{"h"}); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("its place in h was given away: %v", err)
 	}
 	b.Stay("v")
@@ -227,13 +227,13 @@ func TestBothPlacesAreHeldWhileAVolumeMoves(t *testing.T) {
 	v.Status.Move = nil
 	b.Observe(v)
 	held(0, 1)
-	if next, err := b.Reserve("another", 6, []string{"h"}); err != nil || next.Port == r.Port {
+	if next, err := b.Reserve("another", 6, "", []string{"h"}); err != nil || next.Port == r.Port {
 		t.Errorf("port %d is given twice: %v", next.Port, err)
 	}
 	b.Forget("another")
 	b.SawGone(v)
 	held(0, 0)
-	if next, err := b.Reserve("another", 6, []string{"h"}); err != nil || next.Port != r.Port {
+	if next, err := b.Reserve("another", 6, "", []string{"h"}); err != nil || next.Port != r.Port {
 		t.Errorf("port %d is not free again: %v", r.Port, err)
 	}
 }
@@ -251,7 +251,7 @@ func TestAVolumeMovesOnlyWhereThereIsRoom(t *testing.T) {
 	if _, err := b.Elsewhere(v, "gone"); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("without such a group: %v", err)
 	}
-	if _, err := b.Reserve("first", 6, []string{"g"}); err != nil {
+	if _, err := b.Reserve("first", 6, "", []string{"g"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Elsewhere(v, "g"); !errors.Is(err, ErrNoSlot) || b.Usage()[0].Volumes != 1 {

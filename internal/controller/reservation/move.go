@@ -16,7 +16,9 @@ func (b *Book) Elsewhere(v *v1alpha1.CacheVolume, group string) (Reservation, er
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.free(moving(v.Name))
-	return b.take(placement.Request{Volume: moving(v.Name), CacheBytes: v.Spec.CacheBytes, Groups: []string{group}})
+	return b.take(placement.Request{
+		Volume: moving(v.Name), CacheBytes: v.Spec.CacheBytes, Engine: EngineName(v.Spec.Engine()), Groups: []string{group},
+	})
 }
 
 // Stay frees what Elsewhere has taken.
@@ -38,6 +40,7 @@ func (b *Book) observeMove(v *v1alpha1.CacheVolume) {
 	p := placement.Placement{Group: m.Group, Primary: m.Replicas[0], Partner: m.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
 		Name: name, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: v.Spec.CacheBytes,
+		Engine: EngineName(v.Spec.Engine()),
 	})
 	b.enter(name, entry{Reservation: Reservation{Placement: p, Port: m.Port, Minor: m.Minor}, object: v.UID})
 }

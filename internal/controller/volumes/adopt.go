@@ -93,7 +93,7 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 		if err := s.placeAdopted(ctx, a, v); err != nil {
 			return nil, err
 		}
-		if err := HasEngine(v, a.Engine); err != nil {
+		if err := errors.Join(HasEngine(v, a.Engine), HasOrder(v, a.Options.WriteBackOrder)); err != nil {
 			return nil, s.forgetAdoption(ctx, v, err)
 		}
 	}
@@ -136,7 +136,7 @@ func newAdopted(a Adoption, seen Inspection) *v1alpha1.CacheVolume {
 }
 
 func (s *Steps) placeAdopted(ctx context.Context, a Adoption, v *v1alpha1.CacheVolume) error {
-	place, err := s.Book.Reserve(v.Name, v.Spec.CacheBytes, a.Groups)
+	place, err := s.Book.Reserve(v.Name, v.Spec.CacheBytes, a.Engine, a.Groups)
 	if err != nil {
 		return fmt.Errorf("place volume %s: %w", v.Name, err)
 	}

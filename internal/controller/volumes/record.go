@@ -101,3 +101,12 @@ func HasEngine(v *v1alpha1.CacheVolume, asked v1alpha1.CacheEngine) error {
 	return fmt.Errorf("the API server has dropped spec.cacheEngine: its CRD of CacheVolumes is older than csi-controller; "+
 		"apply the chart's CRDs: %w", ErrRefused)
 }
+
+// HasOrder is HasEngine for the order of write-back.
+func HasOrder(v *v1alpha1.CacheVolume, asked v1alpha1.WriteBackOrder) error {
+	if v.Spec.CacheOptions.WriteBackOrder == asked {
+		return nil
+	}
+	return fmt.Errorf("volume %s: the API server has dropped spec.cacheOptions.writeBackOrder: its CRD of CacheVolumes is older than "+
+		"csi-controller; apply the chart's CRDs: %w", v.Name, ErrRefused)
+}

@@ -38,6 +38,10 @@ type Options struct {
 	LowWatermark  int `json:"LowWatermark"`
 	// MaxAgeSeconds bounds how long a block stays dirty. Zero means no bound.
 	MaxAgeSeconds int `json:"MaxAgeSeconds"`
+	// StrictOrder keeps the origin a state that the device had at a flush, or, while what was written up to
+	// the next one is on its way, what a disk may be that loses power between two flushes. Otherwise write-back
+	// may leave out what was overwritten since.
+	StrictOrder bool `json:"StrictOrder,omitempty"`
 }
 
 // State is one assembled cache at one moment.
@@ -72,6 +76,8 @@ type State struct {
 	Unserved string
 
 	Counters Counters
+	// Measures is nil if the engine does not measure, or does not answer now.
+	Measures *Measures
 }
 
 // Clean reports whether the origin has everything, as far as the engine can know now.

@@ -301,6 +301,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 func optionsOf(o escache.ConnectOptions) cache.Options {
 	return cache.Options{
 		Mode: cache.Mode(o.Mode), HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxDirtyAgeSeconds,
+		StrictOrder: o.WriteBackOrder == escache.OrderStrict,
 	}
 }
 

@@ -36,6 +36,9 @@ func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (es
 		resp.Options = escache.CacheOptions{
 			HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxDirtyAgeSeconds: o.MaxAgeSeconds,
 		}
+		if o.StrictOrder {
+			resp.Options.WriteBackOrder = escache.OrderStrict
+		}
 		return err
 	})
 	return resp, err

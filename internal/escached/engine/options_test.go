@@ -37,13 +37,16 @@ func TestOptionsOfARunningCacheAreReplacedAndItsModeStays(t *testing.T) {
 	if _, err := e.DevConnect(t.Context(), connect); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []escache.CacheOptions{thirty, thirty, {}} {
+	for _, want := range []escache.CacheOptions{thirty, thirty, {WriteBackOrder: escache.OrderStrict}, {}} {
 		got, err := optionsWith(e, 4, want)
 		if err != nil || got.Options != want {
 			t.Errorf("%+v: %+v, %v", want, got, err)
 		}
 		in := w.options(e)
 		inForce := escache.CacheOptions{HighWatermark: in.HighWatermark, LowWatermark: in.LowWatermark, MaxDirtyAgeSeconds: in.MaxAgeSeconds}
+		if in.StrictOrder {
+			inForce.WriteBackOrder = escache.OrderStrict
+		}
 		if inForce != want || in.Mode != cache.Writethrough {
 			t.Errorf("%+v: in force is %+v", want, in)
 		}

@@ -82,7 +82,8 @@ func (p played) SetMode(_ context.Context, r escache.ModeRequest) error {
 func (p played) SetOptions(_ context.Context, r escache.OptionsRequest) (escache.OptionsResponse, error) {
 	o := r.Options
 	p.reached(r.VolumeRef, r.Epoch > 0 && min(o.HighWatermark, o.LowWatermark, o.MaxDirtyAgeSeconds) >= 0 &&
-		max(o.HighWatermark, o.LowWatermark) <= 100 && o.MaxDirtyAgeSeconds <= escache.MaxDirtyAgeSeconds)
+		max(o.HighWatermark, o.LowWatermark) <= 100 && o.MaxDirtyAgeSeconds <= escache.MaxDirtyAgeSeconds &&
+		slices.Contains([]escache.WriteBackOrder{"", escache.OrderMerged, escache.OrderStrict}, o.WriteBackOrder))
 	return escache.OptionsResponse{}, nil
 }
 
@@ -118,7 +119,7 @@ func FuzzRequest(f *testing.F) {
 	for path, more := range map[string]string{
 		escache.PathFlush: `,"timeoutSeconds":60`, escache.PathStop: "", escache.PathMode: `,"mode":"writethrough"`, escache.PathHold: `,"maxSeconds":5`,
 		escache.PathRelease: "", escache.PathResize: `,"sizeBytes":134217728`, escache.PathAbandon: `,"epoch":4`,
-		escache.PathOptions: `,"epoch":4,"options":{"highWatermark":60,"lowWatermark":40,"maxDirtyAgeSeconds":30}`,
+		escache.PathOptions: `,"epoch":4,"options":{"highWatermark":60,"lowWatermark":40,"maxDirtyAgeSeconds":30,"writeBackOrder":"strict"}`,
 	} {
 		f.Add(http.MethodPost, path, "", []byte("{"+volume+more+"}"), uint16(0))
 	}

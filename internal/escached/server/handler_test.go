@@ -76,6 +76,9 @@ func TestBadInputIsRefusedWithACodeAndReachesNoVerb(t *testing.T) {
 		"options out of range": {
 			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"maxDirtyAgeSeconds":86401}}`), escache.CodeInvalidRequest,
 		},
+		"an unknown order of write-back": {
+			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"writeBackOrder":"none"}}`), escache.CodeInvalidRequest,
+		},
 		"options with a mode": {
 			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"mode":"writeback"}}`), escache.CodeInvalidRequest,
 		},

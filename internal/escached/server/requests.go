@@ -160,6 +160,9 @@ func checkOptions(o escache.CacheOptions) error {
 		errs = append(errs, invalid("options.maxDirtyAgeSeconds: %d is not between 1 and %d",
 			o.MaxDirtyAgeSeconds, escache.MaxDirtyAgeSeconds))
 	}
+	if order := o.WriteBackOrder; order != "" && order != escache.OrderMerged && order != escache.OrderStrict {
+		errs = append(errs, invalid("options.writeBackOrder: %q is neither %s nor %s", order, escache.OrderMerged, escache.OrderStrict))
+	}
 	return cmp.Or(errs...)
 }
 

@@ -30,7 +30,8 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 			continue // the API server refuses such a record
 		}
 		s.SetVolume(placement.Volume{
-			Name: v.Name, Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1], CacheBytes: v.Spec.CacheBytes,
+			Name: v.Name, Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1],
+			CacheBytes: v.Spec.CacheBytes, Engine: engineOf(v),
 		})
 	}
 	for i := range volumes {
@@ -41,12 +42,14 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 
 // settle puts a volume that moves, or is asked to, where it will be. Without room there it stays.
 func settle(s *placement.State, v *v1alpha1.CacheVolume) {
-	at := placement.Volume{Name: v.Name, CacheBytes: v.Spec.CacheBytes}
+	at := placement.Volume{Name: v.Name, CacheBytes: v.Spec.CacheBytes, Engine: engineOf(v)}
 	switch m := v.Status.Move; {
 	case m != nil && len(m.Replicas) == 2:
 		at.Group, at.Primary, at.Partner = m.Group, m.Replicas[0], m.Replicas[1]
 	case v.Spec.MoveTo != nil:
-		to, err := s.Decide(placement.Request{Volume: v.Name, CacheBytes: v.Spec.CacheBytes, Groups: []string{v.Spec.MoveTo.Group}})
+		to, err := s.Decide(placement.Request{
+			Volume: at.Name, CacheBytes: at.CacheBytes, Engine: at.Engine, Groups: []string{v.Spec.MoveTo.Group},
+		})
 		if err != nil {
 			return
 		}
@@ -56,6 +59,9 @@ func settle(s *placement.State, v *v1alpha1.CacheVolume) {
 	}
 	s.SetVolume(at)
 }
+
+// engineOf is the engine that a host must have for the volume, as placement names it.
+func engineOf(v *v1alpha1.CacheVolume) string { return string(v.Spec.Engine().Recorded()) }
 
 func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
 	out := placement.Group{Name: g.Name, Cordoned: g.Closed()}
@@ -68,7 +74,7 @@ func groupOf(g *v1alpha1.NodeGroup, all []v1alpha1.NodeGroup) placement.Group {
 		if at >= 0 {
 			is := &g.Status.Members[at]
 			member.Ready, member.CapacityBytes = is.Ready && !member.Cordoned, is.CacheCapacityBytes
-			member.ConnectableBytes = is.ConnectableBytes
+			member.ConnectableBytes, member.Engines = is.ConnectableBytes, is.Engines
 		}
 		for _, stale := range g.Status.StaleReplicas {
 			if stale.Node == node {

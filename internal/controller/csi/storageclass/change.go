@@ -11,7 +11,7 @@ import (
 
 // changeable are the parameters that a VolumeAttributesClass can have, in the order in which errors
 // name them.
-var changeable = []string{keyCacheMode, keyHighWatermark, keyLowWatermark, keyMaxDirtyAge}
+var changeable = []string{keyCacheMode, keyHighWatermark, keyLowWatermark, keyMaxDirtyAge, keyOrder}
 
 // Change returns the parameters of a volume with those of a VolumeAttributesClass in their place. What
 // the class does not name stays as it is. The parameters are checked as those of a StorageClass. It
@@ -58,12 +58,16 @@ func checkChangeable(key string) error {
 // that the request itself sets: those that a volume has from before may wait for the other mode.
 func (p *Parameters) consistentOptions(named v1alpha1.CacheOptions) error {
 	if p.Mode == v1alpha1.CacheModeWritethrough && named != (v1alpha1.CacheOptions{}) {
-		return fmt.Errorf("%s, %s and %s need %s %s: a cache that writes through is never dirty",
-			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyCacheMode, v1alpha1.CacheModeWriteback)
+		return fmt.Errorf("%s, %s, %s and %s %s need %s %s: a cache that writes through is never dirty",
+			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyOrder, v1alpha1.WriteBackOrderStrict, keyCacheMode, v1alpha1.CacheModeWriteback)
 	}
 	high, low := p.Options.HighWatermark, p.Options.LowWatermark
 	if (high == 0) != (low == 0) || (high != 0 && low >= high) {
 		return fmt.Errorf("%s and %s go together, and the low one is below the high one", keyHighWatermark, keyLowWatermark)
+	}
+	if p.Options.WriteBackOrder == v1alpha1.WriteBackOrderStrict && p.Engine != v1alpha1.CacheEngineLog {
+		return fmt.Errorf("%s %s needs %s %s: %s writes back in no order", keyOrder, v1alpha1.WriteBackOrderStrict, keyCacheEngine,
+			v1alpha1.CacheEngineLog, p.Engine)
 	}
 	return nil
 }

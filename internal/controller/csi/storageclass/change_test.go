@@ -18,6 +18,15 @@ func tuned() Parameters {
 	return p
 }
 
+const strict = v1alpha1.WriteBackOrderStrict
+
+// ofLog is a volume of the engine log.
+func ofLog(order v1alpha1.WriteBackOrder) Parameters {
+	p := tuned()
+	p.Engine, p.Options.WriteBackOrder = v1alpha1.CacheEngineLog, order
+	return p
+}
+
 func TestChange(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from Parameters
@@ -30,6 +39,11 @@ func TestChange(t *testing.T) {
 			func(p *Parameters) { p.Options = v1alpha1.CacheOptions{} }},
 		"write-through; the options wait": {tuned(), map[string]string{"cacheMode": "writethrough"}, func(p *Parameters) {
 			p.Mode = v1alpha1.CacheModeWritethrough
+		}},
+		"strict order":       {ofLog(""), map[string]string{"writeBackOrder": "strict"}, func(p *Parameters) { p.Options.WriteBackOrder = strict }},
+		"merged order again": {ofLog(strict), map[string]string{"writeBackOrder": "merged"}, func(p *Parameters) { p.Options.WriteBackOrder = "" }},
+		"another option of a strict volume": {ofLog(strict), map[string]string{"maxDirtyAge": "30s"}, func(p *Parameters) {
+			p.Options.MaxDirtyAgeSeconds = 30
 		}},
 		"no parameters": {tuned(), nil, func(*Parameters) {}},
 		"sidecar's":     {tuned(), map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, func(*Parameters) {}},
@@ -71,6 +85,7 @@ func TestChangeRefuses(t *testing.T) {
 		"what is for ever":            {tuned(), map[string]string{"pool": "fast"}, `"pool" cannot be changed after the volume was created; cacheMode,`},
 		"the cache's size":            {tuned(), map[string]string{"cacheSize": "20Gi"}, `"cacheSize" cannot be changed after the volume was created (to have another size, clone`},
 		"the cache's engine":          {tuned(), map[string]string{"cacheEngine": "log"}, `"cacheEngine" cannot be changed after the volume was created (to have another engine, clone`},
+		"an order of writecache":      {tuned(), map[string]string{"writeBackOrder": "strict"}, "writeBackOrder strict needs cacheEngine log"},
 		"a value":                     {tuned(), map[string]string{"maxDirtyAge": "soon"}, "maxDirtyAge"},
 		"a mode":                      {tuned(), map[string]string{"cacheMode": "default"}, "neither writeback nor writethrough"},
 		"one watermark of none":       {WithDefaults(), map[string]string{"highWatermark": "50"}, "go together"},

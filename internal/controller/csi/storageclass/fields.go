@@ -38,6 +38,19 @@ func mode(out *v1alpha1.CacheMode, v string) error {
 	return nil
 }
 
+// order puts nothing on record for the default, so that hosts and CRDs that know no order go on with it.
+func order(out *v1alpha1.WriteBackOrder, v string) error {
+	switch escache.WriteBackOrder(v) {
+	case escache.OrderMerged:
+		*out = ""
+	case escache.OrderStrict:
+		*out = v1alpha1.WriteBackOrderStrict
+	default:
+		return fmt.Errorf("is neither %s nor %s", escache.OrderMerged, escache.OrderStrict)
+	}
+	return nil
+}
+
 func number(out *int64, v string, low, high int64) error {
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < low || n > high {

@@ -13,6 +13,7 @@ import (
 // FuzzParse reads any parameters, one "key=value" a line. What is accepted is within its bounds, and
 // is accepted again, as the same, when it is written out.
 func FuzzParse(f *testing.F) {
+	f.Add("clusterID=ceph\npool=rbd\ncacheEngine=log\nwriteBackOrder=strict")
 	f.Add("clusterID=ceph\npool=rbd\ncacheSize=10%,min=1Gi,max=100Gi\nmaxDirtyAge=5m\nhighWatermark=70\nlowWatermark=30%")
 	f.Add("clusterID=b1e4-9\npool=rbd\ndataPool=ec\nobjectSize=8Mi\nstripeUnit=64Ki\nstripeCount=4\nimageFeatures=object-map exclusive-lock,layering")
 	f.Add("clusterID=c\npool=p\ncacheMode=writethrough\ncacheEngine=log\ncreatePool=true\nnodeGroups=g2, g1,g2\nmkfsOptions=-m 0\ncacheSize=64Mi")
@@ -71,6 +72,9 @@ func written(p Parameters) map[string]string {
 	}
 	if p.Options.HighWatermark > 0 {
 		out[keyHighWatermark], out[keyLowWatermark] = fmt.Sprint(p.Options.HighWatermark), fmt.Sprint(p.Options.LowWatermark)
+	}
+	if p.Options.WriteBackOrder != "" {
+		out[keyOrder] = string(p.Options.WriteBackOrder)
 	}
 	if l := p.Layout; l != nil {
 		out[keyImageFeatures] = strings.Join(l.Features, ",")

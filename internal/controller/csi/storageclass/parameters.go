@@ -57,6 +57,7 @@ const (
 	keyMaxDirtyAge   = "maxDirtyAge"
 	keyHighWatermark = "highWatermark"
 	keyLowWatermark  = "lowWatermark"
+	keyOrder         = "writeBackOrder"
 	keyNodeGroups    = "nodeGroups"
 	keyMkfsOptions   = v1alpha1.VolumeContextMkfsOptions
 
@@ -81,6 +82,7 @@ var fields = map[string]func(*Parameters, string) error{
 	keyMaxDirtyAge:   func(p *Parameters, v string) error { return seconds(&p.Options.MaxDirtyAgeSeconds, v) },
 	keyHighWatermark: func(p *Parameters, v string) error { return percent(&p.Options.HighWatermark, v) },
 	keyLowWatermark:  func(p *Parameters, v string) error { return percent(&p.Options.LowWatermark, v) },
+	keyOrder:         func(p *Parameters, v string) error { return order(&p.Options.WriteBackOrder, v) },
 	keyNodeGroups:    func(p *Parameters, v string) error { return list(&p.NodeGroups, v) },
 	keyMkfsOptions:   func(p *Parameters, v string) error { return options(&p.MkfsOptions, v) },
 }

@@ -43,7 +43,11 @@ func TestParse(t *testing.T) {
 		"watermarks": {with("highWatermark", "70", "lowWatermark", "30%"), func(p *Parameters) {
 			p.Options = v1alpha1.CacheOptions{HighWatermark: 70, LowWatermark: 30}
 		}},
-		"dirty age":         {with("maxDirtyAge", "5m"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 300 }},
+		"dirty age":                   {with("maxDirtyAge", "5m"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 300 }},
+		"merged order, by any engine": {with("writeBackOrder", "merged"), func(*Parameters) {}},
+		"strict order": {with("writeBackOrder", "strict", "cacheEngine", "log"), func(p *Parameters) {
+			p.Engine, p.Options.WriteBackOrder = v1alpha1.CacheEngineLog, v1alpha1.WriteBackOrderStrict
+		}},
 		"longest dirty age": {with("maxDirtyAge", "24h"), func(p *Parameters) { p.Options.MaxDirtyAgeSeconds = 86400 }},
 		"layout": {with("objectSize", "8Mi", "stripeUnit", "64Ki", "stripeCount", "4"), func(p *Parameters) {
 			p.Layout = &v1alpha1.ImageLayout{ObjectSizeBytes: 8 << 20, StripeUnitBytes: 64 << 10, StripeCount: 4}
@@ -99,6 +103,10 @@ func TestParseRefuses(t *testing.T) {
 		"watermarks the wrong way":     {with("highWatermark", "30", "lowWatermark", "70"), "below the high one"},
 		"watermark":                    {with("highWatermark", "100", "lowWatermark", "1"), "percentage"},
 		"write-through is never dirty": {with("cacheMode", "writethrough", "maxDirtyAge", "1m"), "never dirty"},
+		"an order of write-back":       {with("cacheEngine", "log", "writeBackOrder", "default"), "neither merged nor strict"},
+		"an order that writecache has not": {with("writeBackOrder", "strict"),
+			"writeBackOrder strict needs cacheEngine log: writecache writes back in no order"},
+		"an order and write-through":   {with("cacheEngine", "log", "writeBackOrder", "strict", "cacheMode", "writethrough"), "never dirty"},
 		"dirty age":                    {with("maxDirtyAge", "1.5s"), "whole seconds"},
 		"dirty age above the kernel's": {with("maxDirtyAge", "24h0m1s"), "24h"},
 		"no groups":                    {with("nodeGroups", " , "), "is empty"},

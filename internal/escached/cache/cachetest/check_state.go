@@ -12,7 +12,7 @@ func assembles(s *suite) {
 	got := s.state()
 	want := cache.State{
 		Path: path, Origin: s.h.OriginNumber(), Bytes: s.spec.Bytes, Options: s.spec.Options,
-		Known: true, Free: got.Free, Counters: got.Counters, // udev may have read
+		Known: true, Free: got.Free, Counters: got.Counters, Measures: got.Measures, // udev may have read
 	}
 	if got.Open > 0 { // udev again
 		want.Open = got.Open
@@ -90,7 +90,7 @@ func resumesNothing(s *suite) {
 	before := s.state()
 	s.must("Resume", s.e.Resume(s.Context(), s.name()))
 	after := s.state()
-	after.Counters = before.Counters
+	after.Counters, after.Measures = before.Counters, before.Measures
 	if after != before {
 		s.Errorf("it was %+v and is %+v", before, after)
 	}

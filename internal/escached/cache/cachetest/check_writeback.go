@@ -44,11 +44,12 @@ func setsOptions(s *suite) {
 	s.write(1, 1)
 	f, err := s.h.Open(s.state().Path)
 	s.must("open", err)
-	for _, o := range []cache.Options{
-		{HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 3600},
-		{HighWatermark: 70, LowWatermark: 40}, // what is left out has the default again
-		{},
-	} {
+	given := []cache.Options{{HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 3600}}
+	if strict := (cache.Options{StrictOrder: true}); s.e.CheckOptions(strict) == nil {
+		given = append(given, strict)
+	}
+	// What is left out has the default again.
+	for _, o := range append(given, cache.Options{HighWatermark: 70, LowWatermark: 40}, cache.Options{}) {
 		for range 2 { // the second time it has them already
 			s.must("SetOptions", s.e.SetOptions(s.Context(), s.name(), o))
 		}

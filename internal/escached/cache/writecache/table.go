@@ -2,6 +2,7 @@ package writecache
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -32,11 +33,15 @@ const (
 	defaultLowWatermark  = 45
 )
 
-// CheckOptions implements cache.Engine: write-back must stop below the mark at which it starts.
+// CheckOptions implements cache.Engine: write-back must stop below the mark at which it starts, and
+// dm-writecache keeps no order in it.
 func (e *Engine) CheckOptions(o cache.Options) error {
 	high, low := cmp.Or(o.HighWatermark, defaultHighWatermark), cmp.Or(o.LowWatermark, defaultLowWatermark)
 	if low > high {
 		return fmt.Errorf("lowWatermark %d is above highWatermark %d", low, high)
+	}
+	if o.StrictOrder {
+		return errors.New("writeBackOrder strict needs the cache engine log: writecache writes back in no order")
 	}
 	return nil
 }

@@ -63,6 +63,13 @@ func TestADeviceThatReportsNoBlocksIsNotKnownToBeClean(t *testing.T) {
 	}
 }
 
+func TestAnOrderThatTheKernelDoesNotKeepIsRefused(t *testing.T) {
+	err := (&Engine{}).CheckOptions(cache.Options{StrictOrder: true})
+	if err == nil || !strings.Contains(err.Error(), "writeBackOrder strict needs the cache engine log") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestWatermarksAreComparedWithTheKernelsDefaults(t *testing.T) {
 	for o, good := range map[cache.Options]bool{
 		{}:                                    true,

@@ -127,6 +127,9 @@ func collectDevice(s scrape, dev cache.State) {
 	s.counter("volume_read_hit_blocks_total", "Blocks read that were cache hits.", dev.Counters.ReadHits)
 	s.counter("volume_write_blocks_total", "Blocks written since the device was assembled.", dev.Counters.Writes)
 	s.counter("volume_write_hit_blocks_total", "Blocks written that were cache hits.", dev.Counters.WriteHits)
+	if dev.Measures != nil {
+		collectMeasures(s, *dev.Measures)
+	}
 }
 
 // scrape sends metrics that all have the same labels.
@@ -143,7 +146,23 @@ func (s scrape) counter(name, help string, value int64) {
 	s.send(name, help, prometheus.CounterValue, float64(value))
 }
 
+// histogram sends nothing if h has no ranges: whoever measured is older than the metric.
+func (s scrape) histogram(name, help string, h cache.Histogram) {
+	if len(h.Counts) != len(h.Bounds)+1 {
+		return
+	}
+	upTo, sum := make(map[float64]uint64, len(h.Bounds)), uint64(0)
+	for i, bound := range h.Bounds {
+		sum += h.Counts[i]
+		upTo[bound] = sum
+	}
+	s.ch <- prometheus.MustNewConstHistogram(s.desc(name, help), h.Count(), h.Sum, upTo, s.values...)
+}
+
 func (s scrape) send(name, help string, kind prometheus.ValueType, value float64) {
-	desc := prometheus.NewDesc("escached_"+name, help, s.labels, nil)
-	s.ch <- prometheus.MustNewConstMetric(desc, kind, value, s.values...)
+	s.ch <- prometheus.MustNewConstMetric(s.desc(name, help), kind, value, s.values...)
+}
+
+func (s scrape) desc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("escached_"+name, help, s.labels, nil)
 }

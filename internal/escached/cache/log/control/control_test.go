@@ -94,6 +94,10 @@ func TestEachCallReachesTheVolumeWithWhatItWasGiven(t *testing.T) {
 	}
 }
 
+func histogram(count uint64) cache.Histogram {
+	return cache.Histogram{Bounds: []float64{0.1}, Counts: []uint64{count, 1}, Sum: 1.5}
+}
+
 func TestTheStatusArrivesWhole(t *testing.T) {
 	want := Status{
 		Name: "escache-1", Version: "v1", PID: 7, Device: "/dev/nbd3", Origin: "252:16", Bytes: 1 << 40,
@@ -106,6 +110,9 @@ func TestTheStatusArrivesWhole(t *testing.T) {
 			Counters: cache.Counters{Reads: 1, ReadHits: 2, Writes: 3, WriteHits: 4}, Flushes: 5, Records: 6, RecordBlocks: 7, WrittenBack: 8, Errors: 9,
 		},
 		Stopping: true,
+		Histograms: Histograms{
+			Reads: histogram(1), Writes: histogram(2), Flushes: histogram(3), RecordWrites: histogram(4),
+		},
 	}
 	got, err := serve(t, &volume{status: want}).Status(t.Context())
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -115,16 +122,21 @@ func TestTheStatusArrivesWhole(t *testing.T) {
 		Path: "/dev/nbd3", Origin: "252:16", Bytes: 1 << 40, Failed: true, Held: true,
 		Options:  cache.Options{Mode: cache.Writethrough, HighWatermark: 60, LowWatermark: 40, MaxAgeSeconds: 9},
 		Counters: want.Counters.Counters,
+		Measures: &cache.Measures{
+			LogBytes: 1 << 30, LogUsed: 3, LogLive: 2, IndexBytes: 5, Recovery: time.Second,
+			Reads: histogram(1), Writes: histogram(2), Flushes: histogram(3), RecordWrites: histogram(4),
+			RecordBytes: 7 * cache.BlockBytes, WrittenBack: 8 * cache.BlockBytes, Errors: 9,
+		},
 	}
 	broken, stopping, sound := want, want, want
 	broken.Stopping, stopping.Broken, sound.Stopping, sound.Broken = false, "", false, ""
 	for _, s := range []Status{broken, stopping} { // nothing is known
-		if got := s.State(); got != state {
+		if got := s.State(); !reflect.DeepEqual(got, state) {
 			t.Errorf("as a cache's state %+v is %+v", s, got)
 		}
 	}
 	state.Known, state.Dirty, state.Free, state.WritingBack = true, 4096, 8192, 4096
-	if got := sound.State(); got != state {
+	if got := sound.State(); !reflect.DeepEqual(got, state) {
 		t.Errorf("with a sound log it is %+v", got)
 	}
 }

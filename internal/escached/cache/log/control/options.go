@@ -34,14 +34,23 @@ type Options struct {
 	Order         Order `json:"order,omitempty"`
 }
 
-// Of returns the options of a cache, without an order.
+// Of returns the options of a cache.
 func Of(o cache.Options) Options {
-	return Options{Mode: o.Mode, HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxAgeSeconds}
+	order := Merged
+	if o.StrictOrder {
+		order = Strict
+	}
+	return Options{
+		Mode: o.Mode, HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxAgeSeconds, Order: order,
+	}
 }
 
 // Cache returns the options as cache.State has them.
 func (o Options) Cache() cache.Options {
-	return cache.Options{Mode: o.Mode, HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxAgeSeconds}
+	return cache.Options{
+		Mode: o.Mode, HighWatermark: o.HighWatermark, LowWatermark: o.LowWatermark, MaxAgeSeconds: o.MaxAgeSeconds,
+		StrictOrder: o.Order == Strict,
+	}
 }
 
 // Check returns ErrInvalid with the option that cannot be.

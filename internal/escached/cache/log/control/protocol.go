@@ -97,8 +97,9 @@ type Status struct {
 	// Stopping is true once the process takes no more I/O.
 	Stopping bool `json:"stopping,omitempty"`
 
-	Log      Log      `json:"log"`
-	Counters Counters `json:"counters"`
+	Log        Log        `json:"log"`
+	Counters   Counters   `json:"counters"`
+	Histograms Histograms `json:"histograms"`
 }
 
 // Log is the state of the log.
@@ -132,12 +133,30 @@ type Counters struct {
 	Errors int64 `json:"errors"`
 }
 
+// Histograms are those of cache.Measures.
+type Histograms struct {
+	Reads        cache.Histogram `json:"reads"`
+	Writes       cache.Histogram `json:"writes"`
+	Flushes      cache.Histogram `json:"flushes"`
+	RecordWrites cache.Histogram `json:"recordWrites"`
+}
+
+func (s Status) measures() *cache.Measures {
+	return &cache.Measures{
+		LogBytes: s.Log.Bytes, LogUsed: s.Log.Used, LogLive: s.Log.Live, IndexBytes: s.Log.Memory, Recovery: s.Log.Recovery,
+		Reads: s.Histograms.Reads, Writes: s.Histograms.Writes, Flushes: s.Histograms.Flushes, RecordWrites: s.Histograms.RecordWrites,
+		RecordBytes: s.Counters.RecordBlocks * cache.BlockBytes, WrittenBack: s.Counters.WrittenBack * cache.BlockBytes,
+		Errors: s.Counters.Errors,
+	}
+}
+
 // State returns the status as cache.State. Path is the process's device, and Open is not known: see Device. Nothing is known of a log that
 // has failed, or that a successor may have.
 func (s Status) State() cache.State {
 	state := cache.State{
 		Path: s.Device, Origin: s.Origin, Bytes: s.Bytes, Options: s.Options.Cache(),
 		Known: s.Broken == "" && !s.Stopping, Failed: s.Failed, Held: s.Held, Counters: s.Counters.Counters,
+		Measures: s.measures(),
 	}
 	if state.Known {
 		state.Dirty, state.Free, state.WritingBack = s.Dirty, s.Free, s.WritingBack

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/histogram"
 	"github.com/escache/escache-csi/internal/escached/cache/log/memory"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
@@ -43,21 +44,24 @@ type Device struct {
 	writing bool   // flying is on its way
 	written uint64 // writes that are in a batch, or were
 	sealed  uint64 // those of them that are in flying, or in an earlier one
-	stable  uint64 // those of them that the log has
-	newest  uint64 // the last record
-	failure error  // of the log: nothing is acknowledged any more
-	wanted  uint64 // writes that somebody has asked to be stable
-	through bool   // a write is acknowledged when the origin has it
-	strict  bool   // the origin gets whole intervals, in order
-	held    bool   // the origin gets nothing, until Resume or a time of memory.Now
-	until   time.Duration
-	refused error // the origin's last answer, if it was an error
+	// together are those of them that are in flying. It is 0 if an earlier process has written them.
+	together uint64
+	stable   uint64 // those of them that the log has
+	newest   uint64 // the last record
+	failure  error  // of the log: nothing is acknowledged any more
+	wanted   uint64 // writes that somebody has asked to be stable
+	through  bool   // a write is acknowledged when the origin has it
+	strict   bool   // the origin gets whole intervals, in order
+	held     bool   // the origin gets nothing, until Resume or a time of memory.Now
+	until    time.Duration
+	refused  error // the origin's last answer, if it was an error
 
 	watchdog *time.Timer // of a hold
 
 	bringing atomic.Int64  // blocks that are on their way to the origin
 	brought  atomic.Uint64 // blocks that it has got
 	reads    readCounters
+	grouped  *histogram.Histogram // writes of each record
 
 	back   sync.Mutex // held by whoever writes back
 	buffer []byte     // for what is written back
@@ -72,6 +76,7 @@ func newDevice(log *ring.Log, origin Origin, pending, spare *ring.Batch) *Device
 	d := &Device{
 		log: log, origin: origin, newest: log.State().Sequence,
 		pending: pending, spare: spare, buffer: ring.AlignedBytes(bufferBlocks * record.BlockBytes),
+		grouped: histogram.New(1, 1, 2, 4, 8, 16, 32, 64, 128, 256),
 	}
 	d.change = sync.NewCond(&d.mu)
 	return d
@@ -185,7 +190,7 @@ func (d *Device) commit() {
 	if d.flying == nil {
 		d.flying, d.pending, d.spare = d.pending, d.spare, nil
 		d.pending.Begin(d.flying.Number() + 1)
-		d.sealed = d.written
+		d.together, d.sealed = d.written-d.sealed, d.written
 		if d.wanted > d.stable {
 			d.flying.EndInterval()
 		}
@@ -199,6 +204,10 @@ func (d *Device) commit() {
 	if err != nil { // the batch stays in the memory for the next process
 		d.fail(err)
 		return
+	}
+	if d.together > 0 {
+		d.grouped.Observe(int64(d.together))
+		d.together = 0
 	}
 	d.newest = max(d.newest, sequence)
 	d.stable = d.sealed

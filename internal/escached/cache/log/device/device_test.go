@@ -41,6 +41,9 @@ func TestAFlushCostsOneWriteToTheLog(t *testing.T) {
 	if n := disk.Writes() - before; n != 5 {
 		t.Errorf("5 flushes of 10 writes took %d writes to the log", n)
 	}
+	if h := d.State().RecordWrites; h.Count() != 5 || h.Sum != 10 || h.Counts[1] != 5 {
+		t.Errorf("5 records of 2 writes each are told of as %+v", h)
+	}
 }
 
 // slow is a disk whose writes wait for the test.

@@ -33,16 +33,43 @@ type life struct {
 // After a power loss the volume is what it was after some write that was not acknowledged as stable yet, or after the last
 // one that was: none before that is missing, no later one is there without those before it, and no block is there in parts.
 func TestAPowerCutLeavesWhatTheVolumeWasAtOneMoment(t *testing.T) {
-	for seed := range uint64(150) {
-		random := rand.New(rand.NewPCG(seed, 11))
-		l := &life{disk: logtest.NewDisk(record.Superblocks+ringBlocks, random), image: newImage(), random: random, history: []volume{{}}}
-		must(t, ring.Format(l.disk, record.Volume{byte(seed)}, int64(len(l.disk.Stable))))
+	lost, wanted, lives := 0, logtest.PowerCuts(t, 2000), uint64(0)
+	for ; lost < wanted; lives++ {
+		l := newLife(t, lives)
 		for range 15 {
-			l.disk.PowerOn(1 + random.IntN(25))
-			if err := l.until(t); !errors.Is(err, logtest.ErrPower) {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
+			l.cut(t, 1+l.random.IntN(25))
+			lost++
 		}
+	}
+	t.Logf("%d power cuts in %d volumes", lost, lives)
+}
+
+// FuzzPowerCuts chooses the writes at which the power is lost: the first one of a life is in its recovery.
+func FuzzPowerCuts(f *testing.F) {
+	f.Add(uint64(0), []byte{1, 2, 3, 20})
+	f.Add(uint64(7), []byte{25, 1, 1, 1, 1, 60, 2, 2, 2})
+	f.Fuzz(func(t *testing.T, seed uint64, cuts []byte) {
+		l := newLife(t, seed)
+		for _, at := range cuts[:min(len(cuts), 30)] {
+			l.cut(t, 1+int(at))
+		}
+	})
+}
+
+func newLife(t *testing.T, seed uint64) *life {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 11))
+	l := &life{disk: logtest.NewDisk(record.Superblocks+ringBlocks, random), image: newImage(), random: random, history: []volume{{}}}
+	must(t, ring.Format(l.disk, record.Volume{byte(seed)}, int64(len(l.disk.Stable))))
+	return l
+}
+
+// cut has the volume live until the disk loses its power at a write.
+func (l *life) cut(t *testing.T, write int) {
+	t.Helper()
+	l.disk.PowerOn(write)
+	if err := l.until(t); !errors.Is(err, logtest.ErrPower) {
+		t.Fatalf("after %d writes: %v", l.serial, err)
 	}
 }
 

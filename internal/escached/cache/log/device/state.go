@@ -3,6 +3,7 @@ package device
 import (
 	"sync/atomic"
 
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
@@ -24,6 +25,8 @@ type State struct {
 	Bringing, Brought uint64
 	// Reads are blocks that were read, and Hits those of them that did not come from the origin.
 	Reads, Hits uint64
+	// RecordWrites are how many writes each record has that the device has written.
+	RecordWrites cache.Histogram
 
 	// Failure is why nothing is acknowledged any more: ErrClosed, or an error of the log's disk. Refused is the error with which the origin
 	// has refused a write, until Retry.
@@ -40,7 +43,8 @@ func (d *Device) State() State {
 	defer d.mu.Unlock()
 	s := State{
 		Log: d.log.State(), Bringing: uint64(d.bringing.Load()), Brought: d.brought.Load(), Reads: d.reads.blocks.Load(),
-		Failure: d.failure, Refused: d.refused, Held: d.held, Through: d.through, Strict: d.strict,
+		RecordWrites: d.grouped.Snapshot(),
+		Failure:      d.failure, Refused: d.refused, Held: d.held, Through: d.through, Strict: d.strict,
 	}
 	s.Hits = s.Reads - min(s.Reads, d.reads.misses.Load())
 	s.Dirty = s.Log.Dirty + d.pending.Blocks()

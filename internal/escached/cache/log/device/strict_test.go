@@ -55,8 +55,8 @@ type ordered struct {
 // Whenever write-back pauses, the image is what the volume was at some flush, and never goes back to an earlier one. After
 // each single write to the image, it is one of them with a part of what was written before the next one.
 func TestInStrictOrderTheImageIsTheVolumeAtAFlush(t *testing.T) {
-	seen := 0
-	for seed := range uint64(150) {
+	seen, lost, wanted := 0, 0, logtest.PowerCuts(t, 1200)
+	for seed := uint64(0); lost < wanted; seed++ {
 		random := rand.New(rand.NewPCG(seed, 23))
 		o := &ordered{t: t, flushed: []volume{{}}}
 		o.watched = &watched{image: newImage(), after: o.looksAtIt}
@@ -67,10 +67,11 @@ func TestInStrictOrderTheImageIsTheVolumeAtAFlush(t *testing.T) {
 			if err := o.live(); !errors.Is(err, logtest.ErrPower) && !errors.Is(err, ErrClosed) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
+			lost++
 		}
 		seen += o.seen
 	}
-	t.Logf("the image was at %d flushes", seen)
+	t.Logf("%d power cuts; the image was at %d flushes", lost, seen)
 	if seen < 1000 {
 		t.Error("write-back did next to nothing")
 	}

@@ -157,9 +157,4 @@ func (e *Engine) endHold(ctx context.Context, name string, p plan) error {
 	return e.plans.put(name, p)
 }
 
-// same compares options without the order, which nobody sets yet.
-func same(a, b control.Options) bool {
-	a, b = a.WithDefaults(), b.WithDefaults()
-	a.Order, b.Order = "", ""
-	return a == b
-}
+func same(a, b control.Options) bool { return a.WithDefaults() == b.WithDefaults() }

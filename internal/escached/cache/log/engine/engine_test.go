@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -85,18 +86,25 @@ func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
 		"Resume": func(e *Engine) error { return e.Resume(t.Context(), volume) },
 	} {
 		h, e := assembled(t)
-		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60}))
+		must(t, e.SetOptions(t.Context(), volume, cache.Options{HighWatermark: 70, LowWatermark: 30, MaxAgeSeconds: 60, StrictOrder: true}))
 		must(t, e.SetMode(t.Context(), volume, cache.Writethrough))
 		want := stateOf(t, e)
+		if want.Measures == nil || want.Measures.LogBytes <= 0 || want.Measures.LogBytes >= diskBytes {
+			t.Errorf("%s: its process measures %+v", name, want.Measures)
+		}
 		h.processes[volume].die()
 		e = h.engine() // of another escached
-		if s := stateOf(t, e); s.Unserved == "" || s.Known || s.Clean() || s.Path != want.Path || s.Options != want.Options || s.Held {
+		if s := stateOf(t, e); s.Unserved == "" || s.Known || s.Clean() || s.Path != want.Path || s.Options != want.Options || s.Held ||
+			s.Measures != nil {
 			t.Errorf("%s: without its process it is %+v", name, s)
 		}
 		waiting := make(chan error, 1)
 		go func() { waiting <- h.try(2, 2) }()
 		must(t, revive(e))
 		must(t, <-waiting)
+		if order := h.processes[volume].options.Order; order != control.Strict {
+			t.Errorf("%s: the next process writes back in the order %q", name, order)
+		}
 		h.holds(1, 1)
 		h.holds(2, 2)
 		if s := stateOf(t, e); s.Unserved != "" || !s.Known || s.Options != want.Options {

@@ -36,7 +36,7 @@ func (r plan) arguments(name string, files plans) []string {
 		"--socket", files.socket(name), "--memory", files.memory(name),
 		"--pool", r.Of.Pool, "--image", r.Of.Image, "--image-id", r.Of.ImageID,
 		"--mode", string(o.Mode), "--high-watermark", strconv.Itoa(o.HighWatermark), "--low-watermark", strconv.Itoa(o.LowWatermark),
-		"--max-age-seconds", strconv.Itoa(o.MaxAgeSeconds),
+		"--max-age-seconds", strconv.Itoa(o.MaxAgeSeconds), "--order", string(o.Order),
 	}
 }
 

@@ -40,7 +40,7 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 	number := func(flag string) int { n, _ := strconv.Atoi(flags[flag]); return n }
 	p.options = control.Options{
 		Mode: cache.Mode(flags["--mode"]), HighWatermark: number("--high-watermark"), LowWatermark: number("--low-watermark"),
-		MaxAgeSeconds: number("--max-age-seconds"), Order: control.Merged,
+		MaxAgeSeconds: number("--max-age-seconds"), Order: control.Order(flags["--order"]),
 	}
 	p.bytes = int64(number("--bytes"))
 	id := cache.Identity{Pool: flags["--pool"], Image: flags["--image"], ImageID: flags["--image-id"]}
@@ -101,7 +101,7 @@ func (p *fakeProcess) Status() control.Status {
 	return control.Status{
 		Name: p.flags["--name"], Device: kernel.Path(nbdIndex), Origin: originIs, Bytes: p.bytes, Options: p.options.WithDefaults(),
 		Dirty: int64(s.Dirty) * cache.BlockBytes, Free: int64(s.Log.Ring-s.Log.Live) * cache.BlockBytes, Failed: s.Refused != nil, Held: s.Held,
-		Broken: p.broken,
+		Broken: p.broken, Log: control.Log{Bytes: int64(s.Log.Ring) * cache.BlockBytes},
 	}
 }
 
@@ -126,7 +126,9 @@ func (p *fakeProcess) SetOptions(o control.Options) error {
 	if o.Mode == "" {
 		o.Mode = p.options.Mode
 	}
-	o.Order = p.options.Order
+	if o.Order == "" {
+		o.Order = p.options.Order
+	}
 	p.options = o
 	p.device.WriteThrough(o.Mode == cache.Writethrough)
 	return nil

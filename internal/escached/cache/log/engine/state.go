@@ -52,6 +52,6 @@ func (r plan) state(name string, status control.Status, err error) cache.State {
 	}
 	now := status.State()
 	s.Known, s.Dirty, s.Free, s.WritingBack = now.Known, now.Dirty, now.Free, now.WritingBack
-	s.Failed, s.Counters = now.Failed, now.Counters
+	s.Failed, s.Counters, s.Measures = now.Failed, now.Counters, now.Measures
 	return s
 }

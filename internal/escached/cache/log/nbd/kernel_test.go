@@ -23,6 +23,8 @@ type volume struct{ *device.Device }
 
 func (volume) Bytes() int64 { return volumeBytes }
 
+func (volume) Refused(nbd.Request, nbd.Errno) {}
+
 // image is all zeros and takes nothing: what these tests write stays in the log.
 type image struct{}
 

@@ -3,7 +3,10 @@
 // handshake: what it would agree on, the kernel is told when it is given the socket.
 package nbd
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Flags are what the server can do, for whoever gives the kernel the sockets. Give it two at least, with a Serve each of the same Export:
 // when a process dies in the middle of a reply, older kernels with one connection fail that read instead of repeating it.
@@ -38,6 +41,24 @@ const (
 	Trim        Command = 4
 	WriteZeroes Command = 6
 )
+
+func (c Command) String() string {
+	switch c {
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	case Close:
+		return "close"
+	case Flush:
+		return "flush"
+	case Trim:
+		return "trim"
+	case WriteZeroes:
+		return "write zeroes"
+	}
+	return fmt.Sprintf("command %d", uint16(c))
+}
 
 // Flags of a request.
 const (

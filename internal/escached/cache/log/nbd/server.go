@@ -48,6 +48,9 @@ type Volume interface {
 	Flush() error
 	// Bytes is the size now.
 	Bytes() int64
+	// Refused is told of a request that is answered with an error and does not reach the volume: the kernel asks for nothing
+	// that the device does not have, so something is wrong.
+	Refused(r Request, errno Errno)
 }
 
 // Export is a volume on any number of connections.
@@ -121,6 +124,9 @@ func broken(in *bufio.Reader, err error, header, data []byte) error {
 // request begins with a request. What is done at once saves a goroutine; what may wait must not keep others from being read.
 func (s *server) request(in *bufio.Reader, r Request, header []byte) error {
 	errno := r.check(uint64(s.volume.Bytes()), record.BlockBytes)
+	if errno != OK {
+		s.volume.Refused(r, errno)
+	}
 	var p []byte
 	if r.Command == Write || r.Command == Read && errno == OK {
 		if p = s.buffer(int(r.Bytes)); p == nil {

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +30,13 @@ type disk struct {
 	writes  int           // and zeros
 	wait    chan struct{} // closed, or writes and flushes wait for it
 	err     error
+	refused []string
+}
+
+func (d *disk) Refused(r nbd.Request, errno nbd.Errno) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refused = append(d.refused, fmt.Sprintf("%s at %d: %d", r.Command, r.Offset, errno))
 }
 
 func newDisk() *disk {
@@ -177,6 +186,13 @@ func TestRequestsThatCannotBeDone(t *testing.T) {
 		if got := (nbdtest.Error)(0); !errors.As(err, &got) || nbd.Errno(got) != test.want {
 			t.Errorf("%s: %v, want %d", name, err, test.want)
 		}
+		d.mu.Lock()
+		want := []string{fmt.Sprintf("%s at %d: %d", test.r.Command, test.r.Offset, test.want)}
+		if !slices.Equal(d.refused, want) {
+			t.Errorf("%s: the volume was told of %q, not %q", name, d.refused, want)
+		}
+		d.refused = nil
+		d.mu.Unlock()
 	}
 	d.mu.Lock()
 	d.err = errBroken

@@ -91,7 +91,7 @@ func start(ctx context.Context, c Config, d Driver, log *slog.Logger) (*Process,
 	}
 	crashpoint.Reach("cache/recovered")
 	p := &Process{config: c, driver: d, log: log, parts: parts, done: make(chan error, 1), stopped: make(chan struct{})}
-	p.volume = &volume{Device: parts.device, log: log, logged: map[string]time.Time{}}
+	p.volume = newVolume(parts.device, log)
 	p.volume.bytes.Store(wholeBlocks(c.Bytes))
 	resident.Limit(inBytes(parts.device.State().Log.Ring))
 	if err := p.begin(ctx, taken); err != nil {

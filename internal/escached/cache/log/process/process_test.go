@@ -32,6 +32,12 @@ func TestAVolumeIsServedWrittenBackAndStopped(t *testing.T) {
 	if c := s.Counters; c.Writes != 2 || c.Reads != 3 || c.ReadHits != 2 || c.Records != 1 || c.Flushes != 1 || c.Errors != 0 {
 		t.Errorf("%+v", c)
 	}
+	// The second write is one with a flush; both reached the log together.
+	m := s.Histograms
+	if m.Reads.Count() != 3 || m.Writes.Count() != 2 || m.Flushes.Count() != 1 || m.RecordWrites.Count() != 1 || m.RecordWrites.Sum != 2 ||
+		m.Reads.Sum <= 0 || m.Writes.Sum <= 0 || m.Flushes.Sum <= 0 || m.Flushes.Sum > 60 {
+		t.Errorf("%+v", m)
+	}
 	must(t, h.client.WriteBack(t.Context()))
 	if s = h.status(); s.Dirty != 0 || h.imageHas(1) != 7 || h.imageHas(2) != 8 {
 		t.Errorf("%d bytes are dirty, and the image has %d and %d", s.Dirty, h.imageHas(1), h.imageHas(2))

@@ -41,6 +41,10 @@ func (p *Process) Status() control.Status {
 			Flushes: p.volume.flushes.Load(), Records: int64(s.Log.Counters.Records), RecordBlocks: int64(s.Log.Counters.Blocks),
 			WrittenBack: int64(s.Brought), Errors: p.volume.errors.Load(),
 		},
+		Histograms: control.Histograms{
+			Reads: p.volume.took.reads.Snapshot(), Writes: p.volume.took.writes.Snapshot(), Flushes: p.volume.took.flushes.Snapshot(),
+			RecordWrites: s.RecordWrites,
+		},
 	}
 	if s.Refused != nil {
 		status.Cause = s.Refused.Error()

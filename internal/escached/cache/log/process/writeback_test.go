@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,7 +187,7 @@ func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
 	image := &refusing{Origin: parts.image}
 	parts.device, _, err = device.Open(logDisk{parts.disk}, image, parts.memory)
 	must(t, err)
-	p := &Process{config: h.config, parts: parts, volume: &volume{Device: parts.device}}
+	p := &Process{config: h.config, parts: parts, volume: newVolume(parts.device, slog.New(slog.DiscardHandler))}
 	p.back = newWriteBack(parts.device, control.Options{}, nil)
 	p.links = &links{}
 	must(t, p.volume.Write(1, make([]byte, 4096)))

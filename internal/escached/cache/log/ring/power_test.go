@@ -10,14 +10,11 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
-// cuts is how often the power is lost in all.
-const cuts = 10000
-
 // What was acknowledged is there after each power loss, nothing else is, and no write is there in parts. The power is
 // lost in records, superblocks, write-back and recovery.
 func TestNothingAcknowledgedIsLostAtPowerCuts(t *testing.T) {
-	lost, lives := 0, 0
-	for seed := uint64(0); lost < cuts; seed++ {
+	lost, lives, wanted := 0, 0, logtest.PowerCuts(t, 10_000)
+	for seed := uint64(0); lost < wanted; seed++ {
 		w := newWorld(seed)
 		if err := Format(w.disk, record.Volume{byte(seed), byte(seed >> 8), 1}, int64(len(w.disk.Stable))); err != nil {
 			t.Fatal(err)

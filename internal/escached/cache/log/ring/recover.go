@@ -127,12 +127,10 @@ func readSuper(disk Disk) (record.Superblock, error) {
 
 // replay reads records from the start on until there is no next one.
 func (l *Log) replay() ([]Loss, error) {
-	var (
-		losses []Loss
-		buffer = AlignedBytes(record.LongestBlocks(l.ring) * record.BlockBytes)
-	)
+	var losses []Loss
+	r := l.newReader()
 	for {
-		next, damaged, err := l.next(buffer)
+		next, damaged, err := l.next(r)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +138,7 @@ func (l *Log) replay() ([]Loss, error) {
 			l.accept(*next, nil)
 			continue
 		}
-		witness, err := l.witness(buffer)
+		witness, err := l.witness(r)
 		if err != nil || witness == nil {
 			return losses, err // the next record never was, or was never complete
 		}
@@ -162,33 +160,23 @@ func (l *Log) replay() ([]Loss, error) {
 
 // next reads the record at the head. It returns nil if there is none whose header is in order, and those extents whose
 // data is not.
-func (l *Log) next(buffer []byte) (*record.Header, []int, error) {
+func (l *Log) next(r *reader) (*record.Header, []int, error) {
 	for _, block := range l.candidates(l.head.Block) {
-		h, err := l.header(block, buffer)
+		b, err := r.blocks(block, 1)
 		if err != nil {
 			return nil, nil, err
 		}
+		h := l.belongs(b, block)
 		if h == nil || h.Place.Sequence != l.head.Sequence {
 			continue
 		}
-		data := buffer[:(h.Blocks()-1)*record.BlockBytes]
-		if len(data) > 0 {
-			if _, err := l.disk.ReadAt(data, l.offset(block+1)); err != nil {
-				return nil, nil, fmt.Errorf("read record %d of the log: %w", h.Place.Sequence, err)
-			}
+		whole, err := r.blocks(block, h.Blocks())
+		if err != nil {
+			return nil, nil, err
 		}
-		return h, h.Damaged(data), nil
+		return h, h.Damaged(whole[record.BlockBytes:]), nil
 	}
 	return nil, nil, nil
-}
-
-// header reads the header at a block. It returns nil for anything that cannot be a part of this log.
-func (l *Log) header(block uint64, buffer []byte) (*record.Header, error) {
-	b := buffer[:record.BlockBytes]
-	if _, err := l.disk.ReadAt(b, l.offset(block)); err != nil {
-		return nil, fmt.Errorf("read block %d of the log: %w", block, err)
-	}
-	return l.belongs(b, block), nil
 }
 
 // belongs decodes a header, and returns nil unless it is one that this log wrote at this block.
@@ -212,20 +200,17 @@ func (l *Log) belongs(b []byte, block uint64) *record.Header {
 
 // witness looks behind the head for a record that was begun after the one at the head had been
 // acknowledged. It looks no further than the next two records can begin.
-func (l *Log) witness(buffer []byte) (*record.Header, error) {
+func (l *Log) witness(r *reader) (*record.Header, error) {
 	longest := uint64(record.LongestBlocks(l.ring))
 	end := min(l.fit(l.head.Block+1, int(longest))+2*longest, l.super.Start.Block+l.ring)
-	for block := l.head.Block + 1; block < end; {
-		n := min(uint64(len(buffer)/record.BlockBytes), end-block, l.ring-block%l.ring)
-		if _, err := l.disk.ReadAt(buffer[:n*record.BlockBytes], l.offset(block)); err != nil {
-			return nil, fmt.Errorf("read %d blocks of the log from %d: %w", n, block, err)
+	for block := l.head.Block + 1; block < end; block++ {
+		b, err := r.blocks(block, 1)
+		if err != nil {
+			return nil, err
 		}
-		for i := range n {
-			if h := l.belongs(buffer[i*record.BlockBytes:][:record.BlockBytes], block+i); h != nil && h.Place.Sequence > l.head.Sequence {
-				return h, nil
-			}
+		if h := l.belongs(b, block); h != nil && h.Place.Sequence > l.head.Sequence {
+			return h, nil
 		}
-		block += n
 	}
 	return nil, nil //nolint:nilnil // there is none
 }
