@@ -44,8 +44,8 @@ func begin(ctx context.Context, name, call string, kind trace.SpanKind) (context
 	if call != "" {
 		name += " " + call
 	}
-	ctx, span := above.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithSpanKind(kind))
-	return ctx, Step{span}
+	ctx, span := above.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithSpanKind(kind)) //nolint:spancheck // the Step ends it
+	return ctx, Step{span}                                                                       //nolint:spancheck // see above
 }
 
 // Note adds a fact to the step that ctx is in.
@@ -111,6 +111,6 @@ func Receive(r *http.Request, provider trace.TracerProvider, name string) (*http
 	if r.Method == http.MethodGet && !trace.SpanContextFromContext(ctx).IsValid() {
 		return r, Step{}
 	}
-	ctx, span := provider.Tracer(scope).Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
-	return r.WithContext(ctx), Step{span}
+	ctx, span := provider.Tracer(scope).Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer)) //nolint:spancheck // the Step ends it
+	return r.WithContext(ctx), Step{span}                                                          //nolint:spancheck // see above
 }

@@ -75,7 +75,7 @@ func stage(t *testing.T, collector string) (*csi.NodeStageVolumeRequest, error) 
 	must(t, err)
 	defer flushNodes()
 
-	escached := &http.Server{Handler: Handler(program{run: command.NewExec()}, TCP{}, //nolint:gosec // only this test calls it
+	escached := &http.Server{Handler: Handler(program{run: command.NewExec()}, TCP{},
 		func(context.Context) error { return nil }, Seen{Log: silent, Traces: own})}
 	socket := listen(t)
 	go func() { _ = escached.Serve(socket) }()
@@ -85,7 +85,7 @@ func stage(t *testing.T, collector string) (*csi.NodeStageVolumeRequest, error) 
 
 	calls := csiserver.Observer{
 		Log: silent, Code: func(error) codes.Code { return codes.Unavailable },
-		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "seconds"}, []string{"method", "code"}),
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "seconds", Help: "Duration of the calls."}, []string{"method", "code"}),
 	}
 	server := grpc.NewServer(append(csiserver.Traced(nodes), grpc.UnaryInterceptor(calls.Intercept))...)
 	csi.RegisterNodeServer(server, stager{escached: client})
