@@ -198,7 +198,7 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 // layReplica makes a replica from an active LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
 func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) (err error) {
-	ctx, step := traces.Begin(ctx, "lay the replica")
+	ctx, step := traces.Begin(ctx, "create the replica")
 	defer step.Done(&err)
 	name := v.Name()
 	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {

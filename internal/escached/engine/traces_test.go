@@ -57,7 +57,7 @@ func TestEachStepOfAVerbIsInItsCallersTrace(t *testing.T) {
 		steps              []string // in the order in which they end
 	}{
 		{http.MethodPut, escache.PathReplica, string(put), []string{
-			"wait for the volume", "wait for its turn", "lay the replica", "PUT /v1/replica",
+			"wait for the volume", "wait for its turn", "create the replica", "PUT /v1/replica",
 		}},
 		{http.MethodPost, escache.PathDevConnect, volume + `,"epoch":1}`, []string{
 			"wait for the volume", "bring the replica up", "wait for a current copy", "unmap the image and demote the replica",
