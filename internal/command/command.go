@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Command is one run of a program. Args must hold no secrets: every user of the host can read them.
@@ -82,8 +84,19 @@ func (x *Exec) Reasons() []string {
 	return reasons
 }
 
-// Run implements Runner.
+// Run implements Runner. A run is a step of the trace in ctx.
 func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
+	if !traces.On(ctx) {
+		return x.run(ctx, c)
+	}
+	ctx, step := traces.Begin(ctx, c.program())
+	defer step.End()
+	res, err := x.run(ctx, c)
+	describe(step, err)
+	return res, err
+}
+
+func (x *Exec) run(ctx context.Context, c Command) (Result, error) {
 	if err := x.breaker.Allow(c.Volume, c.Query); err != nil {
 		return Result{}, err
 	}

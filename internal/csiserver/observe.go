@@ -13,13 +13,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/internal/operation"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Observer watches over every call of a server: it bounds it, counts it, logs it, maps its error to
@@ -54,7 +53,10 @@ func (o *Observer) Intercept(ctx context.Context, request any, info *grpc.UnaryS
 		defer cancel()
 	}
 	c := call{method: path.Base(info.FullMethod), id: uuid.NewString(), request: request}
-	trace.SpanFromContext(ctx).SetAttributes(attribute.String("escache.request_id", c.id))
+	traces.Note(ctx, "escache.request_id", c.id)
+	if volume := c.volume(); volume != "" {
+		traces.Note(ctx, "escache.volume", volume)
+	}
 	begun := time.Now()
 	response, err := c.survive(ctx, handle)
 	c.duration, c.status, c.cause = time.Since(begun), o.statusOf(err), err
@@ -74,6 +76,14 @@ type call struct {
 	status     *status.Status
 	cause      error
 	stack      string // of a panic
+}
+
+// volume returns the id of the volume that the call is about, "" if it names none.
+func (c *call) volume() string {
+	if request, named := c.request.(interface{ GetVolumeId() string }); named {
+		return request.GetVolumeId()
+	}
+	return ""
 }
 
 // limit ends a call a little before its caller gives up, so that the answer, which says what the
@@ -125,8 +135,8 @@ func (o *Observer) log(ctx context.Context, c call) {
 		slog.String("call", c.method), slog.String("request_id", c.id), slog.String("code", c.status.Code().String()),
 		slog.Duration("duration", c.duration), slog.String("request", protosanitizer.StripSecrets(c.request).String()),
 	}
-	if volume, named := c.request.(interface{ GetVolumeId() string }); named {
-		attributes = append(attributes, slog.String("volume", volume.GetVolumeId()))
+	if volume := c.volume(); volume != "" {
+		attributes = append(attributes, slog.String("volume", volume))
 	}
 	if c.status.Code() != codes.OK {
 		attributes = append(attributes, slog.String("error", c.status.Message()))

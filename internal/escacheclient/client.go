@@ -19,12 +19,10 @@ import (
 	"time"
 
 	"github.com/go-resty/resty/v2"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/tlsfiles"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 const (
@@ -158,15 +156,15 @@ type call struct {
 // do makes a call and tells log, metrics and traces about it: the only place where that happens.
 func (c *Client) do(ctx context.Context, k call) error {
 	start := time.Now()
-	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("escached").Start(ctx, "escached "+k.name,
-		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("escached.node", c.opts.Node)))
-	defer span.End()
+	ctx, step := traces.Call(ctx, "escached", k.name)
+	defer step.End()
+	step.Set("escached.node", c.opts.Node)
 	ctx, cancel := context.WithTimeout(ctx, k.limit)
 	defer cancel()
 	err := c.send(ctx, k)
 	if err != nil {
 		err = &CallError{Node: c.opts.Node, Call: k.name, Err: err}
-		span.SetStatus(codes.Error, outcomeOf(err))
+		step.Fail(outcomeOf(err))
 	}
 	took, slow := time.Since(start), k.slow
 	if slow == 0 {
@@ -192,6 +190,7 @@ func (c *Client) send(ctx context.Context, k call) error {
 	}
 	var attempt attempt
 	request := c.http.R().SetContext(httptrace.WithClientTrace(ctx, attempt.trace())).SetQueryParamsFromValues(k.query)
+	traces.Send(ctx, request.Header)
 	if k.body != nil {
 		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
 	}

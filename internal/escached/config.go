@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Config is the configuration of one escached. LoadConfig reads it from a YAML file; unknown keys
@@ -53,6 +55,8 @@ type Config struct {
 	MaxVolumes int `yaml:"maxVolumes"`
 	// Wipe is what happens to the disk of a replica that is removed.
 	Wipe Wipe `yaml:"wipe"`
+	// OTLPEndpoint is the HOST:PORT of an OpenTelemetry collector (gRPC). Empty: nothing is traced.
+	OTLPEndpoint string `yaml:"otlpEndpoint"`
 }
 
 // Wipe says how much of a removed replica is overwritten.
@@ -203,6 +207,9 @@ func (c *Config) Validate() error {
 	}
 	if all := []Wipe{WipeNone, WipeHeader, WipeFull}; !slices.Contains(all, c.Wipe) {
 		bad("wipe: %q is none of %q", c.Wipe, all)
+	}
+	if err := traces.CheckTarget(c.OTLPEndpoint); err != nil {
+		bad("otlpEndpoint: %w", err)
 	}
 	errs = append(errs, c.validateNumbers(), c.validateListen(), c.validateArbiter())
 	return errors.Join(errs...)

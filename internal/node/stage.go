@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 func (s *Service) stage(ctx context.Context, r stageRequest) error {
@@ -51,7 +52,9 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 
 // attached reads the CacheVolume, uncached, and refuses unless this node may write in this
 // attachment.
-func (s *Service) attached(ctx context.Context, volume string, epoch int64) (*v1alpha1.CacheVolume, error) {
+func (s *Service) attached(ctx context.Context, volume string, epoch int64) (_ *v1alpha1.CacheVolume, err error) {
+	ctx, step := traces.Begin(ctx, "read the record")
+	defer step.Done(&err)
 	v, err := s.Kube.Volume(ctx, volume)
 	if err != nil {
 		return nil, err
@@ -132,12 +135,14 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 	return s.mountDevice(ctx, r, c.Device, action == fs.Mount && content.Surface.NeedsGrowth(), content)
 }
 
-func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string, grow bool, content fs.Content) error {
+func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string, grow bool, content fs.Content) (err error) {
+	ctx, step := traces.Begin(ctx, "mount the device")
+	defer step.Done(&err)
 	if sb := content.Surface.Superblock; sb != nil && sb.Errors {
 		s.Logger.WarnContext(ctx, "the kernel has noted errors in the filesystem; check it",
 			"volume", r.volume, "device", device, "type", sb.Type)
 	}
-	err := s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
+	err = s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
 	if _, failed := errors.AsType[*command.ExitError](err); failed {
 		findings := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
 		return fmt.Errorf("%w: volume %s does not mount: %w. %s. The driver repairs nothing: that is an operator's decision",
@@ -160,14 +165,16 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 // format makes a filesystem. It writes the record before and after mkfs: see filesystem.Record.
 func (s *Service) format(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, c *escache.ConnectResponse, action fs.Action,
 	earlier *fs.Record,
-) error {
+) (err error) {
+	ctx, step := traces.Begin(ctx, "make a filesystem")
+	defer step.Done(&err)
 	record := fs.Record{State: fs.Formatting, Type: r.fsType, ImageID: c.ImageID, Node: s.Node, Epoch: r.epoch}
 	if earlier != nil {
 		record.UUID = earlier.UUID
 	} else {
 		record.UUID = newUUID()
 	}
-	v, err := s.writeFilesystemRecord(ctx, v, record)
+	v, err = s.writeFilesystemRecord(ctx, v, record)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/preflight"
 )
 
 func golden(t *testing.T, name, got string) {
@@ -76,6 +77,7 @@ func sample() *state {
 		},
 	}
 	return &state{
+		ends:   []preflight.End{{Of: "csi-controller", At: noon.AddDate(0, 0, 9)}, {Of: "escache hosts", At: noon.AddDate(9, 0, 0)}},
 		groups: []v1alpha1.NodeGroup{group}, volumes: []v1alpha1.CacheVolume{busy, lost}, flushes: []v1alpha1.CacheFlush{flush},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/preflight"
 	"github.com/escache/escache-csi/internal/records/remedy"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
@@ -28,7 +29,8 @@ type state struct {
 	uses      uses
 	waiting   map[string][]trouble.Trouble // pods that wait, by volume
 	workloads installed.Workloads
-	snapshots *int64 // nil if they cannot be counted
+	snapshots *int64          // nil if they cannot be counted
+	ends      []preflight.End // of certificates, the first first
 	byName    map[string]*v1alpha1.NodeGroup
 }
 
@@ -111,6 +113,7 @@ func (s *state) group(v *v1alpha1.CacheVolume) *v1alpha1.NodeGroup {
 func (s *state) troubles(now time.Time) []trouble.Trouble {
 	how := s.workloads.Escached()
 	all := append(trouble.OfDriver(s.groups, how, now), ofWorkloads(s.workloads, how)...)
+	all = append(all, ofCertificates(s.ends, how, now)...)
 	for i := range s.groups {
 		all = append(all, trouble.OfGroup(&s.groups[i], how)...)
 	}

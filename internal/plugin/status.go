@@ -85,10 +85,10 @@ func (c *cli) showStatus(ctx context.Context, f statusFlags) error {
 	if err != nil {
 		return err
 	}
-	last := ""
+	last, known := "", &certificates{}
 	for {
 		screen, isTerminal := c.terminal()
-		text, err := c.statusText(ctx, api, f, screen.width)
+		text, err := c.statusText(ctx, api, f, screen.width, known)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // interrupted: that is how --watch ends
@@ -114,10 +114,13 @@ func (c *cli) showStatus(ctx context.Context, f statusFlags) error {
 }
 
 // statusText reads everything and returns what is shown of it.
-func (c *cli) statusText(ctx context.Context, api client.Reader, f statusFlags, width int) (string, error) {
+func (c *cli) statusText(ctx context.Context, api client.Reader, f statusFlags, width int, known *certificates) (string, error) {
 	now := c.now()
 	s, err := readState(ctx, api, f.filter.Namespace, now)
 	if err != nil {
+		return "", err
+	}
+	if s.ends, err = known.of(ctx, api, s.workloads); err != nil {
 		return "", err
 	}
 	v, err := s.view(f, now)

@@ -130,6 +130,9 @@ func (v *view) hostTotals(row func(...string)) {
 	if len(programs) > 0 {
 		row("Versions: " + strings.Join(programs, "; "))
 	}
+	if line := certificateLine(v.ends, v.now); line != "" {
+		row(line)
+	}
 }
 
 // rollout says how far an upgrade is, unless it is over.

@@ -74,17 +74,7 @@ func (c *Cluster) certificate(data []byte) checklist.Result {
 	if err != nil {
 		return checklist.Badf(checklist.Failed, renewRemedy, "its tls.crt is no certificate: %v", err)
 	}
-	end := leaf.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
-	switch now := c.Now(); {
-	case now.After(leaf.NotAfter):
-		return checklist.Badf(checklist.Failed, renewRemedy, "the certificate of %s ended %s", leaf.Subject.CommonName, end)
-	case now.Before(leaf.NotBefore):
-		return checklist.Badf(checklist.Failed, "compare the clocks", "the certificate of %s is not valid before %s",
-			leaf.Subject.CommonName, leaf.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
-	case leaf.NotAfter.Sub(now) < soon:
-		return checklist.Badf(checklist.Warning, renewRemedy, "the certificate of %s ends %s", leaf.Subject.CommonName, end)
-	}
-	return checklist.Goodf("the certificate of %s ends %s", leaf.Subject.CommonName, end)
+	return checklist.Certificate(leaf, leaf.Subject.CommonName, renewRemedy, c.Now(), soon)
 }
 
 func parseCertificate(data []byte) (*x509.Certificate, error) {

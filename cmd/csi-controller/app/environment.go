@@ -12,12 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/sdk/resource"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -43,8 +37,6 @@ const youngVolume = 10 * time.Minute
 // not lead.
 const fencedFor = 24 * time.Hour
 
-type traceProvider = trace.TracerProvider
-
 // newLogger returns the process's logger. klog and controller-runtime write to it, too.
 func newLogger(level string, out io.Writer) (*slog.Logger, error) {
 	var l slog.Level
@@ -56,23 +48,6 @@ func newLogger(level string, out io.Writer) (*slog.Logger, error) {
 	klog.SetLogger(bridge)
 	ctrl.SetLogger(bridge)
 	return log, nil
-}
-
-func newTraces(ctx context.Context, o Options) (trace.TracerProvider, func(), error) {
-	if o.TraceTarget == "" {
-		return noop.NewTracerProvider(), func() {}, nil
-	}
-	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpoint(o.TraceTarget), otlptracegrpc.WithInsecure())
-	if err != nil {
-		return nil, nil, fmt.Errorf("--otlp-endpoint %s: %w", o.TraceTarget, err)
-	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter),
-		sdktrace.WithResource(resource.NewSchemaless(semconv.ServiceName("csi-controller"), semconv.ServiceVersion(o.Version))))
-	return provider, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-		defer cancel()
-		_ = provider.Shutdown(ctx)
-	}, nil
 }
 
 func newScheme() (*runtime.Scheme, error) {

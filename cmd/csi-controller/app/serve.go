@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -42,6 +43,7 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
 	"github.com/escache/escache-csi/internal/tlsfiles"
+	"github.com/escache/escache-csi/internal/traces/export"
 )
 
 // errLeaseLost ends the process: another replica leads, so nothing may go on here.
@@ -57,9 +59,11 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	traces, flush, err := newTraces(ctx, o)
+	traces, flush, err := export.New(ctx, export.Options{
+		Target: o.TraceTarget, Service: "csi-controller", Version: o.Version, Log: log.With("component", "traces"),
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("--otlp-endpoint: %w", err)
 	}
 	defer flush()
 	kubernetes, err := kubernetesConfig(o)
@@ -199,7 +203,7 @@ type parts struct {
 	writer   client.Client
 	lease    *leadership.Lease
 	metrics  *server.Metrics
-	traces   traceProvider
+	traces   trace.TracerProvider
 	clusters *rbd.Clusters
 	images   *ceph.Images
 	hosts    *hosts.Hosts

@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/hostcert"
 	"github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Options are the flags of csi-node; root documents each of them in its help.
@@ -31,8 +32,10 @@ type Options struct {
 	EscachedSocket  string
 	ArbiterSocket   string
 	MetricsAddress  string
-	Kubeconfig      string
-	ShutdownWait    time.Duration
+	// TraceTarget is the HOST:PORT of an OpenTelemetry collector (gRPC); empty: no traces.
+	TraceTarget  string
+	Kubeconfig   string
+	ShutdownWait time.Duration
 	// CertificateFile, if it is not empty, is kept by csi-node: the key and certificate of this host's
 	// escached. CertificateName is the pattern of the name in it, CertificateAuthority the file with the
 	// authority that signs.
@@ -66,6 +69,9 @@ func (o *Options) Validate() error {
 	if o.CertificateFile != "" && (!filepath.IsAbs(o.CertificateFile) || !strings.Contains(o.CertificateName, hostcert.Placeholder)) {
 		return fmt.Errorf("--certificate-file %q is not an absolute path, or --certificate-name %q has no %s in it",
 			o.CertificateFile, o.CertificateName, hostcert.Placeholder)
+	}
+	if err := traces.CheckTarget(o.TraceTarget); err != nil {
+		return fmt.Errorf("--otlp-endpoint: %w", err)
 	}
 	if namespace, name, found := strings.Cut(o.DaemonSet, "/"); o.DaemonSet != "" && (!found || namespace == "" || name == "") {
 		return fmt.Errorf("--daemonset %q is not NAMESPACE/NAME", o.DaemonSet)
@@ -119,6 +125,7 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.ArbiterSocket, "arbiter-socket", "/run/escache/arbiter.sock",
 		"socket to answer escached on: may it go on without its peer?")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9810", "address to serve /metrics, /metrics/escached, /healthz and /livez on")
+	f.StringVar(&o.TraceTarget, "otlp-endpoint", "", "HOST:PORT of an OpenTelemetry collector (gRPC); empty: no traces")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file for the Kubernetes API (default: the pod's service account)")
 	f.DurationVar(&o.ShutdownWait, "shutdown-wait", time.Minute,
 		"when the host shuts down, wait this long for its volumes to be flushed and detached (0: do not wait)")

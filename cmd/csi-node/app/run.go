@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
@@ -37,6 +38,7 @@ import (
 	"github.com/escache/escache-csi/internal/node/topology"
 	"github.com/escache/escache-csi/internal/node/watch"
 	"github.com/escache/escache-csi/internal/node/web"
+	"github.com/escache/escache-csi/internal/traces/export"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -48,6 +50,7 @@ type parts struct {
 	options  Options
 	log      *slog.Logger
 	registry *prometheus.Registry
+	traces   trace.TracerProvider // nil if calls are not traced
 
 	kube      *kube.Client
 	escached  *escacheclient.Local
@@ -69,6 +72,14 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	var flush func()
+	p.traces, flush, err = export.New(ctx, export.Options{
+		Target: o.TraceTarget, Service: "csi-node", Version: o.Version, Node: o.NodeName, Log: p.component("traces"),
+	})
+	if err != nil {
+		return err
+	}
+	defer flush()
 	l, err := p.listen(ctx)
 	if err != nil {
 		return err
@@ -151,7 +162,7 @@ func (p *parts) serve(ctx context.Context, l listeners) error {
 		end()
 	})()
 	calls := csiserver.Observer{Log: p.component("csi"), Code: node.Code, Seconds: node.NewCallMetric(p.registry)}
-	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Intercept))
+	server := grpc.NewServer(append(csiserver.Traced(p.traces), grpc.UnaryInterceptor(calls.Intercept))...)
 	csi.RegisterNodeServer(server, p.service)
 	csi.RegisterIdentityServer(server, p.service)
 

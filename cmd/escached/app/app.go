@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/server"
+	"github.com/escache/escache-csi/internal/traces/export"
 )
 
 // Main runs the command line and ends the process.
@@ -95,5 +96,12 @@ func serve(ctx context.Context, f *flags, version string) error {
 	if err != nil {
 		return err
 	}
-	return server.New(cfg, engine, log).Run(ctx)
+	traces, flush, err := export.New(ctx, export.Options{
+		Target: cfg.OTLPEndpoint, Service: "escached", Version: version, Node: cfg.Node, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer flush()
+	return server.New(cfg, engine, server.Seen{Log: log, Traces: traces}).Run(ctx)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -41,7 +40,8 @@ type Config struct {
 	Metrics *Metrics
 	// Longest bounds every call, whatever deadline its caller gave.
 	Longest time.Duration
-	Traces  trace.TracerProvider
+	// Traces is nil if calls are not traced.
+	Traces trace.TracerProvider
 }
 
 // Server is a Runnable of controller-runtime's manager: it lets calls go on while this process
@@ -59,10 +59,7 @@ func New(config Config) *Server {
 	calls := csiserver.Observer{
 		Log: config.Log, Code: config.Code, Seconds: config.Metrics.csi, Longest: config.Longest,
 	}
-	s.grpc = grpc.NewServer(
-		grpc.ChainUnaryInterceptor(s.wait, calls.Intercept),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(s.Traces))),
-	)
+	s.grpc = grpc.NewServer(append(csiserver.Traced(s.Traces), grpc.ChainUnaryInterceptor(s.wait, calls.Intercept))...)
 	csi.RegisterIdentityServer(s.grpc, s.Service)
 	csi.RegisterControllerServer(s.grpc, s.Service)
 	return s

@@ -16,7 +16,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -95,7 +94,7 @@ func serve(t *testing.T) running {
 	}
 	s := New(Config{
 		Socket: r.socket, Prepare: func(context.Context) error { return nil }, Service: service{}, Code: volumes.Code, Longest: 200 * time.Millisecond,
-		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry), Traces: noop.NewTracerProvider(),
+		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
@@ -188,7 +187,7 @@ func TestCallsWaitUntilTheReplicaLeadsAndIsPrepared(t *testing.T) {
 	prepared := make(chan error)
 	s := New(Config{
 		Socket: filepath.Join(dir, "s"), Prepare: func(context.Context) error { return <-prepared }, Service: service{}, Code: volumes.Code, Longest: time.Minute,
-		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()), Traces: noop.NewTracerProvider(),
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
@@ -254,7 +253,7 @@ func TestARunningCallEndsBeforeItsServer(t *testing.T) {
 
 func TestAReplicaThatCannotPrepareSaysWhy(t *testing.T) {
 	s := New(Config{
-		Service: service{}, Metrics: NewMetrics(prometheus.NewRegistry()), Traces: noop.NewTracerProvider(),
+		Service: service{}, Metrics: NewMetrics(prometheus.NewRegistry()),
 		Prepare: func(context.Context) error { return errors.New("no API server") },
 	})
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server") {

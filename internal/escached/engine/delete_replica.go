@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // DeleteReplica removes this host's replica if it is known to be clean. A dirty one is removed only
@@ -71,7 +72,9 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 
 // finishDelete removes everything of a replica. It is repeated until it succeeds, also after a
 // restart.
-func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) error {
+func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "remove the replica")
+	defer step.Done(&err)
 	if err := e.Caches.Has(v.Engine); err != nil {
 		return v.About(err) // its device may be there
 	}
@@ -171,13 +174,14 @@ const erasePiece = 256 << 20
 // where this one has stopped. One replica is erased at a time: more would keep others waiting for their
 // turn, and for the disk. A disk that takes no writes is no reason to keep the replica, so any other
 // error is only logged. active is that of wipe.
-func (e *Engine) erase(ctx context.Context, v volume.Volume, active bool) error {
+func (e *Engine) erase(ctx context.Context, v volume.Volume, active bool) (err error) {
+	ctx, step := traces.Begin(ctx, "wipe the disk")
+	defer step.Done(&err)
 	if !e.erasing.TryLock() {
 		return v.Fail(escache.CodeBusy, "%s is erasing another replica; ask again", e.Config.Node)
 	}
 	defer e.erasing.Unlock()
 	name := v.Name()
-	var err error
 	if !active {
 		err = e.Store.Activate(ctx, name)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/memory"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // connectTimeout bounds DevConnect.
@@ -242,7 +243,11 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 
 // mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id
 // and size. It returns the changed volume.
-func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (volume.Volume, krbd.Device, error) {
+func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (
+	_ volume.Volume, _ krbd.Device, err error,
+) {
+	ctx, step := traces.Begin(ctx, "map the image")
+	defer step.Done(&err)
 	image, err := e.Images.Map(ctx, v.Name(), v.Pool, v.Image)
 	if err != nil {
 		return v, image, err
@@ -261,8 +266,10 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 
 // checkCopy looks at header and metadata of the local copy, below DRBD. It remembers a copy that is
 // damaged, for Status.
-func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) error {
-	err := e.Cache(v).Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
+func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) (err error) {
+	ctx, step := traces.Begin(ctx, "check the copy")
+	defer step.Done(&err)
+	err = e.Cache(v).Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
 	if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
 		err = v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
 		e.damaged.Store(v.Name(), err)
@@ -273,7 +280,9 @@ func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string)
 }
 
 // assemble makes the device of a promoted replica and returns the link to it.
-func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Device, o escache.ConnectOptions) (string, error) {
+func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Device, o escache.ConnectOptions) (link string, err error) {
+	ctx, step := traces.Begin(ctx, "make the device")
+	defer step.Done(&err)
 	spec := cache.Spec{Disk: host.DiskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
 	if err := e.Cache(v).Prepare(ctx, spec, id, v.Formatted); err != nil {
@@ -291,7 +300,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 	if err != nil {
 		return "", v.About(err)
 	}
-	link, err := e.Link(v, path)
+	link, err = e.Link(v, path)
 	if err != nil {
 		return "", errors.Join(err, e.Cache(v).Remove(ctx, v.Name()))
 	}

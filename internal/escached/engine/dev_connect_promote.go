@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 const (
@@ -26,7 +27,9 @@ const (
 
 // mayPromote waits until DRBD's state says whether this replica is current, and fails if it is not.
 // It changes nothing, except that it declares two new replicas equal.
-func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) error {
+func (e *Engine) mayPromote(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "wait for a current copy")
+	defer step.Done(&err)
 	start := e.Now()
 	for {
 		st, up, err := e.Replica(v.Minor)
@@ -104,8 +107,9 @@ func (e *Engine) verdict(v volume.Volume, st drbd.Status, waited time.Duration) 
 
 // promote makes the replica Primary. It never uses force: if the peer is lost, the kernel asks the
 // arbiter, and promote accepts a refusal.
-func (e *Engine) promote(ctx context.Context, v volume.Volume) error {
-	var err error
+func (e *Engine) promote(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "promote the replica")
+	defer step.Done(&err)
 	for try := range promoteTries {
 		if try > 0 {
 			if err := pause.For(ctx, 2*host.Poll); err != nil {

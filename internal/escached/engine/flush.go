@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // flushJob is a write-back. It cannot be cancelled and takes as long as Ceph takes, so the job
@@ -68,6 +69,8 @@ type flushAnswer struct {
 // flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if
 // something has become dirty since the job found nothing dirty, and there is time for another job.
 func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
+	ctx, step := traces.Begin(ctx, "write back")
+	defer step.Done(&err)
 	var job *flushJob
 	err = e.AfterOwnWork(ctx, v.VolumeRef, func() (err error) {
 		job, err = e.joinFlush(v)

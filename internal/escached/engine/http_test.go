@@ -20,7 +20,8 @@ import (
 
 func serve(t *testing.T, e *engine.Engine) http.Handler {
 	t.Helper()
-	return server.Handler(e, server.TCP{CertificateEnd: time.Now}, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+	return server.Handler(e, server.TCP{CertificateEnd: time.Now}, func(context.Context) error { return nil },
+		server.Seen{Log: slog.New(slog.DiscardHandler)})
 }
 
 func TestWhatOnlyTheEngineCanRefuseIsAProblemToo(t *testing.T) {

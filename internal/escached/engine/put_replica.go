@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // PutReplica creates this host's replica. If there is one already, it finishes it, confirms it or
@@ -196,7 +197,9 @@ func (e *Engine) forgetUnless(ctx context.Context, v volume.Volume) error {
 
 // layReplica makes a replica from an active LV in phase creating. Nothing was ever written through it, so
 // every step can be repeated.
-func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) error {
+func (e *Engine) layReplica(ctx context.Context, v volume.Volume, secret escache.Secret) (err error) {
+	ctx, step := traces.Begin(ctx, "create the replica")
+	defer step.Done(&err)
 	name := v.Name()
 	if err := errors.Join(e.FailedDisks.Drop(name), e.Permits.Drop(name)); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails
@@ -18,7 +19,9 @@ func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	return e.WithReplica(ctx, req.VolumeRef, "stop", e.stop)
 }
 
-func (e *Engine) stop(ctx context.Context, v volume.Volume) error {
+func (e *Engine) stop(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "remove the device")
+	defer step.Done(&err)
 	dev, connected, err := e.Device(ctx, v.Name())
 	if err != nil {
 		return err

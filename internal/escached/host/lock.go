@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 const (
@@ -58,11 +59,15 @@ func (h *Host) BeginAfterAll(ctx context.Context, ref escache.VolumeRef, verb st
 func (h *Host) beginAfter(ctx context.Context, ref escache.VolumeRef, verb string, timeout time.Duration, worth func(running string) bool) (
 	context.Context, func(), error,
 ) {
+	traces.Note(ctx, "escache.pool", ref.Pool)
+	traces.Note(ctx, "escache.image", ref.Image)
+	waiting, step := traces.Begin(ctx, "wait for the volume")
 	var release func()
-	err := h.lockAfter(ctx, ref, func() (err error) {
+	err := h.lockAfter(waiting, ref, func() (err error) {
 		release, err = h.Lock(ref, verb)
 		return err
 	}, worth)
+	step.Done(&err)
 	return begun(ctx, timeout, release, err)
 }
 
@@ -111,7 +116,10 @@ func (h *Host) BeginInTurn(ctx context.Context, ref escache.VolumeRef, verb stri
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.Turns.Acquire(waiting, 1); err != nil {
+	waiting, step := traces.Begin(waiting, "wait for its turn")
+	err = h.Turns.Acquire(waiting, 1)
+	step.Done(&err)
+	if err != nil {
 		done()
 		return nil, nil, problem.On(ref, escache.CodeBusy,
 			"other replicas are being created or removed; after %s it was still not the turn of %s; repeat the call", turnTimeout, verb)

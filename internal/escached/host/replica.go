@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Replica returns DRBD's state of a volume. ok is false while DRBD does not know it.
@@ -58,7 +59,9 @@ func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
 
 // EnsureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
 // touch a link that works, even if the resource file has changed: it may carry I/O.
-func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
+func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "bring the replica up")
+	defer step.Done(&err)
 	changed, err := h.WriteResource(v)
 	if err != nil {
 		return err
@@ -135,7 +138,9 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 // role and the permit. It ends a stop, and undoes a connect that failed.
 //
 // It changes nothing if this host does not have the volume's engine: a device may be there then.
-func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) error {
+func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) (err error) {
+	ctx, step := traces.Begin(ctx, "unmap the image and demote the replica")
+	defer step.Done(&err)
 	if err := h.Caches.Has(v.Engine); err != nil {
 		return v.About(err)
 	}

@@ -56,7 +56,7 @@ func (h *Host) own(files tlsfiles.Files) checklist.Result {
 		return checklist.Badf(checklist.Warning, "name what csi-controller expects with --server-name (tls.serverName in the chart)",
 			"%s: it is for %s, and no name begins with %s", files.Cert, names, h.Config.Node)
 	}
-	return h.dates(own.Leaf, names, renew)
+	return checklist.Certificate(own.Leaf, names, renew, h.System.Now(), soon)
 }
 
 func (h *Host) clients(files tlsfiles.Files) checklist.Result {
@@ -68,28 +68,13 @@ func (h *Host) clients(files tlsfiles.Files) checklist.Result {
 	var results []checklist.Result
 	for _, authority := range all {
 		remedy := "put the authority's present certificate into " + files.CA
-		results = append(results, h.dates(authority, authority.Subject.CommonName, remedy))
+		results = append(results, checklist.Certificate(authority, authority.Subject.CommonName, remedy, h.System.Now(), soon))
 	}
 	// One that is valid is enough: an older one may stay beside it for a while.
 	if at := slices.IndexFunc(results, func(r checklist.Result) bool { return r.State == checklist.OK }); at >= 0 {
 		return results[at]
 	}
 	return results[len(results)-1]
-}
-
-func (h *Host) dates(c *x509.Certificate, name, remedy string) checklist.Result {
-	now := h.System.Now()
-	end := c.NotAfter.UTC().Format("2006-01-02 15:04") + " UTC"
-	switch {
-	case now.Before(c.NotBefore):
-		return checklist.Badf(checklist.Failed, "set this host's clock, or issue the certificate again", "of %s; it is not valid before %s",
-			name, c.NotBefore.UTC().Format("2006-01-02 15:04")+" UTC")
-	case now.After(c.NotAfter):
-		return checklist.Badf(checklist.Failed, remedy, "of %s; it ended %s", name, end)
-	case c.NotAfter.Sub(now) < soon:
-		return checklist.Badf(checklist.Warning, remedy, "of %s; it ends %s", name, end)
-	}
-	return checklist.Goodf("of %s; it ends %s", name, end)
 }
 
 func namesOf(c *x509.Certificate) []string {

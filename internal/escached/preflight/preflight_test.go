@@ -128,10 +128,10 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 		"no certificate":   {func(p *played) { must(p.t, os.Remove(p.Config.TLS.Cert)) }, "certificate", failed, "no such file", "security.md", nil},
 		"a certificate that has ended": {func(p *played) {
 			p.certificate("n1.x", func(c *x509.Certificate) { c.NotAfter = noon.AddDate(0, 0, -1) })
-		}, "certificate", failed, "it ended 2027-02-28 12:00 UTC", "csi-node", nil},
+		}, "certificate", failed, "n1.x ended 2027-02-28 12:00 UTC", "csi-node", nil},
 		"a certificate that ends": {func(p *played) {
 			p.certificate("n1.x", func(c *x509.Certificate) { c.NotAfter = noon.AddDate(0, 0, 3) })
-		}, "certificate", warning, "it ends 2027-03-04", "csi-node", nil},
+		}, "certificate", warning, "n1.x ends 2027-03-04", "csi-node", nil},
 		"a certificate of the future": {func(p *played) {
 			p.certificate("n1.x", func(c *x509.Certificate) { c.NotBefore = noon.AddDate(0, 0, 1) })
 		}, "certificate", failed, "not valid before 2027-03-02", "clock", nil},
@@ -143,7 +143,7 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 		"not the name that is expected": {func(p *played) { p.ServerName = "{node}.example" }, "certificate", failed, "and not for n1.example",
 			"tls.serverName", nil},
 		"the clients' authority has ended": {func(p *played) { p.clientsAuthority(noon.AddDate(0, 0, -2)) }, "authority of clients", failed,
-			"it ended", "present certificate", nil},
+			" ended ", "present certificate", nil},
 		"no authority of clients": {func(p *played) { p.write(nil, p.Config.TLS.ClientCA, nil) }, "authority of clients", failed, "no certificate",
 			"security.md", nil},
 		"no ceph.conf": {func(p *played) { p.monsErr = fmt.Errorf("%w: no such file", krbd.ErrConfig) }, "Ceph monitors", failed, "incomplete",

@@ -69,7 +69,7 @@ func (s *service) run(t *testing.T, log io.Writer) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- New(s.config, quiet{}, slog.New(slog.NewTextHandler(log, nil))).Run(ctx) }()
+	go func() { ended <- New(s.config, quiet{}, Seen{Log: slog.New(slog.NewTextHandler(log, nil))}).Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		must(t, <-ended)

@@ -135,7 +135,7 @@ func FuzzRequest(f *testing.F) {
 			return // Prometheus's own handler
 		}
 		engine := played{t: t, host: escachetest.Alone("n1", "10.0.0.1", 1<<40)}
-		a := newAPI(engine, newMeasures(), nil, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+		a := newAPI(engine, newMeasures(), nil, func(context.Context) error { return nil }, Seen{Log: slog.New(slog.DiscardHandler)})
 		rec := httptest.NewRecorder()
 		a.ServeHTTP(rec, r)
 		if rec.Code == http.StatusOK && json.Valid(rec.Body.Bytes()) || rec.Code == http.StatusNoContent && rec.Body.Len() == 0 {

@@ -13,10 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/exported"
+	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Engine implements the API's verbs on this host.
@@ -57,6 +59,7 @@ type api struct {
 	engine  Engine
 	log     *slog.Logger
 	metrics *measures
+	traces  trace.TracerProvider // nil if nothing is traced
 	admit   clients
 	// ready waits until the engine knows what is on this host. At the end of its context it returns
 	// why the engine does not know it yet.
@@ -65,8 +68,8 @@ type api struct {
 	routes map[string]map[string]call
 }
 
-func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context) error, log *slog.Logger) *api {
-	a := &api{engine: v, log: log, metrics: m, admit: admit, ready: ready}
+func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context) error, seen Seen) *api {
+	a := &api{engine: v, log: seen.Log, traces: seen.Traces, metrics: m, admit: admit, ready: ready}
 	a.routes = map[string]map[string]call{
 		escache.PathNode:   {http.MethodGet: a.node},
 		escache.PathStatus: {http.MethodGet: a.status},
@@ -220,10 +223,22 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 		w.Header().Set("Allow", strings.Join(allow, ", "))
 		return nil, problem.New(escache.CodeMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(allow, " or "), r.Method)
 	}
-	if err := a.known(r); err != nil {
-		return nil, err
+	return a.answer(r, do)
+}
+
+// answer runs a call of the API, which is a step of its caller's trace.
+func (a *api) answer(r *http.Request, do call) (any, error) {
+	r, step := traces.Receive(r, a.traces, r.Method+" "+r.URL.Path)
+	defer step.End()
+	err := a.known(r)
+	var answer any
+	if err == nil {
+		answer, err = do(r)
 	}
-	return do(r)
+	if err != nil {
+		step.Fail(string(problem.Of(err).Code))
+	}
+	return answer, err
 }
 
 // known returns an error if the engine does not know yet what is on this host. Nothing may change
@@ -265,9 +280,16 @@ type TCP struct {
 	CertificateEnd func() time.Time
 }
 
+// Seen is where a handler tells what it does.
+type Seen struct {
+	Log *slog.Logger
+	// Traces is where the traces of calls go, nil if nothing is traced.
+	Traces trace.TracerProvider
+}
+
 // Handler serves the API, and the metrics at /metrics. Requests about volumes wait for ready, and
 // fail with its error.
-func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, log *slog.Logger) http.Handler {
+func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, seen Seen) http.Handler {
 	m := newMeasures()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(engine.Collectors()...)
@@ -278,7 +300,7 @@ func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, log 
 	}
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
 	admit := clients(tcp.Clients)
-	api := newAPI(engine, m, admit, ready, log)
+	api := newAPI(engine, m, admit, ready, seen)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && r.Method == http.MethodGet && admit.check(r) == nil {
 			metrics.ServeHTTP(w, r)

@@ -27,7 +27,7 @@ func (untouched) HostID() string { return "disks-1" }
 
 func serve(t *testing.T, e Engine) http.Handler {
 	t.Helper()
-	return Handler(e, TCP{}, func(context.Context) error { return nil }, slog.New(slog.DiscardHandler))
+	return Handler(e, TCP{}, func(context.Context) error { return nil }, Seen{Log: slog.New(slog.DiscardHandler)})
 }
 
 func TestBadInputIsRefusedWithACodeAndReachesNoVerb(t *testing.T) {
@@ -125,7 +125,7 @@ func (*slow) Watch(ctx context.Context) { <-ctx.Done() }
 
 func TestAChangeWaitsForTheRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(escached.Config{}, &slow{}, slog.New(slog.DiscardHandler))
+		s := New(escached.Config{}, &slow{}, Seen{Log: slog.New(slog.DiscardHandler)})
 		start := time.Now()
 		if err := s.ready(t.Context()); err == nil || time.Since(start) != startPatience {
 			t.Errorf("before the recovery: %v after %s", err, time.Since(start))
@@ -163,8 +163,8 @@ func (empty) Node(context.Context) (escache.Node, error) {
 // TestNothingIsSaidOfVolumesBeforeTheRecovery: "absent" would count as proof that the device is
 // gone.
 func TestNothingIsSaidOfVolumesBeforeTheRecovery(t *testing.T) {
-	s := New(escached.Config{}, empty{}, slog.New(slog.DiscardHandler))
-	h := Handler(s.engine, TCP{}, s.ready, s.log)
+	s := New(escached.Config{}, empty{}, Seen{Log: slog.New(slog.DiscardHandler)})
+	h := Handler(s.engine, TCP{}, s.ready, s.seen)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	get := func(path string) *httptest.ResponseRecorder {

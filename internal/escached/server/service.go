@@ -43,6 +43,7 @@ type Server struct {
 	cfg    escached.Config
 	engine Engine
 	log    *slog.Logger
+	seen   Seen
 	// certs are read at each handshake. Handshakes fail while there are none: on a new host csi-node
 	// brings the certificate, and needs the unix socket before.
 	certs *tlsfiles.Reloader
@@ -53,9 +54,9 @@ type Server struct {
 }
 
 // New returns a server for an engine.
-func New(cfg escached.Config, engine Engine, log *slog.Logger) *Server {
+func New(cfg escached.Config, engine Engine, seen Seen) *Server {
 	files := tlsfiles.Files{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key}
-	s := &Server{cfg: cfg, engine: engine, log: log, certs: tlsfiles.Later(files), recovered: make(chan struct{})}
+	s := &Server{cfg: cfg, engine: engine, log: seen.Log, seen: seen, certs: tlsfiles.Later(files), recovered: make(chan struct{})}
 	starting := problem.New(escache.CodeRecovering, "escached is still finding out what is on this host; repeat the call in a moment")
 	s.notYet.Store(&starting)
 	return s
@@ -68,7 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{
-		Handler:           Handler(s.engine, s.tcp(), s.ready, s.log),
+		Handler:           Handler(s.engine, s.tcp(), s.ready, s.seen),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

@@ -4,28 +4,24 @@ package controller
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	common "go.opentelemetry.io/proto/otlp/common/v1"
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
+
+	"github.com/escache/escache-csi/test/tracetest"
 )
 
 // traces looks at what arrives at an OpenTelemetry collector of calls that need Ceph and hosts.
 func traces(t *testing.T, w *world) {
-	spans := collect(t)
-	d := leader(t, time.Minute, w.launch(t, "a", append(slices.Clone(soon), "--otlp-endpoint="+spans.address)...))
+	spans := collected{tracetest.New(t)}
+	d := leader(t, time.Minute, w.launch(t, "a", append(slices.Clone(soon), "--otlp-endpoint="+spans.Address)...))
 	s := &search{planted: map[string]string{
 		"Ceph's key": keyOf(t, filepath.Join(w.cephDir, clusterID, "keyring")), "a secret in a CSI call": "planted-in-a-call-0123456789",
 	}}
@@ -73,59 +69,19 @@ func (d *driver) requestID(t *testing.T, call string) string {
 	return id
 }
 
-// collected is an OpenTelemetry collector that keeps what it is sent.
-type collected struct {
-	collector.UnimplementedTraceServiceServer
-
-	address string
-
-	mu    sync.Mutex
-	spans []*trace.Span
-}
-
-func collect(t *testing.T) *collected {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	c, server := &collected{address: listener.Addr().String()}, grpc.NewServer()
-	collector.RegisterTraceServiceServer(server, c)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-	return c
-}
-
-// Export implements the collector's TraceService.
-func (c *collected) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, resource := range r.GetResourceSpans() {
-		for _, scope := range resource.GetScopeSpans() {
-			c.spans = append(c.spans, scope.GetSpans()...)
-		}
-	}
-	return &collector.ExportTraceServiceResponse{}, nil
-}
+// collected is what a collector was sent.
+type collected struct{ *tracetest.Collector }
 
 // has reports whether there is a span of that call and request, and below it one of that part.
-func (c *collected) has(call, request, part string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, whole := range c.spans {
-		if whole.GetName() != call || !slices.ContainsFunc(whole.GetAttributes(), func(a *common.KeyValue) bool {
-			return a.GetKey() == "escache.request_id" && a.GetValue().GetStringValue() == request
-		}) {
+func (c collected) has(call, request, part string) bool {
+	spans := c.Spans()
+	for _, whole := range spans {
+		if whole.GetName() != call || tracetest.Attribute(whole, "escache.request_id") != request {
 			continue
 		}
-		return slices.ContainsFunc(c.spans, func(s *trace.Span) bool {
+		return slices.ContainsFunc(spans, func(s *trace.Span) bool {
 			return s.GetName() == part && bytes.Equal(s.GetTraceId(), whole.GetTraceId()) && bytes.Equal(s.GetParentSpanId(), whole.GetSpanId())
 		})
 	}
 	return false
-}
-
-// String is all that was collected.
-func (c *collected) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return fmt.Sprint(c.spans)
 }
