@@ -31,18 +31,20 @@ type service struct {
 	imagePrefix string
 }
 
-// Service is the CSI Controller and Identity service. Its errors are those of the domain; the gRPC
+// Service is the CSI Controller, GroupController and Identity service. Its errors are those of the domain; the gRPC
 // server maps them with volumes.Code.
 type Service struct {
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csiserver.Identity
 
 	service *service
 }
 
 var (
-	_ csi.ControllerServer = (*Service)(nil)
-	_ csi.IdentityServer   = (*Service)(nil)
+	_ csi.ControllerServer      = (*Service)(nil)
+	_ csi.GroupControllerServer = (*Service)(nil)
+	_ csi.IdentityServer        = (*Service)(nil)
 )
 
 // NewService returns the service. The book must know all volumes and groups before the first call.

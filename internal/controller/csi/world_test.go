@@ -213,6 +213,8 @@ type fakeImages struct {
 	taken     map[volumes.SnapshotRef]int             // how often
 	clones    map[volumes.ImageRef]string             // of which snapshot
 	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
+	refusing  func(volumes.SnapshotRef) error         // what TakeSnapshot answers
+	stuck     func(volumes.SnapshotRef) bool          // whose snapshot is not taken before the call's time is up
 	creating  func(volumes.ImageSpec) error           // before an image is made
 	keeping   error                                   // what Keep answers
 }
@@ -228,9 +230,18 @@ func newFakeImages() *fakeImages {
 	}
 }
 
-func (f *fakeImages) TakeSnapshot(_ context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
+func (f *fakeImages) TakeSnapshot(ctx context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
 	if f.taking != nil {
 		f.taking(ref)
+	}
+	if f.stuck != nil && f.stuck(ref) {
+		<-ctx.Done()
+		return volumes.Snapshot{}, ctx.Err()
+	}
+	if f.refusing != nil {
+		if err := f.refusing(ref); err != nil {
+			return volumes.Snapshot{}, err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
