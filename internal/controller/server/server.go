@@ -26,6 +26,7 @@ import (
 type Service interface {
 	csi.IdentityServer
 	csi.ControllerServer
+	csi.GroupControllerServer
 }
 
 // Config configures a Server.
@@ -65,6 +66,7 @@ func New(config Config) *Server {
 	)
 	csi.RegisterIdentityServer(s.grpc, s.Service)
 	csi.RegisterControllerServer(s.grpc, s.Service)
+	csi.RegisterGroupControllerServer(s.grpc, s.Service)
 	return s
 }
 
