@@ -63,7 +63,8 @@ func (s *service) groupRecords(ctx context.Context, r groupRequest) ([]*v1alpha1
 		}
 	}
 	if len(group) > 0 && len(group) < len(r.Volumes) && slices.ContainsFunc(group, isTaken) {
-		return nil, fmt.Errorf("group snapshot %s has lost %d of its snapshots; delete it: %w", r.ID, len(r.Volumes)-len(group), volumes.ErrRefused)
+		return nil, fmt.Errorf("group snapshot %s has lost %d of its snapshots; delete it: %w",
+			r.ID, len(r.Volumes)-len(group), volumes.ErrRefused)
 	}
 	return group, nil
 }
@@ -113,8 +114,8 @@ func (s *service) groupSources(ctx context.Context, r groupRequest) ([]volumes.S
 		}
 		attached := v.Status.AttachedNode != "" && !v.Status.FlushAttached()
 		if len(sources) > 1 && attached && v.Spec.Engine() != v1alpha1.CacheEngineWritecache {
-			return nil, fmt.Errorf("volume %s has cacheEngine %s and is attached: its writes go on while it is held, so there is no moment that it has in "+
-				"common with others; detach it first: %w", v.Name, v.Spec.Engine(), volumes.ErrRefused)
+			return nil, fmt.Errorf("volume %s has cacheEngine %s and is attached: its writes go on while it is held, so there is no moment "+
+				"that it has in common with others; detach it first: %w", v.Name, v.Spec.Engine(), volumes.ErrRefused)
 		}
 	}
 	return sources, nil
@@ -138,8 +139,8 @@ func (s *service) writeGroup(
 		}
 		crashpoint.Reach("create_group_snapshot/object_written")
 		if snapshot.Spec.Group == nil {
-			return append(group, snapshot), fmt.Errorf("the API server has dropped spec.group: its CRD of CacheSnapshots is older than csi-controller; "+
-				"apply the chart's CRDs: %w", volumes.ErrRefused)
+			return append(group, snapshot), fmt.Errorf("the API server has dropped spec.group: its CRD of CacheSnapshots is older than "+
+				"csi-controller; apply the chart's CRDs: %w", volumes.ErrRefused)
 		}
 		group = append(group, snapshot)
 	}

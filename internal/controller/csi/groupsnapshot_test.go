@@ -2,7 +2,6 @@ package csi_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -87,7 +84,8 @@ func TestAGroupSnapshotIsTakenWhileAllItsVolumesAreHeld(t *testing.T) {
 	if got := held(); len(got) != 0 || snapshots != 3 {
 		t.Errorf("%d snapshots, and still held: %v", snapshots, got)
 	}
-	if group.GetGroupSnapshotId() != "g" || !group.GetReadyToUse() || !group.GetCreationTime().IsValid() || len(group.GetSnapshots()) != 3 {
+	if group.GetGroupSnapshotId() != "g" || !group.GetReadyToUse() || !group.GetCreationTime().IsValid() ||
+		len(group.GetSnapshots()) != 3 {
 		t.Fatalf("got %v", group)
 	}
 	for i, s := range group.GetSnapshots() {
@@ -101,7 +99,9 @@ func TestAGroupSnapshotIsTakenWhileAllItsVolumesAreHeld(t *testing.T) {
 	w.restart()
 	again, err := w.snapGroup("g", "a", "b", "c")
 	must(t, err)
-	got, err := w.service.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: idsOf(group)})
+	got, err := w.service.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{
+		GroupSnapshotId: "g", SnapshotIds: idsOf(group),
+	})
 	must(t, err)
 	for _, other := range []*csi.VolumeGroupSnapshot{again, got.GetGroupSnapshot()} {
 		if fmt.Sprint(other) != fmt.Sprint(group) || snapshots != 3 {
@@ -170,7 +170,7 @@ func TestAGroupSnapshotOfWhichOneCannotBeTakenIsNone(t *testing.T) {
 	w := newWorld(t)
 	held := w.three()
 	cause := fmt.Errorf("it is full: %w", volumes.ErrRefused)
-	w.images.refusing = func(r volumes.SnapshotRef) error {
+	w.images.refusing = func(_ context.Context, r volumes.SnapshotRef) error {
 		if r.Image == "escache-b" {
 			return cause
 		}
@@ -237,13 +237,14 @@ func TestMaxSecondsBoundsTheHolds(t *testing.T) {
 	held := w.three()
 	v := w.volume("a")
 	var until time.Time
-	w.images.stuck = func(r volumes.SnapshotRef) bool {
+	w.images.refusing = func(ctx context.Context, r volumes.SnapshotRef) error {
 		if r.Image != "escache-a" {
-			return false
+			return nil
 		}
 		status, _ := w.host(v.Status.AttachedNode).Volume(ref(v))
 		until = *status.HeldUntil
-		return true
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	r := groupRequest("g", "a", "b", "c")
 	r.Parameters = map[string]string{"maxSeconds": "5"}
@@ -256,58 +257,6 @@ func TestMaxSecondsBoundsTheHolds(t *testing.T) {
 	if len(w.images.taken) != 0 || len(held()) != 0 {
 		t.Errorf("in Ceph %v, held %v", w.images.taken, held())
 	}
-}
-
-func TestBadRequestsForGroupSnapshotsChangeNothing(t *testing.T) {
-	w := newWorld(t)
-	held := w.three()
-	far := w.create("far")
-	far.Spec.ClusterID = "another"
-	must(t, w.api.Update(t.Context(), far))
-	log, _ := w.connected("log")
-	log.Spec.CacheEngine = v1alpha1.CacheEngineLog
-	must(t, w.api.Update(t.Context(), log))
-	w.images.taking = func(r volumes.SnapshotRef) { t.Errorf("%s is taken", r) }
-	var many []string
-	for n := range v1alpha1.MaxSnapshotGroup + 1 {
-		many = append(many, fmt.Sprint("v", n))
-	}
-	class := func(parameters map[string]string) *csi.CreateVolumeGroupSnapshotRequest {
-		r := groupRequest("g", "a", "b")
-		r.Parameters = parameters
-		return r
-	}
-	for _, c := range []struct {
-		name  string
-		ask   *csi.CreateVolumeGroupSnapshotRequest
-		code  codes.Code
-		words []string
-	}{
-		{"no name", groupRequest("", "a"), codes.InvalidArgument, []string{"name"}},
-		{"no volumes", groupRequest("g"), codes.InvalidArgument, []string{"source volume ids"}},
-		{"an empty id", groupRequest("g", "a", ""), codes.InvalidArgument, []string{"source volume id"}},
-		{"a volume twice", groupRequest("g", "a", "b", "a"), codes.InvalidArgument, []string{"volume a", "twice"}},
-		{"too many volumes", groupRequest("g", many...), codes.InvalidArgument, []string{"65", "64"}},
-		{"another parameter", class(map[string]string{"pool": "x"}), codes.InvalidArgument, []string{`"pool"`, "maxSeconds"}},
-		{"no number", class(map[string]string{"maxSeconds": "5s"}), codes.InvalidArgument, []string{"maxSeconds", "5 to 40"}},
-		{"too short", class(map[string]string{"maxSeconds": "4"}), codes.InvalidArgument, []string{"maxSeconds", "5 to 40"}},
-		{"too long", class(map[string]string{"maxSeconds": "41"}), codes.InvalidArgument, []string{"maxSeconds", "5 to 40"}},
-		{"an unknown volume", groupRequest("g", "a", "nothing"), codes.NotFound, []string{"nothing"}},
-		{"of two Ceph clusters", groupRequest("g", "a", "far"), codes.FailedPrecondition, []string{"volume far", "another", "volume a"}},
-		{"the log engine", groupRequest("g", "a", "log"), codes.FailedPrecondition, []string{"volume log", "cacheEngine"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := w.service.CreateVolumeGroupSnapshot(t.Context(), c.ask)
-			wants(t, err, c.code, c.words...)
-			w.noneOf(held)
-		})
-	}
-	_, err := w.service.DeleteVolumeGroupSnapshot(t.Context(), &csi.DeleteVolumeGroupSnapshotRequest{})
-	wants(t, err, codes.InvalidArgument, "group snapshot id")
-	_, err = w.service.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{})
-	wants(t, err, codes.InvalidArgument, "group snapshot id")
-	_, err = w.service.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "../x"})
-	wants(t, err, codes.NotFound, "../x")
 }
 
 // TestOneVolumeOfTheLogEngineAlone needs no moment in common with others.
@@ -337,125 +286,5 @@ func TestAGroupSnapshotThatExistsDifferently(t *testing.T) {
 	wants(t, err, codes.InvalidArgument, "other")
 	if len(w.images.taken) != 2 || len(w.snapshots()) != 2 {
 		t.Errorf("in Ceph %v, on record %v", w.images.taken, w.snapshots())
-	}
-}
-
-// TestGroupSnapshotsOfTheSameVolumesAtOnce name them in different orders. None waits for another for
-// ever, and single snapshots go on, too.
-func TestGroupSnapshotsOfTheSameVolumesAtOnce(t *testing.T) {
-	w := newWorld(t)
-	for _, name := range []string{"a", "b", "c"} {
-		w.create(name)
-	}
-	orders := [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "a", "c"}, {"c", "a"}}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	var wait sync.WaitGroup
-	for n := range 20 {
-		wait.Go(func() {
-			_, err := w.service.CreateVolumeGroupSnapshot(ctx, groupRequest(fmt.Sprint("g", n), orders[n%len(orders)]...))
-			if err != nil {
-				t.Errorf("g%d: %v", n, err)
-			}
-		})
-		wait.Go(func() {
-			r := &csi.CreateSnapshotRequest{Name: fmt.Sprint("s", n), SourceVolumeId: orders[n%len(orders)][0]}
-			if _, err := w.service.CreateSnapshot(ctx, r); err != nil {
-				t.Errorf("s%d: %v", n, err)
-			}
-		})
-	}
-	wait.Wait()
-	if len(w.images.taken) != 15*3+5*2+20 {
-		t.Errorf("%d snapshots", len(w.images.taken))
-	}
-}
-
-var errLost = errors.New("the API server is gone")
-
-// dyingAt makes a service whose writes of CacheSnapshots' status fail from the nth on, as if its
-// process had ended there.
-func (w *world) dyingAt(n int) {
-	withWatch, ok := w.api.(client.WithWatch)
-	if !ok {
-		w.t.Fatalf("%T", w.api)
-	}
-	writes := 0
-	w.cached = interceptor.NewClient(withWatch, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			if _, ok := o.(*v1alpha1.CacheSnapshot); ok {
-				if writes++; writes >= n {
-					return fmt.Errorf("%w: %w", errLost, volumes.ErrUnavailable)
-				}
-			}
-			return c.SubResource(sub).Update(ctx, o, opts...)
-		},
-	})
-	w.restart()
-}
-
-func TestAGroupSnapshotThatIsOnRecordIsFinished(t *testing.T) {
-	w := newWorld(t)
-	w.three()
-	w.dyingAt(2)
-	_, err := w.snapGroup("g", "a", "b", "c")
-	wants(t, err, codes.Unavailable, "is gone")
-	if len(w.images.taken) != 3 {
-		t.Fatalf("the group is on record, and in Ceph is %v", w.images.taken)
-	}
-	w.cached = w.api
-	w.restart()
-	w.images.taking = func(r volumes.SnapshotRef) { t.Errorf("%s is taken again", r) }
-	group, err := w.snapGroup("g", "a", "b", "c")
-	must(t, err)
-	for _, s := range w.snapshots() {
-		if s.Status.Taken == nil || s.Status.SizeBytes != gib {
-			t.Errorf("on record: %+v", s.Status)
-		}
-	}
-	if len(group.GetSnapshots()) != 3 {
-		t.Errorf("got %v", group)
-	}
-}
-
-func TestAGroupSnapshotThatIsNotOnRecordIsTakenAgain(t *testing.T) {
-	w := newWorld(t)
-	w.three()
-	w.dyingAt(1)
-	_, err := w.snapGroup("g", "a", "b", "c")
-	wants(t, err, codes.Unavailable, "is gone")
-	wants(t, w.delete("b"), codes.FailedPrecondition, "attached")
-	w.cached = w.api
-	w.restart()
-	var mu sync.Mutex
-	again := 0
-	w.images.taking = func(volumes.SnapshotRef) {
-		mu.Lock()
-		defer mu.Unlock()
-		again++
-	}
-	_, err = w.snapGroup("g", "a", "b", "c")
-	must(t, err)
-	if again != 3 || len(w.images.taken) != 3 {
-		t.Errorf("%d taken again, in Ceph %v", again, w.images.taken)
-	}
-}
-
-func TestADeletedGroupSnapshotThatWasInterrupted(t *testing.T) {
-	w := newWorld(t)
-	w.create("a")
-	w.create("b")
-	group, err := w.snapGroup("g", "a", "b")
-	must(t, err)
-	w.images.fail = fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
-	wants(t, w.unsnapGroup("g", idsOf(group)...), codes.Unavailable, "monitors")
-	w.images.fail = nil
-	_, err = w.snapGroup("g", "a", "b")
-	wants(t, err, codes.Aborted, "being deleted")
-	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("x", idsOf(group)[1]))
-	wants(t, err, codes.Aborted, "deleted")
-	must(t, w.unsnapGroup("g", idsOf(group)...))
-	if len(w.images.taken) != 0 || len(w.snapshots()) != 0 {
-		t.Errorf("left: %v, %v", w.images.taken, w.snapshots())
 	}
 }
