@@ -215,8 +215,8 @@ type fakeImages struct {
 	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
 	// refusing is what TakeSnapshot answers if it is an error.
 	refusing func(context.Context, volumes.SnapshotRef) error
-	creating  func(volumes.ImageSpec) error           // before an image is made
-	keeping   error                                   // what Keep answers
+	creating func(volumes.ImageSpec) error // before an image is made
+	keeping  error                         // what Keep answers
 }
 
 func newFakeImages() *fakeImages {
