@@ -15,6 +15,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Pool",type=string,priority=1,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,priority=1,JSONPath=`.spec.snapshot`
+// +kubebuilder:printcolumn:name="Group",type=string,priority=1,JSONPath=`.spec.group.name`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CacheSnapshot struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -62,6 +63,35 @@ type CacheSnapshotSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Snapshot string `json:"snapshot"`
+
+	// Group is set for a snapshot that was taken together with those of other volumes.
+	Group *SnapshotGroup `json:"group,omitempty"`
+}
+
+// MaxSnapshotGroup is how many volumes one group snapshot may have.
+const MaxSnapshotGroup = 64
+
+// LabelSnapshotGroup is a label of the CacheSnapshots of a group snapshot, with the group's name.
+const LabelSnapshotGroup = "escache.io/snapshot-group"
+
+// SnapshotGroup is a group snapshot: snapshots of several volumes, all of one moment. Either all of
+// them are taken or none is.
+type SnapshotGroup struct {
+	// Name is the CSI id of the group snapshot.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+
+	// Volumes are the names of the CacheVolumes, sorted.
+	//
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	Volumes []string `json:"volumes"`
 }
 
 // CacheSnapshotStatus describes the snapshot once it is taken.
@@ -71,6 +101,13 @@ type CacheSnapshotStatus struct {
 	Taken *metav1.Time `json:"taken,omitempty"`
 	// SizeBytes is the size of the image at that time.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
+	// GroupSizesBytes are the sizes of the images of all volumes of a group snapshot, in the order of
+	// spec.group.volumes. The record of the first volume has them. Once they are written, all
+	// snapshots of the group are taken, also those whose record does not say so yet.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	GroupSizesBytes []int64 `json:"groupSizesBytes,omitempty"`
 
 	Summary CacheSnapshotSummary `json:"summary,omitempty"`
 }

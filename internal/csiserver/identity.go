@@ -22,8 +22,8 @@ func (i Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: i.Version}, nil
 }
 
-// GetPluginCapabilities says that there is a controller service, that volumes belong to groups, and
-// that they can grow while in use.
+// GetPluginCapabilities says that there are a controller service and one for group snapshots, that
+// volumes belong to groups of nodes, and that they can grow while in use.
 func (Identity) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
@@ -33,6 +33,7 @@ func (Identity) GetPluginCapabilities(
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		service(csi.PluginCapability_Service_CONTROLLER_SERVICE),
 		service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
+		service(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE),
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
 		}}},

@@ -37,7 +37,7 @@ type Observer struct {
 // fail or are slow, or at debug level.
 var quiet = map[string]bool{
 	"Probe": true, "GetPluginInfo": true, "GetPluginCapabilities": true, "ControllerGetCapabilities": true, "GetCapacity": true,
-	"ListVolumes": true, "ControllerGetVolume": true,
+	"ListVolumes": true, "ControllerGetVolume": true, "GroupControllerGetCapabilities": true,
 	"NodeGetCapabilities": true, "NodeGetInfo": true, "NodeGetVolumeStats": true, "NodeGetVolumeHealth": true, "NodeGetStorageHealth": true,
 }
 

@@ -135,7 +135,37 @@ func (c *Cluster) driver(ctx context.Context) checklist.Result {
 // snapshotKinds are the CRDs that the snapshot-controller's project has.
 var snapshotKinds = []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}
 
-const snapshotGroup = "snapshot.storage.k8s.io"
+// groupSnapshotKinds are those for snapshots of several volumes. Without them csi-snapshotter, if it is
+// to take such, takes none at all.
+var groupSnapshotKinds = []string{"volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"}
+
+const (
+	snapshotGroup      = "snapshot.storage.k8s.io"
+	groupSnapshotGroup = "groupsnapshot.storage.k8s.io"
+)
+
+// snapshotAPI is kinds that the cluster has to serve if a value of the chart is true.
+type snapshotAPI struct {
+	group string
+	kinds []string
+	value string
+}
+
+// serves checks that the cluster serves all kinds of an API.
+func (c *Cluster) serves(ctx context.Context, api snapshotAPI) (result checklist.Result, ok bool) {
+	for _, name := range api.kinds {
+		crd, err := c.definition(ctx, name+"."+api.group)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return unread(err), false
+		}
+		_, why := served(crd, "v1")
+		if err != nil || why != "" {
+			return checklist.Badf(checklist.Failed, "install the CRDs of "+api.group+" and the snapshot-controller, or set "+
+				api.value+": false (docs/snapshots.md)", "on, and the cluster lacks v1 of %s.%s", name, api.group), false
+		}
+	}
+	return result, true
+}
 
 // snapshots checks what snapshots need of the cluster, if the driver has them on.
 func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
@@ -146,15 +176,13 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 	case !workloads.snapshots():
 		return checklist.Goodf("off")
 	}
-	for _, name := range snapshotKinds {
-		crd, err := c.definition(ctx, name+"."+snapshotGroup)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return unread(err)
-		}
-		_, why := served(crd, "v1")
-		if err != nil || why != "" {
-			return checklist.Badf(checklist.Failed, "install the CRDs of snapshot.storage.k8s.io and the snapshot-controller, or set "+
-				"snapshots.enabled: false (docs/snapshots.md)", "on, and the cluster lacks v1 of %s.%s", name, snapshotGroup)
+	needs := []snapshotAPI{{snapshotGroup, snapshotKinds, "snapshots.enabled"}}
+	if workloads.groupSnapshots() {
+		needs = append(needs, snapshotAPI{groupSnapshotGroup, groupSnapshotKinds, "snapshots.groups.enabled"})
+	}
+	for _, api := range needs {
+		if result, ok := c.serves(ctx, api); !ok {
+			return result
 		}
 	}
 	all := &unstructured.UnstructuredList{}

@@ -61,12 +61,12 @@ func healthy(t *testing.T) *world {
 			w.objects = append(w.objects, established(crd))
 		}
 	}
-	for _, name := range snapshotKinds {
+	for _, name := range append(inGroup(snapshotKinds, snapshotGroup), inGroup(groupSnapshotKinds, groupSnapshotGroup)...) {
 		crd := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 			"spec": map[string]any{"versions": []any{map[string]any{"name": "v1", "served": true}}},
 		}}
-		crd.SetName(name + "." + snapshotGroup)
+		crd.SetName(name)
 		w.objects = append(w.objects, established(crd))
 	}
 	for _, o := range w.read(rendered) {
@@ -74,6 +74,14 @@ func healthy(t *testing.T) *world {
 	}
 	w.lease()
 	return w
+}
+
+// inGroup are the names of an API group's CRDs.
+func inGroup(kinds []string, group string) (names []string) {
+	for _, kind := range kinds {
+		names = append(names, kind+"."+group)
+	}
+	return names
 }
 
 func (w *world) read(path string) []*unstructured.Unstructured {

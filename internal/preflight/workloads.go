@@ -42,9 +42,21 @@ type program struct {
 type workloads map[string]*program
 
 func (w workloads) snapshots() bool {
+	return w.snapshotter(func(corev1.Container) bool { return true })
+}
+
+// groupSnapshots reports whether csi-snapshotter is to take snapshots of several volumes.
+func (w workloads) groupSnapshots() bool {
+	return w.snapshotter(func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Args, func(arg string) bool { return strings.Contains(arg, "CSIVolumeGroupSnapshot=true") })
+	})
+}
+
+// snapshotter reports whether csi-controller's pods have a csi-snapshotter for which is is true.
+func (w workloads) snapshotter(is func(corev1.Container) bool) bool {
 	controller := w[componentController]
 	return controller != nil && slices.ContainsFunc(controller.template.Spec.Containers, func(c corev1.Container) bool {
-		return c.Name == "csi-snapshotter"
+		return c.Name == "csi-snapshotter" && is(c)
 	})
 }
 

@@ -143,6 +143,8 @@ func faults() map[string]fault {
 		"a certificate that ends": {func(w *world) { w.ends("page-tls", noon.AddDate(0, 0, 20)) }, "Secret page-tls", warning, "ends 2027-03-21", "helm upgrade", nil},
 		"no certificate":          {func(w *world) { of[*corev1.Secret](w, "page-tls").Data["tls.crt"] = []byte("x") }, "Secret page-tls", failed, "no certificate", "new one", nil},
 		"the kinds of snapshots":  {func(w *world) { w.without(crd(w, "volumesnapshotcontents."+snapshotGroup)) }, "snapshots", failed, "v1 of volumesnapshotcontents", "snapshots.md", nil},
+		"the kinds of group snapshots": {func(w *world) { w.without(crd(w, "volumegroupsnapshots."+groupSnapshotGroup)) }, "snapshots", failed,
+			"v1 of volumegroupsnapshots", "snapshots.groups.enabled", nil},
 		"no class of snapshots": {func(w *world) {
 			for _, name := range []string{"gone", "kept"} {
 				crd(w, name).Object["driver"] = "other"

@@ -91,6 +91,8 @@ func wrongValues(t *testing.T, version string) {
 		"ceph.monitors=null":                       "/ceph",
 		"ceph.nodeUser=client.x":                   `leave out the "client."`,
 		"controller.replica=3":                     "additional properties 'replica' not allowed",
+		"snapshots.groups.enabled=true":            "snapshots.groups.enabled needs snapshots.enabled",
+		"snapshots.groups.classes[0].maxSeconds=4": "/snapshots/groups/classes/0/maxSeconds': minimum: got 4, want 5",
 		"controller.replicas=0":                    "/controller/replicas': minimum: got 0, want 1",
 		"controller.logLevel=loud":                 "value must be one of 'debug', 'info', 'warn', 'error'",
 		"controller.pollInterval=5":                "/controller/pollInterval",

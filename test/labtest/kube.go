@@ -48,6 +48,8 @@ type Pod struct {
 	Namespace string
 	// Block: the volume is the device /dev/data. Otherwise it is mounted at /data.
 	Block bool
+	// More claims are at /CLAIM, or the devices /dev/CLAIM.
+	More []string
 	// HostNetwork: the pod has the network of its host.
 	HostNetwork bool
 }
@@ -55,9 +57,15 @@ type Pod struct {
 // Object returns the pod's manifest.
 func (p Pod) Object(t T) string {
 	t.Helper()
-	place := "volumeMounts: [{name: data, mountPath: /data}]"
+	places, path := "volumeMounts", "mountPath: /"
 	if p.Block {
-		place = "volumeDevices: [{name: data, devicePath: /dev/data}]"
+		places, path = "volumeDevices", "devicePath: /dev/"
+	}
+	place := "{name: data, " + path + "data}"
+	volumes := "{name: data, persistentVolumeClaim: {claimName: " + p.Claim + "}}"
+	for _, claim := range p.More {
+		place += ", {name: " + claim + ", " + path + claim + "}"
+		volumes += ", {name: " + claim + ", persistentVolumeClaim: {claimName: " + claim + "}}"
 	}
 	name := p.Name
 	if p.Namespace != "" {
@@ -82,7 +90,7 @@ spec:
     image: lab.escache.io/busybox:1
     imagePullPolicy: Never
     command: [sh, -c, %s]
-    %s
-  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
-`, name, p.HostNetwork, p.Host, quoted, place, p.Claim)
+    %s: [%s]
+  volumes: [%s]
+`, name, p.HostNetwork, p.Host, quoted, places, place, volumes)
 }

@@ -53,6 +53,9 @@ func FuzzCalls(f *testing.F) {
 		&csi.ControllerGetVolumeRequest{VolumeId: "v"},
 		&csi.ValidateVolumeCapabilitiesRequest{VolumeId: "v", VolumeCapabilities: []*csi.VolumeCapability{capability()}},
 		&csi.GetCapacityRequest{Parameters: createRequest("").GetParameters()},
+		groupRequest("group-1", "v"),
+		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "group-1"},
+		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "a/b", SnapshotIds: []string{""}},
 	} {
 		data, err := proto.Marshal(r)
 		if err != nil {
@@ -100,6 +103,7 @@ func (w *world) calls() []func(context.Context, []byte) (known bool, err error) 
 		sent(s.CreateVolume), sent(s.DeleteVolume), sent(s.ControllerPublishVolume), sent(s.ControllerUnpublishVolume),
 		sent(s.ControllerExpandVolume), sent(s.ControllerModifyVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot), sent(s.ListVolumes), sent(s.ListSnapshots),
 		sent(s.GetSnapshot), sent(s.ControllerGetVolume), sent(s.ValidateVolumeCapabilities), sent(s.GetCapacity),
+		sent(s.CreateVolumeGroupSnapshot), sent(s.DeleteVolumeGroupSnapshot), sent(s.GetVolumeGroupSnapshot),
 	}
 }
 

@@ -42,8 +42,12 @@ func (s *service) snapshotsLeft(ctx context.Context, volume string) ([]*v1alpha1
 	}
 	for _, snapshot := range snapshots {
 		if snapshot.Status.Taken == nil && snapshot.DeletionTimestamp.IsZero() {
-			return nil, fmt.Errorf("volume %s: its snapshot %s is being taken; wait until it is, or delete its VolumeSnapshot: %w",
-				volume, snapshot.Name, volumes.ErrRefused)
+			kind := "VolumeSnapshot"
+			if snapshot.Spec.Group != nil {
+				kind = "VolumeGroupSnapshot"
+			}
+			return nil, fmt.Errorf("volume %s: its snapshot %s is being taken; wait until it is, or delete its %s: %w",
+				volume, snapshot.Name, kind, volumes.ErrRefused)
 		}
 	}
 	return snapshots, s.WithoutClones(ctx, volume)

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -31,18 +32,20 @@ type service struct {
 	imagePrefix string
 }
 
-// Service is the CSI Controller and Identity service. Its errors are those of the domain; the gRPC
+// Service is the CSI Controller, GroupController and Identity service. Its errors are those of the domain; the gRPC
 // server maps them with volumes.Code.
 type Service struct {
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csiserver.Identity
 
 	service *service
 }
 
 var (
-	_ csi.ControllerServer = (*Service)(nil)
-	_ csi.IdentityServer   = (*Service)(nil)
+	_ csi.ControllerServer      = (*Service)(nil)
+	_ csi.GroupControllerServer = (*Service)(nil)
+	_ csi.IdentityServer        = (*Service)(nil)
 )
 
 // NewService returns the service. The book must know all volumes and groups before the first call.
@@ -150,6 +153,10 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 	}
 	if err != nil {
 		return nil, err
+	}
+	if group := snapshot.Spec.Group; group != nil {
+		return nil, fmt.Errorf("snapshot %s is of group snapshot %s, and is deleted with the whole group: delete the VolumeGroupSnapshot: %w",
+			snapshot.Name, group.Name, volumes.ErrInvalid)
 	}
 	return inTurn(ctx, s, snapshot.Spec.Volume, removingSnapshot, func() (*csi.DeleteSnapshotResponse, error) {
 		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)

@@ -35,10 +35,7 @@ func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.C
 			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
 		}
 		crashpoint.Reach("create_snapshot/taken")
-		at := metav1.NewTime(taken.Taken)
-		snapshot.Status = v1alpha1.CacheSnapshotStatus{
-			Taken: &at, SizeBytes: taken.SizeBytes, Summary: v1alpha1.CacheSnapshotSummary{Size: v1alpha1.HumanBytes(taken.SizeBytes)},
-		}
+		snapshot.Status = takenStatus(metav1.NewTime(taken.Taken), taken.SizeBytes)
 		if err := s.Cached.Status().Update(ctx, snapshot); err != nil {
 			return nil, fmt.Errorf("record that snapshot %s is taken: %w", snapshot.Name, err)
 		}
@@ -60,6 +57,8 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	case snapshot.Spec.Volume != r.Volume:
 		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w",
 			r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
+	case snapshot.Spec.Group != nil:
+		return nil, nil, fmt.Errorf("snapshot %s is of group snapshot %s: %w", r.ID, snapshot.Spec.Group.Name, volumes.ErrDifferent)
 	case snapshot.Status.Taken != nil:
 		return snapshot, nil, nil
 	}
@@ -76,12 +75,7 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	if err == nil {
 		return snapshot, v, nil
 	}
-	snapshot = &v1alpha1.CacheSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
-		Spec: v1alpha1.CacheSnapshotSpec{
-			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.imagePrefix + r.ID,
-		},
-	}
+	snapshot = s.newSnapshot(r.ID, v)
 	if err := s.Cached.Create(ctx, snapshot); err != nil {
 		return nil, nil, fmt.Errorf("write the record of snapshot %s: %w", r.ID, err)
 	}
@@ -89,11 +83,26 @@ func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alp
 	return snapshot, v, nil
 }
 
+// newSnapshot is the record of a volume's snapshot before it is written.
+func (s *service) newSnapshot(id string, v *v1alpha1.CacheVolume) *v1alpha1.CacheSnapshot {
+	return &v1alpha1.CacheSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: id, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
+		Spec: v1alpha1.CacheSnapshotSpec{
+			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.imagePrefix + id,
+		},
+	}
+}
+
+func takenStatus(at metav1.Time, sizeBytes int64) v1alpha1.CacheSnapshotStatus {
+	return v1alpha1.CacheSnapshotStatus{
+		Taken: &at, SizeBytes: sizeBytes, Summary: v1alpha1.CacheSnapshotSummary{Size: v1alpha1.HumanBytes(sizeBytes)},
+	}
+}
+
 // undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
 // snapshots whose id it has learned.
 func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
-	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
-	if slices.Contains(repeated, volumes.Code(cause)) {
+	if isRepeated(cause) {
 		return cause
 	}
 	if err := s.deleteSnapshot(ctx, snapshot); err != nil {
@@ -102,13 +111,28 @@ func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnap
 	return cause
 }
 
+// isRepeated reports whether csi-snapshotter repeats a call that failed so until it knows how the call
+// has ended.
+func isRepeated(cause error) bool {
+	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
+	return slices.Contains(repeated, volumes.Code(cause))
+}
+
+// markSnapshot tells Kubernetes to delete the record. Its finalizer keeps it until the snapshot is gone.
+func (s *service) markSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	if err := s.Cached.Delete(ctx, snapshot, client.Preconditions{UID: &snapshot.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("mark snapshot %s as deleted: %w", snapshot.Name, err)
+	}
+	return nil
+}
+
 // deleteSnapshot removes Ceph's snapshot, with the last one the image of a deleted volume, and the
 // record last.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletesnapshot
 func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
-	if err := s.Cached.Delete(ctx, snapshot, client.Preconditions{UID: &snapshot.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("mark snapshot %s as deleted: %w", snapshot.Name, err)
+	if err := s.markSnapshot(ctx, snapshot); err != nil {
+		return err
 	}
 	crashpoint.Reach("delete_snapshot/object_marked")
 	if err := s.Images.DeleteSnapshot(ctx, snapshotRefOf(snapshot)); err != nil {
@@ -167,8 +191,12 @@ func snapshotRefOf(snapshot *v1alpha1.CacheSnapshot) volumes.SnapshotRef {
 }
 
 func csiSnapshot(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {
-	return &csi.Snapshot{
+	out := &csi.Snapshot{
 		SnapshotId: snapshot.Name, SourceVolumeId: snapshot.Spec.Volume, SizeBytes: snapshot.Status.SizeBytes,
 		CreationTime: timestamppb.New(snapshot.Status.Taken.Time), ReadyToUse: true,
 	}
+	if group := snapshot.Spec.Group; group != nil {
+		out.GroupSnapshotId = group.Name
+	}
+	return out
 }

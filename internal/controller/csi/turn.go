@@ -15,6 +15,8 @@ const (
 	makingClone      = "the making of a clone"
 	takingSnapshot   = "CreateSnapshot"
 	removingSnapshot = "DeleteSnapshot"
+	takingGroup      = "CreateVolumeGroupSnapshot"
+	removingGroup    = "DeleteVolumeGroupSnapshot"
 )
 
 const (
@@ -29,12 +31,36 @@ const (
 // again, after pauses of up to 5 minutes. Nothing else is waited for. No two calls can wait for each
 // other: a volume is on record before its copies are.
 func (s *service) turn(ctx context.Context, volume, name string) (done func(), err error) {
+	return s.turns(ctx, []string{volume}, name)
+}
+
+// turns is turn for several volumes, which must be sorted: calls that lock more than one do so in the
+// same order, so that none waits for another that waits for it.
+func (s *service) turns(ctx context.Context, volumes []string, name string) (done func(), err error) {
 	if end, ok := ctx.Deadline(); ok {
 		waiting, cancel := context.WithTimeout(ctx, time.Until(end)/turnShare)
 		defer cancel()
 		ctx = waiting
 	}
-	copies := []string{makingClone, takingSnapshot, removingSnapshot}
+	var locked []func()
+	done = func() {
+		for _, end := range locked {
+			end()
+		}
+	}
+	for _, volume := range volumes {
+		end, err := s.waitTurn(ctx, volume, name)
+		if err != nil {
+			done()
+			return nil, err
+		}
+		locked = append(locked, end)
+	}
+	return done, nil
+}
+
+func (s *service) waitTurn(ctx context.Context, volume, name string) (done func(), err error) {
+	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup}
 	for {
 		done, err = s.operations.Begin(volume, name)
 		var busy *operation.BusyError

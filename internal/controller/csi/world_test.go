@@ -213,8 +213,10 @@ type fakeImages struct {
 	taken     map[volumes.SnapshotRef]int             // how often
 	clones    map[volumes.ImageRef]string             // of which snapshot
 	taking    func(volumes.SnapshotRef)               // while a snapshot is taken
-	creating  func(volumes.ImageSpec) error           // before an image is made
-	keeping   error                                   // what Keep answers
+	// refusing is what TakeSnapshot answers if it is an error.
+	refusing func(context.Context, volumes.SnapshotRef) error
+	creating func(volumes.ImageSpec) error // before an image is made
+	keeping  error                         // what Keep answers
 }
 
 func newFakeImages() *fakeImages {
@@ -226,28 +228,6 @@ func newFakeImages() *fakeImages {
 		kept:  map[volumes.ImageRef]string{},
 		taken: map[volumes.SnapshotRef]int{}, clones: map[volumes.ImageRef]string{},
 	}
-}
-
-func (f *fakeImages) TakeSnapshot(_ context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
-	if f.taking != nil {
-		f.taking(ref)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fail != nil {
-		return volumes.Snapshot{}, f.fail
-	}
-	f.taken[ref]++
-	return volumes.Snapshot{SizeBytes: f.images[ref.ImageRef], Taken: time.Now()}, nil
-}
-
-func (f *fakeImages) DeleteSnapshot(_ context.Context, ref volumes.SnapshotRef) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fail == nil {
-		delete(f.taken, ref)
-	}
-	return f.fail
 }
 
 func (f *fakeImages) EnsurePool(_ context.Context, _, pool string, _ bool) error {

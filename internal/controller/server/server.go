@@ -25,6 +25,7 @@ import (
 type Service interface {
 	csi.IdentityServer
 	csi.ControllerServer
+	csi.GroupControllerServer
 }
 
 // Config configures a Server.
@@ -62,6 +63,7 @@ func New(config Config) *Server {
 	s.grpc = grpc.NewServer(append(csiserver.Traced(s.Traces), grpc.ChainUnaryInterceptor(s.wait, calls.Intercept))...)
 	csi.RegisterIdentityServer(s.grpc, s.Service)
 	csi.RegisterControllerServer(s.grpc, s.Service)
+	csi.RegisterGroupControllerServer(s.grpc, s.Service)
 	return s
 }
 

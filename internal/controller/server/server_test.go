@@ -31,6 +31,7 @@ var slowBegun, slowEnds = make(chan struct{}), make(chan struct{})
 type service struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 }
 
 func (service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -12,13 +13,16 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/pause"
 )
 
+// HoldTime bounds how long a volume's I/O is suspended for a snapshot. Most of it is for a node that
+// is slow to notice.
+const HoldTime = 30 * time.Second
+
 const (
-	// holdTime bounds how long a volume's I/O is suspended for a snapshot. Most of it is for a node
-	// that is slow to notice.
-	holdTime = 30 * time.Second
-	// releaseTime bounds the call that ends a hold. After holdTime the host ends it by itself.
+	// releaseTime bounds the call that ends a hold. When the hold's time is up, the host ends it by
+	// itself.
 	releaseTime = 10 * time.Second
 	// holdableDirty is how many bytes may be dirty when I/O is about to be suspended. They are
 	// written back first, and partly meanwhile.
@@ -30,58 +34,76 @@ const (
 	holdPause = 500 * time.Millisecond
 )
 
+// SnapshotSource is a volume, and the snapshot of its image that is wanted.
+type SnapshotSource struct {
+	Volume *v1alpha1.CacheVolume
+	Ref    SnapshotRef
+}
+
+// VolumeError is the failure of one of several volumes.
+type VolumeError struct {
+	Volume string
+	Cause  error
+}
+
+func (e *VolumeError) Error() string { return "volume " + e.Volume + ": " + e.Cause.Error() }
+
+func (e *VolumeError) Unwrap() error { return e.Cause }
+
 // TakeSnapshot makes the image hold everything that was written to the volume, and takes a snapshot
 // of the image. It checks afterwards that the image held everything all the time.
 func (s *Steps) TakeSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, ref SnapshotRef) (Snapshot, error) {
+	taken, err := s.TakeSnapshots(ctx, []SnapshotSource{{v, ref}}, HoldTime)
+	if failed, ok := errors.AsType[*VolumeError](err); ok {
+		err = failed.Cause // the caller names the volume
+	}
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return taken[0], nil
+}
+
+// TakeSnapshots takes a snapshot of each volume, all of one moment: the I/O of all that are attached
+// is suspended before the first snapshot is taken, for longest at most (whole seconds), and goes on
+// after the last. Detached ones are written back before. The caller holds the locks of all. If it
+// fails, with a VolumeError, the snapshots that were taken must not be used.
+func (s *Steps) TakeSnapshots(ctx context.Context, sources []SnapshotSource, longest time.Duration) ([]Snapshot, error) {
+	h := &holding{Steps: s, sources: sources, longest: longest, held: make([]hold, len(sources)), taken: make([]Snapshot, len(sources))}
+	if err := h.each(func(i int) error { return s.prepareSnapshot(ctx, sources[i].Volume, longest) }); err != nil {
+		return nil, err
+	}
+	err := h.take(ctx)
+	h.release(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return h.taken, h.each(func(i int) error { return s.again(ctx, sources[i].Volume) })
+}
+
+// prepareSnapshot writes back what is dirty: all of it of a detached volume; of an attached one as
+// much as I/O that goes on allows.
+func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
 	if v.Status.FlushAttached() {
 		if err := s.FinishFlush(ctx, v); err != nil {
-			return Snapshot{}, err
+			return err
 		}
 	}
 	if v.Status.AttachedNode != "" {
-		return s.takeHeld(ctx, v, ref)
+		return s.flushUntilHoldable(ctx, v, v.Status.AttachedNode, longest)
 	}
 	if _, err := s.Settle(ctx, v); err != nil {
-		return Snapshot{}, err
+		return err
 	}
 	if !authority.InCeph(v) {
 		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-			return Snapshot{}, err
+			return err
 		}
 	}
-	if err := s.notSetBack(ctx, v); err != nil {
-		return Snapshot{}, err
-	}
-	taken, err := s.Images.TakeSnapshot(ctx, ref)
-	if err != nil {
-		return Snapshot{}, err
-	}
-	return taken, s.again(ctx, v)
-}
-
-// takeHeld takes a snapshot of an attached volume while its I/O is suspended.
-func (s *Steps) takeHeld(ctx context.Context, v *v1alpha1.CacheVolume, ref SnapshotRef) (Snapshot, error) {
-	node := v.Status.AttachedNode
-	if err := s.flushUntilHoldable(ctx, v, node); err != nil {
-		return Snapshot{}, err
-	}
-	until, err := s.hold(ctx, v, node)
-	if err != nil {
-		return Snapshot{}, fmt.Errorf("hold its I/O on node %s: %w", node, err)
-	}
-	crashpoint.Reach("create_snapshot/held")
-	taken, err := s.takeUntil(ctx, v, node, ref, until)
-	if released := s.release(ctx, v, node); released != nil {
-		s.Log.WarnContext(ctx, "the host releases the volume by itself", "volume", v.Name, "node", node, "until", until, "error", released)
-	}
-	if err != nil {
-		return Snapshot{}, err
-	}
-	return taken, s.again(ctx, v)
+	return s.notSetBack(ctx, v)
 }
 
 // flushUntilHoldable writes back while I/O goes on, so that I/O is suspended for a short time only.
-func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume, node string, longest time.Duration) error {
 	for {
 		status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
 		if err != nil {
@@ -91,7 +113,7 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 		if status.HeldUntil != nil || dirty != nil && *dirty <= holdableDirty {
 			return nil // held by a call that was interrupted, it is clean
 		}
-		if dirty != nil && flushTime(ctx) < flushBite+holdTime {
+		if dirty != nil && flushTime(ctx) < flushBite+longest {
 			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
 				node, v1alpha1.HumanBytes(*dirty), ErrBusy)
 		}
@@ -101,45 +123,153 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 	}
 }
 
-// hold suspends I/O. It waits for what still runs on the host, for example a flush that an earlier
-// call did not wait for.
-func (s *Steps) hold(ctx context.Context, v *v1alpha1.CacheVolume, node string) (time.Time, error) {
-	for {
-		until, err := s.Hosts.Hold(ctx, node, cachevolume.Ref(v), holdTime)
-		if unreachable(err) { // it may be held all the same
-			return until, errors.Join(err, s.release(ctx, v, node))
-		}
-		if Code(err) != codes.Aborted || flushTime(ctx) < holdTime {
-			return until, err
-		}
-		select {
-		case <-ctx.Done():
-			return until, ctx.Err()
-		case <-time.After(holdPause):
-		}
-	}
+// holding is volumes whose I/O rests at one moment. The slices are as long as sources.
+type holding struct {
+	*Steps
+
+	sources []SnapshotSource
+	longest time.Duration
+	begun   time.Time // before the first hold
+	held    []hold
+	taken   []Snapshot
 }
 
-// takeUntil takes the snapshot, and then checks that the hold, which ends at until, has lasted.
-func (s *Steps) takeUntil(ctx context.Context, v *v1alpha1.CacheVolume, node string, ref SnapshotRef, until time.Time) (Snapshot, error) {
-	taken, err := s.Images.TakeSnapshot(ctx, ref)
+// hold is the suspended I/O of a volume; zero for one that is not held.
+type hold struct {
+	asked time.Time // by this machine's clock
+	until time.Time // when it ends, by the host's clock
+}
+
+// each calls do for all volumes at once, and returns the error of the first one that has one.
+func (h *holding) each(do func(i int) error) error {
+	failures := make([]error, len(h.sources))
+	var wait sync.WaitGroup
+	for i := range h.sources {
+		wait.Go(func() { failures[i] = do(i) })
+	}
+	wait.Wait()
+	for i, err := range failures {
+		if err != nil {
+			return &VolumeError{Volume: h.sources[i].Volume.Name, Cause: err}
+		}
+	}
+	return nil
+}
+
+// take holds all volumes, then takes all snapshots, and then checks that all holds have lasted.
+func (h *holding) take(ctx context.Context) error {
+	h.begun = time.Now()
+	if err := h.each(func(i int) error { return h.hold(ctx, i) }); err != nil {
+		return err
+	}
+	crashpoint.Reach("create_snapshot/held")
+	inTime, cancel := h.inTime(ctx)
+	defer cancel()
+	err := h.each(func(i int) (err error) {
+		h.taken[i], err = h.Images.TakeSnapshot(inTime, h.sources[i].Ref)
+		h.reach("one_taken")
+		return err
+	})
+	if err != nil && inTime.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: I/O rests for %s at most, and Ceph did not take the snapshot in that time (%s); the repeated call takes "+
+			"another. If this lasts, see why Ceph is slow, or raise maxSeconds of a group snapshot's class", ErrBusy, h.longest, err.Error())
+	}
 	if err != nil {
-		return Snapshot{}, err
+		return err
 	}
 	crashpoint.Reach("create_snapshot/taken_held")
-	status, err := s.Hosts.Status(ctx, node, cachevolume.Ref(v))
-	if err != nil {
-		return Snapshot{}, fmt.Errorf("ask node %s whether it was held: %w", node, err)
-	}
-	if status.HeldUntil == nil || !status.HeldUntil.Equal(until) || status.Epoch != v.Status.Epoch {
-		return Snapshot{}, fmt.Errorf("node %s resumed writing before the snapshot was there; the repeated call takes another one: %w",
-			node, ErrBusy)
-	}
-	return taken, nil
+	return h.each(func(i int) error { return h.lasted(ctx, i) })
 }
 
-func (s *Steps) release(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+// inTime ends when the first hold does, or earlier: a hold's time counts from when the host is asked.
+func (h *holding) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	var first time.Time
+	for _, held := range h.held {
+		if !held.asked.IsZero() && (first.IsZero() || held.asked.Before(first)) {
+			first = held.asked
+		}
+	}
+	if first.IsZero() { // nothing is held
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, first.Add(h.longest))
+}
+
+// reach is a crash point that only calls about several volumes have.
+func (h *holding) reach(point string) {
+	if len(h.sources) > 1 {
+		crashpoint.Reach("create_group_snapshot/" + point)
+	}
+}
+
+// hold suspends the I/O of a volume that is attached. It waits for what still runs on the host, for
+// example a flush that an earlier call did not wait for.
+func (h *holding) hold(ctx context.Context, i int) error {
+	v := h.sources[i].Volume
+	node := v.Status.AttachedNode
+	if node == "" {
+		return nil
+	}
+	for {
+		asked := time.Now()
+		until, err := h.Hosts.Hold(ctx, node, cachevolume.Ref(v), h.longest)
+		switch {
+		case err == nil:
+			h.held[i] = hold{asked: asked, until: until}
+			h.reach("one_held")
+			return nil
+		case unreachable(err): // it may be held all the same
+			return fmt.Errorf("hold its I/O on node %s: %w", node, errors.Join(err, h.releaseOn(ctx, v, node)))
+		case Code(err) != codes.Aborted || !h.mayWait(ctx) || pause.For(ctx, holdPause) != nil:
+			return fmt.Errorf("hold its I/O on node %s: %w", node, err)
+		}
+	}
+}
+
+// mayWait reports whether there is time to wait for a host that is busy: enough must be left for the
+// snapshot, and volumes that are held already must not rest for long.
+func (h *holding) mayWait(ctx context.Context) bool {
+	if len(h.sources) > 1 && time.Since(h.begun) > h.longest/2 {
+		return false
+	}
+	return flushTime(ctx) >= h.longest
+}
+
+// lasted checks that the hold of a volume has not ended.
+func (h *holding) lasted(ctx context.Context, i int) error {
+	if h.held[i].until.IsZero() {
+		return nil
+	}
+	v := h.sources[i].Volume
+	node := v.Status.AttachedNode
+	status, err := h.Hosts.Status(ctx, node, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("ask node %s whether it was held: %w", node, err)
+	}
+	if status.HeldUntil == nil || !status.HeldUntil.Equal(h.held[i].until) || status.Epoch != v.Status.Epoch {
+		return fmt.Errorf("node %s resumed writing before the snapshot was there; the repeated call takes another one: %w", node, ErrBusy)
+	}
+	return nil
+}
+
+// release lets the I/O of all go on.
+func (h *holding) release(ctx context.Context) {
+	_ = h.each(func(i int) error {
+		if h.held[i].until.IsZero() {
+			return nil
+		}
+		v := h.sources[i].Volume
+		if err := h.releaseOn(ctx, v, v.Status.AttachedNode); err != nil {
+			h.Log.WarnContext(ctx, "the host releases the volume by itself",
+				"volume", v.Name, "node", v.Status.AttachedNode, "until", h.held[i].until, "error", err)
+		}
+		h.reach("one_released")
+		return nil
+	})
+}
+
+func (h *holding) releaseOn(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	return s.Hosts.Release(ctx, node, cachevolume.Ref(v))
+	return h.Hosts.Release(ctx, node, cachevolume.Ref(v))
 }

@@ -29,8 +29,8 @@ func snapshots(t *testing.T, w *world) {
 	w.goesOn(t, "data", 0)
 	volume := w.volume(t, "data")
 	blocks := yamlBlock.FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("the page has %d blocks", len(blocks))
+	if len(blocks) < 2 || !strings.Contains(blocks[0][1], "kind: VolumeSnapshot\n") || !strings.Contains(blocks[1][1], "kind: VolumeSnapshot,") {
+		t.Fatalf("the first blocks of the page are not a VolumeSnapshot and a claim of it: %v", blocks)
 	}
 	n := w.count(t, "data")
 	w.apply(t, blocks[0][1])

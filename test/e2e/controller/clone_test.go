@@ -84,21 +84,45 @@ func (d *driver) clone(ctx context.Context, name, source string) error {
 // connect makes a volume that a host has connected, with something dirty.
 func connect(t *testing.T, w *world, d *driver) {
 	t.Helper()
-	until(t, func() error { return d.create(t.Context(), crashed) })
-	node := w.one(t).Spec.Replicas[0]
-	until(t, func() error { return d.publish(t.Context(), crashed, node) })
-	w.fleet.Hosts[node].Stage(imageRef(), "127.0.0.1:0/4712", w.one(t).Status.Epoch, escache.ModeWriteback)
-	w.fleet.Hosts[node].Write(imageRef(), 4<<20)
+	connectVolume(t, w, d, crashed)
+}
+
+func connectVolume(t *testing.T, w *world, d *driver, name string) {
+	t.Helper()
+	until(t, func() error { return d.create(t.Context(), name) })
+	w.useVolume(t, d, name)
+}
+
+// useVolume has a host connect a volume and write to it.
+func (w *world) useVolume(t *testing.T, d *driver, name string) {
+	t.Helper()
+	v := w.recordOf(t, name)
+	node, image := v.Spec.Replicas[0], escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+	until(t, func() error { return d.publish(t.Context(), name, node) })
+	w.fleet.Hosts[node].Stage(image, "127.0.0.1:0/4712", w.recordOf(t, name).Status.Epoch, escache.ModeWriteback)
+	w.fleet.Hosts[node].Write(image, 4<<20)
 }
 
 // disconnect undoes connect.
 func disconnect(t *testing.T, w *world, d *driver) {
 	t.Helper()
-	node := w.one(t).Spec.Replicas[0]
-	w.fleet.Hosts[node].Write(imageRef(), 0)
-	w.fleet.Hosts[node].Release(imageRef())
-	until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
-	until(t, func() error { return d.delete(t.Context(), crashed) })
+	disconnectVolume(t, w, d, crashed)
+}
+
+func disconnectVolume(t *testing.T, w *world, d *driver, name string) {
+	t.Helper()
+	w.leaveVolume(t, d, name)
+	until(t, func() error { return d.delete(t.Context(), name) })
+}
+
+// leaveVolume undoes useVolume.
+func (w *world) leaveVolume(t *testing.T, d *driver, name string) {
+	t.Helper()
+	v := w.recordOf(t, name)
+	node, image := v.Spec.Replicas[0], escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
+	w.fleet.Hosts[node].Write(image, 0)
+	w.fleet.Hosts[node].Release(image)
+	until(t, func() error { return d.unpublish(t.Context(), name, "") })
 }
 
 // cloneScenes are the calls about clones of volumes.

@@ -18,6 +18,8 @@ func TestController(t *testing.T) {
 		{"a claim binds to a volume with the asked features, and deleting it leaves nothing", claimLife},
 		{"a VolumeAttributesClass changes a claim's volume, attached and not", modifyLife},
 		{"a VolumeSnapshot is taken, and a claim made of it has what was in it", snapshotLife},
+		{"a VolumeGroupSnapshot is taken of three claims, and a claim made of each of its snapshots", groupLife},
+		{"all volumes of a group snapshot are held before its first snapshot, and until its last", groupHeld},
 		{"a claim is made as a clone of another one, which may go first", cloneLife},
 		{"fifty claims are made at once as clones of one", manyClones},
 		{"a volume, its snapshot and a clone are deleted in every order, and leave nothing", everyOrder},

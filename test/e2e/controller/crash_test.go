@@ -33,7 +33,7 @@ func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image:
 // and the call is repeated there, as a sidecar would; it is the next one to die.
 func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t}
-	for _, s := range slices.Concat(scenes(), snapshotScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
+	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
 		moveScenes(), rebuildScenes()) {
 		t.Run(s.name, func(t *testing.T) {
 			points := s.trace(t, l)

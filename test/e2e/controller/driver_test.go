@@ -29,6 +29,7 @@ import (
 // driver is one replica of csi-controller.
 type driver struct {
 	csi.ControllerClient
+	csi.GroupControllerClient
 	csi.IdentityClient
 
 	name    string
@@ -74,6 +75,7 @@ func (w *world) start(t *testing.T, name string, args ...string) *driver {
 		}, MinConnectTimeout: time.Second}))
 	must(t, err)
 	d.conn, d.ControllerClient, d.IdentityClient = conn, csi.NewControllerClient(conn), csi.NewIdentityClient(conn)
+	d.GroupControllerClient = csi.NewGroupControllerClient(conn)
 	d.run(t, w, args)
 	t.Cleanup(func() {
 		conn.Close()

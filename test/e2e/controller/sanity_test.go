@@ -42,6 +42,7 @@ func sanity(t *testing.T, w *world) {
 	for name, args := range map[string][]string{
 		"identity":   {"--csi.endpoint", d.socket(), "--ginkgo.focus", "Identity Service"},
 		"controller": {"--csi.endpoint", node, "--csi.controllerendpoint", d.socket(), "--ginkgo.focus", `\[Controller Server\]`},
+		"groups":     {"--csi.endpoint", node, "--csi.controllerendpoint", d.socket(), "--ginkgo.focus", `\[GroupController`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args = append(args, "--ginkgo.v", "--ginkgo.no-color", "--csi.testvolumeparameters", parameters,
@@ -117,6 +118,8 @@ func (nodeService) GetPluginCapabilities(
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}},
+	}, {
+		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE}},
 	}}}, nil
 }
 

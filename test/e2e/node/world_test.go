@@ -239,7 +239,7 @@ func (w *world) cleanUp(t *testing.T) {
 		labtest.SaveLogs(t, w.lab)
 	}
 	w.mend(t)
-	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumesnapshot", "--all", "--timeout=240s"); err != nil {
+	if _, err := w.try(ctx, "", "-n", namespace, "delete", "pod,pvc,volumegroupsnapshot,volumesnapshot", "--all", "--timeout=240s"); err != nil {
 		t.Errorf("%v", err)
 	}
 	deadline := time.Now().Add(podTime)

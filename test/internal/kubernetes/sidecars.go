@@ -65,6 +65,9 @@ func (cfg SidecarConfig) args(name string) []string {
 			// There is no pod that could own the capacity objects.
 			"--enable-capacity", "--capacity-ownerref-level=-1", "--capacity-poll-interval=10s")
 	}
+	if name == "csi-snapshotter" {
+		args = append(args, groupSnapshots)
+	}
 	return append(args, cfg.Args[name]...)
 }
 

@@ -23,13 +23,20 @@ type SnapshotConfig struct {
 	Programs map[string]string
 }
 
-// StartSnapshots makes the kinds of VolumeSnapshots known and runs the snapshot-controller, as
+// groupSnapshots has the snapshot-controller and csi-snapshotter care for VolumeGroupSnapshots.
+const groupSnapshots = "--feature-gates=CSIVolumeGroupSnapshot=true"
+
+// StartSnapshots makes the kinds of VolumeSnapshots and VolumeGroupSnapshots known and runs the snapshot-controller, as
 // administrator.
 func (c *ControlPlane) StartSnapshots(ctx context.Context, cfg SnapshotConfig) error {
 	kubectl := []string{"--kubeconfig=" + c.Kubeconfig()}
 	var files []string
-	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
-		files = append(files, "--filename="+filepath.Join(cfg.Module, "config", "crd", "snapshot.storage.k8s.io_"+kind+".yaml"))
+	for _, kind := range []string{
+		"snapshot.storage.k8s.io_volumesnapshotclasses", "snapshot.storage.k8s.io_volumesnapshotcontents", "snapshot.storage.k8s.io_volumesnapshots",
+		"groupsnapshot.storage.k8s.io_volumegroupsnapshotclasses", "groupsnapshot.storage.k8s.io_volumegroupsnapshotcontents",
+		"groupsnapshot.storage.k8s.io_volumegroupsnapshots",
+	} {
+		files = append(files, "--filename="+filepath.Join(cfg.Module, "config", "crd", kind+".yaml"))
 	}
 	for _, verb := range [][]string{{"apply", "--server-side"}, {"wait", "--for=condition=Established", "--timeout=60s"}} {
 		args := append(append(append([]string{}, kubectl...), verb...), files...)
@@ -41,5 +48,5 @@ func (c *ControlPlane) StartSnapshots(ctx context.Context, cfg SnapshotConfig) e
 	if path == "" {
 		return fmt.Errorf("no path of %s given", snapshotController)
 	}
-	return c.runProgram(snapshotController, path, "--kubeconfig="+c.Kubeconfig(), "--leader-election=false", "--v=1")
+	return c.runProgram(snapshotController, path, "--kubeconfig="+c.Kubeconfig(), "--leader-election=false", "--v=1", groupSnapshots)
 }
