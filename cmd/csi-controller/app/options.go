@@ -77,25 +77,23 @@ type Options struct {
 	Page overview.Options
 }
 
-// defaults returns the flags' defaults. With them another replica leads within 7 s of the leader's
-// death: it sees the last renewal up to one try late (0.4 to 0.88 s), waits until the lease has run
-// out (5 s), and notices that up to one try late. Before it serves it reads all volumes, which takes a
+// defaults returns the flags' defaults. With them another replica leads within 19 s of the leader's
+// death: it sees the last renewal up to one try late (2 to 4.4 s), waits until the lease has run out
+// (10 s), and notices that up to one try late. Before it serves it reads all volumes, which takes a
 // second or two if there are 10,000.
 //
-// No two clocks are compared. The leader counts 3.5 s from before it sent its last renewal, the
-// others 5 s from when they saw it, which is later. Only the speed of the clocks matters: slewed by
-// NTP they differ by 1 in 1000 at most, 5 ms in 5 s. The remaining 1.5 s are for what the leader had
-// begun: leaseWatch, and what its kernel has still to deliver, of which TCP sends a lost packet three
-// times more (0.2, 0.6 and 1.4 s later).
+// No two clocks are compared. The leader counts 6 s from before it sent its last renewal, the
+// others 10 s from when they saw it, which is later. Only the speed of the clocks matters: slewed by
+// NTP they differ by 1 in 1000 at most, 10 ms in 10 s. The remaining 4 s are for what the leader had
+// begun: leaseWatch, and what its kernel has still to deliver.
 //
-// A shorter lease would be lost whenever the API server or etcd is slow: a renewal may take 1.75 s,
-// and etcd needs 1 to 2 s to choose another leader.
+// With 5 s, 3.5 s and 0.4 s another one leads within 7 s, but a busy machine loses that lease: a renewal
+// may take 1.75 s, and etcd needs 1 to 2 s to choose another leader.
 func defaults() Options {
 	return Options{
 		CephDir: "/etc/escache/ceph", ImagePrefix: "escache-", LogLevel: "info",
 		Socket: "/csi/csi.sock", Metrics: ":9808", Health: ":9809", LongestCall: 2 * time.Minute,
-		LeaseName:     "escache-csi-controller",
-		LeaseDuration: 5 * time.Second, RenewDeadline: 3500 * time.Millisecond, RetryPeriod: 400 * time.Millisecond,
+		LeaseName: "escache-csi-controller", LeaseDuration: 10 * time.Second, RenewDeadline: 6 * time.Second, RetryPeriod: 2 * time.Second,
 		EscachedPort: 7443,
 		Slots: reservation.Slots{
 			Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},

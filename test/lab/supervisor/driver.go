@@ -123,8 +123,6 @@ func (l *lab) newReplica(i int, cephDir, kubeconfig string) *replica {
 			Args: []string{
 				"--kubeconfig=" + kubeconfig, "--ceph-dir=" + cephDir, "--csi-socket=" + socket, "--identity=" + name,
 				"--lease-namespace=" + driverNamespace,
-				// The hosts' emulated processors leave it without any for seconds.
-				"--lease-duration=10s", "--lease-renew-deadline=6s", "--lease-retry-period=2s",
 				"--metrics-address=" + metrics,
 				fmt.Sprintf("--health-address=127.0.0.1:%d", controllerHealthPort+i),
 				fmt.Sprintf("--escached-port=%d", EscachedPort),
