@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,5 +153,31 @@ func TestAProcessIsWaitedForUntilItsArgumentsAreThere(t *testing.T) {
 		if err := l.Kill(ctx, "escache-1"); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The program would start itself again for that, and has no arguments while it does.
+func TestAProcessIsStartedAsAnIOFlusher(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	if err := l.Start(ctx, "escache-1", []string{"--name", "escache-1"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Kill(context.Background(), "escache-1") })
+	pids, err := l.find("escache-1")
+	if err != nil || len(pids) != 1 {
+		t.Fatalf("found %v, %v", pids, err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pids[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const afterName, flagsAt, noIO = ") ", 6, 0x80000 // PF_MEMALLOC_NOIO
+	_, rest, _ := strings.Cut(string(stat), afterName)
+	flags, err := strconv.ParseUint(strings.Fields(rest)[flagsAt], 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if permitted := unix.Geteuid() == 0; flags&noIO == 0 && permitted {
+		t.Errorf("it is not one: flags %#x", flags)
 	}
 }
