@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/resident"
 )
 
 const (
@@ -46,6 +48,9 @@ func become(name, program string, args []string) error {
 	if err := joinCgroup(name); err != nil {
 		return err
 	}
+	// The program would start itself again for that, and whoever looked for it in that moment would not find it. What the host does not
+	// permit, the program reports.
+	_ = resident.Inherit()
 	// The kernel must not end it when memory is short: all I/O of the volume would wait. It may be
 	// forbidden, as in a container that cannot lower it; then the process is one like others.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)

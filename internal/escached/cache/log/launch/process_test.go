@@ -158,6 +158,9 @@ func TestAProcessIsWaitedForUntilItsArgumentsAreThere(t *testing.T) {
 
 // The program would start itself again for that, and has no arguments while it does.
 func TestAProcessIsStartedAsAnIOFlusher(t *testing.T) {
+	if _, err := unix.PrctlRetInt(unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0); err != nil {
+		t.Skipf("needs CAP_SYS_RESOURCE: %v; the test of the engine's contract on hosts has it", err)
+	}
 	l, ctx := newLauncher(t), within(t)
 	if err := l.Start(ctx, "escache-1", []string{"--name", "escache-1"}); err != nil {
 		t.Fatal(err)
@@ -177,7 +180,7 @@ func TestAProcessIsStartedAsAnIOFlusher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if permitted := unix.Geteuid() == 0; flags&noIO == 0 && permitted {
+	if flags&noIO == 0 {
 		t.Errorf("it is not one: flags %#x", flags)
 	}
 }

@@ -24,8 +24,8 @@ const (
 )
 
 // Prepare makes this process one that is not swapped out, is not killed for its memory, and whose own requests for memory never wait
-// for I/O. It may start the program anew, with the same arguments: the last property is one of threads, which new ones inherit. What the
-// host does not permit is logged, and left out. Call it first.
+// for I/O. The last property is one of threads, which new ones inherit: Prepare starts the program again, with the same arguments, if the
+// process was not made of a thread that had called Inherit. What the host does not permit is logged, and left out. Call it first.
 func Prepare(log *slog.Logger) {
 	for _, step := range []struct {
 		without string
@@ -41,9 +41,18 @@ func Prepare(log *slog.Logger) {
 	}
 }
 
+// Inherit gives this thread what Prepare would start a program again for. The program that the thread then becomes inherits it, and so do
+// all threads of that one.
+func Inherit() error {
+	if err := unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become an I/O flusher: %w", err)
+	}
+	return nil
+}
+
 // flusher says that this process is a part of how memory is freed.
 func flusher() error {
-	runtime.LockOSThread() // the one that sets it must be the one that starts the program anew
+	runtime.LockOSThread() // the one that sets it must be the one that starts the program again
 	defer runtime.UnlockOSThread()
 	is, err := unix.PrctlRetInt(unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0)
 	if err != nil {
@@ -52,8 +61,8 @@ func flusher() error {
 	if is == 1 {
 		return nil
 	}
-	if err := unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("become an I/O flusher: %w", err)
+	if err := Inherit(); err != nil {
+		return err
 	}
 	// Even if an upgrade has replaced the file, this is the running program.
 	return fmt.Errorf("start the program again: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
