@@ -61,12 +61,13 @@ func (p Pod) Object(t T) string {
 	if p.Block {
 		places, path = "volumeDevices", "devicePath: /dev/"
 	}
-	place := "{name: data, " + path + "data}"
-	volumes := "{name: data, persistentVolumeClaim: {claimName: " + p.Claim + "}}"
+	allPlaces := []string{"{name: data, " + path + "data}"}
+	allVolumes := []string{"{name: data, persistentVolumeClaim: {claimName: " + p.Claim + "}}"}
 	for _, claim := range p.More {
-		place += ", {name: " + claim + ", " + path + claim + "}"
-		volumes += ", {name: " + claim + ", persistentVolumeClaim: {claimName: " + claim + "}}"
+		allPlaces = append(allPlaces, "{name: "+claim+", "+path+claim+"}")
+		allVolumes = append(allVolumes, "{name: "+claim+", persistentVolumeClaim: {claimName: "+claim+"}}")
 	}
+	place, volumes := strings.Join(allPlaces, ", "), strings.Join(allVolumes, ", ")
 	name := p.Name
 	if p.Namespace != "" {
 		name += ", namespace: " + p.Namespace

@@ -77,10 +77,10 @@ func TestWithoutHostsThatHaveTheEngineNothingIsMadeAndTheReasonSaysSo(t *testing
 		must(t, err)
 		return answer.GetAvailableCapacity()
 	}
-	if n := capacity(r.Parameters); n != 0 {
+	if n := capacity(r.GetParameters()); n != 0 {
 		t.Errorf("a volume of log can have %d bytes", n)
 	}
-	if n := capacity(createRequest("b").Parameters); n == 0 {
+	if n := capacity(createRequest("b").GetParameters()); n == 0 {
 		t.Error("there is no room for other volumes either")
 	}
 	w.unfinished()

@@ -60,7 +60,8 @@ func parseHold(parameters map[string]string) (time.Duration, error) {
 	longest := volumes.HoldTime
 	for key, value := range parameters {
 		if key != maxSeconds {
-			return 0, fmt.Errorf("parameter %q: a VolumeGroupSnapshotClass of this driver has only %s: %w", key, maxSeconds, volumes.ErrInvalid)
+			return 0, fmt.Errorf("parameter %q: a VolumeGroupSnapshotClass of this driver has only %s: %w",
+				key, maxSeconds, volumes.ErrInvalid)
 		}
 		seconds, err := strconv.Atoi(value)
 		if err != nil || seconds < shortestSeconds || seconds > longestSeconds {

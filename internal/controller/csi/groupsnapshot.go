@@ -114,8 +114,8 @@ func (s *service) groupSources(ctx context.Context, r groupRequest) ([]volumes.S
 		}
 		attached := v.Status.AttachedNode != "" && !v.Status.FlushAttached()
 		if len(sources) > 1 && attached && v.Spec.Engine() != v1alpha1.CacheEngineWritecache {
-			return nil, fmt.Errorf("volume %s has cacheEngine %s and is attached: its writes go on while it is held, so there is no moment "+
-				"that it has in common with others; detach it first: %w", v.Name, v.Spec.Engine(), volumes.ErrRefused)
+			return nil, fmt.Errorf("volume %s has cacheEngine %s and is attached: its writes go on while it is held, so it has no "+
+				"moment in common with others; detach it first: %w", v.Name, v.Spec.Engine(), volumes.ErrRefused)
 		}
 	}
 	return sources, nil

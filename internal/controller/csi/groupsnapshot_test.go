@@ -280,7 +280,7 @@ func TestAGroupSnapshotThatExistsDifferently(t *testing.T) {
 		_, err = w.snapGroup("g", others...)
 		wants(t, err, codes.AlreadyExists, "a, b", strings.Join(others, ", "))
 	}
-	mismatch := append(idsOf(group)[:1:1], "other")
+	mismatch := []string{idsOf(group)[0], "other"}
 	wants(t, w.unsnapGroup("g", mismatch...), codes.InvalidArgument, "other")
 	_, err = w.service.GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: mismatch})
 	wants(t, err, codes.InvalidArgument, "other")

@@ -155,8 +155,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 		return nil, err
 	}
 	if group := snapshot.Spec.Group; group != nil {
-		return nil, fmt.Errorf("snapshot %s is of group snapshot %s, and is deleted with the whole group: delete the VolumeGroupSnapshot: %w",
-			snapshot.Name, group.Name, volumes.ErrInvalid)
+		return nil, fmt.Errorf("snapshot %s is of group snapshot %s, and is deleted with the whole group: "+
+			"delete the VolumeGroupSnapshot: %w", snapshot.Name, group.Name, volumes.ErrInvalid)
 	}
 	return inTurn(ctx, s, snapshot.Spec.Volume, removingSnapshot, func() (*csi.DeleteSnapshotResponse, error) {
 		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)

@@ -172,7 +172,8 @@ func (h *holding) take(ctx context.Context) error {
 	})
 	if err != nil && inTime.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: I/O rests for %s at most, and Ceph did not take the snapshot in that time (%s); the repeated call takes "+
-			"another. If this lasts, see why Ceph is slow, or raise maxSeconds of a group snapshot's class", ErrBusy, h.longest, err.Error())
+			"another. If this lasts, see why Ceph is slow, or raise maxSeconds of a group snapshot's class",
+			ErrBusy, h.longest, err.Error())
 	}
 	if err != nil {
 		return err

@@ -116,8 +116,8 @@ func inTheWay() []known {
 		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log " +
 			"says what it waits for"},
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
-		{reason: CertificateEnds, todo: "renew it: with tls.mode generated, helm upgrade does; with certManager, see its Certificate; with " +
-			"existing, put a new one into the Secret (docs/security.md)"},
+		{reason: CertificateEnds, todo: "renew it: with tls.mode generated, helm upgrade does; with certManager, see its Certificate; " +
+			"with existing, put a new one into the Secret (docs/security.md)"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
 		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it again: both give the host the link's secret again " +

@@ -87,11 +87,16 @@ func (c *chromium) call(method string, params map[string]any, result any) {
 		text, err := c.out.ReadBytes(0)
 		must(c.t, err)
 		var answer struct {
-			ID     int                                           `json:"id"`
-			Method string                                        `json:"method"`
-			Error  *struct{ Message string }                     `json:"error"`
-			Result json.RawMessage                               `json:"result"`
-			Params struct{ Entry struct{ Source, Text string } } `json:"params"`
+			ID     int                       `json:"id"`
+			Method string                    `json:"method"`
+			Error  *struct{ Message string } `json:"error"`
+			Result json.RawMessage           `json:"result"`
+			Params struct {
+				Entry struct {
+					Source string `json:"source"`
+					Text   string `json:"text"`
+				} `json:"entry"`
+			} `json:"params"`
 		}
 		must(c.t, json.Unmarshal(text[:len(text)-1], &answer))
 		switch {

@@ -32,7 +32,8 @@ func (c *ControlPlane) StartSnapshots(ctx context.Context, cfg SnapshotConfig) e
 	kubectl := []string{"--kubeconfig=" + c.Kubeconfig()}
 	var files []string
 	for _, kind := range []string{
-		"snapshot.storage.k8s.io_volumesnapshotclasses", "snapshot.storage.k8s.io_volumesnapshotcontents", "snapshot.storage.k8s.io_volumesnapshots",
+		"snapshot.storage.k8s.io_volumesnapshotclasses", "snapshot.storage.k8s.io_volumesnapshotcontents",
+		"snapshot.storage.k8s.io_volumesnapshots",
 		"groupsnapshot.storage.k8s.io_volumegroupsnapshotclasses", "groupsnapshot.storage.k8s.io_volumegroupsnapshotcontents",
 		"groupsnapshot.storage.k8s.io_volumegroupsnapshots",
 	} {

@@ -59,7 +59,8 @@ func checkChangeable(key string) error {
 func (p *Parameters) consistentOptions(named v1alpha1.CacheOptions) error {
 	if p.Mode == v1alpha1.CacheModeWritethrough && named != (v1alpha1.CacheOptions{}) {
 		return fmt.Errorf("%s, %s, %s and %s %s need %s %s: a cache that writes through is never dirty",
-			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyOrder, v1alpha1.WriteBackOrderStrict, keyCacheMode, v1alpha1.CacheModeWriteback)
+			keyMaxDirtyAge, keyHighWatermark, keyLowWatermark, keyOrder, v1alpha1.WriteBackOrderStrict, keyCacheMode,
+			v1alpha1.CacheModeWriteback)
 	}
 	high, low := p.Options.HighWatermark, p.Options.LowWatermark
 	if (high == 0) != (low == 0) || (high != 0 && low >= high) {

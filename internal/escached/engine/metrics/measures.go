@@ -10,8 +10,8 @@ func collectMeasures(s scrape, m cache.Measures) {
 	s.histogram("volume_log_record_writes", "Writes that reached the log together, as one record (engine log).", m.RecordWrites)
 	s.gauge("volume_log_bytes", "Length of the log (engine log).", float64(m.LogBytes))
 	s.gauge("volume_log_used_bytes", "Part of the log that cannot be written now (engine log).", float64(m.LogUsed))
-	s.gauge("volume_log_live_bytes", "Part of the log that is not in Ceph. Divided by escached_volume_log_bytes: how full the log is (engine log).",
-		float64(m.LogLive))
+	s.gauge("volume_log_live_bytes",
+		"Part of the log that is not in Ceph. Divided by escached_volume_log_bytes: how full the log is (engine log).", float64(m.LogLive))
 	s.gauge("volume_log_index_bytes", "Memory that says where dirty blocks are in the log (engine log).", float64(m.IndexBytes))
 	s.gauge("volume_log_recovery_seconds", "How long the cache's process took to recover the log when it started (engine log).",
 		m.Recovery.Seconds())
