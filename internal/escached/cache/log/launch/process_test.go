@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -182,5 +183,35 @@ func TestAProcessIsStartedAsAnIOFlusher(t *testing.T) {
 	}
 	if flags&noIO == 0 {
 		t.Errorf("it is not one: flags %#x", flags)
+	}
+}
+
+// A process that ends has no arguments any more while the kernel still closes its files.
+func TestGoneWaitsUntilTheProcessHasLeftItsCgroup(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	dir := filepath.Join(cgroups, parent, "escache-1")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Skipf("needs cgroup v2: %v; the test of the engine's contract on hosts has it", err)
+	}
+	ends := exec.CommandContext(ctx, "sleep", "60")
+	if err := ends.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(ends.Process.Pid)), 0); err != nil {
+		t.Skipf("needs cgroup v2: %v; the test of the engine's contract on hosts has it", errors.Join(err, ends.Process.Kill(), os.Remove(dir)))
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- l.Gone(ctx, "escache-1") }()
+	select {
+	case err := <-gone:
+		t.Errorf("it does not wait: %v", err)
+	case <-time.After(10 * killPoll):
+	}
+	if err := ends.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = ends.Wait()
+	if err := <-gone; err != nil {
+		t.Error(err)
 	}
 }
