@@ -79,7 +79,10 @@ func (l Launcher) Gone(ctx context.Context, name string) error {
 			return err
 		}
 		if !running {
-			return leaveCgroup(name)
+			// A process that ends has no arguments any more while the kernel still closes its files. Until then its cgroup is busy.
+			if err := leaveCgroup(name); !errors.Is(err, unix.EBUSY) {
+				return err
+			}
 		}
 		if err := pause.For(ctx, killPoll); err != nil {
 			return fmt.Errorf("the process of the cache does not end: %w", err)
