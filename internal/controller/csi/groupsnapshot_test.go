@@ -209,7 +209,7 @@ func TestAGroupSnapshotOfWhichOneHoldEndsTooEarlyIsNone(t *testing.T) {
 	v := w.volume("c")
 	w.images.taking = func(volumes.SnapshotRef) { w.host(v.Status.AttachedNode).EndHold(ref(v)) }
 	_, err := w.snapGroup("g", "a", "b", "c")
-	wants(t, err, codes.Aborted, "volume c", "went on writing")
+	wants(t, err, codes.Aborted, "volume c", "resumed writing")
 	if len(w.images.taken) != 0 || len(held()) != 0 {
 		t.Errorf("in Ceph %v, held %v", w.images.taken, held())
 	}

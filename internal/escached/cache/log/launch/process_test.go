@@ -189,7 +189,7 @@ func TestAProcessIsStartedAsAnIOFlusher(t *testing.T) {
 // A process that ends has no arguments any more while the kernel still closes its files.
 func TestGoneWaitsUntilTheProcessHasLeftItsCgroup(t *testing.T) {
 	l, ctx := newLauncher(t), within(t)
-	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.procs")); err != nil || !writable(cgroups) {
+	if !writable(cgroups) {
 		t.Skip("needs cgroup v2; the test of the engine's contract on hosts has it")
 	}
 	dir := filepath.Join(cgroups, parent, "escache-1")
