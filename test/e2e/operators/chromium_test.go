@@ -87,10 +87,12 @@ func (c *chromium) call(method string, params map[string]any, result any) {
 		text, err := c.out.ReadBytes(0)
 		must(c.t, err)
 		var answer struct {
-			ID     int                       `json:"id"`
-			Method string                    `json:"method"`
-			Error  *struct{ Message string } `json:"error"`
-			Result json.RawMessage           `json:"result"`
+			ID     int    `json:"id"`
+			Method string `json:"method"`
+			Error  *struct {
+				Message string `json:"message"`
+			} `json:"error"`
+			Result json.RawMessage `json:"result"`
 			Params struct {
 				Entry struct {
 					Source string `json:"source"`
