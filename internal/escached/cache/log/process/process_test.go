@@ -198,6 +198,11 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 	h := newHost(t)
 	ended, _ := h.run()
 	for i := range 6 {
+		h.eventually("a connection that was lost before is replaced", func() bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return !hungUp(h.conns[i%connections])
+		})
 		h.lose(i % connections)
 		must(t, h.write(i, byte(i+1), nbd.FUA))
 		if h.read(i) != byte(i+1) {
