@@ -70,7 +70,7 @@ func ownCertificate(t *testing.T, w *world) {
 	}{
 		"another node's":            {n8, "n9", hostcert.Signer, hostcert.Usages(), "token is of node n8"},
 		"a client's":                {n8, "n8", hostcert.Signer, []string{"digital signature", "client auth"}, "usages"},
-		"with a token of no node":   {w.client, "n8", hostcert.Signer, hostcert.Usages(), "of which node"},
+		"with a token of no node":   {w.client, "n8", hostcert.Signer, hostcert.Usages(), "to which node"},
 		"of another signer":         {n8, "n8", "escache.io/other", hostcert.Usages(), ""},
 		"of Kubernetes' own signer": {n8, "n8", "kubernetes.io/kubelet-serving", []string{"digital signature", "server auth"}, ""},
 	} {
