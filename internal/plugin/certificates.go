@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -25,7 +26,7 @@ type certificates struct {
 	ends []preflight.End
 }
 
-// of returns when the certificates of the workloads end, the first first.
+// of returns when the certificates of the workloads end, those of each namespace in the order of their ends.
 func (c *certificates) of(ctx context.Context, api client.Reader, all installed.Workloads) ([]preflight.End, error) {
 	if c.read {
 		return c.ends, nil
@@ -51,12 +52,7 @@ func certificateLine(ends []preflight.End, now time.Time) string {
 	if len(ends) == 0 {
 		return ""
 	}
-	first := ends[0]
-	for _, e := range ends {
-		if e.At.Before(first.At) {
-			first = e
-		}
-	}
+	first := slices.MinFunc(ends, func(a, b preflight.End) int { return a.At.Compare(b.At) })
 	return fmt.Sprintf("Certificates: %d, the first (%s) %s", len(ends), first.Of, endsIn(first, now))
 }
 

@@ -131,8 +131,7 @@ func (s *Service) GetVolumeGroupSnapshot(
 	if err != nil {
 		return nil, err
 	}
-	untaken := func(snapshot *v1alpha1.CacheSnapshot) bool { return snapshot.Status.Taken == nil }
-	if len(group) < len(group[0].Spec.Group.Volumes) || slices.ContainsFunc(group, untaken) {
+	if len(group) < len(group[0].Spec.Group.Volumes) || slices.ContainsFunc(group, isUntaken) {
 		return nil, fmt.Errorf("group snapshot %s is not taken yet, or being deleted: %w", r.GetGroupSnapshotId(), volumes.ErrNotFound)
 	}
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: csiGroup(group)}, nil

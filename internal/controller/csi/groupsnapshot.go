@@ -31,7 +31,7 @@ func (s *service) createGroup(ctx context.Context, r groupRequest) ([]*v1alpha1.
 	if err != nil {
 		return nil, err
 	}
-	if len(group) < len(r.Volumes) || group[0].Status.Taken == nil {
+	if len(group) < len(r.Volumes) || isUntaken(group[0]) {
 		var taken []volumes.Snapshot
 		group, taken, err = s.takeGroup(ctx, r, group)
 		if err != nil {
@@ -71,6 +71,10 @@ func (s *service) groupRecords(ctx context.Context, r groupRequest) ([]*v1alpha1
 
 func isTaken(snapshot *v1alpha1.CacheSnapshot) bool { return snapshot.Status.Taken != nil }
 
+func isUntaken(snapshot *v1alpha1.CacheSnapshot) bool { return !isTaken(snapshot) }
+
+func byVolume(a, b *v1alpha1.CacheSnapshot) int { return strings.Compare(a.Spec.Volume, b.Spec.Volume) }
+
 // groupNamed reads the records of a group snapshot from the API server itself, in the order of their
 // volumes.
 func (s *service) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheSnapshot, error) {
@@ -87,7 +91,7 @@ func (s *service) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheS
 			group = append(group, &all.Items[i])
 		}
 	}
-	slices.SortFunc(group, func(a, b *v1alpha1.CacheSnapshot) int { return strings.Compare(a.Spec.Volume, b.Spec.Volume) })
+	slices.SortFunc(group, byVolume)
 	return group, nil
 }
 
@@ -144,7 +148,7 @@ func (s *service) writeGroup(
 		}
 		group = append(group, snapshot)
 	}
-	slices.SortFunc(group, func(a, b *v1alpha1.CacheSnapshot) int { return strings.Compare(a.Spec.Volume, b.Spec.Volume) })
+	slices.SortFunc(group, byVolume)
 	return group, nil
 }
 
