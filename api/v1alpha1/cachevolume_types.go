@@ -98,6 +98,13 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="a volume cannot shrink"
 	SizeBytes int64 `json:"sizeBytes"`
 
+	// MaxOvercommit is how many times as large as its pool the volume may become by an expansion. A
+	// volume without it may become ten times as large.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxOvercommit int64 `json:"maxOvercommit,omitempty"`
+
 	// CacheBytes is the size of the cache on each of the two replicas.
 	//
 	// +required

@@ -95,25 +95,27 @@ func (o ownTrash) List(ctx context.Context) ([]TrashedImage, error) {
 	return all, errors.Join(failures...)
 }
 
-// Objects implements emptier.Trash.
-func (o ownTrash) Objects(ctx context.Context, e TrashedImage) (int64, error) {
-	return call(ctx, o.Cluster, "trash_measure", "image "+e.Name+" ("+e.ID+")", func(conn *rados.Conn) (int64, error) {
-		return withPool(conn, e.Pool, func(io *rados.IOContext) (int64, error) {
+// Measure implements emptier.Trash.
+func (o ownTrash) Measure(ctx context.Context, e TrashedImage) (emptier.Size, error) {
+	return call(ctx, o.Cluster, "trash_measure", "image "+e.Name+" ("+e.ID+")", func(conn *rados.Conn) (emptier.Size, error) {
+		return withPool(conn, e.Pool, func(io *rados.IOContext) (emptier.Size, error) {
 			image, err := librbd.OpenImageByIdReadOnly(io, e.ID, librbd.NoSnapshot)
 			if err != nil {
-				return 0, err
+				return emptier.Size{}, err
 			}
 			info, err := image.Stat()
 			if err != nil {
-				return 0, errors.Join(err, image.Close())
+				return emptier.Size{}, errors.Join(err, image.Close())
 			}
-			return int64(info.Num_objs), image.Close()
+			return emptier.Size{Bytes: int64(info.Size), Objects: int64(info.Num_objs)}, image.Close()
 		})
 	})
 }
 
 // Purge implements emptier.Trash.
-func (o ownTrash) Purge(ctx context.Context, e TrashedImage) error { return o.purge(ctx, e) }
+func (o ownTrash) Purge(ctx context.Context, e TrashedImage, left func(bytes int64)) error {
+	return o.purge(ctx, e, left)
+}
 
 // Waits implements emptier.Trash.
 func (ownTrash) Waits(err error) bool { return errors.Is(err, ErrHasSnapshots) }

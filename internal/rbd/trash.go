@@ -16,8 +16,9 @@ import (
 	"github.com/escache/escache-csi/internal/rbd/emptier"
 )
 
-// purgeTimeout is when a purge that still runs counts as stuck. The largest image, of 1 PiB, takes
-// about 19 hours at 4000 objects a second. If Ceph hangs, librados ends the purge long before.
+// purgeTimeout is when a purge that still runs is ended; the next one goes on from there. The largest
+// image, of 1 PiB, takes about 19 hours at 4000 objects a second. If Ceph hangs, librados ends the
+// purge long before.
 const purgeTimeout = 48 * time.Hour
 
 // trash is what a cluster's emptier knows.
@@ -177,8 +178,9 @@ func (c *Cluster) WatchTrash(pool string) {
 	wake(c.trash.kicked)
 }
 
-func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
-	err := c.purgeOnce(ctx, e)
+// purge removes an image from the trash, and tells left how much of a large one is left.
+func (c *Cluster) purge(ctx context.Context, e TrashedImage, left func(bytes int64)) error {
+	err := c.purgeOnce(ctx, e, left)
 	if errno(err) == syscall.EUCLEAN { // still on its way to the trash
 		ref := ImageRef{Pool: e.Pool, Name: e.Name}
 		_, err = callAlone(ctx, c, "image_delete", "delete "+ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
@@ -190,7 +192,7 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 			})
 		})
 		if err == nil || errors.Is(err, ErrNotFound) {
-			err = c.purgeOnce(ctx, e)
+			err = c.purgeOnce(ctx, e, left)
 		}
 	}
 	if errors.Is(err, ErrForeign) || errors.Is(err, ErrReleased) {
@@ -204,10 +206,12 @@ func (c *Cluster) purge(ctx context.Context, e TrashedImage) error {
 	return err
 }
 
-func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
+func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage, left func(bytes int64)) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
 	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
 	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
@@ -216,6 +220,9 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage) error {
 				if err := c.refuseForeign(io, e.ID); err != nil && !errors.Is(err, rados.ErrNotFound) {
 					return struct{}{}, err
 				}
+			}
+			if err := erase(ctx, conn, io, e, left); err != nil {
+				return struct{}{}, err
 			}
 			return struct{}{}, librbd.TrashRemove(io, e.ID, false)
 		})

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
 )
 
 // TestSmallImagesDoNotWaitForALargeOne: what is deleted while a large image is being purged is gone
@@ -27,6 +30,12 @@ func TestSmallImagesDoNotWaitForALargeOne(t *testing.T) {
 	large := spec(pool, "large")
 	large.SizeBytes = 4 << 40 // a million objects to delete
 	must(t, c.CreateImage(t.Context(), large))
+	inPool(t, c, pool, func(io *rados.IOContext) error { // so that Ceph has to delete them
+		_, err := withImage(io, large.Name, readWrite, func(image *librbd.Image) (struct{}, error) {
+			return struct{}{}, image.UpdateFeatures(uint64(ExclusiveLock), false)
+		})
+		return err
+	})
 	must(t, c.DeleteImage(t.Context(), large.ImageRef))
 	for deadline := time.Now().Add(2 * time.Minute); c.trash.gate.oldest() == "none is running now"; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -15,34 +15,39 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// overcommit is how many times as large as its pool a volume may be. Images take space only for what
-// is written, so a volume may be larger than its pool; one that is much larger is a slip of the pen.
-const overcommit = 10
+// room is where a volume's data is, and how much of it that place may be promised.
+type room struct {
+	clusterID, pool string
+	overcommit      int64
+}
 
-// largestInPool returns the largest size of a volume whose data is in dataPool, or in pool if that is
-// empty, in bytes.
-func (s *service) largestInPool(ctx context.Context, clusterID, pool, dataPool string) (int64, error) {
-	pool = cmp.Or(dataPool, pool)
-	poolBytes, err := s.Images.PoolBytes(ctx, clusterID, pool)
+// roomOf: a volume that an older version made has no overcommit on record.
+func roomOf(clusterID, pool, dataPool string, overcommit int64) room {
+	return room{clusterID, cmp.Or(dataPool, pool), cmp.Or(overcommit, storageclass.DefaultOvercommit)}
+}
+
+// largestIn returns the largest size of a volume there, in bytes.
+func (s *service) largestIn(ctx context.Context, r room) (int64, error) {
+	poolBytes, err := s.Images.PoolBytes(ctx, r.clusterID, r.pool)
 	if err != nil {
-		return 0, fmt.Errorf("ask pool %s of cluster %s for its size: %w", pool, clusterID, err)
+		return 0, fmt.Errorf("ask pool %s of cluster %s for its size: %w", r.pool, r.clusterID, err)
 	}
-	if poolBytes >= storageclass.MaxVolumeBytes/overcommit {
+	if poolBytes >= storageclass.MaxVolumeBytes/r.overcommit {
 		return storageclass.MaxVolumeBytes, nil
 	}
-	return poolBytes * overcommit / storageclass.VolumeGrain * storageclass.VolumeGrain, nil
+	return poolBytes * r.overcommit / storageclass.VolumeGrain * storageclass.VolumeGrain, nil
 }
 
 // checkFitsPool refuses a volume that is larger than GetCapacity allows in its pool. While the
 // pool's size is not known, as soon after its creation, nothing is refused. It fails if ctx ends first.
-func (s *service) checkFitsPool(ctx context.Context, clusterID, pool, dataPool string, sizeBytes int64) error {
-	largest, err := s.largestInPool(ctx, clusterID, pool, dataPool)
+func (s *service) checkFitsPool(ctx context.Context, r room, sizeBytes int64) error {
+	largest, err := s.largestIn(ctx, r)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err == nil && sizeBytes > largest:
-		return fmt.Errorf("%d bytes are more than %d times the size of pool %s, and volumes have at most that: %w",
-			sizeBytes, overcommit, cmp.Or(dataPool, pool), volumes.ErrOutOfRange)
+		return fmt.Errorf("%d bytes are more than %d times the size of pool %s: ask for less, or raise maxOvercommit "+
+			"(docs/parameters.md): %w", sizeBytes, r.overcommit, r.pool, volumes.ErrOutOfRange)
 	}
 	return nil
 }
@@ -72,7 +77,8 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 	}
 	largest := s.service.largestVolume(parameters, groups)
 	if parameters.Pool != "" && largest > 0 {
-		inPool, err := s.service.largestInPool(ctx, parameters.ClusterID, parameters.Pool, parameters.DataPool)
+		inPool, err := s.service.largestIn(ctx,
+			roomOf(parameters.ClusterID, parameters.Pool, parameters.DataPool, parameters.Overcommit))
 		if err != nil {
 			return nil, err
 		}

@@ -42,6 +42,42 @@ func TestCapacityIsWhatCreateVolumeTakes(t *testing.T) {
 	must(t, err)
 }
 
+// A StorageClass bounds its volumes more or less than the driver does. A volume keeps that for its
+// expansions.
+func TestAStorageClassSaysHowMuchLargerThanItsPoolAVolumeMayBe(t *testing.T) {
+	for name, class := range map[string]struct {
+		value   string
+		largest int64
+	}{"no larger than the pool": {"1", 50 * gib}, "much larger": {"1000", 50000 * gib}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := createRequest("pvc-1")
+			r.Parameters["maxOvercommit"] = class.value
+			r.Parameters["cacheSize"] = "1Gi"
+			out, err := w.service.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: r.GetParameters()})
+			must(t, err)
+			if out.GetMaximumVolumeSize().GetValue() != class.largest {
+				t.Fatalf("capacity %d, want %d", out.GetAvailableCapacity(), class.largest)
+			}
+			r.CapacityRange.RequiredBytes = class.largest + 1
+			_, err = w.service.CreateVolume(t.Context(), r)
+			wants(t, err, codes.OutOfRange, "more than "+class.value+" times the size of pool rbd", "raise maxOvercommit")
+			w.empty()
+			r.CapacityRange.RequiredBytes = class.largest - gib
+			_, err = w.service.CreateVolume(t.Context(), r)
+			must(t, err)
+			_, err = w.service.CreateVolume(t.Context(), r)
+			must(t, err)
+			grow := &csi.ControllerExpandVolumeRequest{VolumeId: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: class.largest + 1}}
+			_, err = w.service.ControllerExpandVolume(t.Context(), grow)
+			wants(t, err, codes.OutOfRange, "raise maxOvercommit")
+			grow.CapacityRange.RequiredBytes = class.largest
+			_, err = w.service.ControllerExpandVolume(t.Context(), grow)
+			must(t, err)
+		})
+	}
+}
+
 // Ceph that does not answer takes the whole time of the call. What is told then is that, and nothing
 // is begun.
 func TestCephThatDoesNotAnswerIsTheReasonThatIsTold(t *testing.T) {

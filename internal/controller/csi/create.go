@@ -69,7 +69,7 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 			return v, false, err
 		}
 	}
-	if unfit := s.checkFitsPool(ctx, r.ClusterID, r.Pool, r.DataPool, r.Size.Want); unfit != nil {
+	if unfit := s.checkFitsPool(ctx, roomOf(r.ClusterID, r.Pool, r.DataPool, r.Overcommit), r.Size.Want); unfit != nil {
 		// What exists stays, also if its pool has shrunk since.
 		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) && ctx.Err() == nil {
 			return v, false, err
@@ -109,7 +109,7 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec: v1alpha1.CacheVolumeSpec{
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
-			SizeBytes: r.Size.Want, CacheBytes: cacheBytes,
+			SizeBytes: r.Size.Want, MaxOvercommit: r.Overcommit, CacheBytes: cacheBytes,
 			CacheEngine: r.Engine.Recorded(), CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
 			FromSnapshot: r.Snapshot, FromVolume: r.Volume, LinkGeneration: 1,
 			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,

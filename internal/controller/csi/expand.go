@@ -32,7 +32,8 @@ func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.C
 	want := v.Spec.SizeBytes
 	if want < size.Minimum {
 		want = size.Want
-		if err := s.checkFitsPool(ctx, v.Spec.ClusterID, v.Spec.Pool, v.Spec.DataPool, want); err != nil {
+		in := roomOf(v.Spec.ClusterID, v.Spec.Pool, v.Spec.DataPool, v.Spec.MaxOvercommit)
+		if err := s.checkFitsPool(ctx, in, want); err != nil {
 			return nil, fmt.Errorf("volume %s: %w", id, err)
 		}
 	}

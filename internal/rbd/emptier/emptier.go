@@ -32,15 +32,22 @@ type Image struct {
 	Deleted time.Time
 }
 
+// Size is the size of an image.
+type Size struct {
+	Bytes int64 // provisioned
+	// Objects is how many objects of it there can be.
+	Objects int64
+}
+
 // Trash is a cluster's trash.
 type Trash interface {
 	// List returns the images that may be purged. If some pools do not answer, it returns those of
 	// the others and an error.
 	List(ctx context.Context) ([]Image, error)
-	// Objects returns how many objects Ceph deletes when it purges the image.
-	Objects(ctx context.Context, image Image) (int64, error)
-	// Purge purges an image. An image that is gone is success.
-	Purge(ctx context.Context, image Image) error
+	// Measure returns the size of an image.
+	Measure(ctx context.Context, image Image) (Size, error)
+	// Purge purges an image, and tells left how much of it is left. An image that is gone is success.
+	Purge(ctx context.Context, image Image, left func(bytes int64)) error
 	// Waits reports whether an error of Purge means that other images must be purged first.
 	Waits(err error) bool
 }
@@ -174,16 +181,20 @@ func (e *Emptier) start(ctx context.Context) {
 // work measures an image and purges it. It does not wait for a slot, so that its worker is free for
 // a small one. An image that cannot be measured is half gone already, and counts as small.
 func (e *Emptier) work(ctx context.Context, image Image) result {
-	if objects, err := e.trash.Objects(ctx, image); err == nil && objects > largeObjects {
+	size, err := e.trash.Measure(ctx, image)
+	if err == nil {
+		e.left(image, size.Bytes)
+	}
+	if size.Objects > largeObjects {
 		select {
 		case e.largeSlots <- struct{}{}:
 			defer func() { <-e.largeSlots }()
 		default:
 			return result{image: image, postponed: true}
 		}
-		e.log.Info("purging a large image from the trash", "pool", image.Pool, "image", image.Name, "id", image.ID, "objects", objects)
+		e.log.Info("purging a large image from the trash", "pool", image.Pool, "image", image.Name, "id", image.ID, "objects", size.Objects)
 	}
-	return result{image: image, err: e.trash.Purge(ctx, image)}
+	return result{image: image, err: e.trash.Purge(ctx, image, func(bytes int64) { e.left(image, bytes) })}
 }
 
 func (e *Emptier) finish(r result) {

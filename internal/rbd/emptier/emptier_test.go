@@ -55,19 +55,24 @@ func (t *trash) List(context.Context) ([]Image, error) {
 	return all, nil
 }
 
-func (t *trash) Objects(_ context.Context, i Image) (int64, error) {
+const objectBytes = 4 << 20
+
+func (t *trash) Measure(_ context.Context, i Image) (Size, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.objects[i.ID], nil
+	return Size{t.objects[i.ID] * objectBytes, t.objects[i.ID]}, nil
 }
 
-func (t *trash) Purge(ctx context.Context, i Image) error {
+// Purge tells of a large image that half of it is gone, and then waits.
+func (t *trash) Purge(ctx context.Context, i Image, left func(bytes int64)) error {
 	t.mu.Lock()
 	t.running++
 	t.most = max(t.most, t.running)
 	large := t.objects[i.ID] > largeObjects
+	objects := t.objects[i.ID]
 	t.mu.Unlock()
 	if large {
+		left(objects / 2 * objectBytes)
 		select {
 		case <-t.release:
 		case <-ctx.Done():
@@ -213,8 +218,34 @@ func TestAFailureIsNotRepeatedAtOnce(t *testing.T) {
 	}
 }
 
+// What was looked at counts, and what is gone of it no longer does; a list changes nothing of that.
+func TestStatesTellHowMuchIsLeft(t *testing.T) {
+	of := newTrash()
+	for n := range largeAtOnce + 1 {
+		of.add(fmt.Sprint("large", n), 4*largeObjects)
+	}
+	e, kicked := run(t, of)
+	kicked <- struct{}{}
+	of.waitUntilRunning(t, largeAtOnce)
+	const image = 4 * largeObjects * objectBytes
+	// One waits, half of each of the others is gone.
+	for deadline := time.Now().Add(time.Minute); e.States()[0].Bytes != image+largeAtOnce*image/2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes of images of %d", e.States()[0].Bytes, int64(image))
+		}
+	}
+	of.add("small", 1)
+	kicked <- struct{}{}
+	of.waitFor(t, 1)
+	if got := e.States()[0].Bytes; got != image+largeAtOnce*image/2 && got != image+largeAtOnce*image/2+objectBytes {
+		t.Errorf("after another list: %d bytes", got)
+	}
+	close(of.release)
+	of.waitFor(t, largeAtOnce+1)
+}
+
 func TestMetricsTellOfTheOldestImage(t *testing.T) {
-	states := []PoolState{{Cluster: "c", Pool: "full", Images: 2, Oldest: noon}, {Cluster: "c", Pool: "empty"}}
+	states := []PoolState{{Cluster: "c", Pool: "full", Images: 2, Oldest: noon, Bytes: 5}, {Cluster: "c", Pool: "empty"}}
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(NewCollector(func() []PoolState { return states }, func() time.Time { return noon.Add(90 * time.Second) }))
 	families, err := r.Gather()
@@ -229,6 +260,7 @@ func TestMetricsTellOfTheOldestImage(t *testing.T) {
 	}
 	want := map[string]float64{
 		"escache_trash_images full": 2, "escache_trash_images empty": 0,
+		"escache_trash_bytes full": 5, "escache_trash_bytes empty": 0,
 		"escache_trash_oldest_seconds full": 90, "escache_trash_oldest_seconds empty": 0,
 	}
 	if !maps.Equal(got, want) {

@@ -13,8 +13,15 @@ type PoolState struct {
 	Pool    string
 	Images  int
 	Oldest  time.Time // when the oldest of them was deleted
+	// Bytes is what those that were looked at have, less what was purged of them.
+	Bytes int64
 
-	deleted map[string]time.Time // by ID
+	deleted map[string]deleted // by ID
+}
+
+type deleted struct {
+	at   time.Time
+	left int64 // bytes; 0 if it was not looked at
 }
 
 // States returns the state of each pool whose trash was listed. Cluster is empty.
@@ -24,9 +31,10 @@ func (e *Emptier) States() []PoolState {
 	out := slices.Clone(e.states)
 	for i := range out {
 		out[i].Images = len(out[i].deleted)
-		for _, at := range out[i].deleted {
-			if out[i].Oldest.IsZero() || at.Before(out[i].Oldest) {
-				out[i].Oldest = at
+		for _, d := range out[i].deleted {
+			out[i].Bytes += d.left
+			if out[i].Oldest.IsZero() || d.at.Before(out[i].Oldest) {
+				out[i].Oldest = d.at
 			}
 		}
 		out[i].deleted = nil
@@ -38,16 +46,31 @@ func (e *Emptier) States() []PoolState {
 func (e *Emptier) record(images []Image) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range e.states {
-		e.states[i].deleted = map[string]time.Time{}
+	known := map[key]int64{}
+	for i, s := range e.states {
+		for id, d := range s.deleted {
+			known[key{s.Pool, id}] = d.left
+		}
+		e.states[i].deleted = map[string]deleted{}
 	}
 	for _, image := range images {
 		at := slices.IndexFunc(e.states, func(s PoolState) bool { return s.Pool == image.Pool })
 		if at < 0 {
 			at = len(e.states)
-			e.states = append(e.states, PoolState{Pool: image.Pool, deleted: map[string]time.Time{}})
+			e.states = append(e.states, PoolState{Pool: image.Pool, deleted: map[string]deleted{}})
 		}
-		e.states[at].deleted[image.ID] = image.Deleted
+		e.states[at].deleted[image.ID] = deleted{image.Deleted, known[keyOf(image)]}
+	}
+}
+
+// left remembers how much there is left of an image.
+func (e *Emptier) left(image Image, bytes int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.states {
+		if d, ok := s.deleted[image.ID]; ok && s.Pool == image.Pool {
+			s.deleted[image.ID] = deleted{d.at, bytes}
+		}
 	}
 }
 
@@ -64,6 +87,9 @@ func (e *Emptier) forget(image Image) {
 var (
 	imagesDesc = prometheus.NewDesc("escache_trash_images",
 		"Deleted images in the pool's trash whose space is not free yet.", []string{"cluster", "pool"}, nil)
+	bytesDesc = prometheus.NewDesc("escache_trash_bytes",
+		"Provisioned size of the deleted images in the pool's trash that were looked at, less what is removed already.",
+		[]string{"cluster", "pool"}, nil)
 	oldestDesc = prometheus.NewDesc("escache_trash_oldest_seconds",
 		"Time since the oldest image in the pool's trash was deleted; 0 if there is none.", []string{"cluster", "pool"}, nil)
 )
@@ -80,7 +106,11 @@ func NewCollector(states func() []PoolState, now func() time.Time) *Collector {
 }
 
 // Describe implements prometheus.Collector.
-func (*Collector) Describe(out chan<- *prometheus.Desc) { out <- imagesDesc; out <- oldestDesc }
+func (*Collector) Describe(out chan<- *prometheus.Desc) {
+	out <- imagesDesc
+	out <- bytesDesc
+	out <- oldestDesc
+}
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
@@ -90,6 +120,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			age = max(0, c.now().Sub(s.Oldest).Seconds())
 		}
 		out <- prometheus.MustNewConstMetric(imagesDesc, prometheus.GaugeValue, float64(s.Images), s.Cluster, s.Pool)
+		out <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(s.Bytes), s.Cluster, s.Pool)
 		out <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, age, s.Cluster, s.Pool)
 	}
 }

@@ -25,6 +25,8 @@ type Parameters struct {
 	DataPool string
 	// CreatePool allows CreateVolume to create Pool.
 	CreatePool bool
+	// Overcommit is how many times as large as its pool a volume may be.
+	Overcommit int64
 	// Layout is nil if the StorageClass leaves all of it to the driver.
 	Layout *v1alpha1.ImageLayout
 	Cache  CacheSize
@@ -47,6 +49,7 @@ const (
 	keyPool          = "pool"
 	keyDataPool      = "dataPool"
 	keyCreatePool    = "createPool"
+	keyOvercommit    = "maxOvercommit"
 	keyImageFeatures = "imageFeatures"
 	keyObjectSize    = "objectSize"
 	keyStripeUnit    = "stripeUnit"
@@ -66,12 +69,20 @@ const (
 	keyClaimSpace = sidecarPrefix + "pvc/namespace"
 )
 
+// Images take space only for what is written, so a volume may be larger than its pool. One that is
+// much larger than the default allows is a slip of the pen.
+const (
+	DefaultOvercommit = 10
+	MaxOvercommit     = 1000
+)
+
 // fields maps each key to its parser. Rules between keys are checked afterwards, in consistent.
 var fields = map[string]func(*Parameters, string) error{
 	keyClusterID:     func(p *Parameters, v string) error { return name(&p.ClusterID, v) },
 	keyPool:          func(p *Parameters, v string) error { return name(&p.Pool, v) },
 	keyDataPool:      func(p *Parameters, v string) error { return name(&p.DataPool, v) },
 	keyCreatePool:    func(p *Parameters, v string) error { return boolean(&p.CreatePool, v) },
+	keyOvercommit:    func(p *Parameters, v string) error { return number(&p.Overcommit, v, 1, MaxOvercommit) },
 	keyImageFeatures: func(p *Parameters, v string) error { return features(&p.layout().Features, v) },
 	keyObjectSize:    func(p *Parameters, v string) error { return objectSize(&p.layout().ObjectSizeBytes, v) },
 	keyStripeUnit:    func(p *Parameters, v string) error { return bytes(&p.layout().StripeUnitBytes, v) },
@@ -90,7 +101,9 @@ var fields = map[string]func(*Parameters, string) error{
 // WithDefaults returns the parameters of a StorageClass that sets none. They name no cluster and no
 // pool.
 func WithDefaults() Parameters {
-	return Parameters{Engine: v1alpha1.CacheEngineWritecache, Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize()}
+	return Parameters{
+		Overcommit: DefaultOvercommit, Engine: v1alpha1.CacheEngineWritecache, Mode: v1alpha1.CacheModeWriteback, Cache: defaultCacheSize(),
+	}
 }
 
 // Parse parses StorageClass parameters. It returns ErrInvalid, with a list of what is allowed, for
