@@ -69,24 +69,30 @@ func readUse(image *librbd.Image) (use, error) {
 // headerSize reads the size of the image itself, not of a snapshot, and the version of the object
 // that says so.
 func headerSize(io *rados.IOContext, header string) (size int64, version uint64, err error) {
+	size, _, version, err = headerExtent(io, header)
+	return size, version, err
+}
+
+// headerExtent is headerSize that returns also the order: objects have 1 << order bytes.
+func headerExtent(io *rados.IOContext, header string) (size int64, order byte, version uint64, err error) {
 	const noSnapshot = ^uint64(0) - 1 // CEPH_NOSNAP
 	op := rados.CreateReadOp()
 	defer op.Release()
 	step := op.Exec("rbd", "get_size", binary.LittleEndian.AppendUint64(nil, noSnapshot))
 	if err := op.Operate(io, header, rados.OperationNoFlag); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	answer, err := step.Bytes()
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	// get_size answers with the order of the objects, a byte, and the size.
 	const orderBytes, sizeBytes = 1, 8
 	if len(answer) < orderBytes+sizeBytes {
-		return 0, 0, fmt.Errorf("%w: %s answers get_size with %d bytes", ErrCeph, header, len(answer))
+		return 0, 0, 0, fmt.Errorf("%w: %s answers get_size with %d bytes", ErrCeph, header, len(answer))
 	}
 	version, err = io.GetLastVersion()
-	return int64(binary.LittleEndian.Uint64(answer[orderBytes:])), version, err
+	return int64(binary.LittleEndian.Uint64(answer[orderBytes:])), answer[0], version, err
 }
 
 func setHeaderSize(io *rados.IOContext, header string, version uint64, sizeBytes int64) error {
