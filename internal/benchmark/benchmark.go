@@ -57,7 +57,7 @@ type Plan struct {
 	// Bytes is the size of each volume.
 	Bytes  int64
 	Rounds int
-	// Turn is how long one turn is. It ends earlier when it has written the most that it may.
+	// Turn is how long one turn is. It ends earlier after the most operations that it may have.
 	Turn time.Duration
 }
 
@@ -89,6 +89,21 @@ func (p Plan) TurnBytes(t Test) int64 {
 		return p.AppendBytes()
 	default:
 		return p.FileBytes()
+	}
+}
+
+// mostOperations bounds a turn, because the latency of each is kept in memory.
+const mostOperations = 8 << 20
+
+// TurnOperations is the most operations that one turn of a test has.
+func (p Plan) TurnOperations(t Test) int64 {
+	switch {
+	case t.Name == RandomRead:
+		return mostOperations
+	case t.Large():
+		return min(p.TurnBytes(t)/ChunkBytes, mostOperations)
+	default:
+		return min(p.TurnBytes(t)/BlockBytes, mostOperations)
 	}
 }
 

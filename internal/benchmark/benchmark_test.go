@@ -68,6 +68,16 @@ func TestBoundsOfAPlan(t *testing.T) {
 	if got, want := p.MostWritten(), int64(1<<29+2*(2*1<<29+2*1<<28+1<<29)); got != want {
 		t.Errorf("it writes %d, want %d", got, want)
 	}
+	for test, want := range map[Test]int64{
+		{SyncWrite, 8}: 1 << 17, {Append, 1}: 1 << 16, {RandomRead, 1}: mostOperations, {SequentialWrite, 4}: 512,
+	} {
+		if got := p.TurnOperations(test); got != want {
+			t.Errorf("%s has %d operations, want %d", test.Name, got, want)
+		}
+	}
+	if got := (Plan{Bytes: MaxBytes}).TurnOperations(Test{SyncWrite, 8}); got != mostOperations {
+		t.Errorf("%d latencies are kept", got)
+	}
 	if got := p.MeasuringTime(2); got != 28*time.Second {
 		t.Errorf("it measures for %s", got)
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -28,9 +29,13 @@ func bench() *cobra.Command {
 				return err
 			}
 			out := json.NewEncoder(cmd.OutOrStdout())
-			ctx, cancel := context.WithTimeout(cmd.Context(), plan.MostTime(len(volumes)))
+			limit := plan.MostTime(len(volumes))
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			result, err := disk.Compare(ctx, plan, volumes, func(line string) { _ = out.Encode(benchmark.Message{Progress: line}) })
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("not done within %s, because reads and writes take long; choose a smaller size or fewer rounds: %w", limit, err)
+			}
 			if err != nil {
 				_ = out.Encode(benchmark.Message{Error: err.Error()})
 				return err

@@ -171,7 +171,7 @@ func (s *scene) turn(ctx context.Context, t benchmark.Test) (turn benchmark.Turn
 		}
 		load = Appends(files)
 	}
-	load.Time, load.Operations = s.plan.Turn, s.plan.TurnBytes(t)/load.OperationBytes
+	load.Time, load.Operations = s.plan.Turn, s.plan.TurnOperations(t)
 	return bounded(ctx, load)
 }
 
