@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -156,13 +157,13 @@ func (c *cli) runBench(ctx context.Context, run *benchRun, options bench.Options
 		return err
 	}
 	report, err := run.do(ctx, options)
-	if err != nil {
+	if len(report.Tests) == 0 {
 		return err
 	}
 	if f.output == "json" {
-		return c.printJSON(report)
+		return errors.Join(err, c.printJSON(report))
 	}
-	return report.Print(c.Out)
+	return errors.Join(err, report.Print(c.Out))
 }
 
 // findImage takes the driver's own image, unless the user has named one.

@@ -45,7 +45,7 @@ func (r *benchRun) tell(format string, args ...any) {
 	_, _ = fmt.Fprint(r.ErrOut, wordwrap.Line(fmt.Sprintf(format, args...), "  ", listWidth))
 }
 
-// do measures, and removes everything.
+// do measures, and removes everything. If only the removal fails, there is a report, too.
 func (r *benchRun) do(ctx context.Context, options bench.Options) (report bench.Report, err error) {
 	r.options, r.volumes = options, map[string]bool{}
 	plan := options.Plan
@@ -244,9 +244,11 @@ func (r *benchRun) remove(ctx context.Context) error {
 			}
 			asked = true
 		}
-		var err error
-		left, err = r.left(ctx)
-		return left == "", err
+		now, err := r.left(ctx)
+		if err == nil {
+			left = now
+		}
+		return err == nil && left == "", err
 	}, unfinished)
 }
 

@@ -340,9 +340,9 @@ func TestBenchNamesWhatIsNotRemoved(t *testing.T) {
 	result := measured("escache")
 	s := newBenchStage(t, makePod, startPod, logs(benchmark.Message{Result: &result}), endPod(0))
 	s.keeps = true
-	_, _, err := s.benchmarkOn(t.Context(), t, func(f *benchFlags) { f.compare = "" })
-	if err == nil || !strings.Contains(err.Error(), "claim p-volume-0 is left") {
-		t.Error(err)
+	out, _, err := s.benchmarkOn(t.Context(), t, func(f *benchFlags) { f.compare = "" })
+	if err == nil || !strings.Contains(err.Error(), "claim p-volume-0 is left") || !strings.Contains(out, "sync write") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -45,7 +45,7 @@ func (w *world) benchmark(t *testing.T) {
 	w.benchLeftNothing(t)
 
 	window := openWindow(t, "bench", 80, 24, w.plugin(t)+" --kubeconfig "+w.kube.Kubeconfig()+" bench -n bench --image=example.com/csi-node:1 --storage-class=slow")
-	window.wait("waiting: claim", "is not bound")
+	window.wait("waiting: claim", "StorageClass slow")
 	window.interrupt()
 	window.wait("error: interrupted", "exit 3")
 	w.benchLeftNothing(t)
