@@ -183,7 +183,7 @@ func checkClass(ctx context.Context, api client.Reader, name string) error {
 	err := api.Get(ctx, client.ObjectKey{Name: name}, class)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no StorageClass %s; kubectl get storageclass lists them", name)
+		return fmt.Errorf("there is no StorageClass %s; kubectl get sc lists them", name)
 	case err != nil:
 		return err
 	case class.Provisioner == "kubernetes.io/no-provisioner":

@@ -64,13 +64,13 @@ func NewReport(node string, plan benchmark.Plan, result benchmark.Result) Report
 const mostName = 24
 
 // legend says what the tests do, and what the figures are.
-const legend = `sync write: 4 KiB to places all over a file, with O_DSYNC, past the page cache
-append: 4 KiB to the end of a file, then fdatasync
-random read: 4 KiB from places all over a file, past the page cache
-sequential write: 1 MiB at a time, past the page cache, stable at the end
-×8: eight at the same time
-RATE: operations a second; of sequential writes MiB a second
-P50, P99: milliseconds that half of the operations, or 99 of 100, do not exceed
+const legend = `sync write: 4 KiB to places all over a file, with O_DSYNC, past the page cache.
+append: 4 KiB to the end of a file, then fdatasync.
+random read: 4 KiB from places all over a file, past the page cache.
+sequential write: 1 MiB at a time, past the page cache, stable at the end.
+×8: eight at the same time.
+RATE: operations a second; of sequential writes MiB a second.
+P50, P99: milliseconds that half of the operations, or 99 of 100, do not exceed.
 `
 
 // Print writes the report for people, in 80 columns.
@@ -99,7 +99,7 @@ func (r Report) Print(out io.Writer) error {
 	}
 	text.WriteString("\n" + legend)
 	if r.compares() {
-		text.WriteString("RATIO: rate of the upper volume divided by that of the lower one\n")
+		text.WriteString("RATIO: rate of the upper volume divided by that of the lower one.\n")
 	}
 	_, err := io.WriteString(out, text.String())
 	return err
