@@ -3,7 +3,6 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -166,12 +165,7 @@ func union(a, b []string) []string {
 
 func (c *cli) printSurvey(all *survey, f adoptFlags) error {
 	if f.output == "json" {
-		text, err := json.MarshalIndent(all, "", "  ")
-		if err != nil {
-			return err
-		}
-		c.printf("%s\n", text)
-		return nil
+		return c.printJSON(all)
 	}
 	row, flush := table(c.Out)
 	row("IMAGE", "VOLUME", "CLAIM", "EPOCH", "TRUTH", "REPLICAS", "DIRTY", "RESULT", "MESSAGE")

@@ -5,6 +5,7 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -99,7 +100,7 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	c.config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		c.status(), c.flush(), c.cordon(), c.evacuate(), c.uncordon(), c.explain(), c.orphans(), c.adopt(), c.release(),
-		c.repair(), c.move(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(), c.preflight(version),
+		c.repair(), c.move(), c.rebalance(), c.replaceHost(), c.discardCache(), c.supportBundle(), c.preflight(version), c.bench(),
 	)
 	return root
 }
@@ -171,6 +172,15 @@ func (c *cli) namespace() (string, error) {
 }
 
 func (c *cli) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
+
+func (c *cli) printJSON(value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	c.printf("%s\n", text)
+	return nil
+}
 
 // confirm asks the user to type the name, and fails with errDeclined if they do not.
 func (c *cli) confirm(what, name string) error {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/benchmark/device"
 	"github.com/escache/escache-csi/test/blockcheck/block"
-	"github.com/escache/escache-csi/test/blockcheck/device"
 )
 
 const region = 16 * block.Size
@@ -156,11 +156,11 @@ func TestWriterEndsWhenItsInputDoes(t *testing.T) {
 func TestBenchesWriteWhatTheySay(t *testing.T) {
 	path := file(t)
 	s, err := benchSync(t.Context(), path, 20*time.Millisecond, region, 2)
-	if err != nil || s.Writes < 2 || s.P50Micros > s.P99Micros || s.P99Micros > s.MaxMicros {
+	if err != nil || s.Operations < 2 || s.P50Micros > s.P99Micros || s.P99Micros > s.MaxMicros {
 		t.Errorf("%+v, %v", s, err)
 	}
 	q, err := benchSequential(t.Context(), path, region, 4*block.Size, 2)
-	if err != nil || q.Bytes != region || q.BytesPerSecond <= 0 {
+	if err != nil || q.Bytes != region || q.BytesPerSecond() <= 0 {
 		t.Errorf("%+v, %v", q, err)
 	}
 	p, err := os.ReadFile(path)
@@ -209,7 +209,7 @@ func TestBenchFilesWritesAndRemovesItsFiles(t *testing.T) {
 	for _, appends := range []bool{true, false} {
 		dir := t.TempDir()
 		r, err := benchFiles(t.Context(), dir, 50*time.Millisecond, 3, appends)
-		if err != nil || r.Writes < 3 || r.PerSecond <= 0 {
+		if err != nil || r.Operations < 3 || r.PerSecond <= 0 {
 			t.Errorf("append %v: %+v, %v", appends, r, err)
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/escache/escache-csi/internal/benchmark"
+	"github.com/escache/escache-csi/internal/benchmark/disk"
 	"github.com/escache/escache-csi/test/blockcheck/block"
 )
 
@@ -39,7 +40,7 @@ func filesCommand() *cobra.Command {
 }
 
 // benchFiles removes its files at the end.
-func benchFiles(ctx context.Context, dir string, duration time.Duration, writers int, appends bool) (result SyncResult, err error) {
+func benchFiles(ctx context.Context, dir string, duration time.Duration, writers int, appends bool) (result benchmark.Turn, err error) {
 	files := make([]*os.File, 0, writers)
 	defer func() {
 		for _, f := range files {
@@ -49,13 +50,17 @@ func benchFiles(ctx context.Context, dir string, duration time.Duration, writers
 	for i := range writers {
 		f, err := newFile(filepath.Join(dir, fmt.Sprintf("blockcheck-%d", i)), appends)
 		if err != nil {
-			return SyncResult{}, err
+			return benchmark.Turn{}, err
 		}
 		files = append(files, f)
 	}
-	return timeWriters(ctx, duration, writers, func(ctx context.Context, i int) ([]time.Duration, error) {
-		return writeFile(ctx, files[i], appends)
-	})
+	load := disk.Appends(files)
+	if !appends {
+		const stride = 101 // has no common divisor with fileBlocks
+		load = disk.FileWrites(files, func(n int64) int64 { return n * stride % fileBlocks })
+	}
+	load.Time = duration
+	return load.Run(ctx)
 }
 
 func newFile(path string, empty bool) (*os.File, error) {
@@ -67,26 +72,4 @@ func newFile(path string, empty bool) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, f.Sync()
-}
-
-func writeFile(ctx context.Context, f *os.File, appends bool) ([]time.Duration, error) {
-	p := make([]byte, block.Size)
-	var latencies []time.Duration
-	for n := int64(0); ctx.Err() == nil; n++ {
-		at := n
-		if !appends {
-			const stride = 101 // has no common divisor with fileBlocks
-			at = n * stride % fileBlocks
-		}
-		p[0], p[1], p[2] = byte(n), byte(n>>8), byte(n>>16)
-		start := time.Now()
-		if _, err := f.WriteAt(p, at*block.Size); err != nil {
-			return nil, err
-		}
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			return nil, fmt.Errorf("fdatasync %s: %w", f.Name(), err)
-		}
-		latencies = append(latencies, time.Since(start))
-	}
-	return latencies, nil
 }

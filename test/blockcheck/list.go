@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/escache/escache-csi/internal/benchmark/device"
 	"github.com/escache/escache-csi/test/blockcheck/block"
-	"github.com/escache/escache-csi/test/blockcheck/device"
 )
 
 func listCommand() *cobra.Command {

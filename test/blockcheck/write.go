@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/escache/escache-csi/internal/benchmark/device"
 	"github.com/escache/escache-csi/test/blockcheck/block"
-	"github.com/escache/escache-csi/test/blockcheck/device"
 )
 
 // writeOptions say what to write where.
@@ -74,9 +74,9 @@ func write(ctx context.Context, path string, o writeOptions, acks io.Writer) err
 	}
 	defer dev.Close()
 	if o.span == 0 {
-		size, err := device.Size(dev)
+		size, err := dev.Seek(0, io.SeekEnd)
 		if err != nil {
-			return err
+			return fmt.Errorf("size of %s: %w", path, err)
 		}
 		o.span = size - o.offset
 	}

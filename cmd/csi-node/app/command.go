@@ -138,7 +138,7 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.CertificateAuthority, "certificate-authority", "",
 		"PEM file of the authority that signs it; a certificate of another authority is replaced (default: any is kept)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
-	cmd.AddCommand(inspect())
+	cmd.AddCommand(inspect(), bench())
 	return cmd
 }
 

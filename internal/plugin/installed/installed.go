@@ -91,3 +91,23 @@ func (all Workloads) Escached() remedy.Escached {
 	}
 	return how
 }
+
+// NodeImage is the image of csi-node's pods. It is empty if there are none, or if the user may not read
+// them.
+func NodeImage(ctx context.Context, api client.Reader) (string, error) {
+	all := &appsv1.DaemonSetList{}
+	if err := api.List(ctx, all, client.MatchingLabels{labelPartOf: partOf, labelComponent: "node"}); err != nil {
+		if apierrors.IsForbidden(err) {
+			return "", nil
+		}
+		return "", err
+	}
+	for i := range all.Items {
+		for _, c := range all.Items[i].Spec.Template.Spec.Containers {
+			if c.Name == "csi-node" {
+				return c.Image, nil
+			}
+		}
+	}
+	return "", nil
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -74,6 +75,28 @@ func TestWhatMayNotBeReadIsLeftOut(t *testing.T) {
 		})
 		if all, err := installed.Read(t.Context(), api); all != nil || !errors.Is(err, want) {
 			t.Errorf("%v: %+v, %v", says, all, err)
+		}
+	}
+}
+
+func TestTheImageOfCSINode(t *testing.T) {
+	node := &appsv1.DaemonSet{ObjectMeta: meta("n", "node", "escache-csi")}
+	node.Spec.Template.Spec.Containers = []corev1.Container{{Name: "registrar", Image: "r"}, {Name: "csi-node", Image: "registry/csi-node:1"}}
+	other := &appsv1.DaemonSet{ObjectMeta: meta("o", "node", "ceph-csi")}
+	other.Spec.Template.Spec.Containers = []corev1.Container{{Name: "csi-node", Image: "theirs"}}
+	refused := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "daemonsets"}, "", errors.New("no"))
+	}}
+	for name, c := range map[string]struct {
+		api  *fake.ClientBuilder
+		want string
+	}{
+		"installed":       {fake.NewClientBuilder().WithObjects(other, node), "registry/csi-node:1"},
+		"not installed":   {fake.NewClientBuilder().WithObjects(other), ""},
+		"may not be read": {fake.NewClientBuilder().WithObjects(node).WithInterceptorFuncs(refused), ""},
+	} {
+		if got, err := installed.NodeImage(t.Context(), c.api.Build()); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

@@ -9,15 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/escache/escache-csi/internal/benchmark"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
 // syncResult is what `blockcheck bench sync` and `bench files` print, and what went through DRBD meanwhile.
 type syncResult struct {
-	Writes    int     `json:"writes"`
-	PerSecond float64 `json:"perSecond"`
-	P50Micros int64   `json:"p50Micros"`
-	P99Micros int64   `json:"p99Micros"`
+	benchmark.Turn
 
 	replicated int // requests to the DRBD device, each of which its peer has before it counts
 }
@@ -43,7 +41,7 @@ func benchSync(r *runner, h *labtest.Host, c candidate, w work, duration time.Du
 	if w.files {
 		to = directory(c)
 	}
-	measure(r, h, &result, append(slices.Clone(w.args), to, "--duration", duration.String(), "--writers", fmt.Sprint(writers))...)
+	measure(r, h, &result.Turn, append(slices.Clone(w.args), to, "--duration", duration.String(), "--writers", fmt.Sprint(writers))...)
 	result.replicated = requestsTo(r, h, c.replicated()) - before
 	return result
 }
@@ -79,19 +77,17 @@ func requestsTo(r *runner, h *labtest.Host, minor int) int {
 
 // replicatedPerWrite is how many requests went through DRBD for each write that was asked for.
 func replicatedPerWrite(s syncResult) float64 {
-	return float64(s.replicated) / float64(max(1, s.Writes))
+	return float64(s.replicated) / float64(max(1, s.Operations))
 }
 
 // benchSequential returns bytes a second.
 func benchSequential(r *runner, h *labtest.Host, device string) float64 {
-	var result struct {
-		BytesPerSecond float64 `json:"bytesPerSecond"`
-	}
+	var result benchmark.Turn
 	measure(r, h, &result, "sequential", device, "--bytes", fmt.Sprint(sequentialBytes))
-	return result.BytesPerSecond
+	return result.BytesPerSecond()
 }
 
-func measure(r *runner, h *labtest.Host, into any, args ...string) {
+func measure(r *runner, h *labtest.Host, into *benchmark.Turn, args ...string) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Minute)
 	defer cancel()
 	out, err := h.Try(ctx, nil, append([]string{"blockcheck", "bench"}, args...)...)

@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"text/tabwriter"
+
+	"github.com/escache/escache-csi/internal/benchmark"
 )
 
 // Aims of the project. They are printed beside what was measured, and a miss is for the reader to
@@ -56,14 +57,14 @@ func (r *results) print(candidates []candidate) {
 		for _, writers := range syncWriters {
 			fmt.Fprintf(w, "\n%s, %d at a time (medians of %d rounds, taken in turns)\n", work.name, writers, rounds)
 			fmt.Fprintln(w, "device\twrites/s\tp50 ms\tp99 ms\tDRBD requests for each\tescache against it\t")
-			own := column(r.sync[syncKey{candidates[0].name(), work.name, writers}], perSecond)
+			own := benchmark.Column(r.sync[syncKey{candidates[0].name(), work.name, writers}], syncResult.Rate)
 			for _, c := range candidates {
 				all := r.sync[syncKey{c.name(), work.name, writers}]
-				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), median(column(all, perSecond)),
-					median(column(all, func(s syncResult) float64 { return float64(s.P50Micros) / 1000 })),
-					median(column(all, func(s syncResult) float64 { return float64(s.P99Micros) / 1000 })),
-					median(column(all, replicatedPerWrite)),
-					median(ratios(own, column(all, perSecond))))
+				fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", c.name(), benchmark.Median(benchmark.Column(all, syncResult.Rate)),
+					benchmark.Median(benchmark.Column(all, syncResult.P50Millis)),
+					benchmark.Median(benchmark.Column(all, syncResult.P99Millis)),
+					benchmark.Median(benchmark.Column(all, replicatedPerWrite)),
+					benchmark.Median(benchmark.Ratios(own, benchmark.Column(all, syncResult.Rate))))
 			}
 			w.Flush()
 		}
@@ -78,35 +79,8 @@ func (r *results) print(candidates []candidate) {
 	}
 	plain := r.sequential[names[len(names)-1]]
 	for _, name := range names {
-		fmt.Fprintf(w, "%s\t%.1f\t%.2f\t\n", name, median(r.sequential[name])/mib, median(ratios(r.sequential[name], plain)))
+		fmt.Fprintf(w, "%s\t%.1f\t%.2f\t\n", name, benchmark.Median(r.sequential[name])/mib, benchmark.Median(benchmark.Ratios(r.sequential[name], plain)))
 	}
 	w.Flush()
 	fmt.Printf("aim: flush ≥ %.1f × sequential write of plain RBD\n", aimFlush)
 }
-
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-}
-
-// ratios compares round by round, since rounds have different company.
-func ratios(a, b []float64) []float64 {
-	var all []float64
-	for i := range a {
-		all = append(all, a[i]/b[i])
-	}
-	return all
-}
-
-func column(results []syncResult, value func(syncResult) float64) []float64 {
-	var values []float64
-	for _, r := range results {
-		values = append(values, value(r))
-	}
-	return values
-}
-
-func perSecond(r syncResult) float64 { return r.PerSecond }

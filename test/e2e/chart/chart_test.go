@@ -17,6 +17,7 @@ func TestChart(t *testing.T) {
 		{"install, to the first pod with a volume", install},
 		{"a host loses its power, and the other one's writes go on", peerLoss},
 		{"upgrade under load", upgrade},
+		{"two StorageClasses are compared by kubectl escache bench", benchmarks},
 		{"a snapshot, and a volume of it", snapshots},
 		{"each fault raises its alert", faults},
 		{"no secret is where others may read it", secrets},

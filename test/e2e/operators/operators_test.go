@@ -53,6 +53,7 @@ func TestOperators(t *testing.T) {
 	t.Run("another leader in the middle", w.anotherLeader)
 	t.Run("discard a cache", w.discard)
 	t.Run("support bundle", w.bundle)
+	t.Run("a benchmark", w.benchmark)
 	w.attach(t, "data-app-0", "n1", 20*mib)
 	w.attach(t, "data-app-1", "n2", 20*mib)
 	lost := w.volume(t, "data-app-1")

@@ -15,13 +15,7 @@ import (
 // onTerminal looks at what a person sees: kubectl-escache, as the binary it is, in windows of
 // several sizes.
 func (w *world) onTerminal(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "kubectl-escache")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/kubectl-escache")
-	build.Dir = checkout
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := w.plugin(t)
 	open := func(name string, width, height int, args ...string) *window {
 		return openWindow(t, name, width, height, binary+" --kubeconfig "+w.kube.Kubeconfig()+" "+strings.Join(args, " "))
 	}

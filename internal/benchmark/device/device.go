@@ -1,5 +1,5 @@
-// Package device opens block devices and files past the page cache, so that what a test reads or
-// times is the device and not memory.
+// Package device opens block devices and files past the page cache, so that what is read or timed is
+// the device and not memory.
 package device
 
 import (
@@ -34,15 +34,6 @@ func Open(path string, mode Mode) (*os.File, error) {
 		return nil, fmt.Errorf("open past the page cache: %w", err)
 	}
 	return f, nil
-}
-
-// Size of a device or file in bytes.
-func Size(f *os.File) (int64, error) {
-	size, err := f.Seek(0, 2)
-	if err != nil {
-		return 0, fmt.Errorf("size of %s: %w", f.Name(), err)
-	}
-	return size, nil
 }
 
 // Buffer returns memory that direct I/O takes. It is never given back: a program has a handful.
