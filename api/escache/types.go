@@ -165,6 +165,8 @@ type VolumeStatus struct {
 	Peers     []Peer    `json:"peers,omitempty"`
 	// SyncedPercent is the progress of a resync, 100 if none is running.
 	SyncedPercent float64 `json:"syncedPercent"`
+	// Resync is nil unless a resync is running, and from implementations that do not say how it goes on.
+	Resync *Resync `json:"resync,omitempty"`
 	// IOSuspended is true while DRBD freezes I/O until the arbiter has answered.
 	IOSuspended bool `json:"ioSuspended,omitempty"`
 	// MayGoOnAlone is true if I/O may go on without being frozen when the peer is lost: the peer has
