@@ -62,6 +62,9 @@ func sample() *state {
 			{Type: "Redundant", Status: "False", Reason: "PeerLost", Message: "n2 goes on without the replica on n3"},
 			{Type: "Healthy", Status: "True", Reason: "NoError"},
 		},
+		Resync: &v1alpha1.VolumeResync{
+			Node: "n3", Percent: 31, LeftBytes: 700 << 20, BytesPerSecond: 56 << 20, RemainingSeconds: 12, Seen: metav1.NewTime(noon.Add(-8 * time.Second)),
+		},
 	}
 	lost := *busy.DeepCopy()
 	lost.Name, lost.Annotations, lost.Spec.CacheEngine = "pvc-lost", nil, v1alpha1.CacheEngineLog
