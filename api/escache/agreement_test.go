@@ -187,7 +187,7 @@ func populated() map[string]any {
 			Name: "n1", HostID: "6f1c", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
 			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, ConnectedBytes: 4, ConnectableBytes: &connectable, CacheMemoryBytes: 6,
 			CacheMemoryFreeBytes: 7, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
-			Engines: []Engine{EngineWritecache, EngineLog},
+			Engines: []Engine{EngineWritecache, EngineLog}, CertificateEnd: &until,
 		},
 		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Resync": resync, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,

@@ -79,6 +79,9 @@ type Node struct {
 	// Engines are the cache engines that the host can run now. An implementation that does not say so
 	// has EngineWritecache only.
 	Engines []Engine `json:"engines,omitempty"`
+	// CertificateEnd is when the certificate ends that the host shows to those who call it over TCP. It is
+	// nil if there is none, or if the host does not say.
+	CertificateEnd *time.Time `json:"certificateEnd,omitempty"`
 }
 
 // Kernel lists the parts that escache needs of the running kernel. A missing part has version "".

@@ -909,6 +909,10 @@ func (in *NodeGroupMember) DeepCopyInto(out *NodeGroupMember) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.CertificateEnd != nil {
+		in, out := &in.CertificateEnd, &out.CertificateEnd
+		*out = (*in).DeepCopy()
+	}
 	if in.LastSeen != nil {
 		in, out := &in.LastSeen, &out.LastSeen
 		*out = (*in).DeepCopy()

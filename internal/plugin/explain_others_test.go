@@ -54,7 +54,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 	}{
 		"host/n2": {
 			[]string{"n2, of group rack1", "Ready, last seen now", "1Ti, of which 512Gi are given to volumes (50%), 3Gi are dirty", "12, of which 5",
-				"evacuate n2", "volume pvc-busy: n2 goes on", "\npvc-busy ", "\nrack1   n2 "},
+				"TLS:        its certificate ends in 6d (2027-03-07)", "evacuate n2", "volume pvc-busy: n2 goes on", "\npvc-busy ", "\nrack1   n2 "},
 			[]string{"rack2", "\nrack1   n1", "host n3:", "pvc-old"},
 		},
 		"host/n3": {[]string{"NotReady, last seen never: escached on node n3 does not answer", "version not known", "replica of volume pvc-old on node n3",

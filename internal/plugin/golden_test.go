@@ -46,7 +46,7 @@ func sample() *state {
 	group.Status.Members = []v1alpha1.NodeGroupMember{
 		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, ConnectableBytes: &none, LastSeen: &seen},
 		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5,
-			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen},
+			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen, CertificateEnd: &metav1.Time{Time: noon.AddDate(0, 0, 6)}},
 		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
 	}
 	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{

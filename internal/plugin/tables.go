@@ -130,7 +130,7 @@ func (v *view) hostTotals(row func(...string)) {
 	if len(programs) > 0 {
 		row("Versions: " + strings.Join(programs, "; "))
 	}
-	if line := certificateLine(v.ends, v.now); line != "" {
+	if line := certificateLine(endsOf(v.ends, v.groups), v.now); line != "" {
 		row(line)
 	}
 }
