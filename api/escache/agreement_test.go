@@ -171,11 +171,12 @@ func populated() map[string]any {
 	kernel := Kernel{Release: "6.1.0", DRBD: "8.4.11", Writecache: "1.6.0", RBD: true}
 	peer := Peer{Name: "n2", Address: "10.77.0.12", ConnectionState: "Connected", DiskState: "UpToDate", Role: RoleSecondary}
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
+	resync := Resync{LeftBytes: 4096, BytesPerSecond: 1024, RemainingSeconds: 4}
 	volume := VolumeStatus{
 		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,
 		Engine:     EngineLog,
 		DirtyBytes: &dirty, SizeBytes: 4096, Device: "/dev/escache/rbd/csi-1", Port: 7800, Minor: 100, DiskState: "UpToDate",
-		Peers: []Peer{peer}, SyncedPercent: 99.5, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
+		Peers: []Peer{peer}, SyncedPercent: 99.5, Resync: &resync, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
 	node := ReplicaNode{Name: "n1", Address: "10.77.0.11"}
 	tuned := CacheOptions{HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300, WriteBackOrder: OrderStrict}
@@ -186,9 +187,9 @@ func populated() map[string]any {
 			Name: "n1", HostID: "6f1c", Version: "v1", Healthy: true, Reasons: []string{"no rbd"}, CacheCapacityBytes: 3, CacheAllocatedBytes: 1,
 			CacheFreeBytes: 2, CacheReadSecondsAgo: 5, ConnectedBytes: 4, ConnectableBytes: &connectable, CacheMemoryBytes: 6,
 			CacheMemoryFreeBytes: 7, DirtyBytes: 1, Volumes: 2, Primaries: 1, MaxVolumes: 9, Kernel: kernel,
-			Engines: []Engine{EngineWritecache, EngineLog},
+			Engines: []Engine{EngineWritecache, EngineLog}, CertificateEnd: &until,
 		},
-		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Peer": peer, "Fault": fault,
+		"Kernel": kernel, "Status": Status{Volumes: []VolumeStatus{volume}}, "VolumeStatus": volume, "Resync": resync, "Peer": peer, "Fault": fault,
 		"ReplicaNode": node,
 		"ReplicaRequest": ReplicaRequest{
 			VolumeRef: ref, ImageID: "10d2", SizeBytes: 8192, CacheBytes: 4096, Port: 7800, Minor: 100, Join: true, Epoch: 3, MustExist: true, Engine: EngineLog,

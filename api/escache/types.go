@@ -79,6 +79,9 @@ type Node struct {
 	// Engines are the cache engines that the host can run now. An implementation that does not say so
 	// has EngineWritecache only.
 	Engines []Engine `json:"engines,omitempty"`
+	// CertificateEnd is when the certificate ends that the host shows to those who call it over TCP. It is
+	// nil if there is none, or if the host does not say.
+	CertificateEnd *time.Time `json:"certificateEnd,omitempty"`
 }
 
 // Kernel lists the parts that escache needs of the running kernel. A missing part has version "".
@@ -165,6 +168,8 @@ type VolumeStatus struct {
 	Peers     []Peer    `json:"peers,omitempty"`
 	// SyncedPercent is the progress of a resync, 100 if none is running.
 	SyncedPercent float64 `json:"syncedPercent"`
+	// Resync is nil unless a resync is running, and from implementations that do not say how it goes on.
+	Resync *Resync `json:"resync,omitempty"`
 	// IOSuspended is true while DRBD freezes I/O until the arbiter has answered.
 	IOSuspended bool `json:"ioSuspended,omitempty"`
 	// MayGoOnAlone is true if I/O may go on without being frozen when the peer is lost: the peer has

@@ -332,12 +332,31 @@ type CacheVolumeStatus struct {
 	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes    int64        `json:"dirtyBytes,omitempty"`
 	LastFlushTime *metav1.Time `json:"lastFlushTime,omitempty"`
+	// Resync is there while one replica is copied to the other, after an interruption or in a repair. It
+	// is updated at most every 10 s.
+	Resync *VolumeResync `json:"resync,omitempty"`
 
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	Summary CacheVolumeSummary `json:"summary,omitempty"`
+}
+
+// VolumeResync is how far a resync is, as the attached node saw it. No field is left out if it is zero: in
+// a merge patch it would keep its old value.
+type VolumeResync struct {
+	// Node has the replica that is being made current.
+	Node string `json:"node"`
+	// Percent is rounded down.
+	Percent int32 `json:"percent"`
+	// LeftBytes is still to be copied. It is 0 if the node's escached does not say more than the percentage.
+	LeftBytes int64 `json:"leftBytes"`
+	// BytesPerSecond is the rate of the last moments; RemainingSeconds is the time left at this rate.
+	BytesPerSecond   int64 `json:"bytesPerSecond"`
+	RemainingSeconds int64 `json:"remainingSeconds"`
+	// Seen is when that was so. While nothing changes it is not updated.
+	Seen metav1.Time `json:"seen"`
 }
 
 // AppliedModification is the newest change that a node has, or has refused. Another attachment begins

@@ -102,6 +102,8 @@ type NodeGroupMember struct {
 	//
 	// +listType=atomic
 	Engines []string `json:"engines,omitempty"`
+	// CertificateEnd is when the certificate ends that escached shows on the node.
+	CertificateEnd *metav1.Time `json:"certificateEnd,omitempty"`
 	// DirtyBytes is updated at most every 10 s. The metrics have the current value.
 	DirtyBytes int64 `json:"dirtyBytes,omitempty"`
 	// Volumes is the number of replicas on the node. Primaries is how many of them are connected

@@ -23,7 +23,7 @@ func TestACertificateIsJudgedByItsDates(t *testing.T) {
 		"ended":        {noon.Add(31 * day), Failed, "the certificate of n1 ended 2027-03-31 12:00 UTC", "renew it"},
 		"not yet":      {noon.Add(-2 * day), Failed, "the certificate of n1 is not valid before 2027-02-28 12:00 UTC", "compare the clocks"},
 	} {
-		got := Certificate(c, "n1", "renew it", want.now, 14*day)
+		got := Certificate(c, "n1", "renew it", want.now)
 		if got.State != want.state || got.Found != want.found || !strings.HasPrefix(got.Remedy, want.remedy) || (got.Remedy == "") != (want.remedy == "") {
 			t.Errorf("%s: got %+v", name, got)
 		}

@@ -6,18 +6,15 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/preflight"
 	"github.com/escache/escache-csi/internal/records/remedy"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
-
-// endsSoon is how long before its end a certificate is trouble. cert-manager and csi-node have renewed
-// theirs by then.
-const endsSoon = 14 * 24 * time.Hour
 
 // certificates are those of the driver. They are read once: the Secrets contain keys, and --watch would
 // read them every other second.
@@ -53,24 +50,28 @@ func certificateLine(ends []preflight.End, now time.Time) string {
 		return ""
 	}
 	first := slices.MinFunc(ends, func(a, b preflight.End) int { return a.At.Compare(b.At) })
-	return fmt.Sprintf("Certificates: %d, the first (%s) %s", len(ends), first.Of, endsIn(first, now))
+	return fmt.Sprintf("Certificates: %d, the first (%s) %s", len(ends), first.Of, trouble.Ends(first.At, now))
 }
 
-// endsIn says when a certificate ends, as a part of a sentence.
-func endsIn(e preflight.End, now time.Time) string {
-	day := e.At.UTC().Format(time.DateOnly)
-	if now.After(e.At) {
-		return fmt.Sprintf("ended %s ago (%s)", duration.HumanDuration(now.Sub(e.At)), day)
+// endsOf adds when the certificates of the hosts end that are on record.
+func endsOf(ends []preflight.End, groups []v1alpha1.NodeGroup) []preflight.End {
+	ends = slices.Clone(ends)
+	for i := range groups {
+		for _, m := range groups[i].Status.Members {
+			if m.CertificateEnd != nil {
+				ends = append(ends, preflight.End{Of: "host " + m.Name, At: m.CertificateEnd.Time})
+			}
+		}
 	}
-	return fmt.Sprintf("ends in %s (%s)", duration.HumanDuration(e.At.Sub(now)), day)
+	return ends
 }
 
 // ofCertificates tells of certificates that end soon.
 func ofCertificates(ends []preflight.End, how remedy.Escached, now time.Time) []trouble.Trouble {
 	var out []trouble.Trouble
 	for _, e := range ends {
-		if e.At.Sub(now) < endsSoon {
-			out = append(out, trouble.At(trouble.Driver, "certificate of "+e.Of, "", remedy.CertificateEnds, "it "+endsIn(e, now),
+		if e.At.Sub(now) < checklist.CertificateEndsSoon {
+			out = append(out, trouble.At(trouble.Driver, "certificate of "+e.Of, "", remedy.CertificateEnds, "it "+trouble.Ends(e.At, now),
 				remedy.Place{}, how))
 		}
 	}

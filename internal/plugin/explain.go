@@ -15,7 +15,9 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/installed"
+	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/records/resync"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 	"github.com/escache/escache-csi/internal/wordwrap"
@@ -75,6 +77,7 @@ func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 		c.printLinef("No PV", "no PersistentVolume names it; kubectl escache release --volume %s gives it up and leaves its image", v.Name)
 	}
 	c.printHistory(v)
+	c.printFlushes(ctx, api, v)
 	c.printSnapshots(ctx, api, v)
 	c.printConditions(v)
 	c.printEvents(ctx, api, v, all)
@@ -148,7 +151,7 @@ func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
 	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, trouble.Stake(one))
 }
 
-// printHistory shows drains, fences, repair and discard of the volume.
+// printHistory shows drains, fences, repair, resync, move and discard of the volume.
 func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 	s, line := &v.Status, c.printLinef
 	for _, claim := range s.WriteThrough {
@@ -161,12 +164,31 @@ func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 		line("Repair", "of the copy on %s, onto %s, since %s", s.Repair.Lost, cmp.Or(s.Repair.Substitute, "a host not chosen yet"),
 			s.Repair.Since.Format(time.DateTime))
 	}
+	if r, running := resync.Of(v); running {
+		line("Resync", "of the copy on %s: %s; seen %s", r.Onto, r, ago(&metav1.Time{Time: r.Seen}, c.now()))
+	}
 	if moving := trouble.Move(v); moving != "" {
 		line("Move", "%s", moving)
 	}
 	if s.Discarded != nil {
 		line("Discarded", "%s by %s, %s", v1alpha1.HumanBytes(s.Discarded.BytesAtStake), s.Discarded.RequestedBy,
 			s.Discarded.Time.Format(time.DateTime))
+	}
+}
+
+// printFlushes shows the CacheFlushes that write the volume back now. Each has a rate for all its volumes.
+func (c *cli) printFlushes(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+	err := paging.Each(ctx, api, &v1alpha1.CacheFlushList{}, func(f *v1alpha1.CacheFlush) error {
+		at := slices.IndexFunc(f.Status.Volumes, func(one v1alpha1.FlushedVolume) bool { return one.Name == v.Name })
+		if f.Status.Phase == v1alpha1.FlushRunning && at >= 0 {
+			one := f.Status.Volumes[at]
+			c.printLinef("Flush", "%s (%s): %s, %s of this volume left. All of it: %s", f.Name, f.Spec.Mode,
+				cmp.Or(one.Phase, v1alpha1.FlushPending), v1alpha1.HumanBytes(one.LeftBytes), total(f))
+		}
+		return nil
+	})
+	if err != nil {
+		c.printLinef("Flushes", "cannot be read: %v", err)
 	}
 }
 

@@ -74,6 +74,9 @@ func (c *cli) printHost(v *view, name string) {
 	}
 	c.printLinef("State", "%s, last seen %s%s", memberState(g, m), lastSeen(m, v.now), prefixed(": ", m.Message))
 	c.printLinef("escached", "%s", cmp.Or(m.Version, "version not known"))
+	if m.CertificateEnd != nil {
+		c.printLinef("TLS", "its certificate %s", trouble.Ends(m.CertificateEnd.Time, v.now))
+	}
 	c.printLinef("Cache", "%s, of which %s are given to volumes (%s), %s are dirty", v1alpha1.HumanBytes(m.CacheCapacityBytes),
 		v1alpha1.HumanBytes(m.CacheAllocatedBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes))
 	c.printLinef("Replicas", "%d, of which %d are of volumes that it has", m.Volumes, m.Primaries)

@@ -41,7 +41,12 @@ func TestExplainOfOtherThings(t *testing.T) {
 	s.groups[0].Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "storage"}
 	other := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"m1", "m2", "m3"}}}
 	copied := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-copy"}, Spec: v1alpha1.CacheVolumeSpec{FromSnapshot: "monday", Group: "rack2", Replicas: []string{"m1", "m9"}}}
-	api := cluster(t, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
+	slow := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Spec: v1alpha1.CacheFlushSpec{NodeGroup: "rack1", Mode: "Flush"}}
+	slow.Status = v1alpha1.CacheFlushStatus{
+		Phase: v1alpha1.FlushRunning, Percent: 50, Summary: v1alpha1.CacheFlushSummary{Left: "3Gi", Volumes: "0/2", Rate: "1Gi/s", Remaining: "3s"},
+		Volumes: []v1alpha1.FlushedVolume{{Name: "pvc-lost", LeftBytes: 1 << 30}, {Name: "pvc-busy", Phase: v1alpha1.FlushRunning, LeftBytes: 2 << 30}},
+	}
+	api := cluster(t, slow, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
 		snapshot("young", "pvc-1", false, time.Second), snapshot("stuck", "pvc-1", false, time.Hour), snapshot("alone", "pvc-gone", true, time.Hour),
 		snapshot("never", "pvc-gone", false, time.Hour))
 	for what, c := range map[string]struct {
@@ -49,7 +54,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 	}{
 		"host/n2": {
 			[]string{"n2, of group rack1", "Ready, last seen now", "1Ti, of which 512Gi are given to volumes (50%), 3Gi are dirty", "12, of which 5",
-				"evacuate n2", "volume pvc-busy: n2 goes on", "\npvc-busy ", "\nrack1   n2 "},
+				"TLS:        its certificate ends in 6d (2027-03-07)", "evacuate n2", "volume pvc-busy: n2 goes on", "\npvc-busy ", "\nrack1   n2 "},
 			[]string{"rack2", "\nrack1   n1", "host n3:", "pvc-old"},
 		},
 		"host/n3": {[]string{"NotReady, last seen never: escached on node n3 does not answer", "version not known", "replica of volume pvc-old on node n3",
@@ -58,7 +63,10 @@ func TestExplainOfOtherThings(t *testing.T) {
 		"host/m9": {[]string{"in no group any more", "\npvc-copy "}, []string{"pvc-busy"}},
 		"group/rack1": {[]string{"rack1 of n1, n2, n3, made", "Helm release escache in namespace storage: change it there",
 			"no replicas on n1", "of volume pvc-old on node n3", "no csi-controller has looked", "Volumes:  2 of 4", "evacuate-n1"}, []string{"rack2", "pvc-copy"}},
-		"volume/pvc-busy": {[]string{"fast/escache-pvc-busy of Ceph cluster ceph", "Next step:"}, nil},
+		"volume/pvc-busy": {[]string{"fast/escache-pvc-busy of Ceph cluster ceph", "Next step:",
+			"Resync:     of the copy on n3: 31%, 700Mi left at 56Mi/s, 12s remaining; seen 8s ago",
+			"Flush:      slow (Flush): Running, 2Gi of this volume left. All of it: Running: 50%, 0/2 volumes clean, 3Gi left, 1Gi/s, 3s remaining",
+		}, []string{"evacuate-n1"}},
 		"snapshot/monday": {[]string{"fast/escache-1@at-monday of cluster ceph", "1h0m0s ago, of an image of 10Gi", "pvc-1, created for claim user/shared",
 			"Made of it:", "pvc-copy", "dataSource"}, []string{"wait"}},
 		"snapshot/young": {[]string{"not yet", "Next step: wait: it is being taken"}, []string{"Made of it"}},

@@ -46,7 +46,7 @@ func sample() *state {
 	group.Status.Members = []v1alpha1.NodeGroupMember{
 		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, ConnectableBytes: &none, LastSeen: &seen},
 		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5,
-			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen},
+			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen, CertificateEnd: &metav1.Time{Time: noon.AddDate(0, 0, 6)}},
 		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
 	}
 	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
@@ -61,6 +61,9 @@ func sample() *state {
 		Conditions: []metav1.Condition{
 			{Type: "Redundant", Status: "False", Reason: "PeerLost", Message: "n2 goes on without the replica on n3"},
 			{Type: "Healthy", Status: "True", Reason: "NoError"},
+		},
+		Resync: &v1alpha1.VolumeResync{
+			Node: "n3", Percent: 31, LeftBytes: 700 << 20, BytesPerSecond: 56 << 20, RemainingSeconds: 12, Seen: metav1.NewTime(noon.Add(-8 * time.Second)),
 		},
 	}
 	lost := *busy.DeepCopy()

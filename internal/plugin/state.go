@@ -115,7 +115,7 @@ func (s *state) troubles(now time.Time) []trouble.Trouble {
 	all := append(trouble.OfDriver(s.groups, how, now), ofWorkloads(s.workloads, how)...)
 	all = append(all, ofCertificates(s.ends, how, now)...)
 	for i := range s.groups {
-		all = append(all, trouble.OfGroup(&s.groups[i], how)...)
+		all = append(all, trouble.OfGroup(&s.groups[i], how, now)...)
 	}
 	for i := range s.volumes {
 		v := &s.volumes[i]

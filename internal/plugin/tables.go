@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/records/choice"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -42,6 +41,7 @@ func (v *view) printTables(out io.Writer, wide bool) error {
 		v.volumeRows(row, wide)
 	}
 	v.repairs(row)
+	v.resyncs(row)
 	v.flushRows(row)
 	return flush()
 }
@@ -130,7 +130,7 @@ func (v *view) hostTotals(row func(...string)) {
 	if len(programs) > 0 {
 		row("Versions: " + strings.Join(programs, "; "))
 	}
-	if line := certificateLine(v.ends, v.now); line != "" {
+	if line := certificateLine(endsOf(v.ends, v.groups), v.now); line != "" {
 		row(line)
 	}
 }
@@ -343,52 +343,4 @@ func conditionOf(v *v1alpha1.CacheVolume, kind string) string {
 		return string(c.Status)
 	}
 	return "-"
-}
-
-// repairs shows the volumes that get a second copy, those first that are being copied.
-func (v *view) repairs(row func(...string)) {
-	var rows [][]string
-	for i := range v.volumes {
-		of := &v.volumes[i]
-		c := meta.FindStatusCondition(of.Status.Conditions, v1alpha1.ConditionRepairing)
-		if c == nil || c.Status != metav1.ConditionTrue {
-			continue
-		}
-		cells := []string{of.Name, c.Reason, "-", "-", "-", c.Message}
-		if r := of.Status.Repair; r != nil {
-			cells = []string{of.Name, c.Reason, r.Lost, cmp.Or(r.Substitute, "-"), age(r.Since, v.now), c.Message}
-		}
-		rows = append(rows, cells)
-	}
-	if len(rows) == 0 {
-		return
-	}
-	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Compare(choice.RepairStep(b[1]), choice.RepairStep(a[1])) })
-	row("")
-	v.others(row, []string{"REPAIR", "STEP", "LOST", "ONTO", "FOR", "PROGRESS"}, rows)
-}
-
-// others prints a table that is long only if much is being done.
-func (v *view) others(row func(...string), head []string, rows [][]string) {
-	more := 0
-	if v.short {
-		more = max(0, len(rows)-maxOthers)
-	}
-	v.limited(row, head, rows[:len(rows)-more], more, "")
-}
-
-func (v *view) flushRows(row func(...string)) {
-	var rows [][]string
-	for i := range v.flushes {
-		f := &v.flushes[i].Status
-		rows = append(rows, []string{
-			v.flushes[i].Name, string(v.flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
-			cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"),
-		})
-	}
-	if len(rows) == 0 {
-		return
-	}
-	row("")
-	v.others(row, []string{"FLUSH", "MODE", "PHASE", "DONE", "VOLUMES", "LEFT", "RATE", "REMAINING"}, rows)
 }

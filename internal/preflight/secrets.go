@@ -7,7 +7,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,9 +14,6 @@ import (
 
 	"github.com/escache/escache-csi/internal/checklist"
 )
-
-// soon is how long before its end a certificate is worth a warning.
-const soon = 30 * 24 * time.Hour
 
 // secrets checks the Secrets that pods mount, and the certificates in them.
 func (c *Cluster) secrets(ctx context.Context) []checklist.Result {
@@ -74,7 +70,7 @@ func (c *Cluster) certificate(data []byte) checklist.Result {
 	if err != nil {
 		return checklist.Badf(checklist.Failed, renewRemedy, "its tls.crt is no certificate: %v", err)
 	}
-	return checklist.Certificate(leaf, leaf.Subject.CommonName, renewRemedy, c.Now(), soon)
+	return checklist.Certificate(leaf, leaf.Subject.CommonName, renewRemedy, c.Now())
 }
 
 func parseCertificate(data []byte) (*x509.Certificate, error) {

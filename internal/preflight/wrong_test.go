@@ -140,7 +140,7 @@ func faults() map[string]fault {
 		"another key": {func(w *world) { of[*corev1.Secret](w, "hosts").Data = map[string][]byte{"key": []byte("x")} }, "Secret hosts", failed, `no key "keyring"`, "install.md", nil},
 		"an ended certificate": {func(w *world) { w.ends("cache-controller-tls", noon.AddDate(0, 0, -1)) }, "Secret cache-controller-tls", failed, "ended 2027-02-28",
 			"helm upgrade", nil},
-		"a certificate that ends": {func(w *world) { w.ends("page-tls", noon.AddDate(0, 0, 20)) }, "Secret page-tls", warning, "ends 2027-03-21", "helm upgrade", nil},
+		"a certificate that ends": {func(w *world) { w.ends("page-tls", noon.AddDate(0, 0, 13)) }, "Secret page-tls", warning, "ends 2027-03-14", "helm upgrade", nil},
 		"no certificate":          {func(w *world) { of[*corev1.Secret](w, "page-tls").Data["tls.crt"] = []byte("x") }, "Secret page-tls", failed, "no certificate", "new one", nil},
 		"the kinds of snapshots":  {func(w *world) { w.without(crd(w, "volumesnapshotcontents."+snapshotGroup)) }, "snapshots", failed, "v1 of volumesnapshotcontents", "snapshots.md", nil},
 		"the kinds of group snapshots": {func(w *world) { w.without(crd(w, "volumegroupsnapshots."+groupSnapshotGroup)) }, "snapshots", failed,

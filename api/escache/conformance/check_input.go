@@ -51,7 +51,7 @@ func (h *host) lasting() []escache.VolumeStatus {
 	volumes := h.statuses()
 	for i := range volumes {
 		v := &volumes[i]
-		v.Role, v.DiskState, v.Peers, v.SyncedPercent, v.IOSuspended, v.DirtyBytes = "", "", nil, 0, false, nil
+		v.Role, v.DiskState, v.Peers, v.SyncedPercent, v.Resync, v.IOSuspended, v.DirtyBytes = "", "", nil, 0, nil, false, nil
 	}
 	return volumes
 }

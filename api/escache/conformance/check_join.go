@@ -57,10 +57,12 @@ func joinRunning(s *suite) {
 	more := v.write(s.first, 8*mib, mib)
 	done(s, "create it again, to be filled", s.second.put(v.joining()))
 	late := v.write(s.first, 16*mib, mib)
-	s.eventually("the copy of "+v.String()+" on "+s.second.Name+" is filled", func() (bool, any) {
-		status := s.second.status(v.VolumeRef)
-		return status.DiskState == escache.DiskUpToDate && status.SyncedPercent == 100, shown(status)
-	})
+	for _, h := range []*host{s.second, s.first} { // DRBD ends a resync at its target first
+		s.eventually("the copy of "+v.String()+" on "+s.second.Name+" is filled, and "+h.Name+" says so", func() (bool, any) {
+			status := h.status(v.VolumeRef)
+			return status.DiskState == escache.DiskUpToDate && status.SyncedPercent == 100 && status.Resync == nil, shown(status)
+		})
+	}
 	holdAll := func(h *host) {
 		s.Helper()
 		v.holds(h, 0, data)

@@ -101,7 +101,7 @@ var mutants = map[string][]string{
 	"a standby tells that its linked peer is Primary":                {"a peer's role is not told"},
 	"an orderly move takes the data along":                           {"data does not move"},
 	"two copies that are both to be filled are never declared equal": {"joined copies are declared equal"},
-	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move"},
+	"a copy that joins a running volume is filled from it":           {"a joined copy stays empty", "data does not move", "a resync has no end"},
 	"a copy that must exist is not created":                          {"what must exist is created"},
 	"every answer says which host it is of": {
 		"a host has no identity", "all hosts have one identity", "status does not say who answers",

@@ -32,7 +32,8 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 	if after.DiskState != before.DiskState {
 		r.disk = after.DiskState
 	}
-	r.peers, r.synced, r.suspended, r.mayGoOnAlone = after.Peers, after.SyncedPercent, after.IOSuspended, after.MayGoOnAlone
+	r.peers, r.synced, r.resync = after.Peers, after.SyncedPercent, after.Resync
+	r.suspended, r.mayGoOnAlone = after.IOSuspended, after.MayGoOnAlone
 	if r.held != nil && after.HeldUntil == nil {
 		r.held = nil
 		close(r.released)

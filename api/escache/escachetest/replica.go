@@ -86,7 +86,10 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
 	v.Engine = r.req.Engine
 	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
-	v.Peers, v.SyncedPercent, v.IOSuspended = slices.Clone(r.peers), r.synced, r.suspended
+	v.Peers, v.SyncedPercent, v.Resync, v.IOSuspended = slices.Clone(r.peers), r.synced, r.resync, r.suspended
+	if r.req.Join && h.w.breaks("a resync has no end") {
+		v.Resync = &escache.Resync{}
+	}
 	v.MayGoOnAlone = r.mayGoOnAlone || r.primary && h.w.breaks("it goes on without a current peer")
 	if r.peers == nil && !h.w.alone {
 		v.Peers = h.seen(ref, r)

@@ -90,6 +90,7 @@ type replica struct {
 	disk      escache.DiskState // "": as the replicas of the world are
 	peers     []escache.Peer
 	synced    float64
+	resync    *escache.Resync
 	suspended bool
 	// mayGoOnAlone is what status says; a host that is played takes no permit by itself.
 	mayGoOnAlone bool

@@ -18,6 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
+	"github.com/escache/escache-csi/internal/controller/pace"
 )
 
 // each calls do for 0 to n-1, with at most parallel calls at once.
@@ -239,9 +240,7 @@ type memory struct {
 	turns map[string]turn
 	turn  int
 
-	at   time.Time
-	left int64
-	rate float64 // bytes a second
+	pace pace.Meter
 }
 
 // turn says when a volume last had a turn, and whether it made progress.

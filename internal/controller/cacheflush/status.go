@@ -31,9 +31,6 @@ func (r *Reconciler) forget(uid types.UID) {
 	delete(r.memory, uid)
 }
 
-// smooth is the weight of the newest measurement of the rate.
-const smooth = 0.4
-
 // measure adds up the progress and computes the rate.
 func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 	s.TotalBytes, s.LeftBytes = 0, 0
@@ -43,14 +40,8 @@ func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if seconds := now.Sub(m.at).Seconds(); !m.at.IsZero() && seconds > 0 {
-		m.rate += smooth * (max(0, float64(m.left-s.LeftBytes))/seconds - m.rate)
-	}
-	m.at, m.left = now, s.LeftBytes
-	s.BytesPerSecond, s.RemainingSeconds = int64(m.rate), 0
-	if s.BytesPerSecond > 0 {
-		s.RemainingSeconds = (s.LeftBytes + s.BytesPerSecond - 1) / s.BytesPerSecond
-	}
+	rate, remaining := m.pace.Look(s.LeftBytes, now)
+	s.BytesPerSecond, s.RemainingSeconds = rate, int64(remaining/time.Second)
 }
 
 // judge derives the state of the CacheFlush from its volumes, and gives up volumes whose time is

@@ -56,24 +56,24 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 		t.Errorf("stale %+v", s)
 	}
 
-	step := func(linked bool, percent float64, done bool) {
+	step := func(linked, done bool) {
 		t.Helper()
 		c, err := w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 		must(t, err)
-		if c.To != third || c.Linked != linked || c.Percent != percent || c.Done != done {
+		if c.To != third || c.Linked != linked || c.Done != done {
 			t.Errorf("got %+v", c)
 		}
 		if w.volume("pvc-1").Status.IsOutdated(third) == done {
 			t.Errorf("outdated %v after %+v", w.volume("pvc-1").Status.Outdated, c)
 		}
 	}
-	step(false, 0, false)
+	step(false, false)
 	if !w.host(third).Has(ref(v)) || w.host(holder).Partner(ref(v)) != third {
 		t.Errorf("replica there: %v, partner %s", w.host(third).Has(ref(v)), w.host(holder).Partner(ref(v)))
 	}
-	step(false, 0, false) // they have not found each other yet
+	step(false, false) // they have not found each other yet
 	w.host(holder).Sync(ref(v), 40)
-	step(true, 40, false)
+	step(true, false)
 	// Until the copy is complete it is no copy: the third node does not get the volume when the
 	// holder dies.
 	w.taint(holder)

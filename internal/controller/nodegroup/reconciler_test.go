@@ -129,6 +129,7 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 		{"a host falls ill", time.Second, func() { b.hosts["n1"].Healthy = false }, 1},
 		{"it stays ill", time.Second, func() {}, 0},
 		{"it recovers", time.Second, func() { b.hosts["n1"].Healthy = true }, 1},
+		{"it gets another certificate", time.Second, func() { b.hosts["n1"].CertificateEnd = new(b.now) }, 1},
 		{"what the memory allows goes up and down", 11 * time.Second, func() { b.hosts["n1"].ConnectableBytes = new(int64) }, 0},
 		{"nothing for long", 48 * time.Second, func() {}, 0},
 		{"a minute: still seen", time.Second, func() {}, 1},
@@ -140,6 +141,9 @@ func TestStatusIsWrittenOnlyWhenItChanges(t *testing.T) {
 		if b.writes != step.writes {
 			t.Errorf("%s: %d writes, want %d", step.what, b.writes, step.writes)
 		}
+	}
+	if m := b.poll("g").Members; m[0].CertificateEnd == nil || m[1].CertificateEnd != nil {
+		t.Errorf("the ends of the certificates: %+v", m)
 	}
 }
 

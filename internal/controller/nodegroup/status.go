@@ -70,6 +70,9 @@ func member(group *v1alpha1.NodeGroup, s sight, answered *metav1.Time) v1alpha1.
 		m.Version, m.CacheCapacityBytes, m.CacheAllocatedBytes = h.Version, h.CacheCapacityBytes, h.CacheAllocatedBytes
 		m.ConnectedBytes, m.CacheMemoryBytes, m.ConnectableBytes = h.ConnectedBytes, h.CacheMemoryBytes, h.ConnectableBytes
 		m.Engines = enginesOf(h)
+		if m.CertificateEnd = nil; h.CertificateEnd != nil {
+			m.CertificateEnd = &metav1.Time{Time: *h.CertificateEnd}
+		}
 		m.DirtyBytes, m.Volumes, m.Primaries = h.DirtyBytes, int32(h.Volumes), int32(h.Primaries)
 	}
 	if !s.claimed && answered != nil {

@@ -153,7 +153,7 @@ func (b *board) judge(how remedy.Escached, now time.Time) {
 	b.Troubles = trouble.OfDriver(b.Groups, how, now)
 	for i := range b.Groups {
 		b.groupOf[b.Groups[i].Name] = &b.Groups[i]
-		b.Troubles = append(b.Troubles, trouble.OfGroup(&b.Groups[i], how)...)
+		b.Troubles = append(b.Troubles, trouble.OfGroup(&b.Groups[i], how, now)...)
 	}
 	for i := range b.Volumes {
 		v := &b.Volumes[i]

@@ -46,9 +46,12 @@ func serve(t *testing.T) (*httptest.Server, *int) {
 	v.Status = v1alpha1.CacheVolumeStatus{Authority: v1alpha1.AuthorityCache, AttachedNode: "n1", Epoch: 1, DirtyBytes: 3 << 30, Outdated: []string{"n2"}}
 	v.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.ConditionRedundant, Status: "False", Reason: v1alpha1.ReasonPeerLost, Message: "n2 does not answer"},
-		{Type: v1alpha1.ConditionRepairing, Status: "True", Reason: "Copying", Message: "12% are copied, 3m are left"},
+		{Type: v1alpha1.ConditionRepairing, Status: "True", Reason: "Copying", Message: "n1 copies to n3"},
 	}
 	v.Status.Repair = &v1alpha1.ReplicaRepair{Lost: "n2", Substitute: "n3", Since: seen}
+	v.Status.Resync = &v1alpha1.VolumeResync{
+		Node: "n3", Percent: 12, LeftBytes: 3 << 30, BytesPerSecond: 17 << 20, RemainingSeconds: 180, Seen: metav1.NewTime(seen.Add(-time.Hour)),
+	}
 	taken := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-1"}, Spec: v1alpha1.CacheSnapshotSpec{Volume: "pvc-1"}}
 	taken.Status = v1alpha1.CacheSnapshotStatus{Taken: &seen, Summary: v1alpha1.CacheSnapshotSummary{Size: "10Gi"}}
 	f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}, Spec: v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}}
@@ -123,7 +126,7 @@ func TestPageShowsGroupsAndEscapesWhatItShows(t *testing.T) {
 	for _, word := range []string{
 		"rack1", "2/3 hosts ready", "256Gi of 1Ti", `value="25"`, "↔ n2: 1 volume,", "1 with an outdated copy", "evacuate-n1", "40 %", "shop/&lt;script&gt;",
 		"&lt;b&gt;no", `value="75"`, "controller-b leads", "by controller-a, version v0.3.0", "n2 (not current)",
-		"https://grafana.example/d/escache?orgId=1&amp;var-volume=pvc-1", "12% are copied, 3m are left", "snap-1", "10Gi", "1 with one copy, 1 in repair",
+		"https://grafana.example/d/escache?orgId=1&amp;var-volume=pvc-1", "n1 copies to n3", "17Mi/s", "3m0s", "12 % at 2", "snap-1", "10Gi", "1 with one copy, 1 in repair",
 		"n2 does not answer; 3Gi are on one host only", "bring the other host back", "kubectl -n storage get pods",
 	} {
 		if !strings.Contains(body, word) {

@@ -106,8 +106,8 @@ func (s *Server) parts(b *board, q query) (view, parts, error) {
 	v := b.view(s.config, q)
 	m := &maker{pages: s.pages, parts: parts{ID: b.id, html: map[string]template.HTML{}, lists: map[string][]string{}}}
 	for id, data := range map[string]any{
-		"about": v, "summary": v, "totals": v, "unknown": v, "moreproblems": v, "morehosts": v, "moregroups": v, "repairs": v, "flushes": v,
-		"snapshots": v, "pages": v,
+		"about": v, "summary": v, "totals": v, "unknown": v, "moreproblems": v, "morehosts": v, "moregroups": v, "repairs": v, "resyncs": v,
+		"flushes": v, "snapshots": v, "pages": v,
 	} {
 		m.add(id, id, data)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/resync"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -41,6 +42,8 @@ type view struct {
 	WellHosts, MoreHosts        int
 	Repairs                     []repair
 	MoreRepairs                 int
+	Resyncs                     []catchUp
+	MoreResyncs                 int
 	Flushes                     []flush
 	MoreFlushes                 int
 	Volumes                     []volume
@@ -62,6 +65,12 @@ type group struct {
 }
 
 type repair struct{ Volume, Step, Lost, Onto, Since, Progress string }
+
+type catchUp struct {
+	resync.Progress
+
+	Seen string // "" if that is now
+}
 
 type flush struct {
 	Name, Mode, Phase, Left, Rate, Remaining string
@@ -89,6 +98,7 @@ func (b *board) view(c Config, q query) view {
 	v.hosts(chosen, b)
 	v.totals(volumes, b)
 	v.repairs(volumes)
+	v.resyncs(volumes, b.made)
 	v.flushes(chosen.Flushes)
 	v.snapshots(volumes, b)
 	v.volumes(volumes, b)
@@ -170,6 +180,19 @@ func (v *view) repairs(volumes []v1alpha1.CacheVolume) {
 		return cmp.Compare(choice.RepairStep(b.Step), choice.RepairStep(a.Step))
 	})
 	v.Repairs, v.MoreRepairs = limited(v.Repairs, mostOthers)
+}
+
+// resyncs shows the copies that become current now, after an interruption or in a repair.
+func (v *view) resyncs(volumes []v1alpha1.CacheVolume, now time.Time) {
+	all, more := limited(resync.All(volumes), mostOthers)
+	for _, r := range all {
+		one := catchUp{Progress: r}
+		if r.Old(now) {
+			one.Seen = moment(r.Seen)
+		}
+		v.Resyncs = append(v.Resyncs, one)
+	}
+	v.MoreResyncs = more
 }
 
 // flushes shows those first that are not finished.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/pace"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 )
@@ -72,11 +73,16 @@ type Repairer struct {
 	paused map[string]string    // by group, why it is paused
 	// unlinked is since when a copy that is not current was seen without a link, by volume.
 	unlinked map[string]apartness
+	// paces measure how fast volumes are drained, by volume.
+	paces map[string]*pace.Meter
 }
 
 // New returns a Repairer.
 func New(config Config) *Repairer {
-	return &Repairer{Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]apartness{}}
+	return &Repairer{
+		Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]apartness{},
+		paces: map[string]*pace.Meter{},
+	}
 }
 
 // NeedLeaderElection returns true: only the leader repairs.

@@ -190,6 +190,21 @@ func (w *world) at(name, reason, says string) {
 	}
 }
 
+func TestADrainSaysHowFastItIsAndWhenItEnds(t *testing.T) {
+	w := newWorld(t, "v")
+	holder := w.fleet.Hosts["n1"]
+	holder.Write(ref("v"), 100<<20)
+	w.lose(30*time.Second, "v")
+	w.now = w.now.Add(time.Minute)
+	w.poll()
+	w.poll()
+	w.at("v", "Draining", "100Mi are left")
+	w.now = w.now.Add(20 * time.Second)
+	holder.Write(ref("v"), 60<<20)
+	w.poll()
+	w.at("v", "Draining", "60Mi are left, 1.6Mi/s, 38s remaining")
+}
+
 func ref(name string) escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image: name} }
 
 func check(t testing.TB, err error) {
@@ -235,7 +250,7 @@ func TestRepair(t *testing.T) {
 	holder.Sync(ref("v"), 40)
 	w.now = w.now.Add(time.Minute)
 	step()
-	w.at("v", "Copying", "40 %")
+	w.at("v", "Copying", "n1 copies to n3")
 	group := &v1alpha1.NodeGroup{}
 	check(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g"}, group))
 	if c := meta.FindStatusCondition(group.Status.Conditions, v1alpha1.GroupRedundant); c == nil || c.Status != metav1.ConditionFalse ||

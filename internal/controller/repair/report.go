@@ -123,6 +123,7 @@ func (r *Repairer) forget(volume string) {
 	defer r.mu.Unlock()
 	delete(r.said, volume)
 	delete(r.unlinked, volume)
+	delete(r.paces, volume)
 }
 
 // reportGroups keeps the condition of the groups up to date.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/controller/pace"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -106,8 +107,24 @@ func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
 	case status.DirtyBytes == nil:
 		return "it is not known how much is left", nil
 	default:
-		return v1alpha1.HumanBytes(*status.DirtyBytes) + " are left", nil
+		return r.left(name, *status.DirtyBytes), nil
 	}
+}
+
+// left says how much is still to be written to Ceph, and once it is known, how fast that is done.
+func (r *Repairer) left(name string, bytes int64) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.paces[name]
+	if m == nil {
+		m = &pace.Meter{}
+		r.paces[name] = m
+	}
+	text := v1alpha1.HumanBytes(bytes) + " are left"
+	if rate, remaining := m.Look(bytes, r.Now()); rate > 0 {
+		text += fmt.Sprintf(", %s/s, %s remaining", v1alpha1.HumanBytes(rate), remaining)
+	}
+	return text
 }
 
 // copy replaces the lost replica if that is not on record yet, and makes the holder copy.
@@ -145,7 +162,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 	case !c.Linked:
 		return fmt.Sprintf("%s and %s become partners", w.step.Holder, c.To), nil
 	default:
-		return fmt.Sprintf("%.0f %% of the copy on %s is complete", c.Percent, c.To), nil
+		return fmt.Sprintf("%s copies to %s; status.resync says how far it is", w.step.Holder, c.To), nil
 	}
 }
 

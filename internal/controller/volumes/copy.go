@@ -17,8 +17,6 @@ type Copying struct {
 	To string
 	// Linked means that the holder copies, or has copied.
 	Linked bool
-	// Percent is how much of the cache is equal on both hosts.
-	Percent float64
 	// Done means that the copy is current, and that the record says so.
 	Done bool
 }
@@ -38,7 +36,7 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	holder := v.Status.AttachedNode
 	out := Copying{To: authority.Partner(v, holder)}
 	if !v.Status.IsOutdated(out.To) {
-		out.Linked, out.Percent, out.Done = true, 100, true
+		out.Linked, out.Done = true, true
 		return out, nil
 	}
 	if _, err := authority.Substitutable(v, epoch, out.To); err != nil {
@@ -46,14 +44,12 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	}
 	answer, err := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
 	report := authority.Heard(v, holder, answer, err)
-	status, err := report.Status()
-	if err != nil {
+	if _, err := report.Status(); err != nil {
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}
 	if out.Linked = authority.CopiesTo(report, out.To); !out.Linked {
 		return out, s.pair(ctx, v, holder, out.To)
 	}
-	out.Percent = status.SyncedPercent
 	if !authority.Resynced(v, report, out.To) {
 		return out, nil
 	}

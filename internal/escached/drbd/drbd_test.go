@@ -31,6 +31,14 @@ srcversion: 2A5DFCD31AE4EBF93C0E357
 	finish: 0:00:02 speed: 36,000 (36,000) want: 102,400 K/sec
  4: cs:WFConnection ro:Secondary/Unknown ds:UpToDate/Outdated A r-----
     ns:0 nr:0 dw:72 dr:0 al:1 bm:0 lo:0 pe:0 ua:0 ap:0 ep:1 wo:f oos:68
+ 5: cs:SyncSource ro:Primary/Secondary ds:UpToDate/Inconsistent C r-----
+    ns:9 nr:0 dw:9 dr:9 al:0 bm:0 lo:0 pe:2 ua:0 ap:0 ep:1 wo:f oos:73400320
+	[>....................] sync'ed:  0.4% (71680/71936)M
+	finish: 12:05:07 speed: 1,204,224 (987) K/sec (stalled)
+ 6: cs:VerifyS ro:Primary/Secondary ds:UpToDate/UpToDate C r-----
+    ns:9 nr:0 dw:9 dr:9 al:0 bm:0 lo:0 pe:2 ua:0 ap:0 ep:1 wo:f oos:0
+	[>....................] verified:  0.4% (71680/71936)M
+	finish: 0:00:07 speed: 1,204 (987) want: 9 K/sec
 `
 
 func TestParseProc(t *testing.T) {
@@ -46,17 +54,26 @@ func TestParseProc(t *testing.T) {
 		},
 		3: {
 			Connection: "SyncTarget", Role: "Secondary", PeerRole: "Primary", Disk: "Inconsistent", PeerDisk: "UpToDate",
-			SyncedPercent: 31.5, DiskWrittenKiB: 127924, OutOfSyncKiB: 1000,
+			SyncedPercent: 31.5, DiskWrittenKiB: 127924, OutOfSyncKiB: 1000, ResyncKiBPerSecond: 36000, ResyncLeft: 2 * time.Second,
 		},
 		4: {
 			Connection: "WFConnection", Role: "Secondary", PeerRole: "Unknown", Disk: "UpToDate", PeerDisk: "Outdated",
 			SyncedPercent: 100, DiskWrittenKiB: 72, OutOfSyncKiB: 68,
 		},
+		5: {
+			Connection: "SyncSource", Role: "Primary", PeerRole: "Secondary", Disk: "UpToDate", PeerDisk: "Inconsistent",
+			SyncedPercent: 0.4, DiskWrittenKiB: 9, OutOfSyncKiB: 70 << 20, ResyncKiBPerSecond: 1204224,
+			ResyncLeft: 12*time.Hour + 5*time.Minute + 7*time.Second,
+		},
+		6: { // compares, and copies nothing
+			Connection: "VerifyS", Role: "Primary", PeerRole: "Secondary", Disk: "UpToDate", PeerDisk: "UpToDate",
+			SyncedPercent: 100, DiskWrittenKiB: 9,
+		},
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	for minor, current := range map[int]bool{1: true, 2: false, 3: false, 4: true} {
+	for minor, current := range map[int]bool{1: true, 2: false, 3: false, 4: true, 5: true, 6: true} {
 		if got.Devices[minor].Current() != current {
 			t.Errorf("minor %d: current must be %v", minor, current)
 		}

@@ -16,6 +16,8 @@ func FuzzProc(f *testing.F) {
 	f.Add("101: cs:StandAlone ro:Primary/Unknown ds:Diskless/DUnknown   s-----\n")
 	f.Add(" 3: cs:SyncSource ro:Primary/Secondary ds:UpToDate/Inconsistent C r---d-\n" +
 		"    ns:1 nr:0 dw:1 dr:9 al:0 bm:0 lo:0 pe:2 ua:0 ap:2 ep:1 wo:d oos:99999999999999999999\n\tsync'ed: 1.2.3% (1/2)K\n")
+	f.Add(" 3: cs:SyncTarget ro:Secondary/Primary ds:Inconsistent/UpToDate C r-----\n" +
+		"\t[>...] sync'ed: 0.1% (1/2)M\tfinish: 999999:59:59 speed: 99,999,999,999,999,999,999 (0 -- 7) want: 0 K/sec\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		table, err := parse(strings.NewReader(text))
 		if err != nil {
@@ -24,6 +26,9 @@ func FuzzProc(f *testing.F) {
 		for minor, s := range table.Devices {
 			if minor < 0 || s.OutOfSyncKiB < 0 || s.DiskWrittenKiB < 0 || !(s.SyncedPercent >= 0) {
 				t.Errorf("minor %d: %+v", minor, s)
+			}
+			if s.ResyncKiBPerSecond < 0 || s.ResyncLeft < 0 || !s.Resyncing() && (s.ResyncKiBPerSecond > 0 || s.ResyncLeft > 0) {
+				t.Errorf("minor %d is not copied like this: %+v", minor, s)
 			}
 			if !strings.Contains(text, "cs:"+string(s.Connection)) || s.Connection == escache.LinkUnconfigured {
 				t.Errorf("minor %d: nothing says that its connection is %q", minor, s.Connection)
@@ -53,5 +58,10 @@ func lineOf(minor int, s Status) string {
 }
 
 func countersOf(s Status) string {
-	return fmt.Sprintf("    dw:%d oos:%d\n\tsync'ed: %f%%\n", s.DiskWrittenKiB, s.OutOfSyncKiB, s.SyncedPercent)
+	text := fmt.Sprintf("    dw:%d oos:%d\n\tsync'ed: %f%%\n", s.DiskWrittenKiB, s.OutOfSyncKiB, s.SyncedPercent)
+	if s.Resyncing() {
+		seconds := int(s.ResyncLeft.Seconds())
+		text += fmt.Sprintf("\tfinish: %d:%02d:%02d speed: %d (1) K/sec\n", seconds/3600, seconds/60%60, seconds%60, s.ResyncKiBPerSecond)
+	}
+	return text
 }

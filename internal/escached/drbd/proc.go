@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 )
@@ -39,6 +40,10 @@ type Status struct {
 	Suspended bool
 	// SyncedPercent is 100 unless a resync runs.
 	SyncedPercent float64
+	// ResyncKiBPerSecond is how fast a resync is, the average of about 18 seconds. ResyncLeft is the time
+	// left at that rate, to the second; without a rate it means nothing. Both are 0 if no resync runs.
+	ResyncKiBPerSecond int64
+	ResyncLeft         time.Duration
 	// OutOfSyncKiB is the amount of data in which the two copies differ.
 	OutOfSyncKiB int64
 	// DiskWrittenKiB counts writes to the local disk. Two equal readings mean that nothing changed.
@@ -47,6 +52,11 @@ type Status struct {
 
 // Linked reports whether the replicas exchange data. See escache.LinkState.Linked.
 func (s Status) Linked() bool { return s.Connection.Linked() }
+
+// Resyncing reports whether one replica is being copied to the other now.
+func (s Status) Resyncing() bool {
+	return s.Connection == escache.LinkSyncSource || s.Connection == escache.LinkSyncTarget
+}
 
 // Negotiating reports whether DRBD is still finding out whether the local copy is current: it
 // attaches the disk, or the two ends compare what they have missed. That takes moments and ends in
@@ -92,6 +102,8 @@ var (
 	deviceLine = regexp.MustCompile(`^\s*(\d+): cs:(\w+)(?: ro:(\w+)/(\w+) ds:(\w+)/(\w+) . (\S+))?`)
 	counters   = regexp.MustCompile(`\b(dw|oos):(\d+)`)
 	synced     = regexp.MustCompile(`sync'ed:\s*([0-9.]+)%`)
+	// An online verify has this line too.
+	speed = regexp.MustCompile(`finish: (\d{1,6}):(\d\d):(\d\d) speed: ([0-9,]+) `)
 )
 
 func parse(r io.Reader) (Table, error) {
@@ -139,6 +151,10 @@ func (s Status) with(line string) Status {
 	}
 	if m := synced.FindStringSubmatch(line); m != nil {
 		s.SyncedPercent, _ = strconv.ParseFloat(m[1], 64)
+	}
+	if m := speed.FindStringSubmatch(line); m != nil && s.Resyncing() {
+		s.ResyncKiBPerSecond, _ = strconv.ParseInt(strings.ReplaceAll(m[4], ",", ""), 10, 64)
+		s.ResyncLeft, _ = time.ParseDuration(m[1] + "h" + m[2] + "m" + m[3] + "s")
 	}
 	return s
 }

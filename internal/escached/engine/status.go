@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -159,12 +161,25 @@ func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 	}
 	if r.Up {
 		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
-		s.SyncedPercent, s.IOSuspended = r.Replica.SyncedPercent, r.Replica.Suspended
+		s.SyncedPercent, s.Resync, s.IOSuspended = r.Replica.SyncedPercent, resyncOf(r.Replica), r.Replica.Suspended
 		s.MayGoOnAlone = r.MayGoOnAlone
 		s.Peers[0].ConnectionState, s.Peers[0].DiskState = r.Replica.Connection, r.Replica.PeerDisk
 		s.Peers[0].Role = cmp.Or(escache.Role(r.Replica.PeerRole), escache.RoleUnknown)
 	}
 	return s
+}
+
+// resyncOf returns how a running resync goes on; nil if none is.
+func resyncOf(s drbd.Status) *escache.Resync {
+	if !s.Resyncing() {
+		return nil
+	}
+	const kib = 1 << 10
+	out := &escache.Resync{LeftBytes: s.OutOfSyncKiB * kib, BytesPerSecond: s.ResyncKiBPerSecond * kib}
+	if out.BytesPerSecond > 0 {
+		out.RemainingSeconds = int64(s.ResyncLeft / time.Second)
+	}
+	return out
 }
 
 func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/hostcert"
@@ -17,9 +16,6 @@ import (
 const (
 	ownCertificate = "certificate"
 	clientsCA      = "authority of clients"
-	// soon is how long before its end a certificate is worth a warning. Those that csi-node asks for are
-	// renewed long before.
-	soon = 14 * 24 * time.Hour
 )
 
 // certificates checks this host's own certificate and the authority of those who call. The first is signed
@@ -56,7 +52,7 @@ func (h *Host) own(files tlsfiles.Files) checklist.Result {
 		return checklist.Badf(checklist.Warning, "name what csi-controller expects with --server-name (tls.serverName in the chart)",
 			"%s: it is for %s, and no name begins with %s", files.Cert, names, h.Config.Node)
 	}
-	return checklist.Certificate(own.Leaf, names, renew, h.System.Now(), soon)
+	return checklist.Certificate(own.Leaf, names, renew, h.System.Now())
 }
 
 func (h *Host) clients(files tlsfiles.Files) checklist.Result {
@@ -68,7 +64,7 @@ func (h *Host) clients(files tlsfiles.Files) checklist.Result {
 	var results []checklist.Result
 	for _, authority := range all {
 		remedy := "put the authority's present certificate into " + files.CA
-		results = append(results, checklist.Certificate(authority, authority.Subject.CommonName, remedy, h.System.Now(), soon))
+		results = append(results, checklist.Certificate(authority, authority.Subject.CommonName, remedy, h.System.Now()))
 	}
 	// One that is valid is enough: an older one may stay beside it for a while.
 	if at := slices.IndexFunc(results, func(r checklist.Result) bool { return r.State == checklist.OK }); at >= 0 {

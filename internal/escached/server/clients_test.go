@@ -186,8 +186,13 @@ func TestTCPIsServedOnceTheFilesAreThere(t *testing.T) {
 		}
 	}
 	s.writeFiles(t)
-	if status, body, err := s.get(t, escache.PathNode, known); err != nil || status != http.StatusOK {
+	status, body, err := s.get(t, escache.PathNode, known)
+	if err != nil || status != http.StatusOK {
 		t.Errorf("with the files: %d %s %v", status, body, err)
+	}
+	var node escache.Node
+	if err := json.Unmarshal(body, &node); err != nil || node.CertificateEnd == nil || node.CertificateEnd.Before(time.Now().Add(24*time.Hour)) {
+		t.Errorf("the host says that its certificate ends %v: %v", node.CertificateEnd, err)
 	}
 	_, metrics, err := s.get(t, "/metrics", known)
 	must(t, err)

@@ -59,8 +59,10 @@ type api struct {
 	engine  Engine
 	log     *slog.Logger
 	metrics *measures
-	traces  trace.TracerProvider // nil if nothing is traced
-	admit   clients
+	// certificateEnd is as in TCP.
+	certificateEnd func() time.Time
+	traces         trace.TracerProvider // nil if nothing is traced
+	admit          clients
 	// ready waits until the engine knows what is on this host. At the end of its context it returns
 	// why the engine does not know it yet.
 	ready func(ctx context.Context) error
@@ -134,6 +136,11 @@ func (a *api) node(r *http.Request) (any, error) {
 	cancel()
 	if why := a.ready(now); why != nil && err == nil {
 		n.Healthy, n.Reasons = false, append(n.Reasons, why.Error())
+	}
+	if a.certificateEnd != nil {
+		if end := a.certificateEnd(); !end.IsZero() {
+			n.CertificateEnd = &end
+		}
 	}
 	return n, err
 }
@@ -301,6 +308,7 @@ func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, seen
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
 	admit := clients(tcp.Clients)
 	api := newAPI(engine, m, admit, ready, seen)
+	api.certificateEnd = tcp.CertificateEnd
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && r.Method == http.MethodGet && admit.check(r) == nil {
 			metrics.ServeHTTP(w, r)

@@ -115,7 +115,7 @@ func redundancy(s escache.VolumeStatus) []Finding {
 		peer = s.Peers[0]
 	}
 	switch {
-	case s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != escache.DiskDiskless && peer.Name != "" && peer.Linked():
+	case IsResyncing(s):
 		resyncing := Finding{Resyncing, Degraded, v1alpha1.ConditionSynced, fmt.Sprintf(
 			"a resync between this node and %s is running", peer.Name)}
 		copies := lost(PeerOutdated, "the replica on %s is catching up; until then this node has the only current copy", peer.Name)
@@ -136,6 +136,12 @@ func redundancy(s escache.VolumeStatus) []Finding {
 	default:
 		return nil
 	}
+}
+
+// IsResyncing reports whether one replica is being copied to the other.
+func IsResyncing(s escache.VolumeStatus) bool {
+	return s.SyncedPercent < 100 && s.DiskState != "" && s.DiskState != escache.DiskDiskless &&
+		len(s.Peers) > 0 && s.Peers[0].Name != "" && s.Peers[0].Linked()
 }
 
 // IsConnected reports whether this node has the volume's device, or is Primary without one.

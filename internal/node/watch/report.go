@@ -60,17 +60,12 @@ func (w *Watch) emit(ctx context.Context, v *volume, e kube.Event) {
 	}
 }
 
-const (
-	// numbersInterval is the least time between two writes of numbers, such as dirty bytes, to the
-	// API.
-	numbersInterval = 10 * time.Second
-	maxTries        = 4
-)
+const maxTries = 4
 
 // writeStatus writes the CacheVolume's status if it is not what it should be. It compares with the
 // object as last seen, so it reads and writes nothing while nothing changes.
 func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.VolumeStatus, now time.Time) {
-	numbers := v.numbers(status, now)
+	numbers := w.numbers(v, status, now)
 	for range maxTries {
 		wanted := w.wanted(v, status, numbers)
 		if wanted == nil {
@@ -79,9 +74,7 @@ func (w *Watch) writeStatus(ctx context.Context, v *volume, status *escache.Volu
 		changed, err := w.Kube.PatchStatus(ctx, v.object, wanted)
 		if err == nil {
 			v.object = changed
-			if numbers != nil {
-				v.dirtyWritten, v.flushedAt = now, time.Time{}
-			}
+			v.wroteNumbers(numbers, now)
 			return
 		}
 		if !errors.Is(err, kube.ErrConflict) {
@@ -123,27 +116,6 @@ func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[stri
 	maps.Copy(fields, numbers)
 	if len(fields) == 0 {
 		return nil
-	}
-	return fields
-}
-
-// numbers returns the fields that are written at most once in numbersInterval, or nil.
-func (v *volume) numbers(status *escache.VolumeStatus, now time.Time) map[string]any {
-	if status == nil || status.DirtyBytes == nil {
-		return nil
-	}
-	dirty := *status.DirtyBytes
-	if dirty == 0 && v.wasDirty {
-		v.flushedAt = now
-	}
-	v.wasDirty = dirty > 0
-	flushed := !v.flushedAt.IsZero()
-	if (dirty == v.object.Status.DirtyBytes && !flushed) || now.Sub(v.dirtyWritten) < numbersInterval {
-		return nil
-	}
-	fields := map[string]any{"dirtyBytes": dirty, "summary": map[string]any{"dirty": v1alpha1.HumanBytes(dirty)}}
-	if flushed {
-		fields["lastFlushTime"] = metav1.NewTime(v.flushedAt)
 	}
 	return fields
 }
@@ -191,7 +163,7 @@ func (w *Watch) clearProblems(ctx context.Context, v *volume) {
 	for _, c := range v.conditions() {
 		meta.SetStatusCondition(&conditions, c)
 	}
-	if _, err := w.Kube.PatchStatus(ctx, object, map[string]any{"conditions": conditions}); err != nil {
+	if _, err := w.Kube.PatchStatus(ctx, object, map[string]any{"conditions": conditions, "resync": nil}); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write the status of a volume that is not connected any more", "volume", object.Name, "error", err)
 	}
 }

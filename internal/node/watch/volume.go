@@ -37,9 +37,10 @@ type volume struct {
 	progress   *blockdev.Progress
 	progressAt time.Time
 
-	wasDirty     bool
-	flushedAt    time.Time
-	dirtyWritten time.Time
+	wasDirty  bool
+	flushedAt time.Time
+	// numbersWritten is when numbers were last written to the API.
+	numbersWritten time.Time
 	// recordAfter is when to read the record again while I/O is frozen.
 	recordAfter time.Time
 }

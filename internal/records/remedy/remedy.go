@@ -69,6 +69,8 @@ const (
 	PodsMissing = "PodsMissing"
 	// CertificateEnds: a certificate of the driver ends soon, or has ended.
 	CertificateEnds = "CertificateEnds"
+	// HostCertificateEnds: that of a host's escached does. csi-node should have renewed it.
+	HostCertificateEnds = "HostCertificateEnds"
 	// VersionsDiffer: hosts have different versions of escached.
 	VersionsDiffer = "VersionsDiffer"
 )
@@ -118,6 +120,8 @@ func inTheWay() []known {
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
 		{reason: CertificateEnds, todo: "renew it: with tls.mode generated, helm upgrade does; with certManager, see its Certificate; " +
 			"with existing, put a new one into the Secret (docs/security.md)"},
+		{reason: HostCertificateEnds, todo: "see why csi-node on HOST does not renew it: its log and kubectl get csr say so; with tls.mode " +
+			"existing, replace it (docs/security.md). After its end no volume can be attached or detached there"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
 		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it again: both give the host the link's secret again " +

@@ -23,7 +23,7 @@ var well = []string{
 }
 
 // ours are the reasons that no condition has.
-var ours = []string{LeftDirty, PodWaits, InDeletion, NotReady, StaleReplicas, NoController, PodsMissing, CertificateEnds, VersionsDiffer}
+var ours = []string{LeftDirty, PodWaits, InDeletion, NotReady, StaleReplicas, NoController, PodsMissing, CertificateEnds, HostCertificateEnds, VersionsDiffer}
 
 // elsewhere are reasons of other things than our conditions.
 var elsewhere = map[string]string{

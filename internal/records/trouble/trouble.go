@@ -11,8 +11,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/records/remedy"
 )
 
@@ -48,11 +50,15 @@ func At(kind, name, condition, reason, what string, at remedy.Place, how remedy.
 }
 
 // OfGroup returns what is wrong with a group, and with its hosts.
-func OfGroup(g *v1alpha1.NodeGroup, how remedy.Escached) []Trouble {
+func OfGroup(g *v1alpha1.NodeGroup, how remedy.Escached, now time.Time) []Trouble {
 	var all []Trouble
 	for _, m := range g.Status.Members {
 		if !m.Ready && !slices.Contains(g.Spec.CordonedNodes, m.Name) {
 			all = append(all, At(Host, m.Name, "", hostReason(g, m), m.Message, remedy.Place{Host: m.Name, Group: g.Name}, how))
+		}
+		if end := m.CertificateEnd; end != nil && end.Sub(now) < checklist.CertificateEndsSoon {
+			all = append(all, At(Host, m.Name, "", remedy.HostCertificateEnds, "the certificate of its escached "+Ends(end.Time, now),
+				remedy.Place{Host: m.Name, Group: g.Name}, how))
 		}
 	}
 	add := func(condition, reason, what string) {
@@ -71,6 +77,15 @@ func OfGroup(g *v1alpha1.NodeGroup, how remedy.Escached) []Trouble {
 		}
 	}
 	return all
+}
+
+// Ends says when a certificate ends, as a part of a sentence.
+func Ends(at, now time.Time) string {
+	day := at.UTC().Format(time.DateOnly)
+	if now.After(at) {
+		return fmt.Sprintf("ended %s ago (%s)", duration.HumanDuration(now.Sub(at)), day)
+	}
+	return fmt.Sprintf("ends in %s (%s)", duration.HumanDuration(at.Sub(now)), day)
 }
 
 // meant reports whether a group takes nothing new because somebody wants it so: the table of hosts, or

@@ -76,6 +76,23 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 
 func outdated(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }
 
+func TestAHostsCertificateThatEndsSoonIsTold(t *testing.T) {
+	for says, end := range map[string]time.Time{
+		"the certificate of its escached ends in 13d (":  now.Add(13*24*time.Hour + time.Hour),
+		"the certificate of its escached ended 2d1h ago (": now.Add(-49 * time.Hour),
+		"": now.Add(15 * 24 * time.Hour),
+	} {
+		g := &v1alpha1.NodeGroup{Status: v1alpha1.NodeGroupStatus{Members: []v1alpha1.NodeGroupMember{
+			{Name: "n1", Ready: true, CertificateEnd: &metav1.Time{Time: end}}, {Name: "n2", Ready: true},
+		}}}
+		all := trouble.OfGroup(g, remedy.Escached{}, now)
+		if says == "" && len(all) > 0 || says != "" && (len(all) != 1 || all[0].Kind != trouble.Host || all[0].Name != "n1" ||
+			!strings.HasPrefix(all[0].What, says) || !strings.Contains(all[0].Todo, "csi-node on n1")) {
+			t.Errorf("want %q, got %+v", says, all)
+		}
+	}
+}
+
 func TestWhatIsWrongWithAGroupAndItsHosts(t *testing.T) {
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	g.Spec.CordonedNodes = []string{"n2"}
@@ -86,7 +103,7 @@ func TestWhatIsWrongWithAGroupAndItsHosts(t *testing.T) {
 	set(v1alpha1.GroupDegraded, "ClaimedByAnotherGroup", "it belongs to rack0", "True")
 	set(v1alpha1.GroupReady, "TooFewMembers", "1 of 3", "False")
 	set(v1alpha1.GroupRedundant, "NothingToRepair", "", "True")
-	all := trouble.OfGroup(g, remedy.Escached{})
+	all := trouble.OfGroup(g, remedy.Escached{}, now)
 	if want := []string{"ClaimedByAnotherGroup", "TooFewMembers"}; !slices.Equal(reasons(all), want) {
 		t.Errorf("%q, want %q", reasons(all), want)
 	}
@@ -94,13 +111,13 @@ func TestWhatIsWrongWithAGroupAndItsHosts(t *testing.T) {
 		t.Errorf("%+v", all[0])
 	}
 	g.Status.Conditions[0].Message = "it belongs to rack0; another thing" // the reason may be the other's
-	if all = trouble.OfGroup(g, remedy.Escached{}); all[0].Reason != remedy.NotReady {
+	if all = trouble.OfGroup(g, remedy.Escached{}, now); all[0].Reason != remedy.NotReady {
 		t.Errorf("%+v", all[0])
 	}
 	g.Status.Conditions[1].Reason = "Cordoned"
 	g.Status.StaleReplicas = make([]v1alpha1.StaleReplica, 2)
-	if want := []string{"NotReady", "StaleReplicas"}; !slices.Equal(reasons(trouble.OfGroup(g, remedy.Escached{})), want) {
-		t.Errorf("%q, want %q: somebody wants it cordoned", reasons(trouble.OfGroup(g, remedy.Escached{})), want)
+	if want := []string{"NotReady", "StaleReplicas"}; !slices.Equal(reasons(trouble.OfGroup(g, remedy.Escached{}, now)), want) {
+		t.Errorf("%q, want %q: somebody wants it cordoned", reasons(trouble.OfGroup(g, remedy.Escached{}, now)), want)
 	}
 }
 

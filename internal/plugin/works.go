@@ -1,0 +1,79 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/resync"
+)
+
+// repairs shows the volumes that get a second copy, those first that are being copied.
+func (v *view) repairs(row func(...string)) {
+	var rows [][]string
+	for i := range v.volumes {
+		of := &v.volumes[i]
+		c := meta.FindStatusCondition(of.Status.Conditions, v1alpha1.ConditionRepairing)
+		if c == nil || c.Status != metav1.ConditionTrue {
+			continue
+		}
+		cells := []string{of.Name, c.Reason, "-", "-", "-", c.Message}
+		if r := of.Status.Repair; r != nil {
+			cells = []string{of.Name, c.Reason, r.Lost, cmp.Or(r.Substitute, "-"), age(r.Since, v.now), c.Message}
+		}
+		rows = append(rows, cells)
+	}
+	if len(rows) == 0 {
+		return
+	}
+	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Compare(choice.RepairStep(b[1]), choice.RepairStep(a[1])) })
+	row("")
+	v.others(row, []string{"REPAIR", "STEP", "LOST", "ONTO", "FOR", "PROGRESS"}, rows)
+}
+
+// others prints a table that is long only if much is being done.
+func (v *view) others(row func(...string), head []string, rows [][]string) {
+	more := 0
+	if v.short {
+		more = max(0, len(rows)-maxOthers)
+	}
+	v.limited(row, head, rows[:len(rows)-more], more, "")
+}
+
+// resyncs shows the copies that become current now, after an interruption or in a repair.
+func (v *view) resyncs(row func(...string)) {
+	var rows [][]string
+	for _, r := range resync.All(v.volumes) {
+		seen := "now"
+		if r.Old(v.now) {
+			seen = ago(&metav1.Time{Time: r.Seen}, v.now)
+		}
+		rows = append(rows, []string{r.Volume, r.Onto, fmt.Sprintf("%d%%", r.Percent), r.Left, r.Rate, r.Remaining, seen})
+	}
+	if len(rows) == 0 {
+		return
+	}
+	row("")
+	v.others(row, []string{"RESYNC", "ONTO", "DONE", "LEFT", "RATE", "REMAINING", "SEEN"}, rows)
+}
+
+func (v *view) flushRows(row func(...string)) {
+	var rows [][]string
+	for i := range v.flushes {
+		f := &v.flushes[i].Status
+		rows = append(rows, []string{
+			v.flushes[i].Name, string(v.flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
+			cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"),
+		})
+	}
+	if len(rows) == 0 {
+		return
+	}
+	row("")
+	v.others(row, []string{"FLUSH", "MODE", "PHASE", "DONE", "VOLUMES", "LEFT", "RATE", "REMAINING"}, rows)
+}
