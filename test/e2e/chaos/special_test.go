@@ -20,6 +20,10 @@ func special() []row {
 		{when: "load", what: "cache full while Ceph is stalled", run: fullCache},
 		{when: "load", what: "Ceph answers writes with errors", run: refused(func(s *scene) {
 			s.lab.TakeWrites(s)
+			if s.writer != nil {
+				s.goesOn()
+				s.rest()
+			}
 			s.v.Flush(s, s.n1)
 		})},
 		{when: "load", what: "Ceph answers writes with errors, power of the primary", run: refused(func(s *scene) {
