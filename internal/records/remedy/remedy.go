@@ -79,6 +79,7 @@ const (
 	copied  = "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
 	release = "do what the message says; to keep the volume: kubectl escache release --cancel --volume VOLUME"
 	unmove  = "to leave it where it is: kubectl escache move VOLUME --cancel"
+	resized = "to make the change, delete its pod: the next attachment makes it, if everything is in Ceph (docs/parameters.md)"
 	hosts   = "do what the message says; docs/hosts has the commands"
 	escache = "check HOST's power and network, and escached there: ESCACHED"
 	repairs = "nothing: csi-controller is replacing a copy (docs/redundancy.md)"
@@ -172,6 +173,10 @@ func requests() []known {
 		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, release},
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationRefused, "choose other values in the VolumeAttributesClass, or upgrade " +
 			"escached on HOST: it does not take these (docs/parameters.md)"},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoRoom, "make room for the cache on two hosts of GROUP, or give the claim a " +
+			"VolumeAttributesClass with a smaller cacheSize; " + resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoMemory, "start the pod on a host with more memory, or give the claim a " +
+			"VolumeAttributesClass with a smaller cacheSize; " + resized},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardRefused), "do what the message says; nothing was changed"},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveRefused, "do what the message says; " + unmove},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveWaiting, "do what the message says; " + unmove},
@@ -182,6 +187,9 @@ func requests() []known {
 func passing() []known {
 	return []known{
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationPending, "nothing: it is tried again until HOST answers"},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeAttached, resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeDirty, resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeDetached, "nothing: the next attachment makes the change"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveUnderWay, "nothing: csi-controller goes on by itself"},
 		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +
