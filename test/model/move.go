@@ -83,6 +83,7 @@ const (
 	restoreReads
 	transferBegins
 	transferGoesOn
+	resizeWanted
 	kinds
 )
 
@@ -94,6 +95,7 @@ type move struct {
 
 // texts of moves; %s is the host, or the pair, %d the client.
 var texts = map[kind]string{
+	resizeWanted:      "the cache is to get another size",
 	powerOff:          "%s loses its power",
 	powerOn:           "%s boots",
 	cutLink:           "the link between %s is cut",

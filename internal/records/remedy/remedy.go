@@ -112,8 +112,8 @@ func inTheWay() []known {
 		{reason: "CacheError", todo: "once Ceph is back: kubectl escache flush --volume=VOLUME; it clears the error"},
 		{reason: "CephUnavailable", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
 		{reason: "CephStalled", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
-		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; for new volumes, set a larger " +
-			"cacheSize in the StorageClass (docs/cache-disk-full.md)"},
+		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; give the claim a " +
+			"VolumeAttributesClass with a larger cacheSize (docs/cache-disk-full.md)"},
 		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log " +
 			"says what it waits for"},
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
