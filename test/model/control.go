@@ -162,9 +162,9 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 			}
 		}
 	}
-	if plan.Relay || m.resizesAnyway(n, plan) {
+	if plan.Relay {
 		// Which pair it becomes is chosen later. All of it is new, so nothing has to be filled.
-		c.move, c.renew, c.over, c.pc = n.rec.replicas, 0, false, publishAttach
+		c.move, c.renew = n.rec.replicas, 0
 	}
 	n.ctl = c
 	return true
@@ -289,8 +289,11 @@ func (m *Model) advance(s *state) bool {
 		if c.held {
 			return true
 		}
-		node := c.node
+		node, relay := c.node, c.move != 0
 		return m.swap(s, func(r *record) {
+			if relay && !m.on(ResizedAfterDrop) {
+				r.resize()
+			}
 			r.attached, r.client, r.fencedNow, r.flush, r.claim = node, 0, 0, false, false
 			r.epoch++
 		})

@@ -51,7 +51,8 @@
 //
 // A change of the cache's size is modelled as one of two sizes, which is wished for at any time, and made
 // with the places of the replicas. That there is no room for it, or that it is taken back, makes what is
-// tried no different: the replicas are laid anew all the same.
+// tried no different: the replicas are laid anew all the same. Hosts here take a replica of any size for the
+// one that they have; escached refuses it.
 //
 // # What is assumed
 //

@@ -59,8 +59,7 @@ const (
 	RenewedOutdated
 	MovedOnlyFromCeph
 	LeftoversDropped
-	ResizedOnlyFromCeph
-	SizeCompared
+	ResizedAfterDrop
 	guardsEnd
 )
 
@@ -122,8 +121,7 @@ var Precautions = map[Guard]string{
 	RenewedOutdated:               "a copy that is laid anew beside one that is kept counts only after that has filled it",
 	MovedOnlyFromCeph: "a volume leaves its replicas for those of another group only while nobody has it and the truth is " +
 		"in Ceph",
-	ResizedOnlyFromCeph:      "a cache gets another size only while the truth is in Ceph",
-	SizeCompared:             "a host refuses a replica for which it has one of another size",
+	ResizedAfterDrop:         "the record has another size of the cache only after the replicas of the former one are dropped",
 	LeftoversDropped:         "what an earlier stay has left is removed before a volume is placed in a group again",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }

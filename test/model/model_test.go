@@ -163,8 +163,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{MovedOnlyFromCeph, 3, world(1, 1, Moving|Power)},
 		{LeftoversDropped, 2, world(2, 1, Moving)},
 
-		{ResizedOnlyFromCeph, 4, world(1, 2, Resizing|Power)},
-		{SizeCompared, 2, world(1, 1, Resizing|Power)},
+		{ResizedAfterDrop, 2, world(1, 1, Resizing|Crashes)},
 
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},

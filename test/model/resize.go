@@ -1,12 +1,5 @@
 package model
 
-import "github.com/escache/escache-csi/internal/authority"
-
-// resizesAnyway is what an attachment did that gives a cache its size also while it may be dirty.
-func (m *Model) resizesAnyway(s *state, plan authority.Attachment) bool {
-	return s.rec.wants && plan.TakeOver && !plan.Held && !m.on(ResizedOnlyFromCeph)
-}
-
 // resize is a part of the write that says where replicas are about to be laid.
 func (r *record) resize() {
 	if r.wants {

@@ -126,9 +126,6 @@ func (m *Model) cleanUps(s *state, try func(kind, uint8, func(*state) bool)) {
 // lay makes a replica of the size on record where none is.
 func (m *Model) lay(s *state, h, peer uint8) bool {
 	n := &s.host[h]
-	if n.laid && n.size != s.rec.size && m.on(SizeCompared) {
-		return false
-	}
 	if !n.laid {
 		n.size = s.rec.size
 	}

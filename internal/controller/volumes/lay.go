@@ -129,17 +129,14 @@ func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node 
 // It removes the old ones first, so that none of them can ever be taken for a new one. The size changes
 // on record in the same write as the places and the secret of the link. So a copy of the former size
 // that a host has kept is on the group's list of what to remove, and nothing can be linked to it.
-func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) (err error) {
+func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	seat, err := s.seat(v, node)
 	if err != nil {
 		// This is not "no room": for a node, CSI takes that to mean too many attached volumes.
 		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
 	}
-	defer func() {
-		if err != nil {
-			s.Book.Observe(v)
-		}
-	}()
+	// The seat is taken for the size that the replicas get. Until nothing is to change, the larger one counts.
+	defer func() { s.Book.Observe(v) }()
 	before, replicas := v.Spec.CacheBytes, []string{seat.Primary, seat.Partner}
 	affected := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(v.Spec.Replicas), replicas...))))
 	if err := s.DropReplicas(ctx, v, affected, replicas); err != nil {

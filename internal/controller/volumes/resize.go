@@ -126,9 +126,8 @@ func resizeWaits(v *v1alpha1.CacheVolume) (reason, message string) {
 		return v1alpha1.ReasonResizeAttached, fmt.Sprintf("the cache has %s and is to have %s: it gets that when node %s has given "+
 			"the volume up and it is attached again", is, wanted, node)
 	case !authority.InCeph(v):
-		return v1alpha1.ReasonResizeDirty, fmt.Sprintf("the cache has %s and is to have %s: it may have data that is not in Ceph yet, so "+
-			"the next attachment takes it over as it is; once that one has ended, and all data are in Ceph, the one after it makes the change",
-			is, wanted)
+		return v1alpha1.ReasonResizeDirty, fmt.Sprintf("the cache has %s and is to have %s. It may have data that is not in Ceph yet, "+
+			"so the next attachment takes it over as it is, and the one after that makes the change", is, wanted)
 	default:
 		return v1alpha1.ReasonResizeDetached, fmt.Sprintf("the cache has %s and is to have %s: it gets that when the volume is attached",
 			is, wanted)
