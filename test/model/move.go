@@ -178,7 +178,7 @@ var texts = map[kind]string{
 func (m move) text(before *state) string {
 	form := texts[m.kind]
 	switch m.kind { //nolint:exhaustive // all others name a host
-	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack, transferGoesOn:
+	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack, transferGoesOn, resizeWanted:
 		return form
 	case cutLink, healLink, connect, controllerMoves, transferBegins:
 		low, high := hostsOf(m.host)
