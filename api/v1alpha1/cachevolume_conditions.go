@@ -28,6 +28,26 @@ const (
 	// ConditionMoving is there while the volume is to go, or goes, to another group. It is true once the
 	// move has begun. The message says what it waits for.
 	ConditionMoving = "Moving"
+	// ConditionCacheResized is there while the cache waits for another size. It is never true: the
+	// condition goes when the cache has that size. The message says what it waits for.
+	ConditionCacheResized = "CacheResized"
+)
+
+// Reasons of ConditionCacheResized.
+const (
+	// ReasonResizeAttached: a node has the volume. The cache gets its size when it is attached again.
+	ReasonResizeAttached = "Attached"
+	// ReasonResizeDetached: no node has the volume, and all data are in Ceph. The next attachment makes the
+	// change.
+	ReasonResizeDetached = "NextAttachment"
+	// ReasonResizeDirty: no node has the volume, and the cache may be dirty. The next attachment takes it
+	// over as it is, and the one after it makes the change.
+	ReasonResizeDirty = "NotInCeph"
+	// ReasonResizeNoRoom: the attachment that was to make the change found no two hosts with room, and
+	// kept the size.
+	ReasonResizeNoRoom = "NoRoom"
+	// ReasonResizeNoMemory: the node of that attachment has too little memory for the new size.
+	ReasonResizeNoMemory = "NoMemory"
 )
 
 // Reasons of ConditionMoving.

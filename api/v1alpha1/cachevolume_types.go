@@ -29,6 +29,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="self.spec.group == oldSelf.spec.group || has(self.status) && has(self.status.move) && self.spec.group == self.status.move.group && self.spec.replicas == self.status.move.replicas && self.spec.port == self.status.move.port && self.spec.minor == self.status.move.minor",message="group is changed by csi-controller only: to move the volume, set spec.moveTo"
 // +kubebuilder:validation:XValidation:rule="self.spec.port == oldSelf.spec.port || self.spec.group != oldSelf.spec.group",message="port is immutable within a group"
 // +kubebuilder:validation:XValidation:rule="self.spec.minor == oldSelf.spec.minor || self.spec.group != oldSelf.spec.group",message="minor is immutable within a group"
+// +kubebuilder:validation:XValidation:rule="self.spec.cacheBytes == oldSelf.spec.cacheBytes || has(oldSelf.spec.wantedCacheBytes) && self.spec.cacheBytes == oldSelf.spec.wantedCacheBytes && !has(self.spec.wantedCacheBytes) && has(self.spec.linkGeneration) && self.spec.linkGeneration > (has(oldSelf.spec.linkGeneration) ? oldSelf.spec.linkGeneration : 0) && !(has(self.status) && has(self.status.authority) && self.status.authority == 'Cache')",message="cacheBytes is changed by csi-controller only, while all data are in Ceph: to change the size, give the claim a VolumeAttributesClass with cacheSize"
 type CacheVolume struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -105,14 +106,23 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxOvercommit int64 `json:"maxOvercommit,omitempty"`
 
-	// CacheBytes is the size of the cache on each of the two replicas.
+	// CacheBytes is the size of the cache on each of the two replicas. Only csi-controller changes it, when
+	// it creates both again.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=16777216
 	// +kubebuilder:validation:Maximum=70368744177664
 	// +kubebuilder:validation:XValidation:rule="self % 4194304 == 0",message="cacheBytes is a multiple of 4 MiB"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cacheBytes is immutable"
 	CacheBytes int64 `json:"cacheBytes"`
+
+	// WantedCacheBytes is the size that the cache is to get. The next attachment that finds all data in
+	// Ceph creates both replicas again, with this size if there is room for it. It is absent when nothing
+	// is to change. It equals CacheBytes if a change was taken back.
+	//
+	// +kubebuilder:validation:Minimum=16777216
+	// +kubebuilder:validation:Maximum=70368744177664
+	// +kubebuilder:validation:XValidation:rule="self % 4194304 == 0",message="wantedCacheBytes is a multiple of 4 MiB"
+	WantedCacheBytes int64 `json:"wantedCacheBytes,omitempty"`
 
 	// CacheEngine is the engine of the cache on both hosts. A volume without it has writecache.
 	//
@@ -357,18 +367,6 @@ type VolumeResync struct {
 	RemainingSeconds int64 `json:"remainingSeconds"`
 	// Seen is when that was so. While nothing changes it is not updated.
 	Seen metav1.Time `json:"seen"`
-}
-
-// AppliedModification is the newest change that a node has, or has refused. Another attachment begins
-// with the newest change, and confirms it here.
-type AppliedModification struct {
-	// Modification is the value of spec.modifications that it has.
-	Modification int64 `json:"modification,omitempty"`
-	// Epoch is the attachment that has it.
-	Epoch int64 `json:"epoch,omitempty"`
-	// Refused is set if the node's escached does not take these values. They are not tried again in
-	// this attachment.
-	Refused bool `json:"refused,omitempty"`
 }
 
 // ReplicaHost is the machine on which a replica was created.

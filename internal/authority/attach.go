@@ -15,8 +15,8 @@ type Attachment struct {
 	Held bool
 	// Epoch is the number of the attachment.
 	Epoch int64
-	// Relay means that the node has no replica: drop both and create them again around this node.
-	// Nothing is lost, because the truth is in Ceph.
+	// Relay means that the node has no replica, or that the cache is to get another size: drop both and
+	// create them again around this node. Nothing is lost, because the truth is in Ceph.
 	Relay bool
 	// Renew lists replicas that are not current: drop them and create them again on the same hosts.
 	// Nothing is lost, because the truth is in Ceph.
@@ -36,7 +36,7 @@ type Attachment struct {
 // outdated until they are filled. Otherwise the record would count two copies while there is one, and that one
 // would be put on record as outdated if its disk failed. Replicas that are all new are equal.
 func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
-	if slices.Contains(plan.Renew, node) {
+	if plan.Relay || slices.Contains(plan.Renew, node) {
 		return nil // it is filled, or as new as the other, before it is used
 	}
 	return slices.DeleteFunc(slices.Clone(plan.Renew), func(renewed string) bool { return !v.Spec.HasReplica(renewed) })
@@ -97,7 +97,7 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 		return a, nil
 	}
 	if InCeph(v) {
-		a.Relay = !v.Spec.HasReplica(node)
+		a.Relay = !v.Spec.HasReplica(node) || v.Spec.WantedCacheBytes != 0
 		for _, replica := range v.Spec.Replicas {
 			if s.IsOutdated(replica) {
 				a.Renew = append(a.Renew, replica)

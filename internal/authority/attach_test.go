@@ -102,6 +102,37 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// A cache gets another size with both its copies, and only while nothing in them is needed.
+func TestACacheIsResizedOnlyFromCeph(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		status func(*v1alpha1.CacheVolumeStatus)
+		node   string
+		want   Attachment
+	}{
+		{"clean", func(s *v1alpha1.CacheVolumeStatus) { s.Authority = v1alpha1.AuthorityCeph }, "n1", Attachment{Epoch: 8, Relay: true}},
+		{"clean, an old copy", func(s *v1alpha1.CacheVolumeStatus) { s.Outdated = []string{"n2"} }, "n1",
+			Attachment{Epoch: 8, Relay: true, Renew: []string{"n2"}}},
+		{"again, before the truth moved", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "n1",
+			Attachment{Held: true, Epoch: 7, Relay: true}},
+		{"again, in use", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }, "n1",
+			Attachment{Held: true, Epoch: 7, TakeOver: true}},
+		{"again, drained", drained, "n1", Attachment{Held: true, Epoch: 7, Drained: true}},
+		{"dirty", inCache, "n1", Attachment{Epoch: 8, TakeOver: true}},
+		{"dirty, node without a replica", inCache, "n3", Attachment{FlushFirst: []string{"n1", "n2"}}},
+	} {
+		v := volume(tc.status)
+		v.Spec.CacheBytes, v.Spec.WantedCacheBytes = 1<<30, 2<<30
+		got, err := Attach(v, group, tc.node)
+		if err != nil || len(tc.want.FlushFirst) == 0 && !reflect.DeepEqual(got, tc.want) || !slices.Equal(got.FlushFirst, tc.want.FlushFirst) {
+			t.Errorf("%s: %+v, %v, want %+v", tc.name, got, err, tc.want)
+		}
+		if unfilled := Unfilled(v, got, tc.node); got.Relay && unfilled != nil {
+			t.Errorf("%s: all copies are new, and %v is to be filled", tc.name, unfilled)
+		}
+	}
+}
+
 func TestACopyThatIsLaidAnewBesideAKeptOneIsOutdatedUntilThatFillsIt(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

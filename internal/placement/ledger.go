@@ -44,6 +44,20 @@ func (l *Ledger) place(r Request) (Placement, error) {
 	return p, nil
 }
 
+// Grow makes a stored volume count with the request's bytes where it is, if the request would get a place
+// now. On an error the volume counts as before.
+func (l *Ledger) Grow(r Request) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, ok := l.state.Volume(r.Volume)
+	if _, err := l.state.Decide(r); err != nil || !ok {
+		return err
+	}
+	v.CacheBytes = r.CacheBytes
+	l.state.SetVolume(v)
+	return nil
+}
+
 // Partners is State.Partners.
 func (l *Ledger) Partners(r Request) ([]string, error) {
 	l.mu.Lock()

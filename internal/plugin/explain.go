@@ -118,7 +118,7 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 	if v.Spec.FromVolume != "" {
 		line("Made from", "volume %s", v.Spec.FromVolume)
 	}
-	line("Cache", "%s on each of %s, in group %s, engine %s, %s", v1alpha1.HumanBytes(v.Spec.CacheBytes),
+	line("Cache", "%s on each of %s, in group %s, engine %s, %s", v.Spec.CacheText(),
 		strings.Join(v.Spec.Replicas, " and "), v.Spec.Group, v.Spec.Engine(), v.Spec.CacheMode)
 	line("Phase", "%s", cmp.Or(s.Phase, v1alpha1.VolumePending))
 	if s.AttachedNode == "" {

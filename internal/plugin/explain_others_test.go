@@ -35,6 +35,19 @@ func snapshot(name, volume string, taken bool, age time.Duration) *v1alpha1.Cach
 	return s
 }
 
+func TestBothSizesAreShownWhileACacheIsToBeResized(t *testing.T) {
+	s := sample()
+	s.volumes[0].Spec.WantedCacheBytes = 2 * s.volumes[0].Spec.CacheBytes
+	want := v1alpha1.HumanBytes(s.volumes[0].Spec.CacheBytes) + " (" + v1alpha1.HumanBytes(s.volumes[0].Spec.WantedCacheBytes) + " wanted)"
+	says, err := explained(t, cluster(t, &s.groups[0], &s.volumes[0]), "volume", s.volumes[0].Name)
+	if err != nil || !strings.Contains(says, want) {
+		t.Errorf("explain does not say %s, %v:\n%s", want, err, says)
+	}
+	if says := shown(t, s, statusFlags{output: "wide"}); !strings.Contains(says, want) {
+		t.Errorf("status does not say %s:\n%s", want, says)
+	}
+}
+
 func TestExplainOfOtherThings(t *testing.T) {
 	s := sample()
 	s.groups[0].Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n3", Volume: "pvc-old"}}

@@ -309,7 +309,7 @@ func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
 		conditionOf(of, v1alpha1.ConditionHealthy),
 	}
 	if wide {
-		cells = append(cells, of.Spec.Group, v1alpha1.HumanBytes(of.Spec.SizeBytes), v1alpha1.HumanBytes(of.Spec.CacheBytes),
+		cells = append(cells, of.Spec.Group, v1alpha1.HumanBytes(of.Spec.SizeBytes), of.Spec.CacheText(),
 			strings.Join(of.Spec.Replicas, ","), cmp.Or(strings.Join(is.Outdated, ","), "-"), fmt.Sprint(is.Epoch),
 			string(of.Spec.Engine()), of.Spec.Pool+"/"+of.Spec.Image, age(of.CreationTimestamp, v.now))
 	}

@@ -122,6 +122,13 @@ func (m *Model) control(s *state, out emit) {
 	m.repairs(s, try)
 	m.cleanUps(s, try)
 	m.transfers(s, try)
+	if m.has(Resizing) && !s.rec.wants {
+		try(resizeWanted, 0, func(n *state) bool {
+			n.rec.wants = true
+			n.wrote()
+			return true
+		})
+	}
 }
 
 func (m *Model) beginPublish(n *state, h uint8) bool {
@@ -156,7 +163,8 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 		}
 	}
 	if plan.Relay {
-		c.move = n.rec.replicas // which pair it becomes is chosen later
+		// Which pair it becomes is chosen later. All of it is new, so nothing has to be filled.
+		c.move, c.renew = n.rec.replicas, 0
 	}
 	n.ctl = c
 	return true
@@ -281,8 +289,11 @@ func (m *Model) advance(s *state) bool {
 		if c.held {
 			return true
 		}
-		node := c.node
+		node, relay := c.node, c.move != 0
 		return m.swap(s, func(r *record) {
+			if relay && !m.on(ResizedAfterDrop) {
+				r.resize()
+			}
 			r.attached, r.client, r.fencedNow, r.flush, r.claim = node, 0, 0, false, false
 			r.epoch++
 		})
@@ -296,7 +307,10 @@ func (m *Model) advance(s *state) bool {
 		return m.othersGiveUp(s, c.node)
 	case publishMove:
 		c.pc = publishLay
-		return m.swap(s, func(r *record) { r.replicas = s.ctl.move })
+		return m.swap(s, func(r *record) {
+			r.replicas = s.ctl.move
+			r.resize()
+		})
 	case publishLay:
 		c.pc = publishAuthority
 		return m.layAll(s)

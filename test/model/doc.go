@@ -49,6 +49,11 @@
 // is on its way, which the product refuses: no promise hangs on that. Nothing is modelled of the
 // PersistentVolume, which decides where pods may run.
 //
+// A change of the cache's size is modelled as one of two sizes, which is wished for at any time, and made
+// with the places of the replicas. That there is no room for it, or that it is taken back, makes what is
+// tried no different: the replicas are laid anew all the same. Hosts here take a replica of any size for the
+// one that they have; escached refuses it.
+//
 // # What is assumed
 //
 //   - While DRBD's handler for a failed disk runs on a Primary whose peer is in sync and not counted, that

@@ -138,6 +138,7 @@ func (m *Model) check(s *state) {
 	if writers > 1 {
 		s.breaks(1, whyTwoPrimaries)
 	}
+	s.sized()
 	if !s.survives() && !s.onPeerOnly() {
 		s.breaks(3, whyNothingHoldsIt)
 	}

@@ -24,6 +24,7 @@ const (
 	Repairing                    // a lost copy is replaced while the volume is attached
 	Permits                      // hosts may go on without a peer that has no disk; disks work again
 	Moving                       // volumes are moved to other groups
+	Resizing                     // caches are to get another size
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

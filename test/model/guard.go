@@ -59,6 +59,7 @@ const (
 	RenewedOutdated
 	MovedOnlyFromCeph
 	LeftoversDropped
+	ResizedAfterDrop
 	guardsEnd
 )
 
@@ -120,6 +121,7 @@ var Precautions = map[Guard]string{
 	RenewedOutdated:               "a copy that is laid anew beside one that is kept counts only after that has filled it",
 	MovedOnlyFromCeph: "a volume leaves its replicas for those of another group only while nobody has it and the truth is " +
 		"in Ceph",
+	ResizedAfterDrop:         "the record has another size of the cache only after the replicas of the former one are dropped",
 	LeftoversDropped:         "what an earlier stay has left is removed before a volume is placed in a group again",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
@@ -144,6 +146,7 @@ const (
 	whyReachableDiscarded
 	whyRisen
 	whyOutsider
+	whyOtherSize
 )
 
 var reasons = [...]string{
@@ -164,5 +167,6 @@ var reasons = [...]string{
 	whyLaterDiscarded:     "what was acknowledged in a later attachment is discarded by an earlier order",
 	whyReachableDiscarded: "what a host that answers still has is discarded",
 	whyRisen:              "the device shows what was discarded",
+	whyOtherSize:          "a copy is used, or counted, that has not the size on record",
 	whyOutsider:           "a client is let in again that somebody else has shut out",
 }

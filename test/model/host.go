@@ -200,7 +200,7 @@ func (s *state) commit(h uint8) {
 }
 
 func (n *host) forgetReplica() {
-	n.laid, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, nobody, 0, 0, 0, 0
+	n.laid, n.size, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, 0, nobody, 0, 0, 0, 0
 	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked, n.outdated = false, false, false, false, false, false
 	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
 	n.permit = permitted{}

@@ -7,7 +7,7 @@ func (m *Model) layAll(s *state) bool {
 		s.rec.replicas.without(h).each(func(p uint8) { peer = p })
 		switch {
 		case s.reaches(h) && m.mayLay(s, h):
-			ok = s.lay(h, peer, s.rec.epoch) && ok
+			ok = m.lay(s, h, peer) && ok
 		case !s.ctl.over || h == s.ctl.node:
 			ok = false
 		}

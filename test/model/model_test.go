@@ -31,6 +31,8 @@ var worlds = []struct {
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
 	{"moves to other groups", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | Power | Links | Crashes | Spares}, 13, 9},
 	{"moves of fenced and restored volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | SetBack | Draining | Control}, 12, 9},
+	{"other sizes of the cache", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Resizing | Power | Links | Crashes | Spares}, 13, 9},
+	{"other sizes of the cache, and restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Resizing | SetBack | Draining | Control}, 12, 9},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
@@ -160,6 +162,8 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{MovedOnlyFromCeph, 3, world(1, 1, Moving|Power)},
 		{LeftoversDropped, 2, world(2, 1, Moving)},
+
+		{ResizedAfterDrop, 2, world(1, 1, Resizing|Crashes)},
 
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},

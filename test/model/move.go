@@ -83,6 +83,7 @@ const (
 	restoreReads
 	transferBegins
 	transferGoesOn
+	resizeWanted
 	kinds
 )
 
@@ -94,6 +95,7 @@ type move struct {
 
 // texts of moves; %s is the host, or the pair, %d the client.
 var texts = map[kind]string{
+	resizeWanted:      "the cache is to get another size",
 	powerOff:          "%s loses its power",
 	powerOn:           "%s boots",
 	cutLink:           "the link between %s is cut",
@@ -176,7 +178,7 @@ var texts = map[kind]string{
 func (m move) text(before *state) string {
 	form := texts[m.kind]
 	switch m.kind { //nolint:exhaustive // all others name a host
-	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack, transferGoesOn:
+	case controllerDies, settleBegins, discardOrdered, discardBegins, backUp, setBack, transferGoesOn, resizeWanted:
 		return form
 	case cutLink, healLink, connect, controllerMoves, transferBegins:
 		low, high := hostsOf(m.host)

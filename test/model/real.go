@@ -112,6 +112,9 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	if r.attached != nobody {
 		v.Status.AttachedNode = names[r.attached]
 	}
+	if v.Spec.CacheBytes = int64(r.size) + 1; r.wants {
+		v.Spec.WantedCacheBytes = int64(1-r.size) + 1
+	}
 	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
 	if r.claim {
 		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: v.Status.Epoch}}

@@ -56,7 +56,7 @@ func (m *Model) repair(s *state) bool {
 		return m.swap(s, func(r *record) { r.replicas = s.ctl.move })
 	case repairLay:
 		c.pc = repairPair
-		return s.reaches(to) && s.lay(to, c.node, s.rec.epoch)
+		return s.reaches(to) && m.lay(s, to, c.node)
 	default:
 		done := m.repeer(s, c.node, to)
 		s.ctl = controller{}

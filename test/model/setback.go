@@ -123,6 +123,15 @@ func (m *Model) cleanUps(s *state, try func(kind, uint8, func(*state) bool)) {
 	}
 }
 
+// lay makes a replica of the size on record where none is.
+func (m *Model) lay(s *state, h, peer uint8) bool {
+	n := &s.host[h]
+	if !n.laid {
+		n.size = s.rec.size
+	}
+	return s.lay(h, peer, s.rec.epoch)
+}
+
 // lay makes a replica where none is. Its host remembers the epoch.
 func (s *state) lay(h, peer, epoch uint8) bool {
 	n := &s.host[h]

@@ -41,6 +41,8 @@ type record struct {
 	claim     bool           // it is to write through in this attachment
 	moving    set            // the pair of another group that it goes to; 0: it stays
 	cleared   bool           // and it has left its replicas
+	size      uint8          // of the cache: one of two
+	wants     bool           // it is to get the other one
 }
 
 // ceph is the image. What is written is a number: a later write has a higher one.
@@ -61,6 +63,7 @@ type host struct {
 
 	// On its disk.
 	laid         bool
+	size         uint8
 	peer         uint8
 	tag          uint8 // newest epoch that its escached has seen
 	dirty        uint8 // what its cache holds that may not be in Ceph; 0: the cache is clean

@@ -264,6 +264,11 @@ func (p parts) assemble(ctx context.Context) error {
 			Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "modification"),
 			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
 		}).SetupWithManager(p.manager),
+		modification.NewResizeReporter(modification.ResizeConfig{
+			Volumes: volumes.NewLocked(steps, p.locks),
+			Events:  p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "modification"),
+			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
+		}).SetupWithManager(p.manager),
 		p.hostCertificates(p.writer),
 		p.page(),
 		p.manager.Add(marks),

@@ -179,7 +179,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	}
 	differs("its image's layout", layoutOf(v.Spec.Layout), layoutOf(r.Layout))
 	// An expanded volume keeps the cache that it was made with.
-	if v.Spec.SizeBytes == r.Size.Want {
+	if v.Spec.SizeBytes == r.Size.Want && !modified(v) {
 		differs("cacheSize", v.Spec.CacheBytes, r.Cache.For(r.Size.Want))
 	}
 	if r.Groups != nil && !contained(r.Groups, v.Spec.Group) {

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -25,7 +26,8 @@ func checkModify(r *csi.ControllerModifyVolumeRequest) error {
 
 // modify records how the volume's cache is to work from now on. It asks no host: package modification
 // takes the change to the node that has the volume, and the next attachment begins with it. So the
-// call also succeeds while a host is down.
+// call also succeeds while a host is down. A change of the cache's size always waits for an attachment
+// that finds all data in Ceph (volumes.Steps.LayAnew); room for it is kept from now on.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllermodifyvolume
 func (s *service) modify(ctx context.Context, id string, attributes map[string]string) error {
@@ -41,18 +43,43 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", id, err)
 	}
-	if want.Mode == now.Mode && want.Options == now.Options {
+	cacheBytes := want.Cache.For(v.Spec.SizeBytes)
+	if want.Mode == now.Mode && want.Options == now.Options && cacheBytes == v.Spec.FinalCacheBytes() {
 		return notRefused(v)
 	}
-	v.Spec.CacheMode, v.Spec.CacheOptions = want.Mode, want.Options
-	v.Spec.Modifications++
-	if err := s.Cached.Update(ctx, v); err != nil {
+	// Whatever is written in the end, the book then counts what is on record.
+	defer func() { s.Book.Observe(v) }()
+	changed := v.DeepCopy()
+	if err := s.wantCache(changed, cacheBytes); err != nil {
+		return err
+	}
+	changed.Spec.CacheMode, changed.Spec.CacheOptions = want.Mode, want.Options
+	changed.Spec.Modifications++
+	if err := s.Cached.Update(ctx, changed); err != nil {
 		return fmt.Errorf("record the change of volume %s: %w", id, err)
 	}
-	if err := volumes.HasOrder(v, want.Options.WriteBackOrder); err != nil {
+	v = changed
+	if err := errors.Join(volumes.HasOrder(v, want.Options.WriteBackOrder), volumes.HasCache(v, cacheBytes)); err != nil {
 		return err
 	}
 	crashpoint.Reach("modify_volume/recorded")
+	return nil
+}
+
+// wantCache puts the size into the record that the cache is to get, if hosts of the group have room for
+// it. A change that is taken back stays on record as a wish for the size that the cache has: an attachment
+// that has begun to make the change may have removed one replica already, and not the other.
+func (s *service) wantCache(v *v1alpha1.CacheVolume, cacheBytes int64) error {
+	if cacheBytes == v.Spec.FinalCacheBytes() {
+		return nil
+	}
+	if cacheBytes > v.Spec.CacheBytes {
+		if err := s.Book.Grow(v, cacheBytes); err != nil {
+			return fmt.Errorf("volume %s keeps its cache of %s, because its group has no room for one of %s: %w",
+				v.Name, v1alpha1.HumanBytes(v.Spec.CacheBytes), v1alpha1.HumanBytes(cacheBytes), err)
+		}
+	}
+	v.Spec.WantedCacheBytes = cacheBytes
 	return nil
 }
 
@@ -60,6 +87,7 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 func changeableOf(v *v1alpha1.CacheVolume) storageclass.Parameters {
 	p := storageclass.WithDefaults()
 	p.Engine, p.Mode, p.Options = v.Spec.Engine(), v.Spec.CacheMode, v.Spec.CacheOptions
+	p.Cache = storageclass.FixedCache(v.Spec.FinalCacheBytes())
 	return p
 }
 

@@ -81,7 +81,7 @@ func TestAnAttachedVolumesChangeIsPending(t *testing.T) {
 }
 
 func TestModifyRefusesAndChangesNothing(t *testing.T) {
-	const which = "cacheMode, highWatermark, lowWatermark, maxDirtyAge, writeBackOrder"
+	const which = "cacheMode, cacheSize, highWatermark, lowWatermark, maxDirtyAge, writeBackOrder"
 	for name, tc := range map[string]struct {
 		in   []string
 		says []string

@@ -83,8 +83,16 @@ func (w *world) betweenTwo(writes int) {
 	wants(w.t, w.delete(moved), codes.Aborted, "is moving to group g2")
 }
 
-// dieAfter has the service write that often, and then not any more.
+// dieAfter starts a service that writes that often, and then not any more.
 func (w *world) dieAfter(writes int) (died *bool) {
+	died = w.dying(writes)
+	w.restart()
+	w.pollBoth()
+	return died
+}
+
+// dying has the next service write that often, and then not any more.
+func (w *world) dying(writes int) (died *bool) {
 	died = new(bool)
 	dead := func() error {
 		if writes == 0 {
@@ -130,8 +138,6 @@ func (w *world) dieAfter(writes int) (died *bool) {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	})
-	w.restart()
-	w.pollBoth()
 	return died
 }
 

@@ -70,8 +70,11 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 // escached would refuse it too, after everything else was done. The text has no figures that change by
 // themselves: Kubernetes makes an Event of each different one.
 func (s *service) memoryFor(v *v1alpha1.CacheVolume, node string) error {
-	free, known := s.Book.Connectable(v.Spec.Group, node)
-	if !known || v.Spec.CacheBytes <= free || v.Status.AttachedNode == node { // written back there: it has the device
+	least := v.Spec.CacheBytes
+	if authority.InCeph(v) {
+		least = min(least, v.Spec.FinalCacheBytes())
+	}
+	if s.HasMemory(v, node, least) || v.Status.AttachedNode == node { // written back there: it has the device
 		return nil
 	}
 	return fmt.Errorf("node %s has too little memory available to connect the cache of volume %s (%s). The data stay where they are, "+

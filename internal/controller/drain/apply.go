@@ -42,7 +42,7 @@ func (d *Drainer) Apply(ctx context.Context, volume string) error {
 	node := v.Status.AttachedNode
 	condition := metav1.Condition{
 		Type: v1alpha1.ConditionModified, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonModificationApplied,
-		Message: "the cache on node " + node + " works as its record says", ObservedGeneration: v.Generation,
+		Message: "the cache on node " + node + " has the mode and the options that are on record", ObservedGeneration: v.Generation,
 	}
 	if failure != nil {
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonModificationRefused

@@ -1,5 +1,6 @@
-// Package modification takes a change of a volume's mode and options to the node that has the volume.
-// ControllerModifyVolume has recorded the change; the next attachment begins with it anyway.
+// Package modification takes a change of a volume's mode and options to the node that has the volume, and
+// tells what a change of its cache's size waits for. ControllerModifyVolume has recorded the change; the
+// next attachment begins with it anyway.
 package modification
 
 import (

@@ -107,6 +107,10 @@ func TestRecordsThatAreProven(t *testing.T) {
 		"dirty on both, equal":            {set(linked("n1", "n2", 4, 5*mib), linked("n2", "n1", 4, 5*mib)), want{authority: inCache, epoch: 5}},
 		"how much is dirty nobody knows":  {set(linked("n1", "n2", 4, 0), linked("n2", "n1", 4, -1)), want{authority: inCache, epoch: 5}},
 		"a host knows a later attachment": {set(linked("n1", "n2", 6, 0), linked("n2", "n1", 4, 0)), want{authority: inCeph, epoch: 7}},
+		"a copy of a former size was left behind": {
+			set(alone("n3", "n1", 3, escache.DiskUpToDate).with(func(s *escache.VolumeStatus) { s.CacheBytes = 32 * mib })),
+			want{authority: inCeph, epoch: 5, remark: "n3 has an older copy, which is not used and stays"},
+		},
 		"one goes on without the other": {
 			set(copyOn("n1", "n2", 4, escache.DiskUpToDate, mib, escache.LinkWFConnection, escache.DiskOutdated), alone("n2", "n1", 4, escache.DiskConsistent)),
 			want{authority: inCache, epoch: 5, outdated: "n2"},

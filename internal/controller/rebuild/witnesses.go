@@ -122,6 +122,8 @@ func (w *witnesses) misfits() string {
 		case s.ImageID != "" && s.ImageID != w.Remains.ID:
 			return fmt.Sprintf("node %s has a cache of image id %s, and this is %s: the image was replaced by another one of the same name",
 				node, s.ImageID, w.Remains.ID)
+		case s.Epoch < w.last && !slices.Contains(spec.Replicas, node):
+			continue // an attachment went on without it, perhaps with another size of the cache
 		case s.CacheBytes != 0 && (s.CacheBytes != spec.CacheBytes || s.Port != int(spec.Port) || s.Minor != int(spec.Minor)):
 			return fmt.Sprintf("node %s has a cache of %d bytes with port %d and minor %d, and the image's metadata says %d, %d and %d",
 				node, s.CacheBytes, s.Port, s.Minor, spec.CacheBytes, spec.Port, spec.Minor)

@@ -117,10 +117,23 @@ func (b *Book) take(request placement.Request) (Reservation, error) {
 	return r, nil
 }
 
-// Around finds a new pair of hosts in the volume's group, with node as the primary, and takes it. The
-// error is placement.ErrNoFit.
-func (b *Book) Around(v *v1alpha1.CacheVolume, node string) (placement.Placement, error) {
-	return b.move(v, around(v, node))
+// Around finds a new pair of hosts in the volume's group for a cache of that many bytes, with node as the
+// primary, and takes it. The error is placement.ErrNoFit.
+func (b *Book) Around(v *v1alpha1.CacheVolume, node string, cacheBytes int64) (placement.Placement, error) {
+	r := around(v, node)
+	r.CacheBytes = cacheBytes
+	return b.move(v, r)
+}
+
+// Grow keeps room for a larger cache where the volume is, until the record says otherwise. The error is
+// placement.ErrNoFit if no two hosts of the group have room for it.
+func (b *Book) Grow(v *v1alpha1.CacheVolume, cacheBytes int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.observe(v)
+	return b.ledger.Grow(placement.Request{
+		Volume: v.Name, CacheBytes: cacheBytes, Engine: EngineName(v.Spec.Engine()), Groups: []string{v.Spec.Group},
+	})
 }
 
 // Pair takes these two hosts of the volume's group as its new pair. The error is placement.ErrNoFit.
@@ -191,7 +204,7 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 	p := placement.Placement{Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
-		CacheBytes: v.Spec.CacheBytes, Engine: EngineName(v.Spec.Engine()),
+		CacheBytes: v.Spec.ReservedCacheBytes(), Engine: EngineName(v.Spec.Engine()),
 	})
 	b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
 	b.observeMove(v)

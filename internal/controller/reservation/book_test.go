@@ -135,11 +135,11 @@ func TestMoveIsAroundTheNode(t *testing.T) {
 	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n2", "n3"}, CacheBytes: 9, Port: 7000}}
 	v.Name = "v"
 	b.Observe(v)
-	p, err := b.Around(v, "n1")
+	p, err := b.Around(v, "n1", v.Spec.CacheBytes)
 	if err != nil || p.Primary != "n1" || p.Partner != "n2" {
 		t.Errorf("%+v, %v: n3 is not ready", p, err)
 	}
-	if _, err := b.Around(v, "n3"); !errors.Is(err, placement.ErrNoFit) {
+	if _, err := b.Around(v, "n3", v.Spec.CacheBytes); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("a node that is not ready was taken: %v", err)
 	}
 	if !b.Ready("g", "n1") || b.Ready("g", "n3") || b.Ready("g", "n9") || b.Ready("h", "n1") {
@@ -161,11 +161,11 @@ func TestVolumesOfACordonedGroupMoveWithinIt(t *testing.T) {
 	if err := b.SetGroup(cordoned, nil); err != nil {
 		t.Fatal(err)
 	}
-	p, err := b.Around(v, "n1")
+	p, err := b.Around(v, "n1", v.Spec.CacheBytes)
 	if err != nil || p.Primary != "n1" || p.Partner != "n2" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if _, err := b.Around(v, "n3"); !errors.Is(err, placement.ErrNoFit) {
+	if _, err := b.Around(v, "n3", v.Spec.CacheBytes); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("around a host that is not ready: %v", err)
 	}
 	if _, err := b.Reserve("new", 1, "", nil); !errors.Is(err, placement.ErrNoFit) {
@@ -173,7 +173,7 @@ func TestVolumesOfACordonedGroupMoveWithinIt(t *testing.T) {
 	}
 	full := *v
 	full.Spec.CacheBytes = 1001
-	if _, err := b.Around(&full, "n1"); !errors.Is(err, placement.ErrNoFit) {
+	if _, err := b.Around(&full, "n1", full.Spec.CacheBytes); !errors.Is(err, placement.ErrNoFit) {
 		t.Errorf("without room: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ func (b *Book) Elsewhere(v *v1alpha1.CacheVolume, group string) (Reservation, er
 	defer b.mu.Unlock()
 	b.free(moving(v.Name))
 	return b.take(placement.Request{
-		Volume: moving(v.Name), CacheBytes: v.Spec.CacheBytes, Engine: EngineName(v.Spec.Engine()), Groups: []string{group},
+		Volume: moving(v.Name), CacheBytes: v.Spec.ReservedCacheBytes(), Engine: EngineName(v.Spec.Engine()), Groups: []string{group},
 	})
 }
 
@@ -39,7 +39,7 @@ func (b *Book) observeMove(v *v1alpha1.CacheVolume) {
 	}
 	p := placement.Placement{Group: m.Group, Primary: m.Replicas[0], Partner: m.Replicas[1]}
 	b.ledger.SetVolume(placement.Volume{
-		Name: name, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: v.Spec.CacheBytes,
+		Name: name, Group: p.Group, Primary: p.Primary, Partner: p.Partner, CacheBytes: v.Spec.ReservedCacheBytes(),
 		Engine: EngineName(v.Spec.Engine()),
 	})
 	b.enter(name, entry{Reservation: Reservation{Placement: p, Port: m.Port, Minor: m.Minor}, object: v.UID})

@@ -91,7 +91,7 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		if err := s.DropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
 			return err
 		}
-		if err := s.moveReplicas(ctx, v, v.Spec.Replicas); err != nil {
+		if err := s.moveReplicas(ctx, v, v.Spec.Replicas, v.Spec.CacheBytes); err != nil {
 			return err
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 
 func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, failure error) error {
 	before := slices.Clone(v.Spec.Replicas)
-	place, err := s.Book.Around(v, node)
+	place, err := s.Book.Around(v, node, v.Spec.CacheBytes)
 	s.Book.Observe(v)
 	if err != nil {
 		return fmt.Errorf("%w; and no other host can stand in: %s", failure, err.Error())
@@ -125,29 +125,29 @@ func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node 
 	return s.relay(ctx, v, node)
 }
 
-// relay lays both replicas anew around a node. It removes the old ones first, so that none of them
-// can ever be taken for a new one.
-func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) (err error) {
-	place, err := s.Book.Around(v, node)
+// relay lays both replicas anew around a node, with the size that the cache is to have if there is room.
+// It removes the old ones first, so that none of them can ever be taken for a new one. The size changes
+// on record in the same write as the places and the secret of the link. So a copy of the former size
+// that a host has kept is on the group's list of what to remove, and nothing can be linked to it.
+func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	seat, err := s.seat(v, node)
 	if err != nil {
 		// This is not "no room": for a node, CSI takes that to mean too many attached volumes.
 		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
 	}
-	defer func() {
-		if err != nil {
-			s.Book.Observe(v)
-		}
-	}()
-	replicas := []string{place.Primary, place.Partner}
+	// The seat is taken for the size that the replicas get. Until nothing is to change, the larger one counts.
+	defer func() { s.Book.Observe(v) }()
+	before, replicas := v.Spec.CacheBytes, []string{seat.Primary, seat.Partner}
 	affected := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(v.Spec.Replicas), replicas...))))
 	if err := s.DropReplicas(ctx, v, affected, replicas); err != nil {
 		return err
 	}
 	crashpoint.Reach("publish/old_replicas_dropped")
-	if err := s.moveReplicas(ctx, v, replicas); err != nil {
+	if err := s.moveReplicas(ctx, v, replicas, seat.cacheBytes); err != nil {
 		return err
 	}
 	crashpoint.Reach("publish/replicas_moved")
+	s.showSize(v, seat)
 	failures, err := s.layReplicas(ctx, v)
 	if err != nil {
 		return err
@@ -155,14 +155,18 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 	for _, failure := range failures {
 		return failure
 	}
+	s.tellSize(v, before, seat)
 	return nil
 }
 
-// moveReplicas records on which nodes replicas are about to be laid. The link between them gets
-// another secret, which who had an earlier replica does not know.
-func (s *Steps) moveReplicas(ctx context.Context, v *v1alpha1.CacheVolume, replicas []string) error {
+// moveReplicas records on which nodes replicas are about to be laid, and with which size. The link between
+// them gets another secret, which who had an earlier replica does not know.
+func (s *Steps) moveReplicas(ctx context.Context, v *v1alpha1.CacheVolume, replicas []string, cacheBytes int64) error {
 	moved := v.DeepCopy()
 	moved.Spec.Replicas = replicas
+	if cacheBytes == v.Spec.WantedCacheBytes {
+		moved.Spec.CacheBytes, moved.Spec.WantedCacheBytes = cacheBytes, 0
+	}
 	moved.Spec.LinkGeneration++
 	if err := s.Cached.Update(ctx, moved); err != nil {
 		return fmt.Errorf("record the new replicas of volume %s: %w", v.Name, err)

@@ -102,6 +102,15 @@ func HasEngine(v *v1alpha1.CacheVolume, asked v1alpha1.CacheEngine) error {
 		"apply the chart's CRDs: %w", ErrRefused)
 }
 
+// HasCache is HasEngine for the size that the cache has, or is to get.
+func HasCache(v *v1alpha1.CacheVolume, asked int64) error {
+	if v.Spec.FinalCacheBytes() == asked {
+		return nil
+	}
+	return fmt.Errorf("volume %s: the API server has dropped spec.wantedCacheBytes: its CRD of CacheVolumes is older than "+
+		"csi-controller; apply the chart's CRDs: %w", v.Name, ErrRefused)
+}
+
 // HasOrder is HasEngine for the order of write-back.
 func HasOrder(v *v1alpha1.CacheVolume, asked v1alpha1.WriteBackOrder) error {
 	if v.Spec.CacheOptions.WriteBackOrder == asked {

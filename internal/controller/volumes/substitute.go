@@ -91,7 +91,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	}
 	replicas := slices.Clone(v.Spec.Replicas)
 	replicas[slices.Index(replicas, lost)] = substitute
-	if err := s.moveReplicas(ctx, v, replicas); err != nil {
+	if err := s.moveReplicas(ctx, v, replicas, v.Spec.CacheBytes); err != nil {
 		return err
 	}
 	crashpoint.Reach("repair/replica_moved")

@@ -31,7 +31,7 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 		}
 		s.SetVolume(placement.Volume{
 			Name: v.Name, Group: v.Spec.Group, Primary: v.Spec.Replicas[0], Partner: v.Spec.Replicas[1],
-			CacheBytes: v.Spec.CacheBytes, Engine: engineOf(v),
+			CacheBytes: v.Spec.ReservedCacheBytes(), Engine: engineOf(v),
 		})
 	}
 	for i := range volumes {
@@ -42,7 +42,7 @@ func State(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) (*placem
 
 // settle puts a volume that moves, or is asked to, where it will be. Without room there it stays.
 func settle(s *placement.State, v *v1alpha1.CacheVolume) {
-	at := placement.Volume{Name: v.Name, CacheBytes: v.Spec.CacheBytes, Engine: engineOf(v)}
+	at := placement.Volume{Name: v.Name, CacheBytes: v.Spec.ReservedCacheBytes(), Engine: engineOf(v)}
 	switch m := v.Status.Move; {
 	case m != nil && len(m.Replicas) == 2:
 		at.Group, at.Primary, at.Partner = m.Group, m.Replicas[0], m.Replicas[1]

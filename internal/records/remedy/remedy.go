@@ -81,6 +81,7 @@ const (
 	copied  = "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
 	release = "do what the message says; to keep the volume: kubectl escache release --cancel --volume VOLUME"
 	unmove  = "to leave it where it is: kubectl escache move VOLUME --cancel"
+	resized = "to make the change, delete its pod: the next attachment makes it, if everything is in Ceph (docs/parameters.md)"
 	hosts   = "do what the message says; docs/hosts has the commands"
 	escache = "check HOST's power and network, and escached there: ESCACHED"
 	repairs = "nothing: csi-controller is replacing a copy (docs/redundancy.md)"
@@ -113,8 +114,8 @@ func inTheWay() []known {
 		{reason: "CacheError", todo: "once Ceph is back: kubectl escache flush --volume=VOLUME; it clears the error"},
 		{reason: "CephUnavailable", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
 		{reason: "CephStalled", todo: "check Ceph (ceph -s); writes go on until the cache is full (docs/ceph-maintenance.md)"},
-		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; for new volumes, set a larger " +
-			"cacheSize in the StorageClass (docs/cache-disk-full.md)"},
+		{reason: "CacheNearlyFull", todo: "check Ceph: it takes data more slowly than the pods write; give the claim a " +
+			"VolumeAttributesClass with a larger cacheSize (docs/cache-disk-full.md)"},
 		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log " +
 			"says what it waits for"},
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
@@ -176,6 +177,10 @@ func requests() []known {
 		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, release},
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationRefused, "choose other values in the VolumeAttributesClass, or upgrade " +
 			"escached on HOST: it does not take these (docs/parameters.md)"},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoRoom, "make room for the cache on two hosts of GROUP, or give the claim a " +
+			"VolumeAttributesClass with a smaller cacheSize; " + resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoMemory, "start the pod on a host with more memory, or give the claim a " +
+			"VolumeAttributesClass with a smaller cacheSize; " + resized},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardRefused), "do what the message says; nothing was changed"},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveRefused, "do what the message says; " + unmove},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveWaiting, "do what the message says; " + unmove},
@@ -186,6 +191,9 @@ func requests() []known {
 func passing() []known {
 	return []known{
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationPending, "nothing: it is tried again until HOST answers"},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeAttached, resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeDirty, resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeDetached, "nothing: the next attachment makes the change"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveUnderWay, "nothing: csi-controller goes on by itself"},
 		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +

@@ -48,11 +48,14 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 		"a release that is refused": {[]func(*v1alpha1.CacheVolume){
 			detached, func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, condition("Released", "Refused", "False", 0),
 		}, []string{"Refused"}},
-		"a change that is refused":     {[]func(*v1alpha1.CacheVolume){condition("Modified", "Refused", "False", 0)}, []string{"Refused"}},
-		"a change that has just begun": {[]func(*v1alpha1.CacheVolume){condition("Modified", "Pending", "False", time.Second)}, nil},
-		"a change that does not come":  {[]func(*v1alpha1.CacheVolume){condition("Modified", "Pending", "False", time.Hour)}, []string{"Pending"}},
-		"a change that is there":       {[]func(*v1alpha1.CacheVolume){condition("Modified", "Applied", "True", time.Hour)}, nil},
-		"its deletion lasts":           {[]func(*v1alpha1.CacheVolume){func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(before(time.Hour)) }}, []string{"InDeletion"}},
+		"a change that is refused":         {[]func(*v1alpha1.CacheVolume){condition("Modified", "Refused", "False", 0)}, []string{"Refused"}},
+		"a change that has just begun":     {[]func(*v1alpha1.CacheVolume){condition("Modified", "Pending", "False", time.Second)}, nil},
+		"a change that does not come":      {[]func(*v1alpha1.CacheVolume){condition("Modified", "Pending", "False", time.Hour)}, []string{"Pending"}},
+		"a change that is there":           {[]func(*v1alpha1.CacheVolume){condition("Modified", "Applied", "True", time.Hour)}, nil},
+		"a cache that has no room to grow": {[]func(*v1alpha1.CacheVolume){larger, condition("CacheResized", "NoRoom", "False", 0)}, []string{"NoRoom"}},
+		"a cache that waits to grow":       {[]func(*v1alpha1.CacheVolume){larger, condition("CacheResized", "Attached", "False", 0)}, nil},
+		"a cache that no longer is to":     {[]func(*v1alpha1.CacheVolume){condition("CacheResized", "NoRoom", "False", 0)}, nil},
+		"its deletion lasts":               {[]func(*v1alpha1.CacheVolume){func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(before(time.Hour)) }}, []string{"InDeletion"}},
 	} {
 		v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: v1alpha1.CacheVolumeSpec{Replicas: []string{"n1", "n2"}}}
 		v.Status.Phase, v.Status.AttachedNode, v.Status.Authority = v1alpha1.VolumeReady, "n1", v1alpha1.AuthorityCache
@@ -73,6 +76,8 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 		}
 	}
 }
+
+func larger(v *v1alpha1.CacheVolume) { v.Spec.CacheBytes, v.Spec.WantedCacheBytes = 1<<30, 5<<30 }
 
 func outdated(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }
 

@@ -89,6 +89,10 @@ func (t *ofVolume) changes(now time.Time) {
 		(c.Reason != v1alpha1.ReasonModificationPending || now.Sub(c.LastTransitionTime.Time) > patience) {
 		t.add(c.Type, c.Reason, "its VolumeAttributesClass is not in effect: "+c.Message)
 	}
+	if c := t.condition(v1alpha1.ConditionCacheResized); c != nil && v.Spec.CacheToResize() &&
+		(c.Reason == v1alpha1.ReasonResizeNoRoom || c.Reason == v1alpha1.ReasonResizeNoMemory) {
+		t.add(c.Type, c.Reason, "its cache does not have the size of its VolumeAttributesClass: "+c.Message)
+	}
 	if moving := Move(v); moving != "" {
 		reason := v1alpha1.ReasonMoveUnderWay
 		if c := MovingCondition(v); c != nil {

@@ -103,8 +103,12 @@ func badObjects(t *testing.T, w *world) {
 		"other pool":               {volume, `"rbd"`, `"fast"`, "pool is immutable"},
 		"data pool added":          {volume, `"pool":"rbd"`, `"pool":"rbd","dataPool":"fast"`, "dataPool is immutable"},
 		"other port":               {volume, `7800`, `7801`, "port is immutable"},
-		"unknown mode":             {volume, `writeback`, `writeonce`, "Unsupported value"},
-		"two nodes":                {group, `["a","b","c"]`, `["a","b"]`, "at least 3 items"},
+		"other size of the cache":  {volume, `67108864`, `134217728`, "cacheBytes is changed by csi-controller only"},
+		"odd size of the cache": {
+			volume, `"cacheBytes":67108864`, `"cacheBytes":67108864,"wantedCacheBytes":134217729`, "wantedCacheBytes is a multiple of 4 MiB",
+		},
+		"unknown mode": {volume, `writeback`, `writeonce`, "Unsupported value"},
+		"two nodes":    {group, `["a","b","c"]`, `["a","b"]`, "at least 3 items"},
 		"seventeen nodes": {
 			group, `["a","b","c"]`, `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`, "at most 16 items",
 		},

@@ -20,6 +20,7 @@ func TestNode(t *testing.T) {
 		{"snapshots under constant writes, and volumes made of them", snapshots},
 		{"a group snapshot of three volumes written in a fixed order by one writer shows a prefix of that order", groupSnapshots},
 		{"a pod moves between all three hosts with its data", moves},
+		{"a claim gets a larger and a smaller cache when its pod moves", cacheResize},
 		{"csi-node, escached and kubelet are killed under load and no I/O fails", restarts},
 		{"csi-node is killed at every step of staging and unstaging", killedAtEveryStep},
 		{"a lost replica is told within five seconds and once, put on record, and taken off after the resync", lostReplica},

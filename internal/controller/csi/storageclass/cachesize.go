@@ -67,6 +67,9 @@ func parseCacheSize(v string) (CacheSize, error) {
 	return c, nil
 }
 
+// FixedCache is the size of a cache that has that many bytes already.
+func FixedCache(bytes int64) CacheSize { return CacheSize{bytes: bytes} }
+
 func validCacheBytes(n int64) bool { return n >= minCacheBytes && n <= maxCacheBytes }
 
 // For returns the bytes of cache for a volume of volumeBytes: a multiple of 4 MiB, and at least

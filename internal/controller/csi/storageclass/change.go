@@ -11,7 +11,7 @@ import (
 
 // changeable are the parameters that a VolumeAttributesClass can have, in the order in which errors
 // name them.
-var changeable = []string{keyCacheMode, keyHighWatermark, keyLowWatermark, keyMaxDirtyAge, keyOrder}
+var changeable = []string{keyCacheMode, keyCacheSize, keyHighWatermark, keyLowWatermark, keyMaxDirtyAge, keyOrder}
 
 // Change returns the parameters of a volume with those of a VolumeAttributesClass in their place. What
 // the class does not name stays as it is. The parameters are checked as those of a StorageClass. It
@@ -45,10 +45,7 @@ func checkChangeable(key string) error {
 	if _, known := fields[key]; known {
 		why = "cannot be changed after the volume was created"
 	}
-	switch key {
-	case keyCacheSize:
-		why += " (to have another size, clone the claim with a StorageClass that has it)"
-	case keyCacheEngine:
+	if key == keyCacheEngine {
 		why += " (to have another engine, clone the claim with a StorageClass that has it)"
 	}
 	return fmt.Errorf("VolumeAttributesClass parameter %q %s; %s can be changed: %w", key, why, strings.Join(changeable, ", "), ErrInvalid)

@@ -45,8 +45,9 @@ func TestChange(t *testing.T) {
 		"another option of a strict volume": {ofLog(strict), map[string]string{"maxDirtyAge": "30s"}, func(p *Parameters) {
 			p.Options.MaxDirtyAgeSeconds = 30
 		}},
-		"no parameters": {tuned(), nil, func(*Parameters) {}},
-		"sidecar's":     {tuned(), map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, func(*Parameters) {}},
+		"another size of the cache": {tuned(), map[string]string{"cacheSize": "20Gi"}, func(p *Parameters) { p.Cache = FixedCache(20 << 30) }},
+		"no parameters":             {tuned(), nil, func(*Parameters) {}},
+		"sidecar's":                 {tuned(), map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, func(*Parameters) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := maps.Clone(tc.in)
@@ -81,9 +82,9 @@ func TestChangeRefuses(t *testing.T) {
 		in   map[string]string
 		says string
 	}{
-		"an unknown key":              {tuned(), map[string]string{"iops": "1"}, `"iops" is unknown; cacheMode, highWatermark`},
+		"an unknown key":              {tuned(), map[string]string{"iops": "1"}, `"iops" is unknown; cacheMode, cacheSize, highWatermark`},
 		"what is for ever":            {tuned(), map[string]string{"pool": "fast"}, `"pool" cannot be changed after the volume was created; cacheMode,`},
-		"the cache's size":            {tuned(), map[string]string{"cacheSize": "20Gi"}, `"cacheSize" cannot be changed after the volume was created (to have another size, clone`},
+		"a size below the least":      {tuned(), map[string]string{"cacheSize": "8Mi"}, "16Mi to 64Ti"},
 		"the cache's engine":          {tuned(), map[string]string{"cacheEngine": "log"}, `"cacheEngine" cannot be changed after the volume was created (to have another engine, clone`},
 		"an order of writecache":      {tuned(), map[string]string{"writeBackOrder": "strict"}, "writeBackOrder strict needs cacheEngine log"},
 		"a value":                     {tuned(), map[string]string{"maxDirtyAge": "soon"}, "maxDirtyAge"},

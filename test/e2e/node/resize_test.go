@@ -1,0 +1,109 @@
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// attributesClass is a VolumeAttributesClass with a size of the cache.
+func attributesClass(name, cacheSize string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: %s}
+driverName: csi.escache.io
+parameters: {cacheSize: %s}
+`, name, cacheSize)
+}
+
+// cacheResize gives a claim with a running pod a larger cache, which it gets when the pod moves, and a smaller
+// one afterwards. Each time what was written before is there.
+func cacheResize(t *testing.T, w *world) {
+	w.apply(t, attributesClass("e2e-node-large", "128Mi")+attributesClass("e2e-node-small", "32Mi")+attributesClass("e2e-node-huge", "60Ti"))
+	defer func() {
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "e2e-node-large", "e2e-node-small", "e2e-node-huge")
+	}()
+	id := w.claim(t, "resized", "e2e-node-ext4", "Filesystem", "512Mi")
+	w.pod(t, "resized-0", w.nodes[0], "resized", "Filesystem", forever)
+	sum := w.fill(t, "resized-0")
+	w.replicasHave(t, id, 64<<20)
+
+	w.wantCache(t, "e2e-node-large")
+	w.kubectl(t, "wait", "--for=jsonpath={.status.currentVolumeAttributesClassName}=e2e-node-large", "pvc/resized", "--timeout=120s")
+	w.resizeWaits(t, id, v1alpha1.ReasonResizeAttached)
+	w.replicasHave(t, id, 64<<20) // nothing changes under I/O
+	w.same(t, "resized-0", sum)
+	w.removePod(t, "resized-0", id)
+	w.resizeWaits(t, id, v1alpha1.ReasonResizeDetached)
+
+	w.pod(t, "resized-1", w.nodes[1], "resized", "Filesystem", forever)
+	w.same(t, "resized-1", sum)
+	w.replicasHave(t, id, 128<<20)
+	w.resizeWaits(t, id, "")
+	sum = w.fill(t, "resized-1")
+
+	w.wantCache(t, "e2e-node-huge")
+	labtest.WaitForCommand(t, "an Event says that there is no room", commandTime, func(ctx context.Context) error {
+		out, err := w.try(ctx, "", "-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(out, "has no room for one of 60Ti") {
+			err = fmt.Errorf("the Events are %s", out)
+		}
+		return err
+	})
+	w.wantCache(t, "e2e-node-small")
+	w.resizeWaits(t, id, v1alpha1.ReasonResizeAttached)
+	w.removePod(t, "resized-1", id)
+	w.pod(t, "resized-2", w.nodes[2], "resized", "Filesystem", forever)
+	w.same(t, "resized-2", sum)
+	w.replicasHave(t, id, 32<<20)
+	w.removePod(t, "resized-2", id)
+}
+
+// wantCache gives the claim another VolumeAttributesClass.
+func (w *world) wantCache(t *testing.T, class string) {
+	t.Helper()
+	w.kubectl(t, "patch", "pvc", "resized", "--type=merge", "-p", `{"spec":{"volumeAttributesClassName":"`+class+`"}}`)
+}
+
+// resizeWaits waits until the record says that a change of the size waits for this, or for nothing.
+func (w *world) resizeWaits(t *testing.T, id, reason string) {
+	t.Helper()
+	labtest.WaitForCommand(t, "the change of the cache's size waits for "+reason, commandTime, func(ctx context.Context) error {
+		out, err := w.try(ctx, "", "get", "cachevolume", id, "-o",
+			`jsonpath={.status.conditions[?(@.type=="`+v1alpha1.ConditionCacheResized+`")].reason}`)
+		if err == nil && out != reason {
+			err = fmt.Errorf("it waits for %q", out)
+		}
+		return err
+	})
+}
+
+// replicasHave fails unless there are two LVs of the volume, on the hosts on record, and of this size.
+func (w *world) replicasHave(t *testing.T, id string, bytes int64) {
+	t.Helper()
+	v := w.volume(t, id)
+	if v.Spec.CacheBytes != bytes {
+		t.Errorf("on record is a cache of %d bytes, not of %d", v.Spec.CacheBytes, bytes)
+	}
+	name := volume.NameOf(cachevolume.Ref(v))
+	for _, node := range w.nodes {
+		want := ""
+		if v.Spec.HasReplica(node) {
+			want = fmt.Sprint(bytes)
+		}
+		got := w.shell(t, node, "lvs --noheadings --nosuffix --units b -o lv_size -S lv_name="+name)
+		if strings.TrimSpace(got) != want {
+			t.Errorf("the LV on %s has %q bytes, not %q", node, got, want)
+		}
+	}
+}
