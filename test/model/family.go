@@ -24,6 +24,7 @@ const (
 	Repairing                    // a lost copy is replaced while the volume is attached
 	Permits                      // hosts may go on without a peer that has no disk; disks work again
 	Moving                       // volumes are moved to other groups
+	Outside                      // n4 is not in the group, and may have the volume without a cache
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

@@ -59,6 +59,9 @@ const (
 	RenewedOutdated
 	MovedOnlyFromCeph
 	LeftoversDropped
+	OutsideOnlyFromCeph
+	OutsideOutdatesAll
+	OutsideMachineKnown
 	guardsEnd
 )
 
@@ -121,6 +124,9 @@ var Precautions = map[Guard]string{
 	MovedOnlyFromCeph: "a volume leaves its replicas for those of another group only while nobody has it and the truth is " +
 		"in Ceph",
 	LeftoversDropped:         "what an earlier stay has left is removed before a volume is placed in a group again",
+	OutsideOnlyFromCeph:      "a host outside the group gets a volume only while the truth is in Ceph",
+	OutsideOutdatesAll:       "with an attachment without a cache all copies are on record as outdated, in the same write",
+	OutsideMachineKnown:      "only the machine that has a volume without a cache can say that it has no map any more",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

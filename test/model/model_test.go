@@ -31,6 +31,7 @@ var worlds = []struct {
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
 	{"moves to other groups", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | Power | Links | Crashes | Spares}, 13, 9},
 	{"moves of fenced and restored volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | SetBack | Draining | Control}, 12, 9},
+	{"hosts outside the group", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Outside | Power | Storage | Crashes | Doubles}, 15, 9},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
@@ -160,6 +161,10 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{MovedOnlyFromCeph, 3, world(1, 1, Moving|Power)},
 		{LeftoversDropped, 2, world(2, 1, Moving)},
+
+		{OutsideOnlyFromCeph, 4, world(2, 2, Outside|Power)},
+		{OutsideOutdatesAll, 2, world(2, 0, Outside)},
+		{OutsideMachineKnown, 1, world(2, 1, Outside|Doubles)},
 
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},
