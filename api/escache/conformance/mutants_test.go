@@ -118,6 +118,7 @@ var mutants = map[string][]string{
 		"a map without a cache takes older epochs", "any image is mapped without a cache", "a map without a cache is not exclusive",
 		"a map without a cache is not told", "stop keeps the image's lock", "an open device is stopped",
 	},
+	"a request to map without a cache names the image and no cache": {"a map without a cache takes any request"},
 	"a replica and a map without a cache keep each other out": {
 		"a replica is created beside a map without a cache", "an image is mapped beside a replica",
 	},
