@@ -2,7 +2,7 @@
 # Usage: hack/chaos.sh [driver]
 # Breaks every part of a lab at every moment that matters and prints the result: rows, runs, losses, double writers, time to recover.
 # With "driver" the whole driver runs in the lab. CHAOS_RUNS=N runs each row N times; CHAOS_ROWS='TestChaos/flush/Ceph_stalled' or
-# CHAOS_ROWS='TestChaosDriver/frozen' runs only rows that match; ENGINE=log runs them on that cache engine.
+# CHAOS_ROWS='TestChaosDriver/frozen' runs only rows that match.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/step.sh

@@ -173,7 +173,7 @@ func populated() map[string]any {
 	fault := Fault{Code: CodeCacheError, Detail: "origin failed"}
 	resync := Resync{LeftBytes: 4096, BytesPerSecond: 1024, RemainingSeconds: 4}
 	volume := VolumeStatus{
-		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096,
+		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096, Uncached: true,
 		Engine:     EngineLog,
 		DirtyBytes: &dirty, SizeBytes: 4096, Device: "/dev/escache/rbd/csi-1", Port: 7800, Minor: 100, DiskState: "UpToDate",
 		Peers: []Peer{peer}, SyncedPercent: 99.5, Resync: &resync, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
@@ -196,9 +196,10 @@ func populated() map[string]any {
 			Secret: "uZ0cRQh7bqkq3yNf5mV2W8sXa1tLd4eGj6oPiKrTnHw",
 			Nodes:  []ReplicaNode{node, {Name: "n2", Address: "10.77.0.12"}},
 		},
-		"CacheOptions":    tuned,
-		"ConnectOptions":  options,
-		"ConnectRequest":  ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Engine: EngineLog, Fenced: []string{"10.77.0.11:0/16"}},
+		"CacheOptions":   tuned,
+		"ConnectOptions": options,
+		"ConnectRequest": ConnectRequest{VolumeRef: ref, ImageID: "10d2", Epoch: 3, Options: options, Engine: EngineLog, Fenced: []string{"10.77.0.11:0/16"},
+			Uncached: true},
 		"ConnectResponse": ConnectResponse{Device: "/dev/escache/rbd/csi-1", ImageID: "10d2", ClientAddress: "[fd00::1]:0/17"},
 		"FlushRequest":    FlushRequest{VolumeRef: ref, TimeoutSeconds: 60},
 		"FlushResponse":   FlushResponse{Clean: true, DirtyBytes: 1},

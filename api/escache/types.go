@@ -152,6 +152,8 @@ type VolumeStatus struct {
 	Role    Role   `json:"role"`
 	Epoch   int64  `json:"epoch"`
 	Mode    Mode   `json:"mode,omitempty"`
+	// Uncached means that the device here is the image alone, and that there is no replica.
+	Uncached bool `json:"uncached,omitempty"`
 	// Engine is that of the replica. It is empty if there is none, and from implementations that have
 	// only EngineWritecache.
 	Engine     Engine `json:"engine,omitempty"`
@@ -287,6 +289,9 @@ type ConnectRequest struct {
 	// replica here was laid for another one. CodeEngineMissing: this host cannot run it. Both change
 	// nothing.
 	Engine Engine `json:"engine,omitempty"`
+	// Uncached makes the device of the image alone, on a host without a replica. ImageID is required
+	// then, and options and engine are left out.
+	Uncached bool `json:"uncached,omitempty"`
 	// Fenced lists Ceph clients that are on Ceph's blocklist, or are about to be. A device on the map
 	// of such a client is made anew on another map: on the old one every write-back would fail.
 	Fenced []string `json:"fenced,omitempty"`

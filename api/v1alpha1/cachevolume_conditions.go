@@ -25,6 +25,9 @@ const (
 	// ConditionReleased is there while spec.release is set. It is never true: the object is gone
 	// then. The message says what the release waits for.
 	ConditionReleased = "Released"
+	// ConditionUncached is there once a node outside the volume's group has had it without a cache, until
+	// it is attached in its group again. It is true while such a node has it.
+	ConditionUncached = "Uncached"
 	// ConditionMoving is there while the volume is to go, or goes, to another group. It is true once the
 	// move has begun. The message says what it waits for.
 	ConditionMoving = "Moving"
@@ -48,6 +51,14 @@ const (
 	ReasonResizeNoRoom = "NoRoom"
 	// ReasonResizeNoMemory: the node of that attachment has too little memory for the new size.
 	ReasonResizeNoMemory = "NoMemory"
+)
+
+// Reasons of ConditionUncached.
+const (
+	// ReasonUncachedOutside: the attached node is not in the volume's group.
+	ReasonUncachedOutside = "OutsideGroup"
+	// ReasonUncachedDetached: no node has the volume. Its replicas are old, and are created again.
+	ReasonUncachedDetached = "Detached"
 )
 
 // Reasons of ConditionMoving.

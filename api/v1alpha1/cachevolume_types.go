@@ -157,6 +157,10 @@ type CacheVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="fromVolume is immutable"
 	FromVolume string `json:"fromVolume,omitempty"`
 
+	// UncachedFallback lets a node outside the volume's group attach it without a cache, while all its data
+	// is in Ceph. The PersistentVolume must allow such a node, too.
+	UncachedFallback bool `json:"uncachedFallback,omitempty"`
+
 	// Adoption is set if the image was there before the volume.
 	Adoption *Adoption `json:"adoption,omitempty"`
 
@@ -304,6 +308,9 @@ type CacheVolumeStatus struct {
 	// uses the volume: AttachedNode only writes the cache back, so that afterwards a node without a
 	// current copy can attach the volume.
 	FlushEpoch int64 `json:"flushEpoch,omitempty"`
+	// Uncached is set while a node outside the group has the volume without a cache. All replicas are
+	// outdated then: they are created again by the next attachment in the group.
+	Uncached *UncachedAttachment `json:"uncached,omitempty"`
 	// Outdated lists the nodes whose replica is not current. A node leaves the list only after a
 	// complete resync, or when its replica is created again.
 	//
@@ -373,6 +380,14 @@ type VolumeResync struct {
 type ReplicaHost struct {
 	Node string `json:"node"`
 	// HostID identifies the disks of the machine (hostID of the escache API).
+	HostID string `json:"hostID"`
+}
+
+// UncachedAttachment is an attachment without a cache.
+type UncachedAttachment struct {
+	// Epoch is the attachment. It says nothing of any other one.
+	Epoch int64 `json:"epoch"`
+	// HostID identifies the machine that has the volume, as in status.hosts.
 	HostID string `json:"hostID"`
 }
 

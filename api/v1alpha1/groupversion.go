@@ -9,6 +9,8 @@
 package v1alpha1
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,6 +27,17 @@ const DriverName = "csi.escache.io"
 
 // TopologyKey is the CSI topology key. Its value is the name of the node's NodeGroup.
 const TopologyKey = "topology.escache.io/group"
+
+// uncachedSuffix ends the names of the labels of [UncachedKey].
+const uncachedSuffix = ".uncached.escache.io/allowed"
+
+// UncachedKey is the label of Nodes outside a group on which volumes of the group may be attached without
+// a cache. csi-controller sets it, with the value "true", while no host of the group takes pods. The
+// PersistentVolume of a volume with uncachedFallback allows Nodes that have it.
+func UncachedKey(group string) string { return group + uncachedSuffix }
+
+// UncachedKeyOf returns the group of a label's name; false if it is no name of [UncachedKey].
+func UncachedKeyOf(key string) (group string, is bool) { return strings.CutSuffix(key, uncachedSuffix) }
 
 // AnnotationReplicationAddress on a Node is the IP address of its replication link, if that is not
 // the node's InternalIP.

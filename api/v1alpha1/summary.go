@@ -20,9 +20,12 @@ func (s *CacheVolumeStatus) IsOutdated(node string) bool {
 	return slices.Contains(s.Outdated, node)
 }
 
-// HostID returns the identity on record of the machine on which the node's replica was created. It is
-// empty if there is none on record.
+// HostID returns the identity on record of the machine on which the node's replica was created, or
+// which has the volume without a cache. It is empty if there is none on record.
 func (s *CacheVolumeStatus) HostID(node string) string {
+	if s.UncachedAttached() && node == s.AttachedNode {
+		return s.Uncached.HostID
+	}
 	for _, host := range s.Hosts {
 		if host.Node == node {
 			return host.HostID
@@ -43,10 +46,10 @@ func (s *CacheVolumeStatus) SetHostID(node, id string) (changed bool) {
 }
 
 // ModificationPending reports whether the attached node may not have the newest change of the
-// volume's mode and options yet. While no node has the volume there is nothing to wait for: the next
-// attachment begins with it.
+// volume's mode and options yet. While no node has the volume, or one has it without a cache, there is
+// nothing to wait for: the next attachment with a cache begins with it.
 func (v *CacheVolume) ModificationPending() bool {
-	if v.Spec.Modifications == 0 || v.Status.AttachedNode == "" {
+	if v.Spec.Modifications == 0 || v.Status.AttachedNode == "" || v.Status.UncachedAttached() {
 		return false
 	}
 	applied := v.Status.Applied
@@ -63,6 +66,11 @@ func (v *CacheVolume) ModificationRefused() bool {
 // not for a pod.
 func (s *CacheVolumeStatus) FlushAttached() bool {
 	return s.AttachedNode != "" && s.FlushEpoch == s.Epoch
+}
+
+// UncachedAttached reports whether a node outside the volume's group has it without a cache.
+func (s *CacheVolumeStatus) UncachedAttached() bool {
+	return s.AttachedNode != "" && s.Uncached != nil && s.Uncached.Epoch == s.Epoch
 }
 
 // Faults returns the conditions that say what is wrong with an attached volume, the worst first. It

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
@@ -24,6 +25,11 @@ type Attachment struct {
 	// Drained means that the node has the volume and writes through: do nothing, the truth stays in
 	// Ceph.
 	Drained bool
+	// Uncached means that the node is outside the volume's group and gets the image without a cache. The
+	// truth is in Ceph, and stays there. What all replicas hold is old from then on.
+	Uncached bool
+	// HostID is the machine that gets it without a cache. [Confirmed] finds it out.
+	HostID string
 	// TakeOver means that data may be dirty: go on without a partner that does not answer.
 	TakeOver bool
 	// FlushFirst lists the nodes with a current copy. One of them has to write back before the node
@@ -55,6 +61,9 @@ func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports ma
 	}
 	own := reports[node]
 	doubt := own.doubted()
+	if plan.Uncached {
+		return confirmedOutside(v, node, plan, reports)
+	}
 	if !plan.TakeOver || doubt == nil {
 		return plan, nil
 	}
@@ -69,11 +78,53 @@ func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports ma
 	return Attachment{FlushFirst: others}, nil
 }
 
+// confirmedOutside decides whether a node outside the group may begin an attachment without a cache. The
+// node's own host must answer, and must have nothing else of the volume: only that machine can prove
+// later that its map is gone. A copy that the record counts, and that is dirty or in use, contradicts a
+// record that says that Ceph has everything.
+func confirmedOutside(
+	v *v1alpha1.CacheVolume, node string, plan Attachment, reports map[string]Report,
+) (Attachment, error) {
+	own := reports[node]
+	switch doubt := own.doubted(); {
+	case doubt != nil:
+		return Attachment{}, fmt.Errorf("volume %s: nothing is known about node %s, which is to have it without a cache: %w: %w",
+			v.Name, node, doubt, ErrUnreachable)
+	case own.status.HostID == "":
+		return Attachment{}, fmt.Errorf("volume %s: escached on node %s does not say which machine it is: %w", v.Name, node, ErrUnreachable)
+	case !own.status.Uncached && (own.status.State != escache.StateAbsent || HasDevice(own.status)):
+		return Attachment{}, fmt.Errorf("volume %s: node %s is not in its group, and has a replica of it or its device (%s), which has to "+
+			"go first: %w", v.Name, node, own.status.State, ErrRefused)
+	}
+	for _, other := range Current(v) {
+		r := reports[other]
+		if !r.known {
+			continue // that the truth is in Ceph was proven when it was recorded
+		}
+		if r.connected() || r.status.DirtyBytes != nil && *r.status.DirtyBytes > 0 {
+			return Attachment{}, fmt.Errorf("volume %s: by the record everything is in Ceph, and node %s answers that its copy is %s (%s): %w",
+				v.Name, other, r.status.State, dirty(r.status), ErrRefused)
+		}
+	}
+	plan.HostID = own.status.HostID
+	return plan, nil
+}
+
+// mayBeOutside reports whether a node outside the group may have the volume without a cache. A host
+// that has, or may have, a replica cannot: there is one way to the image on each host.
+func mayBeOutside(v *v1alpha1.CacheVolume, node string) bool {
+	return v.Spec.UncachedFallback && !v.Spec.HasReplica(node) && v.Status.AttachedNode != node
+}
+
 // Attach decides whether the node may have the volume now, and how. The group lists the nodes of
 // the volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
 func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {
 	s := &v.Status
-	if !slices.Contains(group, node) {
+	if s.UncachedAttached() && s.AttachedNode == node {
+		return Attachment{Held: true, Epoch: s.Epoch, Uncached: true}, nil // also if the node has come into the group since
+	}
+	outside := !slices.Contains(group, node)
+	if outside && !mayBeOutside(v, node) {
 		return Attachment{}, fmt.Errorf("volume %s lives in group %s (%s), node %s is %w; if the volume has come there since its pod got "+
 			"the node, delete the pod, so that another one is scheduled",
 			v.Name, v.Spec.Group, strings.Join(group, ", "), node, ErrForeignNode)
@@ -91,6 +142,10 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 	a := Attachment{Held: s.AttachedNode == node && !flushing, Epoch: s.Epoch}
 	if !a.Held {
 		a.Epoch++
+	}
+	if outside && InCeph(v) {
+		a.Uncached = true
+		return a, nil
 	}
 	if a.Held && InCeph(v) && len(Claims(v)) > 0 {
 		a.Drained = true

@@ -39,7 +39,7 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 }
 
 func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
-	if why := holder.elsewhere(); why != nil {
+	if why := holder.elsewhere(); why != nil && !unmapped(v, holder) {
 		// If replicas were never created, there is no client to fence.
 		return Detachment{Fence: true, Reason: fmt.Sprintf("nothing proves that the device is gone: %v", why)}, nil
 	}
@@ -59,6 +59,12 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 			v.Name, holder.status.State, node, dirty(holder.status), ErrRefused)
 	}
 	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
+}
+
+// unmapped reports whether the machine that has the volume without a cache answers that it has nothing
+// of it. A host with a replica still has that when its device is gone; this one has nothing then.
+func unmapped(v *v1alpha1.CacheVolume, holder Report) bool {
+	return v.Status.UncachedAttached() && v.Status.Uncached.HostID != "" && holder.known && !HasDevice(holder.status)
 }
 
 // mayBeElsewhere reports whether an earlier holder that was fenced may still have its device. Until

@@ -39,6 +39,10 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 	for _, client := range v.Status.Fenced {
 		request.Fenced = append(request.Fenced, client.Address)
 	}
+	if v.Status.UncachedAttached() {
+		request.Uncached, request.Engine, request.Options = true, "", escache.ConnectOptions{}
+		return request
+	}
 	if v.Status.Authority != v1alpha1.AuthorityCache {
 		// The record says that all data is in Ceph. Nothing may become dirty until it says
 		// otherwise.

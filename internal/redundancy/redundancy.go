@@ -67,10 +67,11 @@ func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding 
 	return f
 }
 
-// Lost returns the node whose copy of the volume is not current, or "". A detached volume that is in
-// Ceph needs no copy: its next attachment creates its replicas again.
+// Lost returns the node whose copy of the volume is not current, or "". A volume that is in Ceph needs no
+// copy while it is detached, or attached without a cache: the next attachment in its group creates its
+// replicas again.
 func Lost(v *v1alpha1.CacheVolume) string {
-	if v.Status.AttachedNode == "" && authority.InCeph(v) {
+	if (v.Status.AttachedNode == "" || v.Status.UncachedAttached()) && authority.InCeph(v) {
 		return ""
 	}
 	for _, node := range v.Spec.Replicas {

@@ -95,14 +95,6 @@ func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef
 // that a request means which names none.
 func Engine() escache.Engine { return escache.Engine(os.Getenv("ENGINE")) }
 
-// EngineParameter is the part of a StorageClass that asks for Engine, to be put after another parameter.
-func EngineParameter() string {
-	if Engine() == "" {
-		return ""
-	}
-	return ", cacheEngine: " + string(Engine())
-}
-
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{

@@ -107,7 +107,7 @@ func (m *Model) control(s *state, out emit) {
 		return
 	}
 	for h := range uint8(hosts) {
-		if h > 1 && (!m.has(Spares) || s.likeAnother(h)) {
+		if h > 1 && !m.isOutsider(h) && (!m.has(Spares) || s.likeAnother(h)) {
 			continue
 		}
 		try(publishBegins, h, func(n *state) bool { return m.beginPublish(n, h) })
@@ -139,7 +139,7 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !m.on(OutdatedRefused) {
 		seen.outdated = 0
 	}
-	if !m.on(AuthorityReadByAttach) {
+	if !m.on(AuthorityReadByAttach) || m.isOutsider(h) && !m.on(OutsideOnlyFromCeph) {
 		seen.inCache = false
 	}
 	plan, ok := m.planned(n, seen, h)
@@ -151,7 +151,7 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if !ok || len(plan.FlushFirst) > 0 || (!plan.Held && n.rec.epoch >= m.Bounds.Epochs) {
 		return false
 	}
-	c := controller{op: opPublish, node: h, held: plan.Held, over: plan.TakeOver, pc: publishAttach}
+	c := controller{op: opPublish, node: h, held: plan.Held, over: plan.TakeOver, outside: plan.Uncached, pc: publishAttach}
 	if from, forced := m.real.takenFrom(n.rec); forced && !plan.Held {
 		c.pc, c.lost = unpublishList, from
 	}
@@ -198,7 +198,11 @@ func (m *Model) reports(s *state) [hosts]report {
 }
 
 func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
-	plan, ok := m.real.detach(n.rec, h, m.report(n, h), dead)
+	holder := m.report(n, h)
+	if n.rec.uncached && !m.on(OutsideMachineKnown) {
+		holder.twin = false
+	}
+	plan, ok := m.real.detach(n.rec, h, holder, dead)
 	if !ok || plan.Gone {
 		return false
 	}
@@ -233,7 +237,7 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 	if c.op == opPublish && c.pc == publishDrop && (c.move != 0 || m.partnerSilent(s)) {
 		// The node's new partner is any other host that answers.
 		for h := range uint8(hosts) {
-			if h != c.node && !s.likeAnother(h) {
+			if h != c.node && !m.isOutsider(h) && !s.likeAnother(h) {
 				try(controllerMoves, pair(c.node, h), func(n *state) bool {
 					n.ctl.move = set(0).with(c.node).with(h)
 					m.dropOld(n)
@@ -286,6 +290,9 @@ func (m *Model) advance(s *state) bool {
 				c.pc = publishAbandon
 			}
 		}
+		if c.outside {
+			return m.publishOutside(s)
+		}
 		if c.held {
 			return true
 		}
@@ -294,7 +301,7 @@ func (m *Model) advance(s *state) bool {
 			if relay && !m.on(ResizedAfterDrop) {
 				r.resize()
 			}
-			r.attached, r.client, r.fencedNow, r.flush, r.claim = node, 0, 0, false, false
+			r.attached, r.client, r.fencedNow, r.flush, r.claim, r.uncached = node, 0, 0, false, false, false
 			r.epoch++
 		})
 	case publishDrop:
@@ -374,7 +381,7 @@ func (m *Model) advanceUnpublish(s *state) bool {
 	case unpublishDetach:
 		clean := c.clean
 		done := m.swap(s, func(r *record) {
-			r.attached, r.client, r.flush, r.claim = nobody, 0, false, false
+			r.attached, r.client, r.flush, r.claim, r.uncached = nobody, 0, false, false, false
 			r.inCache = r.inCache && !clean
 		})
 		s.truthful()

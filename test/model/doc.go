@@ -54,6 +54,10 @@
 // tried no different: the replicas are laid anew all the same. Hosts here take a replica of any size for the
 // one that they have; escached refuses it.
 //
+// A host outside the group, which may have the volume without a cache, is the fourth host in a world of its
+// own. There the caches of the others keep what they have written back, as dm-writecache does, and would
+// show it. Nothing is modelled of the labels that decide where pods may run.
+//
 // # What is assumed
 //
 //   - While DRBD's handler for a failed disk runs on a Primary whose peer is in sync and not counted, that

@@ -116,6 +116,7 @@ func (s *state) sync(source, target *host) {
 	source.upToDate, source.outdated, target.outdated = true, false, false
 	if source.current == target.current {
 		// Only what was under way differs: too short to be seen.
+		target.kept = source.kept
 		target.dirty, target.upToDate, target.inconsistent, target.wasPrimary = source.dirty, true, false, false
 		source.wasPrimary, source.spoilt, target.spoilt = false, false, false
 		return
@@ -127,7 +128,7 @@ func (s *state) sync(source, target *host) {
 func (s *state) synced(h uint8) {
 	target := &s.host[h]
 	source := &s.host[target.peer]
-	target.dirty, target.current = source.dirty, source.current
+	target.dirty, target.kept, target.current = source.dirty, source.kept, source.current
 	target.bitmap, source.bitmap = 0, 0
 	target.syncing, target.inconsistent, target.wasPrimary, target.upToDate = false, false, false, true
 	source.wasPrimary, source.alone = false, false

@@ -25,6 +25,7 @@ const (
 	Permits                      // hosts may go on without a peer that has no disk; disks work again
 	Moving                       // volumes are moved to other groups
 	Resizing                     // caches are to get another size
+	Outside                      // n4 is not in the group, and may have the volume without a cache
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

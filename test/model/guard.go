@@ -60,6 +60,9 @@ const (
 	MovedOnlyFromCeph
 	LeftoversDropped
 	ResizedAfterDrop
+	OutsideOnlyFromCeph
+	OutsideOutdatesAll
+	OutsideMachineKnown
 	guardsEnd
 )
 
@@ -123,6 +126,9 @@ var Precautions = map[Guard]string{
 		"in Ceph",
 	ResizedAfterDrop:         "the record has another size of the cache only after the replicas of the former one are dropped",
 	LeftoversDropped:         "what an earlier stay has left is removed before a volume is placed in a group again",
+	OutsideOnlyFromCeph:      "a host outside the group gets a volume only while the truth is in Ceph",
+	OutsideOutdatesAll:       "with an attachment without a cache all copies are on record as outdated, in the same write",
+	OutsideMachineKnown:      "only the machine that has a volume without a cache can say that it has no map any more",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -11,7 +11,8 @@ func (s *state) powerOff(h uint8) {
 	n.upToDate, n.primary, n.frozen, n.alone = false, false, false, false
 	n.stopDevice()
 	n.client = 0
-	n.stage, n.epoch, n.writes = stageIdle, 0, false
+	n.unmapPlain()
+	n.stage, n.epoch, n.writes, n.alike = stageIdle, 0, false, false
 	n.restore, n.unread = restoreIdle, false
 	n.early = false
 	n.permit.off()
@@ -65,6 +66,7 @@ func (s *state) unmapAndDemote(h uint8) {
 		s.ceph.lock = 0
 	}
 	n.client, n.primary, n.alone, n.frozen = 0, false, false, false
+	n.unmapPlain()
 	n.stopDevice()
 	n.permit.settling = settleNothing // the lock is this verb's
 }
@@ -85,6 +87,9 @@ func (m *Model) mayStage(s *state, h, epoch uint8) bool {
 // image is mapped.
 func (m *Model) stageConnect(s *state, h uint8) bool {
 	n := &s.host[h]
+	if n.alike {
+		return m.mapPlain(s, h)
+	}
 	if !n.laid || n.epoch < n.tag {
 		return false
 	}
@@ -126,9 +131,12 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 	return true
 }
 
-// usable reports whether writes to the device are taken.
+// usable reports whether writes to the device are taken. Without a cache Ceph has to take them.
 func (s *state) usable(h uint8) bool {
 	n := &s.host[h]
+	if n.plain && s.ceph.blocked.has(n.client) {
+		return false
+	}
 	return n.up && n.device && n.primary && !n.frozen && !n.unused && s.cacheOf(h) != nil && !n.telling
 }
 
@@ -188,11 +196,11 @@ func (s *state) commit(h uint8) {
 	n := &s.host[h]
 	if at := s.cacheOf(h); at != nil && at.dirty == n.back {
 		if !n.diskless {
-			n.dirty = 0
+			s.clean(n)
 		}
 		if s.connected(h) {
 			if peer := &s.host[n.peer]; !peer.syncing && !peer.diskless && peer.dirty == n.back {
-				peer.dirty = 0
+				s.clean(peer)
 			}
 		}
 	}
@@ -200,7 +208,7 @@ func (s *state) commit(h uint8) {
 }
 
 func (n *host) forgetReplica() {
-	n.laid, n.size, n.peer, n.tag, n.dirty, n.current, n.bitmap = false, 0, nobody, 0, 0, 0, 0
+	n.laid, n.size, n.peer, n.tag, n.dirty, n.kept, n.current, n.bitmap = false, 0, nobody, 0, 0, 0, 0, 0
 	n.wasPrimary, n.inconsistent, n.upToDate, n.syncing, n.marked, n.outdated = false, false, false, false, false, false
 	n.diskless, n.telling, n.spoilt, n.exposed = false, false, false, 0
 	n.permit = permitted{}

@@ -18,7 +18,11 @@ type Model struct {
 
 // New returns a model.
 func New(guards Guard, bounds Bounds) *Model {
-	return &Model{Guards: guards, Bounds: bounds, real: newRules()}
+	group := names[:]
+	if bounds.With&Outside != 0 {
+		group = names[:outsider]
+	}
+	return &Model{Guards: guards, Bounds: bounds, real: newRules(group)}
 }
 
 func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }

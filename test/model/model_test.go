@@ -33,6 +33,7 @@ var worlds = []struct {
 	{"moves of fenced and restored volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | SetBack | Draining | Control}, 12, 9},
 	{"other sizes of the cache", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Resizing | Power | Links | Crashes | Spares}, 13, 9},
 	{"other sizes of the cache, and restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Resizing | SetBack | Draining | Control}, 12, 9},
+	{"hosts outside the group", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Outside | Power | Storage | Crashes | Doubles}, 15, 9},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
@@ -164,6 +165,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{LeftoversDropped, 2, world(2, 1, Moving)},
 
 		{ResizedAfterDrop, 2, world(1, 1, Resizing|Crashes)},
+		{OutsideOnlyFromCeph, 4, world(2, 2, Outside|Power)},
+		{OutsideOutdatesAll, 2, world(2, 0, Outside)},
+		{OutsideMachineKnown, 1, world(2, 1, Outside|Doubles)},
 
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},

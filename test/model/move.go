@@ -266,7 +266,7 @@ func answerTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state)))
 	} else if at.elsewhere {
 		try(returnAddress, h, false, func(n *state) { n.host[h].elsewhere = false })
 	}
-	if at.laid && !at.double {
+	if (at.laid || at.plain) && !at.double {
 		try(doubleAnswers, h, true, func(n *state) { n.host[h].double = true })
 	} else if at.double {
 		try(doubleGone, h, false, func(n *state) { n.host[h].double = false })
@@ -285,6 +285,9 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 		if act(&n) {
 			out(move{k, who}, &n)
 		}
+	}
+	if at.up && at.plain && at.device {
+		m.data(s, h, try)
 	}
 	if !at.up || !at.laid {
 		return
@@ -367,6 +370,7 @@ func (m *Model) write(s *state, h, value uint8) bool {
 		return false
 	}
 	s.ceph.value = value
+	s.wroteThrough(h, value)
 	if s.rec.attached != h {
 		s.breaks(1, whyOldWriteBack)
 	}

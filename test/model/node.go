@@ -53,7 +53,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 				if !m.mayStage(n, h, at.given) {
 					return false
 				}
-				n.host[h].stage, n.host[h].epoch, n.host[h].writes = stageRead, at.given, n.rec.inCache
+				n.host[h].stage, n.host[h].epoch, n.host[h].writes, n.host[h].alike = stageRead, at.given, n.rec.inCache, n.rec.uncached
 				return true
 			})
 		}
@@ -66,6 +66,9 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
 			case !n.host[h].device && m.stageConnect(n, h):
 				n.host[h].stage = stageMapped
+				if n.host[h].plain {
+					n.host[h].stage = stagePromoted // there is nothing to promote
+				}
 			default:
 				n.endStage(h)
 			}
@@ -94,7 +97,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 
 func (s *state) endStage(h uint8) {
 	n := &s.host[h]
-	n.stage, n.epoch, n.writes = stageIdle, 0, false
+	n.stage, n.epoch, n.writes, n.alike = stageIdle, 0, false, false
 }
 
 // count takes a peer that is current again off the outdated. The record is read first and the

@@ -16,6 +16,7 @@ import (
 
 // rules calls the functions that decide in production. They are pure, so an answer is remembered.
 type rules struct {
+	group    []string // the nodes of the volume's group
 	attaches map[attachQuestion]attachAnswer
 	confirms map[confirmQuestion]attachAnswer
 	detaches map[detachQuestion]detachAnswer
@@ -30,8 +31,9 @@ type rules struct {
 	leaves   map[settledQuestion]bool
 }
 
-func newRules() rules {
+func newRules(group []string) rules {
 	return rules{
+		group:    group,
 		attaches: map[attachQuestion]attachAnswer{}, confirms: map[confirmQuestion]attachAnswer{},
 		detaches: map[detachQuestion]detachAnswer{},
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
@@ -115,6 +117,10 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	if v.Spec.CacheBytes = int64(r.size) + 1; r.wants {
 		v.Spec.WantedCacheBytes = int64(1-r.size) + 1
 	}
+	v.Spec.UncachedFallback = true
+	if r.uncached {
+		v.Status.Uncached = &v1alpha1.UncachedAttachment{Epoch: v.Status.Epoch, HostID: machine}
+	}
 	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
 	if r.claim {
 		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: v.Status.Epoch}}
@@ -151,7 +157,7 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 	q := attachQuestion{rec, node}
 	a, known := r.attaches[q]
 	if !known {
-		plan, err := authority.Attach(rec.volume(), names[:], names[node])
+		plan, err := authority.Attach(rec.volume(), r.group, names[node])
 		a = attachAnswer{plan, err == nil}
 		r.attaches[q] = a
 	}

@@ -18,6 +18,8 @@ type report struct {
 	onPeer bool
 	// through: its device writes through. twin: it is another machine with that name.
 	through, twin bool
+	// plain: its device is the image without a cache.
+	plain         bool
 	client, epoch uint8
 	// other: it is the peer that answers, and says so.
 	other bool
@@ -46,7 +48,8 @@ func (m *Model) report(s *state, h uint8) report {
 		dirty = s.cacheOf(h).dirty != 0
 	}
 	return report{
-		onPeer: onPeer, absent: !n.laid, through: n.through || !m.on(DrainedInOneAnswer), device: n.device, primary: n.primary,
+		onPeer: onPeer, absent: !n.laid && !n.plain, through: n.through || !m.on(DrainedInOneAnswer), device: n.device || n.plain,
+		primary: n.primary && !n.plain, plain: n.plain,
 		client: n.client, epoch: n.tag,
 		current: n.upToDate && !n.inconsistent && !n.diskless, dirty: dirty,
 		diskless: n.diskless, written: m.on(PrimaryPeerSeen) && s.connected(h) && s.host[n.peer].primary,
@@ -77,6 +80,7 @@ func (r report) real() (escache.VolumeStatus, error) {
 	if r.through {
 		s.Mode = escache.ModeWritethrough
 	}
+	s.Uncached = r.plain
 	if r.primary {
 		s.Role = escache.RolePrimary
 	}

@@ -7,6 +7,13 @@ type root struct {
 }
 
 func (m *Model) roots() []root {
+	if m.has(Outside) {
+		return []root{
+			{"a clean volume that was used in its group, and that nobody has", usedBefore()},
+			{"a volume in use on n4, which is not in its group, without a cache; it was used in its group before", m.usedOutside()},
+			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
+		}
+	}
 	if m.has(Permits | SetBack) {
 		return []root{{"a volume in use on n1, which has a permit: the disk of n2 has failed; etcd was backed up before", permitStored()}}
 	}

@@ -23,6 +23,9 @@ func (s set) each(do func(uint8)) {
 	}
 }
 
+// outsider is the host that is not in the group, in explorations with the family Outside.
+const outsider = uint8(hosts - 1)
+
 // nobody is no host.
 const nobody = uint8(255)
 
@@ -38,6 +41,7 @@ type record struct {
 	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
 	fencedNow set            // those of the running epoch
 	earlier   set            // those that were on the blocklist before they were fenced
+	uncached  bool           // the attachment has no cache
 	claim     bool           // it is to write through in this attachment
 	moving    set            // the pair of another group that it goes to; 0: it stays
 	cleared   bool           // and it has left its replicas
@@ -72,7 +76,8 @@ type host struct {
 	outdated     bool  // DRBD's metadata says so, because it gave its device up
 	wasPrimary   bool
 	inconsistent bool
-	spoilt       bool // its disk has failed, and has had no resync since; nobody looks at this
+	kept         uint8 // what its clean cache still has of the image, and would show; 0: nothing
+	spoilt       bool  // its disk has failed, and has had no resync since; nobody looks at this
 
 	// On its root disk.
 	marked bool // its disk has failed
@@ -86,6 +91,7 @@ type host struct {
 	client   uint8
 	device   bool
 	through  bool  // writes through to Ceph
+	plain    bool  // the image is mapped without a cache
 	unused   bool  // nobody has opened the device: it was made to write back
 	pending  uint8 // a write that is under way and not acknowledged
 	onlyPeer bool  // the pending write has arrived at the peer only
@@ -97,6 +103,7 @@ type host struct {
 	stage  uint8
 	epoch  uint8 // of the running stage
 	writes bool  // authority was Cache when it read the record
+	alike  bool  // the record said that the attachment has no cache
 
 	// The cache watch's restoring of the peer.
 	restore uint8
@@ -137,6 +144,7 @@ type controller struct {
 	clean   bool
 	flushed bool
 	over    bool // a take-over: nothing is laid anew
+	outside bool // the node gets the volume without a cache
 	renew   set
 	move    set   // the new pair of replicas; 0: they stay
 	clients set   // to be fenced
@@ -177,6 +185,7 @@ type state struct {
 	saved   record       // a backup of the record
 	stale   [hosts]uint8 // replicas to be cleaned up: the newest epoch that may be discarded, plus 1
 	back    bool         // the record was set back
+	keeps   bool         // clean caches show what they have kept
 	warned  bool         // and an attachment began although a host that answers had seen a later one
 
 	broken uint8 // the promise that is broken; 0: none
@@ -284,8 +293,13 @@ func (s *state) wrote() {
 
 // visible is what a device on this host's cache would show.
 func (s *state) visible(h uint8) uint8 {
-	if at := s.cacheOf(h); at != nil && at.dirty != 0 {
+	at := s.cacheOf(h)
+	switch {
+	case at == nil:
+	case at.dirty != 0:
 		return at.dirty
+	case at.kept != 0:
+		return at.kept
 	}
 	return s.ceph.value
 }

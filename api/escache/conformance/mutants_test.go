@@ -111,8 +111,16 @@ var mutants = map[string][]string{
 	"a device whose peer has everything is abandoned when another host is given the volume": {
 		"a device is not abandoned while its peer is connected", "stop keeps the image's lock",
 	},
-	"no answer has the secret of the link":             {"a refusal repeats the request", "names are not checked"},
-	"a peer with another secret is not let in":         {"anybody is taken for the peer", "a secret is kept for ever"},
-	"another secret does not disturb a link in use":    {"another secret is taken at once"},
+	"no answer has the secret of the link":          {"a refusal repeats the request", "names are not checked"},
+	"a peer with another secret is not let in":      {"anybody is taken for the peer", "a secret is kept for ever"},
+	"another secret does not disturb a link in use": {"another secret is taken at once"},
+	"an image is mapped without a cache, by one host": {
+		"a map without a cache takes older epochs", "any image is mapped without a cache", "a map without a cache is not exclusive",
+		"a map without a cache is not told", "stop keeps the image's lock", "an open device is stopped",
+	},
+	"a request to map without a cache names the image and no cache": {"a map without a cache takes any request"},
+	"a replica and a map without a cache keep each other out": {
+		"a replica is created beside a map without a cache", "an image is mapped beside a replica",
+	},
 	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }

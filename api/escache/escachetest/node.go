@@ -14,6 +14,9 @@ func (h *Host) node() escache.Node {
 		n.Reasons = []string{h.sick}
 	}
 	for ref, r := range h.replicas {
+		if r.plain {
+			continue
+		}
 		n.Volumes++
 		n.CacheAllocatedBytes += r.req.CacheBytes
 		if r.connected && !h.w.breaks("primaries are not counted") {

@@ -85,6 +85,9 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
 	v.Engine = r.req.Engine
+	if r.plain {
+		return h.mapped(v, r)
+	}
 	v.Epoch, v.State, v.Role, v.DiskState = r.epoch, escache.StateStandby, escache.RoleSecondary, escache.DiskUpToDate
 	v.Peers, v.SyncedPercent, v.Resync, v.IOSuspended = slices.Clone(r.peers), r.synced, r.resync, r.suspended
 	if r.req.Join && h.w.breaks("a resync has no end") {
@@ -138,6 +141,9 @@ func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 		return nil, err
 	}
 	if r := h.replicas[req.VolumeRef]; r != nil {
+		if r.plain && !h.w.breaks("a replica is created beside a map without a cache") {
+			return nil, fail(escache.CodeConnected, "mapped without a cache; stop it first")
+		}
 		return nil, h.putAgain(r, req)
 	}
 	if req.MustExist && !h.w.breaks("what must exist is created") {
@@ -268,6 +274,9 @@ func (h *Host) delete(ref escache.VolumeRef, discard bool, epoch int64) error {
 }
 
 func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
+	if r.plain {
+		delete(h.replicas, ref)
+	}
 	r.connected, r.primary, r.client, r.mode, r.device = false, false, "", "", ""
 	if img := h.w.images[ref]; img != nil && img.holder == h.Name && !h.w.breaks("stop keeps the image's lock") {
 		img.holder = ""
@@ -279,6 +288,9 @@ func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
 
 func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, error) {
 	defer h.lock()()
+	if req.Uncached {
+		return h.mapPlain(req)
+	}
 	o := req.Options
 	if o.HighWatermark != 0 && o.LowWatermark >= o.HighWatermark {
 		return nil, fail(escache.CodeInvalidRequest, "lowWatermark must be below highWatermark")

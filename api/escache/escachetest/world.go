@@ -75,6 +75,7 @@ type replica struct {
 	epoch     int64
 	connected bool
 	primary   bool
+	plain     bool // no replica: the image is mapped without a cache
 	client    string
 	mode      escache.Mode
 	options   escache.CacheOptions

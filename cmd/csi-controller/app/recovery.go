@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/discard"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/failover"
+	"github.com/escache/escache-csi/internal/controller/fallback"
 	"github.com/escache/escache-csi/internal/controller/move"
 	"github.com/escache/escache-csi/internal/controller/rebuild"
 	"github.com/escache/escache-csi/internal/controller/release"
@@ -36,6 +37,10 @@ type RecoveryOptions struct {
 	// RepairParallel bounds the volumes that are copied at once. One host takes part in one copy at
 	// a time.
 	RepairParallel int
+
+	// UncachedFallback lets volumes whose StorageClass allows it be attached outside their group, without a
+	// cache, while no host of the group takes pods.
+	UncachedFallback bool
 }
 
 // defaultRecovery returns the flags' defaults.
@@ -53,6 +58,10 @@ func defaultRecovery() RecoveryOptions {
 // repairPatience is how long a repair waits for Ceph to take the dirty data before it makes the
 // second copy anyway.
 const repairPatience = 2 * time.Minute
+
+// fallbackPatience is how long a group is without a host that takes pods before pods may leave it. A pod
+// that left it for a moment would be without its cache until it is started again.
+const fallbackPatience = 2 * time.Minute
 
 // A request for lost records looks at so many images, and at so many at once. A host may have to read the
 // disk to say what is dirty in one.
@@ -73,6 +82,9 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
 		"how many volumes are copied to a new replica at once; at most one for each host")
+	f.BoolVar(&o.UncachedFallback, "uncached-fallback", o.UncachedFallback,
+		"let volumes of StorageClasses with uncachedFallback be attached outside their group, without a cache, while no host of the "+
+			"group takes pods")
 }
 
 func (o *RecoveryOptions) validate() error {
@@ -120,6 +132,12 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 		})))
 	}
 	o := p.options.Recovery
+	if o.UncachedFallback {
+		errs = append(errs, p.manager.Add(fallback.New(fallback.Config{
+			Client: guarded, Events: events, Log: p.log.With("component", "fallback"), Now: time.Now,
+			Every: p.options.Poll, Patience: fallbackPatience,
+		})))
+	}
 	errs = append(errs, p.manager.Add(repair.New(repair.Config{
 		Policy: repair.Policy{After: o.RepairAfter, Drain: o.RepairDrain, Patience: repairPatience, Parallel: o.RepairParallel},
 		Client: guarded, Live: live, Volumes: locked, Drainer: drainer, Hosts: p.hosts, Locks: p.locks, Events: events,

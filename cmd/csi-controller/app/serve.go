@@ -222,6 +222,7 @@ func (p parts) assemble(ctx context.Context) error {
 	})
 	service := csi.NewService(csi.Config{
 		Steps: steps, Operations: p.locks, ImagePrefix: p.options.ImagePrefix, Version: p.options.Version,
+		UncachedFallback: p.options.Recovery.UncachedFallback,
 	})
 	search := orphans.Search{
 		Reader: p.manager.GetClient(), Images: p.images, Kubernetes: p.own, Prefix: p.options.ImagePrefix,

@@ -136,6 +136,8 @@ func (r *Reconciler) step(
 	switch {
 	case at == "" && authority.InCeph(v):
 		return done(now, "it is not attached, and everything is in Ceph")
+	case v.Status.UncachedAttached():
+		return done(now, "it is attached without a cache, and everything is in Ceph")
 	case at == "":
 		now.Phase, now.LeftBytes = v1alpha1.FlushFailed, v.Status.DirtyBytes
 		now.Message = fmt.Sprintf("it is not attached, and the cache on %s may have data that Ceph does not have; "+

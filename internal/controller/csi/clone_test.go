@@ -338,7 +338,7 @@ type older struct{ client.Client }
 
 func (o older) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
 	if v, ok := object.(*v1alpha1.CacheVolume); ok {
-		v.Spec.FromVolume, v.Spec.CacheEngine = "", ""
+		v.Spec.FromVolume, v.Spec.CacheEngine, v.Spec.UncachedFallback = "", "", false
 	}
 	return o.Client.Create(ctx, object, opts...)
 }

@@ -33,6 +33,10 @@ import (
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
 func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+	if r.UncachedFallback && !s.uncachedFallback {
+		return nil, fmt.Errorf("uncachedFallback is off in this cluster: set controller.recovery.uncachedFallback in the chart's values, "+
+			"or leave the parameter out: %w", volumes.ErrInvalid)
+	}
 	from, err := s.source(ctx, &r)
 	if err != nil {
 		return nil, err
@@ -111,7 +115,7 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 			ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: s.imagePrefix + r.ID,
 			SizeBytes: r.Size.Want, MaxOvercommit: r.Overcommit, CacheBytes: cacheBytes,
 			CacheEngine: r.Engine.Recorded(), CacheMode: r.Mode, CacheOptions: r.Options, Layout: r.Layout,
-			FromSnapshot: r.Snapshot, FromVolume: r.Volume, LinkGeneration: 1,
+			FromSnapshot: r.Snapshot, FromVolume: r.Volume, UncachedFallback: r.UncachedFallback, LinkGeneration: 1,
 			Group: place.Group, Replicas: []string{place.Primary, place.Partner}, Port: place.Port, Minor: place.Minor,
 		},
 	}
@@ -173,6 +177,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 	differs("the volume it is a clone of", v.Spec.FromVolume, r.Volume)
 	differs("cacheEngine", v.Spec.Engine(), r.Engine)
 	differs("dataPool", v.Spec.DataPool, r.DataPool)
+	differs("uncachedFallback", v.Spec.UncachedFallback, r.UncachedFallback)
 	if !modified(v) {
 		differs("cacheMode", v.Spec.CacheMode, r.Mode)
 		differs("its cache's options", v.Spec.CacheOptions, r.Options)
@@ -209,6 +214,10 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r crea
 	}
 	if err := volumes.HasEngine(v, r.Engine); err != nil {
 		return err
+	}
+	if v.Spec.UncachedFallback != r.UncachedFallback {
+		return fmt.Errorf("the API server has dropped spec.uncachedFallback: its CRD of CacheVolumes is older than csi-controller; "+
+			"apply the chart's CRDs: %w", volumes.ErrRefused)
 	}
 	if !modified(v) {
 		if err := volumes.HasOrder(v, r.Options.WriteBackOrder); err != nil {

@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -11,10 +12,10 @@ import (
 func (f *fakeImages) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fail == nil {
+	if f.fail == nil && f.noting == nil {
 		f.notes[image] = note
 	}
-	return f.fail
+	return cmp.Or(f.noting, f.fail)
 }
 
 func (f *fakeImages) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {

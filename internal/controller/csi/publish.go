@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -46,6 +47,9 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	}
 	if plan.Drained {
 		return publishContext(v), nil
+	}
+	if plan.Uncached {
+		return s.publishUncached(ctx, v, plan, node)
 	}
 	if err := s.claim(ctx, v, plan, node); err != nil {
 		return nil, err
@@ -96,7 +100,10 @@ func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string
 	if err := s.WriteBack(ctx, v, plan.FlushFirst); err != nil {
 		return plan, fmt.Errorf("node %s has no current copy of volume %s: %w", node, v.Name, err)
 	}
-	return authority.Attach(v, group.Spec.Nodes, node)
+	if plan, err = authority.Attach(v, group.Spec.Nodes, node); err == nil && plan.Uncached {
+		return s.confirmed(ctx, v, node, plan)
+	}
+	return plan, err
 }
 
 // claim records that the node has the volume, unless it has it already.
@@ -113,8 +120,11 @@ func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		return err
 	}
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
-	v.Status.WriteThrough = nil
+	v.Status.WriteThrough, v.Status.Uncached = nil, nil
 	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+	if plan.Uncached {
+		withoutCache(v, plan, node)
+	}
 	if err := s.UpdateStatus(ctx, v, "node "+node+" has it"); err != nil {
 		return err
 	}
@@ -129,10 +139,15 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfi
 		return nil
 	}
 	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, unfilled
+	cachedAgain := meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionUncached)
 	if err := s.UpdateStatus(ctx, v, "its cache may be dirty"); err != nil {
 		return err
 	}
 	crashpoint.Reach("publish/authority_written")
+	if cachedAgain {
+		s.Events.Eventf(v, nil, corev1.EventTypeNormal, "AttachedCached", "Attach",
+			"it is attached in its group %s again, to node %s, with a new cache", v.Spec.Group, v.Status.AttachedNode)
+	}
 	return nil
 }
 
@@ -152,6 +167,9 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 		return plan, failure
 	}
 	plan, err = authority.Attach(v, group, node)
+	if err == nil && plan.Uncached {
+		return s.confirmed(ctx, v, node, plan)
+	}
 	if err != nil {
 		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
 			return plan, fmt.Errorf("%w; %s", err, stake)

@@ -20,6 +20,8 @@ type Config struct {
 	Operations *operation.Locks
 	// ImagePrefix begins the names of all images of this Kubernetes cluster.
 	ImagePrefix string
+	// UncachedFallback allows StorageClasses with uncachedFallback: package fallback runs.
+	UncachedFallback bool
 	// Version is the version that GetPluginInfo answers.
 	Version string
 }
@@ -28,8 +30,9 @@ type Config struct {
 type service struct {
 	*volumes.Steps
 
-	operations  *operation.Locks
-	imagePrefix string
+	operations       *operation.Locks
+	imagePrefix      string
+	uncachedFallback bool
 }
 
 // Service is the CSI Controller, GroupController and Identity service. Its errors are those of the domain; the gRPC
@@ -52,7 +55,9 @@ var (
 func NewService(config Config) *Service {
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
-		service:  &service{Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix},
+		service: &service{
+			Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
+		},
 	}
 }
 

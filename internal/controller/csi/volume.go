@@ -10,11 +10,16 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// volumeOf returns the volume as CSI sees it. Any node of the group can have it.
+// volumeOf returns the volume as CSI sees it. Any node of the group can have it. One with uncachedFallback
+// can also be had by a node outside, while that has the label: see package fallback.
 func volumeOf(v *v1alpha1.CacheVolume) *csi.Volume {
 	out := &csi.Volume{
 		VolumeId: v.Name, CapacityBytes: v.Spec.SizeBytes,
 		AccessibleTopology: []*csi.Topology{{Segments: map[string]string{v1alpha1.TopologyKey: v.Spec.Group}}},
+	}
+	if v.Spec.UncachedFallback {
+		allowed := map[string]string{v1alpha1.UncachedKey(v.Spec.Group): "true"}
+		out.AccessibleTopology = append(out.AccessibleTopology, &csi.Topology{Segments: allowed})
 	}
 	if v.Spec.FromSnapshot != "" {
 		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{

@@ -51,6 +51,8 @@ type world struct {
 	service *service.Service
 	locked  *volumes.Locked
 	groups  *nodegroup.Reconciler
+	// noFallback: the cluster has uncachedFallback off.
+	noFallback bool
 }
 
 func newWorld(t *testing.T, more ...string) *world {
@@ -93,7 +95,7 @@ func (w *world) restart() {
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
 		Events: events.NewFakeRecorder(1000), Groups: guard, Links: w.links,
 	})
-	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-"})
+	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-", UncachedFallback: !w.noFallback})
 	w.locked = volumes.NewLocked(steps, locks)
 	w.poll()
 }
@@ -217,6 +219,7 @@ type fakeImages struct {
 	refusing func(context.Context, volumes.SnapshotRef) error
 	creating func(volumes.ImageSpec) error // before an image is made
 	keeping  error                         // what Keep answers
+	noting   error                         // what Note answers
 }
 
 func newFakeImages() *fakeImages {

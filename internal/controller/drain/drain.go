@@ -80,6 +80,9 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 		return nil, err
 	}
 	defer done()
+	if v.Status.UncachedAttached() {
+		return v, nil // there is no cache to turn
+	}
 	status, err := d.device(ctx, v)
 	if err != nil {
 		return v, err
@@ -124,6 +127,9 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 	status, err := holder.Status()
 	if err != nil {
 		return false, status, err
+	}
+	if v.Status.UncachedAttached() {
+		return true, status, nil
 	}
 	if !authority.Drained(v, holder) {
 		if authority.InCeph(v) && len(authority.Claims(v)) > 0 && connected(status) {

@@ -40,6 +40,9 @@ func retarget(pv *corev1.PersistentVolume, group string) (changed bool) {
 	for i := range terms {
 		for j := range terms[i].MatchExpressions {
 			e := &terms[i].MatchExpressions[j]
+			if of, is := v1alpha1.UncachedKeyOf(e.Key); is && of != group {
+				e.Key, changed = v1alpha1.UncachedKey(group), true
+			}
 			if e.Key == v1alpha1.TopologyKey && e.Operator == corev1.NodeSelectorOpIn && !slices.Contains(e.Values, group) {
 				e.Values, changed = []string{group}, true
 			}

@@ -66,9 +66,9 @@ func survey(e Evidence) *witnesses {
 }
 
 // notedInCeph reports whether the truth was in Ceph when the image was last written to. A volume that was
-// attached then may have left write-through since.
+// attached then may have left write-through since, unless it was attached without a cache.
 func (w *witnesses) notedInCeph() bool {
-	return w.note.Authority != v1alpha1.AuthorityCache && w.note.AttachedNode == ""
+	return w.note.Authority != v1alpha1.AuthorityCache && (w.note.AttachedNode == "" || w.note.Uncached)
 }
 
 // dirty returns the most that a host says to be dirty, nil if none knows.

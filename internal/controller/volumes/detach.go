@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
@@ -36,7 +39,14 @@ func (s *Steps) TakeFrom(
 	if plan.Clean {
 		s.inCeph(v)
 	}
+	if v.Status.UncachedAttached() {
+		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionUncached, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUncachedDetached,
+			Message: "no node has it; the next attachment in group " + v.Spec.Group + " creates its cache again",
+		})
+	}
 	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.FlushEpoch, v.Status.WriteThrough = "", "", 0, nil
+	v.Status.Uncached = nil
 	if err := s.UpdateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
 		return err
 	}

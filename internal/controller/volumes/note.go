@@ -38,7 +38,9 @@ type Note struct {
 	Authority    v1alpha1.Authority `json:"authority,omitempty"`
 	AttachedNode string             `json:"attachedNode,omitempty"`
 	Outdated     []string           `json:"outdated,omitempty"`
-	Written      metav1.Time        `json:"written"`
+	// Uncached means that this attachment has no cache: what all replicas hold is older.
+	Uncached bool        `json:"uncached,omitempty"`
+	Written  metav1.Time `json:"written"`
 	// Spec has the place of the image and of the replicas, and all else that a record needs.
 	Spec v1alpha1.CacheVolumeSpec `json:"spec"`
 }
@@ -75,7 +77,7 @@ func (s *Steps) NewNote(v *v1alpha1.CacheVolume) Note {
 	return Note{
 		Version: NoteVersion, Volume: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim],
 		Epoch: v.Status.Epoch, Authority: v.Status.Authority, AttachedNode: v.Status.AttachedNode, Outdated: v.Status.Outdated,
-		Written: s.now(), Spec: v.Spec,
+		Uncached: v.Status.UncachedAttached(), Written: s.now(), Spec: v.Spec,
 	}
 }
 
@@ -105,6 +107,14 @@ func ParseNote(text string) (Note, error) {
 // WriteNote notes the volume's record in its image. The note is a hint, so a failure is logged and
 // stops nothing.
 func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
+	if err := s.MustNote(ctx, v); err != nil {
+		s.Log.WarnContext(ctx, "the image's metadata does not say in which state its volume is", "volume", v.Name, "error", err)
+	}
+}
+
+// MustNote is WriteNote for an attachment without a cache, which no host's disk knows of. If the record
+// were lost then, only the note would say that the caches on the hosts are old.
+func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	note := s.NewNote(v)
 	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
 	pv := &corev1.PersistentVolume{}
@@ -116,8 +126,9 @@ func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 		}
 	}
 	if err := s.Images.Note(ctx, ImageOf(v), note); err != nil {
-		s.Log.WarnContext(ctx, "the image's metadata does not say in which state its volume is", "volume", v.Name, "error", err)
+		return fmt.Errorf("note the attachment of volume %s in the metadata of image %s: %w", v.Name, ImageOf(v), err)
 	}
+	return nil
 }
 
 // NotBehind returns an error if the image was attached later than the record speaks of: the record

@@ -20,6 +20,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/engine/outdated"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
 	"github.com/escache/escache-csi/internal/escached/engine/standby"
+	"github.com/escache/escache-csi/internal/escached/engine/uncached"
 	"github.com/escache/escache-csi/internal/escached/engine/watch"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -36,6 +37,7 @@ type Engine struct {
 	standbys *standby.Scanner
 	metrics  *metrics.Metrics
 	outdated *outdated.Marker
+	uncached *uncached.Maps
 	watcher  *watch.Watcher
 	space    *space.Space
 	hostID   atomic.Pointer[string]
@@ -49,7 +51,8 @@ type Engine struct {
 // New returns an engine for a host.
 func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	e := &Engine{
-		Host: h, version: version, log: log, flushes: newFlushes(), outdated: outdated.New(h, log), watcher: watch.New(h, log),
+		Host: h, version: version, log: log, flushes: newFlushes(), outdated: outdated.New(h, log), uncached: uncached.New(h, log),
+		watcher: watch.New(h, log),
 	}
 	now := func() time.Time { return h.Now() }
 	e.space = space.New(h.Store, now)

@@ -25,6 +25,9 @@ func (e *Engine) PutReplica(ctx context.Context, req escache.ReplicaRequest) err
 		return err
 	}
 	defer done()
+	if err := e.uncached.Yield(ctx, req.VolumeRef); err != nil {
+		return err
+	}
 	want, err := e.fromRequest(req)
 	if err != nil {
 		return err

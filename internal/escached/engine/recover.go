@@ -71,6 +71,9 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.dropOrphans(lvs); err != nil {
 		return err
 	}
+	if err := e.uncached.Recover(); err != nil {
+		e.log.Error("an image that is mapped without a cache could not be recovered", "error", err)
+	}
 	e.log.Info("recovered", "volumes", len(e.Volumes.List()))
 	return nil
 }

@@ -35,6 +35,11 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 				out.Volumes = append(out.Volumes, unreadable(u.VolumeRef, u.Err))
 			}
 		}
+		mapped, err := e.uncached.Statuses()
+		if err != nil {
+			return out, err
+		}
+		out.Volumes = append(out.Volumes, mapped...)
 	} else {
 		if u, ok := e.Volumes.Unreadable()[volume.NameOf(*ref)]; ok {
 			out.Volumes = append(out.Volumes, unreadable(*ref, u.Err))
@@ -42,6 +47,10 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		v, ok := e.Volumes.Get(volume.NameOf(*ref))
 		if !ok {
+			if s, mapped, err := e.uncached.Status(*ref); mapped || err != nil {
+				out.Volumes = append(out.Volumes, s)
+				return out, err
+			}
 			s, err := e.withoutReplica(ctx, *ref)
 			out.Volumes = append(out.Volumes, s)
 			return out, err

@@ -32,7 +32,7 @@ func (i *worldImages) Unmap(context.Context, string, int) error {
 	if err := (*world)(i).step("unmap"); err != nil {
 		return err
 	}
-	if (*world)(i).connected() > 0 {
+	if i.mapOpen || (*world)(i).connected() > 0 {
 		return krbd.ErrBusy
 	}
 	i.maps = nil

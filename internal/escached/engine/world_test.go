@@ -36,7 +36,9 @@ type world struct {
 	maps        []krbd.Device
 	image       krbd.Device
 	mapErr      error
-	caches      *cachetest.Fake
+	// mapOpen means that something has the mapped image itself open.
+	mapOpen bool
+	caches  *cachetest.Fake
 	// notActivated is the LV of a volume whose disk is away.
 	notActivated string
 	// log is the second engine of the host, nil if it has none.

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -109,7 +110,8 @@ func (h *Host) Link(v volume.Volume, target string) (string, error) {
 	return path, os.Rename(tmp, path)
 }
 
-func (h *Host) unlink(v volume.Volume) error {
+// Unlink removes the link POOL/IMAGE. One that is gone is success.
+func (h *Host) Unlink(v volume.Volume) error {
 	h.links.Lock()
 	defer h.links.Unlock()
 	path := h.DevicePath(v)
@@ -123,4 +125,27 @@ func (h *Host) unlink(v volume.Volume) error {
 // DevicePath returns the path of the link POOL/IMAGE to a volume's device.
 func (h *Host) DevicePath(v volume.Volume) string {
 	return filepath.Join(h.Config.DeviceDir, v.Pool, v.Image)
+}
+
+// sizePolls bounds how long Ceph may take to report the new size: 10 s.
+const sizePolls = 50
+
+// WaitForSize waits until krbd has heard from Ceph that the image has grown.
+func (h *Host) WaitForSize(ctx context.Context, ref escache.VolumeRef, want int64) error {
+	var have int64
+	for range sizePolls {
+		maps, err := h.Images.Find(ref.Pool, ref.Image)
+		if err != nil {
+			return err
+		}
+		for _, m := range maps {
+			if have = m.Bytes; have >= want {
+				return nil
+			}
+		}
+		if err := pause.For(ctx, Poll); err != nil {
+			return err
+		}
+	}
+	return problem.On(ref, escache.CodeInvalidRequest, "sizeBytes: the image has %d bytes, less than %d; grow it in Ceph first", have, want)
 }

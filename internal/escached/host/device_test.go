@@ -28,7 +28,7 @@ func TestLinksOfAPoolComeAndGoSideBySide(t *testing.T) {
 				if _, err := os.Lstat(link); err != nil {
 					return err
 				}
-				if err := h.unlink(v); err != nil {
+				if err := h.Unlink(v); err != nil {
 					return err
 				}
 			}

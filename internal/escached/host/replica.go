@@ -145,7 +145,7 @@ func (h *Host) UnmapAndDemote(ctx context.Context, v volume.Volume) (err error) 
 		return v.About(err)
 	}
 	var errs []error
-	errs = append(errs, h.unlink(v), h.Cache(v).Remove(ctx, v.Name()))
+	errs = append(errs, h.Unlink(v), h.Cache(v).Remove(ctx, v.Name()))
 	maps, err := h.Images.Find(v.Pool, v.Image)
 	errs = append(errs, err)
 	for _, m := range maps {

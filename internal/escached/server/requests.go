@@ -146,6 +146,13 @@ func checkConnect(r escache.ConnectRequest) error {
 	if r.Options.Mode != "" {
 		errs = append(errs, checkMode(r.Options.Mode))
 	}
+	switch {
+	case !r.Uncached:
+	case r.ImageID == "":
+		errs = append(errs, invalid("imageID: it is required with uncached"))
+	case r.Engine != "" || r.Options != escache.ConnectOptions{}:
+		errs = append(errs, invalid("uncached: there is no cache, so leave engine and options out"))
+	}
 	return cmp.Or(append(errs, checkOptions(r.Options.CacheOptions))...)
 }
 

@@ -196,6 +196,9 @@ func passing() []known {
 		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeDetached, "nothing: the next attachment makes the change"},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardPending), "nothing: csi-controller tries again"},
 		{v1alpha1.ConditionMoving, v1alpha1.ReasonMoveUnderWay, "nothing: csi-controller goes on by itself"},
+		{v1alpha1.ConditionUncached, v1alpha1.ReasonUncachedOutside, "bring a host of group GROUP back, then restart its pod, so that it " +
+			"runs there (docs/redundancy.md)"},
+		{v1alpha1.ConditionUncached, v1alpha1.ReasonUncachedDetached, "nothing: its next attachment in group GROUP has a cache"},
 		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +
 			"of the group"},
 		{reason: InDeletion, todo: "if that lasts: kubectl describe pv VOLUME shows what it waits for"},

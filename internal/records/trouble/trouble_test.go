@@ -83,7 +83,7 @@ func outdated(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }
 
 func TestAHostsCertificateThatEndsSoonIsTold(t *testing.T) {
 	for says, end := range map[string]time.Time{
-		"the certificate of its escached ends in 13d (":  now.Add(13*24*time.Hour + time.Hour),
+		"the certificate of its escached ends in 13d (":    now.Add(13*24*time.Hour + time.Hour),
 		"the certificate of its escached ended 2d1h ago (": now.Add(-49 * time.Hour),
 		"": now.Add(15 * 24 * time.Hour),
 	} {

@@ -93,6 +93,9 @@ func (t *ofVolume) changes(now time.Time) {
 		(c.Reason == v1alpha1.ReasonResizeNoRoom || c.Reason == v1alpha1.ReasonResizeNoMemory) {
 		t.add(c.Type, c.Reason, "its cache does not have the size of its VolumeAttributesClass: "+c.Message)
 	}
+	if c := t.condition(v1alpha1.ConditionUncached); c != nil && v.Status.UncachedAttached() {
+		t.add(c.Type, c.Reason, "it is as slow as Ceph: "+c.Message)
+	}
 	if moving := Move(v); moving != "" {
 		reason := v1alpha1.ReasonMoveUnderWay
 		if c := MovingCondition(v); c != nil {

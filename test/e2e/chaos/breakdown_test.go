@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/test/labtest"
 )
@@ -28,9 +27,6 @@ const (
 func TestTakeOverTimes(t *testing.T) {
 	if labtest.CoreOnly() {
 		t.Skip("not in the core")
-	}
-	if labtest.Engine() == escache.EngineLog {
-		t.Skip("by hand means dm-writecache, which cannot read the cache of another engine")
 	}
 	lab := labtest.Open(t)
 	var byHand, byEngine []float64

@@ -34,6 +34,7 @@ func TestRecovery(t *testing.T) {
 		{"a lost replica is replaced on the third host under load", []string{"--repair-after=15s"}, replaced},
 		{"a dead host is tainted, and its pod moves", []string{"--taint-dead-nodes", "--taint-after=15s"}, tainted},
 		{"a host that lives is not tainted", []string{"--taint-dead-nodes", "--taint-after=15s"}, notTainted},
+		{"a pod leaves its volume's group without the cache, and gets it back", []string{"--uncached-fallback"}, leavesItsGroup},
 	}
 	defer func() { check(t, w.lab.SetControllerFlags(context.WithoutCancel(t.Context()))) }()
 	var flags []string

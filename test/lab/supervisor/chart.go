@@ -56,6 +56,7 @@ func (l *lab) renderChart(ctx context.Context, flags []string) ([]byte, error) {
 	args := []string{
 		"template", chartRelease, l.chart(), "--namespace", driverNamespace,
 		"--set", fmt.Sprintf("controller.recovery.taintDeadNodes=%t", slices.Contains(flags, "--taint-dead-nodes")),
+		"--set", fmt.Sprintf("controller.recovery.uncachedFallback=%t", slices.Contains(flags, "--uncached-fallback")),
 		// None of these parts has them in it, and the chart has to be given some.
 		"--set", "ceph.clusterID=lab,ceph.monitors={127.0.0.1},snapshots.enabled=true,snapshots.groups.enabled=true",
 	}

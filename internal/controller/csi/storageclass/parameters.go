@@ -36,6 +36,8 @@ type Parameters struct {
 	Options v1alpha1.CacheOptions
 	// NodeGroups lists the only groups a volume may be placed in; empty allows all.
 	NodeGroups []string
+	// UncachedFallback allows nodes outside the volume's group, without a cache.
+	UncachedFallback bool
 	// MkfsOptions are passed to csi-node unchanged.
 	MkfsOptions string
 	// Claim is the "namespace/name" of the PersistentVolumeClaim, if external-provisioner passes
@@ -62,6 +64,7 @@ const (
 	keyLowWatermark  = "lowWatermark"
 	keyOrder         = "writeBackOrder"
 	keyNodeGroups    = "nodeGroups"
+	keyUncached      = "uncachedFallback"
 	keyMkfsOptions   = v1alpha1.VolumeContextMkfsOptions
 
 	sidecarPrefix = "csi.storage.k8s.io/"
@@ -94,6 +97,7 @@ var fields = map[string]func(*Parameters, string) error{
 	keyHighWatermark: func(p *Parameters, v string) error { return percent(&p.Options.HighWatermark, v) },
 	keyLowWatermark:  func(p *Parameters, v string) error { return percent(&p.Options.LowWatermark, v) },
 	keyOrder:         func(p *Parameters, v string) error { return order(&p.Options.WriteBackOrder, v) },
+	keyUncached:      func(p *Parameters, v string) error { return boolean(&p.UncachedFallback, v) },
 	keyNodeGroups:    func(p *Parameters, v string) error { return list(&p.NodeGroups, v) },
 	keyMkfsOptions:   func(p *Parameters, v string) error { return options(&p.MkfsOptions, v) },
 }

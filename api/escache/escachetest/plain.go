@@ -1,0 +1,60 @@
+package escachetest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+// mapPlain maps an image without a cache. It has an entry among the replicas while it is mapped.
+func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
+	named := req.ImageID != "" && req.Engine == "" && req.Options == (escache.ConnectOptions{})
+	if !named && !h.w.breaks("a map without a cache takes any request") {
+		return nil, fail(escache.CodeInvalidRequest, "uncached needs an imageID, and neither engine nor options")
+	}
+	r := h.replicas[req.VolumeRef]
+	switch {
+	case r != nil && !r.plain && !h.w.breaks("an image is mapped beside a replica"):
+		return nil, fail(escache.CodeReplicaMismatch, "there is a replica here")
+	case r != nil && req.Epoch < r.epoch && !h.w.breaks("a map without a cache takes older epochs"):
+		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	}
+	img := h.w.image(req.VolumeRef, req.ImageID, 0)
+	switch {
+	case img == nil:
+		return nil, fail(escache.CodeImageNotFound, "Ceph has no such image")
+	case img.id != req.ImageID && !h.w.breaks("any image is mapped without a cache"):
+		return nil, fail(escache.CodeIdentityMismatch, "another image")
+	case img.holder != "" && img.holder != h.Name && !h.w.breaks("a map without a cache is not exclusive"):
+		return nil, fail(escache.CodeImageInUse, "%s has it", img.holder)
+	}
+	fenced := r != nil && slices.Contains(req.Fenced, r.client)
+	if fenced && r.open > 0 {
+		return nil, fail(escache.CodeDeviceOpen, "its client is fenced; close it first")
+	}
+	if r == nil || fenced {
+		h.w.clients++
+		r = &replica{
+			plain: true, connected: true, client: fmt.Sprintf("%s:0/%d", h.address, h.w.clients), size: img.size, synced: 100,
+			mode: escache.ModeWritethrough, req: escache.ReplicaRequest{ImageID: img.id, SizeBytes: img.size},
+		}
+		h.replicas[req.VolumeRef], img.holder = r, h.Name
+		if h.w.caches[req.VolumeRef] == nil {
+			h.w.caches[req.VolumeRef] = &cache{dirty: map[int64][]byte{}}
+		}
+	}
+	r.epoch = req.Epoch
+	return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: img.id, ClientAddress: r.client}, nil
+}
+
+// mapped adds to a status what is known of an image without a cache.
+func (h *Host) mapped(v escache.VolumeStatus, r *replica) escache.VolumeStatus {
+	dirty := h.w.caches[v.VolumeRef].bytes()
+	v.State, v.Uncached, v.Epoch, v.Mode, v.DirtyBytes = escache.StateConnected, true, r.epoch, r.mode, &dirty
+	v.Device, v.ClientAddress, v.SizeBytes = devicePath(v.VolumeRef), r.client, r.size
+	if h.w.breaks("a map without a cache is not told") {
+		v.State, v.Device = escache.StateAbsent, ""
+	}
+	return v
+}

@@ -1,0 +1,315 @@
+// Package uncached maps images without a cache in front: the device is krbd's own. That is for a host
+// outside the group of a volume, which has no replica of it.
+//
+// Such a volume has no logical volume, and so no tags. Its record is a file below the run directory. It
+// is written before the image is mapped, and goes after it is unmapped. So a map without a record is not
+// this package's, and a record without a map is half of a call.
+//
+// Nothing is ever only on this host: a write is answered when Ceph has it. So a device is given up as
+// soon as the volume's record says that it is another node's, or nobody's.
+package uncached
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/host"
+	"github.com/escache/escache-csi/internal/escached/krbd"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// Maps maps images without a cache, and knows which ones this host has.
+type Maps struct {
+	*host.Host
+
+	records Records
+	log     *slog.Logger
+}
+
+// New returns the maps of a host.
+func New(h *host.Host, log *slog.Logger) *Maps {
+	return &Maps{Host: h, records: In(h.Config.RunDir), log: log}
+}
+
+// Has reports whether an image is mapped without a cache, or may be.
+func (m *Maps) Has(ref escache.VolumeRef) bool {
+	_, there, err := m.records.Get(ref)
+	return there || err != nil
+}
+
+// connectTimeout bounds Connect. A map takes less than a minute, and so does each try to undo one.
+const connectTimeout = 3 * time.Minute
+
+// Connect maps the image exclusively. A repeated call returns the map that is there, and stores the newer
+// epoch. A map whose client is fenced is made again.
+func (m *Maps) Connect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	ctx, done, err := m.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	if err != nil {
+		return none, err
+	}
+	defer done()
+	if err := m.hasNothingElse(ctx, req.VolumeRef); err != nil {
+		return none, err
+	}
+	record, there, err := m.records.Get(req.VolumeRef)
+	if err != nil {
+		return none, err
+	}
+	if req.Epoch < record.Epoch {
+		return none, problem.On(req.VolumeRef, escache.CodeStaleEpoch,
+			"epoch %d is older than %d, which was seen here; read the volume's record again", req.Epoch, record.Epoch)
+	}
+	if there {
+		image, usable, err := m.usable(req)
+		if err != nil {
+			return none, err
+		}
+		if usable {
+			record.Epoch = req.Epoch
+			if err := m.records.Put(record); err != nil {
+				return none, err
+			}
+			return m.answer(image)
+		}
+	}
+	crashpoint.Reach("uncached/begin")
+	answer, err := m.connect(ctx, req)
+	if err == nil {
+		return answer, nil
+	}
+	if code := problem.Of(err).Code; code == escache.CodeDeviceOpen || escache.StatusOf(code) >= http.StatusInternalServerError {
+		return none, err // there is a map, or one may still come: the record stays
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
+	defer cancel()
+	return none, errors.Join(err, m.clear(undo, req.VolumeRef))
+}
+
+// hasNothingElse refuses a host that has a replica of the volume, or the device of one that is gone.
+func (m *Maps) hasNothingElse(ctx context.Context, ref escache.VolumeRef) error {
+	name := volume.NameOf(ref)
+	if _, replica := m.Volumes.Get(name); replica {
+		return problem.On(ref, escache.CodeReplicaMismatch, "%s has a replica of it; connect it with its cache, or delete the replica first",
+			m.Config.Node)
+	}
+	devices, err := m.Caches.States(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, connected := devices[name]; connected {
+		return problem.On(ref, escache.CodeConnected, "%s still has its device, and no replica any more; reboot this host", m.Config.Node)
+	}
+	return nil
+}
+
+// usable returns the map that an earlier call has made, if the request may have it.
+func (m *Maps) usable(req escache.ConnectRequest) (image krbd.Device, usable bool, err error) {
+	maps, err := m.Images.Find(req.Pool, req.Image)
+	if err != nil || len(maps) != 1 || slices.Contains(req.Fenced, maps[0].ClientAddress) {
+		return krbd.Device{}, false, err
+	}
+	return maps[0], true, isImage(req, maps[0])
+}
+
+func isImage(req escache.ConnectRequest, image krbd.Device) error {
+	if req.ImageID == image.ImageID {
+		return nil
+	}
+	return problem.On(req.VolumeRef, escache.CodeIdentityMismatch,
+		"Ceph's image has id %s, not %s; the image was replaced by a new one of this name", image.ImageID, req.ImageID)
+}
+
+func (m *Maps) connect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
+	none := escache.ConnectResponse{}
+	// An attempt that was killed half way may have left a map, and a fenced one is of no use.
+	if err := m.unmap(ctx, req.VolumeRef); err != nil {
+		return none, err
+	}
+	if err := m.records.Put(Record{VolumeRef: req.VolumeRef, ImageID: req.ImageID, Epoch: req.Epoch}); err != nil {
+		return none, err
+	}
+	crashpoint.Reach("uncached/recorded")
+	image, err := m.Images.Map(ctx, volume.NameOf(req.VolumeRef), req.Pool, req.Image)
+	if err != nil {
+		return none, err
+	}
+	crashpoint.Reach("uncached/mapped")
+	if err := isImage(req, image); err != nil {
+		return none, err
+	}
+	return m.answer(image)
+}
+
+// answer makes the link, which comes last: a user who finds it may use the device.
+func (m *Maps) answer(image krbd.Device) (escache.ConnectResponse, error) {
+	ref := escache.VolumeRef{Pool: image.Pool, Image: image.Image}
+	link, err := m.Link(volume.Volume{VolumeRef: ref}, image.Path())
+	crashpoint.Reach("uncached/linked")
+	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
+}
+
+// unmapTries bounds how often an image is unmapped, once each host.Poll.
+const unmapTries = 25
+
+// unmap unmaps the image. It tries for a while, because udev opens a device for a moment after its last
+// writer has closed it. The error wraps krbd.ErrBusy if it stays open.
+func (m *Maps) unmap(ctx context.Context, ref escache.VolumeRef) error {
+	maps, err := m.Images.Find(ref.Pool, ref.Image)
+	if err != nil {
+		return err
+	}
+	for _, image := range maps {
+		for range unmapTries {
+			if err = m.Images.Unmap(ctx, volume.NameOf(ref), image.ID); !errors.Is(err, krbd.ErrBusy) {
+				break
+			}
+			if stop := pause.For(ctx, host.Poll); stop != nil {
+				return stop
+			}
+		}
+		if errors.Is(err, krbd.ErrBusy) {
+			return problem.On(ref, escache.CodeDeviceOpen, "the device %s is open; unmount it first", image.Path())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clear takes map, link and record away, in this order.
+func (m *Maps) clear(ctx context.Context, ref escache.VolumeRef) error {
+	if err := m.unmap(ctx, ref); err != nil {
+		return err
+	}
+	crashpoint.Reach("uncached/unmapped")
+	if err := m.Unlink(volume.Volume{VolumeRef: ref}); err != nil {
+		return err
+	}
+	crashpoint.Reach("uncached/unlinked")
+	return m.records.Drop(ref)
+}
+
+// Stop unmaps the image. It refuses while the device is open.
+func (m *Maps) Stop(ctx context.Context, ref escache.VolumeRef) error {
+	return m.with(ctx, ref, "stop", func(ctx context.Context, _ Record) error { return m.clear(ctx, ref) })
+}
+
+// Yield makes room for a replica on this host. It refuses while the image is mapped. The caller has
+// locked the volume.
+func (m *Maps) Yield(ctx context.Context, ref escache.VolumeRef) error {
+	if !m.Has(ref) {
+		return nil
+	}
+	maps, err := m.Images.Find(ref.Pool, ref.Image)
+	if err != nil {
+		return err
+	}
+	if len(maps) > 0 {
+		return problem.On(ref, escache.CodeConnected, "%s has mapped it without a cache; stop it first", m.Config.Node)
+	}
+	return m.clear(ctx, ref)
+}
+
+// Abandon unmaps the image of a volume that another node has, or nobody. It needs the arbiter's record
+// for that. If nothing has the device open any more, nothing is lost: Ceph has all that was answered.
+func (m *Maps) Abandon(ctx context.Context, req escache.AbandonRequest) error {
+	return m.with(ctx, req.VolumeRef, "abandon", func(ctx context.Context, record Record) error {
+		if err := m.superseded(ctx, record, req.Epoch); err != nil {
+			return err
+		}
+		if err := m.clear(ctx, req.VolumeRef); err != nil {
+			return err
+		}
+		m.log.Warn("gave up the map of a volume that this host has not any more", "pool", req.Pool, "image", req.Image, "epoch", req.Epoch)
+		return nil
+	})
+}
+
+func (m *Maps) superseded(ctx context.Context, here Record, epoch int64) error {
+	not := func(format string, args ...any) error {
+		return problem.On(here.VolumeRef, escache.CodeNotSuperseded, format+"; the device stays", args...)
+	}
+	if epoch < here.Epoch {
+		return not("epoch %d is older than %d, which was seen here", epoch, here.Epoch)
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.Config.ArbiterTimeout)
+	defer cancel()
+	record, err := m.Records.Record(ctx, here.VolumeRef)
+	switch {
+	case err != nil:
+		return not("the arbiter did not return the record (%v); repeat the call when it answers", err)
+	case record.Epoch < epoch:
+		return not("the record is of epoch %d, the request of %d", record.Epoch, epoch)
+	case record.ImageID != "" && record.ImageID != here.ImageID:
+		return not("the record is of image id %s, the map of %s", record.ImageID, here.ImageID)
+	case record.AttachedNode == m.Config.Node:
+		return not("on record it is attached to %s itself in epoch %d", m.Config.Node, record.Epoch)
+	}
+	return nil
+}
+
+// Resize waits until the device has become as large as the image, which krbd does by itself.
+func (m *Maps) Resize(ctx context.Context, req escache.ResizeRequest) error {
+	ctx, done, err := m.Begin(ctx, req.VolumeRef, "resize", host.ChangeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	maps, err := m.Images.Find(req.Pool, req.Image)
+	switch {
+	case err != nil:
+		return err
+	case len(maps) == 0:
+		return problem.On(req.VolumeRef, escache.CodeNotConnected, "it is not connected on %s", m.Config.Node)
+	case req.SizeBytes < maps[0].Bytes:
+		return problem.New(escache.CodeInvalidRequest, "sizeBytes: %s/%s has %d bytes already; a device never shrinks",
+			req.Pool, req.Image, maps[0].Bytes)
+	}
+	return m.WaitForSize(ctx, req.VolumeRef, req.SizeBytes)
+}
+
+// with runs do under the volume's lock. Without a record there is nothing to do.
+func (m *Maps) with(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, Record) error) error {
+	ctx, done, err := m.Begin(ctx, ref, verb, host.ChangeTimeout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	record, there, err := m.records.Get(ref)
+	if err != nil || !there {
+		return err
+	}
+	return do(ctx, record)
+}
+
+// Recover completes the devices that are there, and removes what is left of those that are not. It runs
+// before any verb.
+func (m *Maps) Recover() error {
+	all, err := m.records.List()
+	errs := []error{err, m.records.Tidy()}
+	for _, record := range all {
+		maps, err := m.Images.Find(record.Pool, record.Image)
+		v := volume.Volume{VolumeRef: record.VolumeRef}
+		switch {
+		case err != nil:
+		case len(maps) == 0:
+			if err = m.Unlink(v); err == nil {
+				err = m.records.Drop(record.VolumeRef)
+			}
+		case len(maps) == 1 && maps[0].ImageID == record.ImageID:
+			_, err = m.Link(v, maps[0].Path())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
