@@ -111,8 +111,14 @@ var mutants = map[string][]string{
 	"a device whose peer has everything is abandoned when another host is given the volume": {
 		"a device is not abandoned while its peer is connected", "stop keeps the image's lock",
 	},
-	"no answer has the secret of the link":             {"a refusal repeats the request", "names are not checked"},
-	"a peer with another secret is not let in":         {"anybody is taken for the peer", "a secret is kept for ever"},
-	"another secret does not disturb a link in use":    {"another secret is taken at once"},
+	"no answer has the secret of the link":          {"a refusal repeats the request", "names are not checked"},
+	"a peer with another secret is not let in":      {"anybody is taken for the peer", "a secret is kept for ever"},
+	"another secret does not disturb a link in use": {"another secret is taken at once"},
+	"an image without a cache is mapped once": {
+		"a repeated map maps again", "what is not mapped cannot be unmapped", "image ids are not compared", "an open map is unmapped",
+		"unmap does nothing", "a map has no lock",
+	},
+	"many hosts map an image read-only":                {"a read-only map can be written to"},
+	"an image with a replica is mapped by its connect": {"an image with a replica is mapped"},
 	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }
