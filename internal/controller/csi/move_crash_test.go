@@ -83,8 +83,15 @@ func (w *world) betweenTwo(writes int) {
 	wants(w.t, w.delete(moved), codes.Aborted, "is moving to group g2")
 }
 
-// dieAfter has the service write that often, and then not any more.
+// dieAfter is mortal for a world with two groups.
 func (w *world) dieAfter(writes int) (died *bool) {
+	died = w.mortal(writes)
+	w.pollBoth()
+	return died
+}
+
+// mortal has the service write that often, and then not any more.
+func (w *world) mortal(writes int) (died *bool) {
 	died = new(bool)
 	dead := func() error {
 		if writes == 0 {
@@ -131,7 +138,6 @@ func (w *world) dieAfter(writes int) (died *bool) {
 		},
 	})
 	w.restart()
-	w.pollBoth()
 	return died
 }
 
