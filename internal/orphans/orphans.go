@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -179,7 +180,7 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 // are none.
 func (s Search) dropReadOnly(ctx context.Context, images map[Image]bool) error {
 	all := &v1alpha1.ReadOnlyVolumeList{}
-	if err := s.Reader.List(ctx, all); err != nil && !meta.IsNoMatchError(err) {
+	if err := s.Reader.List(ctx, all); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("list read-only volumes: %w", err)
 	}
 	for i := range all.Items {

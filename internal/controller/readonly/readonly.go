@@ -57,7 +57,7 @@ func (v *Volumes) Get(ctx context.Context, id string) (*v1alpha1.ReadOnlyVolume,
 // are none.
 func List(ctx context.Context, from client.Reader, options ...client.ListOption) (*v1alpha1.ReadOnlyVolumeList, error) {
 	all := &v1alpha1.ReadOnlyVolumeList{}
-	if err := from.List(ctx, all, options...); err != nil && !meta.IsNoMatchError(err) {
+	if err := from.List(ctx, all, options...); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("list read-only volumes: %w", err)
 	}
 	return all, nil
