@@ -212,6 +212,9 @@ func populated() map[string]any {
 		"ReleaseRequest":  ReleaseRequest{VolumeRef: ref},
 		"ResizeRequest":   ResizeRequest{VolumeRef: ref, SizeBytes: 8192},
 		"AbandonRequest":  AbandonRequest{VolumeRef: ref, Epoch: 4},
+		"MapRequest":      MapRequest{VolumeRef: ref, ImageID: "10d2", ReadOnly: true},
+		"MapResponse":     MapResponse{Device: "/dev/rbd3"},
+		"UnmapRequest":    UnmapRequest{VolumeRef: ref},
 		"VolumeRecord": VolumeRecord{
 			VolumeRef: ref, ImageID: "10d2", AttachedNode: "n2", Epoch: 4, Replicas: []string{"n1", "n2"}, Outdated: []string{"n1"},
 		},

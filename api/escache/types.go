@@ -21,6 +21,8 @@ const (
 	PathRelease    = "/v1/release"
 	PathResize     = "/v1/resize"
 	PathAbandon    = "/v1/abandon"
+	PathMap        = "/v1/map"
+	PathUnmap      = "/v1/unmap"
 )
 
 // Paths of the arbiter's calls. csi-node serves them, escached calls them.
@@ -417,4 +419,26 @@ type AbandonRequest struct {
 
 	// Epoch is that of the attachment on record. It is newer than that of this host's device.
 	Epoch int64 `json:"epoch"`
+}
+
+// MapRequest is the body of POST /v1/map: an image is used on this host without a cache.
+type MapRequest struct {
+	VolumeRef
+
+	// ImageID is Ceph's internal id of the image. An image of that name with another id is
+	// CodeIdentityMismatch.
+	ImageID string `json:"imageID"`
+	// ReadOnly: the kernel lets nobody write to the device. Otherwise the map has the image's exclusive
+	// lock.
+	ReadOnly bool `json:"readOnly,omitempty"`
+}
+
+// MapResponse is the answer to POST /v1/map.
+type MapResponse struct {
+	Device string `json:"device"`
+}
+
+// UnmapRequest is the body of POST /v1/unmap.
+type UnmapRequest struct {
+	VolumeRef
 }

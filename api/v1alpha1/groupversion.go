@@ -1,5 +1,5 @@
 // Package v1alpha1 holds the Kubernetes types of escache.io: NodeGroup, CacheVolume, CacheSnapshot,
-// CacheFlush, CacheDiscard and CacheAdoption. All are cluster-scoped.
+// ReadOnlyVolume, CacheFlush, CacheDiscard and CacheAdoption. All are cluster-scoped.
 //
 // Sizes are in bytes. `make generate` writes the deepcopy functions and the CRDs in
 // charts/escache-csi/crds from these types.
@@ -58,6 +58,9 @@ const Finalizer = "escache.io/volume"
 // SnapshotFinalizer keeps a CacheSnapshot until the snapshot in Ceph is gone.
 const SnapshotFinalizer = "escache.io/snapshot"
 
+// ReadOnlyFinalizer keeps a ReadOnlyVolume until its images are gone.
+const ReadOnlyFinalizer = "escache.io/read-only-volume"
+
 // GroupFinalizer keeps a NodeGroup while a volume is in it, or a host of it has a replica that waits to
 // be removed. csi-controller sets it with the first volume and removes it after the last one.
 const GroupFinalizer = "escache.io/nodegroup"
@@ -72,7 +75,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(),
 		&NodeGroup{}, &NodeGroupList{}, &CacheVolume{}, &CacheVolumeList{}, &CacheFlush{}, &CacheFlushList{},
 		&CacheDiscard{}, &CacheDiscardList{}, &CacheSnapshot{}, &CacheSnapshotList{},
-		&CacheAdoption{}, &CacheAdoptionList{})
+		&CacheAdoption{}, &CacheAdoptionList{}, &ReadOnlyVolume{}, &ReadOnlyVolumeList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

@@ -157,6 +157,23 @@ func (c *Client) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64
 	return c.change(ctx, "abandon", escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
 }
 
+// Map maps an image that has no cache, and returns its device. It takes as long as a connect may.
+func (c *Client) Map(ctx context.Context, req escache.MapRequest) (*escache.MapResponse, error) {
+	var mapped escache.MapResponse
+	err := c.do(ctx, call{
+		name: "map", method: http.MethodPost, path: escache.PathMap, body: req, out: &mapped, limit: c.opts.Timeout.Connect,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &mapped, nil
+}
+
+// Unmap undoes Map.
+func (c *Client) Unmap(ctx context.Context, ref escache.VolumeRef) error {
+	return c.change(ctx, "unmap", escache.PathUnmap, escache.UnmapRequest{VolumeRef: ref})
+}
+
 func (c *Client) change(ctx context.Context, name, path string, body any) error {
 	return c.do(ctx, call{name: name, method: http.MethodPost, path: path, body: body, limit: c.opts.Timeout.Change})
 }

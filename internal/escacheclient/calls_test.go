@@ -140,6 +140,11 @@ func TestCallsFollowTheDocument(t *testing.T) {
 		{`POST /v1/release {` + volume + `}`, func() error { return c.Release(ctx, ref) }},
 		{`POST /v1/resize {` + volume + `,"sizeBytes":8192}`, func() error { return c.Resize(ctx, ref, 8192) }},
 		{`POST /v1/abandon {` + volume + `,"epoch":4}`, func() error { return c.Abandon(ctx, ref, 4) }},
+		{`POST /v1/map {` + volume + `,"imageID":"10ab","readOnly":true}`, func() error {
+			m, err := c.Map(ctx, escache.MapRequest{VolumeRef: ref, ImageID: "10ab", ReadOnly: true})
+			return expect(err, m != nil && m.Device == "/dev/rbd3")
+		}},
+		{`POST /v1/unmap {` + volume + `}`, func() error { return c.Unmap(ctx, ref) }},
 	} {
 		t.Run(tc.sent[:strings.Index(tc.sent[5:], " ")+5], func(t *testing.T) {
 			if err := tc.call(); err != nil {

@@ -35,6 +35,9 @@ type host struct {
 	volumes map[string]*v1alpha1.CacheVolume
 	groups  []v1alpha1.NodeGroup
 	version int
+	// readOnly are the read-only volumes, and plain the devices of images that are mapped without a cache.
+	readOnly map[string]*v1alpha1.ReadOnlyVolume
+	plain    map[string]blockdev.Number
 
 	escached *escachetest.Host
 	minors   map[string]uint32     // by image
@@ -50,6 +53,7 @@ type host struct {
 func newHost() *host {
 	return &host{
 		failures: map[string]error{}, before: map[string]func(){}, volumes: map[string]*v1alpha1.CacheVolume{},
+		readOnly: map[string]*v1alpha1.ReadOnlyVolume{}, plain: map[string]blockdev.Number{},
 		escached: escachetest.Alone("n1", "10.0.0.1", 1<<40), minors: map[string]uint32{}, contents: map[string]fs.Content{}, dead: map[blockdev.Number]bool{},
 	}
 }
@@ -273,6 +277,9 @@ func (h *host) Number(path string) (blockdev.Number, error) {
 }
 
 func (h *host) number(path string) (blockdev.Number, error) {
+	if n, ok := h.plain[path]; ok {
+		return n, nil
+	}
 	name := filepath.Base(path)
 	minor, ok := h.minors[name]
 	if !ok || filepath.Dir(path) != "/dev/escache/p" || h.status(name).Device == "" {

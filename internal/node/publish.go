@@ -21,6 +21,9 @@ import (
 const publishTime = time.Minute
 
 func (s *Service) publish(ctx context.Context, r publishRequest) error {
+	if r.many {
+		return s.bind(ctx, r, func(ctx context.Context) (string, error) { return s.mapHere(ctx, r.volume, r.block) })
+	}
 	v, err := s.Kube.Volume(ctx, r.volume)
 	if err != nil {
 		return err
@@ -28,12 +31,26 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	if err := s.stageAnew(ctx, r, v); err != nil {
 		return err
 	}
+	return s.bind(ctx, r, func(ctx context.Context) (string, error) {
+		status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+		if err != nil {
+			return "", fmt.Errorf("status of volume %s: %w", r.volume, err)
+		}
+		if status.Device == "" {
+			return "", fmt.Errorf("%w: volume %s is not connected here; call NodeStageVolume first", ErrRefused, r.volume)
+		}
+		return status.Device, nil
+	})
+}
+
+// bind binds a staged volume to a path. deviceOf returns the device of a block volume.
+func (s *Service) bind(ctx context.Context, r publishRequest, deviceOf func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	if err := checkDirectory("the target path's parent", filepath.Dir(r.target)); err != nil {
 		return err
 	}
-	source, device, table, err := s.publishSource(ctx, r, v)
+	source, device, table, err := s.publishSource(ctx, r, deviceOf)
 	if err != nil {
 		return err
 	}
@@ -92,7 +109,7 @@ func (s *Service) stageAnew(ctx context.Context, r publishRequest, v *v1alpha1.C
 // publishSource returns the path to bind to the target: the staged filesystem, or the device node
 // of a block volume.
 func (s *Service) publishSource(
-	ctx context.Context, r publishRequest, v *v1alpha1.CacheVolume,
+	ctx context.Context, r publishRequest, deviceOf func(context.Context) (string, error),
 ) (source string, device blockdev.Number, table []mounts.Entry, err error) {
 	if table, err = s.Mounter.Table(); err != nil {
 		return "", device, nil, err
@@ -120,17 +137,13 @@ func (s *Service) publishSource(
 	if at := mounts.At(table, r.staging); at != nil {
 		return "", device, nil, fmt.Errorf("%w: volume %s is staged as a filesystem, and a block volume is wanted", ErrRefused, r.volume)
 	}
-	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
-	if err != nil {
-		return "", device, nil, fmt.Errorf("status of volume %s: %w", r.volume, err)
+	if source, err = deviceOf(ctx); err != nil {
+		return "", device, nil, err
 	}
-	if status.Device == "" {
-		return "", device, nil, fmt.Errorf("%w: volume %s is not connected here; call NodeStageVolume first", ErrRefused, r.volume)
-	}
-	if device, err = s.Devices.Number(status.Device); err != nil {
+	if device, err = s.Devices.Number(source); err != nil {
 		return "", device, nil, fmt.Errorf("%w: device of volume %s: %w", ErrUnavailable, r.volume, err)
 	}
-	return status.Device, device, table, nil
+	return source, device, table, nil
 }
 
 // checkPublished compares what is at the target with what is wanted there.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -22,6 +23,8 @@ type use struct {
 	readOnly bool
 	// single: published at one path only.
 	single bool
+	// many: many nodes have the volume, and nobody writes to it.
+	many bool
 }
 
 // parseUse checks a capability and returns the use that it asks for.
@@ -36,6 +39,8 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
 		return use{}, fmt.Errorf("%w: access mode %s: use a mode that may write, and mount it read-only", ErrRefused, mode)
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+		u.many, u.readOnly = true, true
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
 		return use{}, fmt.Errorf("%w: no access mode", ErrInvalid)
 	default:
@@ -65,6 +70,18 @@ func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 		return use{}, err
 	}
 	u.readOnly = u.readOnly || isOn(u.options, "ro", "rw")
+	if !u.many {
+		return u, nil
+	}
+	if isOn(u.options, "rw", "ro") {
+		return use{}, fmt.Errorf("%w: the mount option rw for a volume with ReadOnlyMany: it is always mounted read-only; leave it out", ErrInvalid)
+	}
+	for _, skips := range []string{"noload", "norecovery"} {
+		if slices.Contains(u.options, skips) {
+			return use{}, fmt.Errorf("%w: the mount option %s for a volume with ReadOnlyMany: it skips the journal, and files that were synced "+
+				"would be missing; leave it out", ErrInvalid, skips)
+		}
+	}
 	return u, nil
 }
 
@@ -85,6 +102,9 @@ func parseStage(r *csi.NodeStageVolumeRequest) (stageRequest, error) {
 		return stageRequest{}, err
 	}
 	parsed := stageRequest{use: u, volume: r.GetVolumeId(), path: filepath.Clean(r.GetStagingTargetPath())}
+	if u.many {
+		return parsed, nil // no attachment comes after another one, and no filesystem is made
+	}
 	epoch, err := strconv.ParseInt(r.GetPublishContext()[v1alpha1.PublishContextEpoch], 10, 64)
 	if err != nil || epoch < 1 {
 		return stageRequest{}, fmt.Errorf("%w: publish_context %q is %q, not the epoch that ControllerPublishVolume returned",

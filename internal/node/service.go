@@ -27,11 +27,15 @@ type Cache interface {
 	// attachment's.
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
 	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
+	// Map and Unmap are for images that are used without a cache.
+	Map(ctx context.Context, r escache.MapRequest) (*escache.MapResponse, error)
+	Unmap(ctx context.Context, ref escache.VolumeRef) error
 }
 
 // Kube is the Kubernetes API. Its reads bypass any cache.
 type Kube interface {
 	Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error)
+	ReadOnlyVolume(ctx context.Context, name string) (*v1alpha1.ReadOnlyVolume, error)
 	Annotate(ctx context.Context, v *v1alpha1.CacheVolume, key, value string) (*v1alpha1.CacheVolume, error)
 	PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error)
 	Groups(ctx context.Context) ([]v1alpha1.NodeGroup, error)

@@ -26,6 +26,9 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if err := checkDirectory("staging target path", r.path); err != nil {
 		return err
 	}
+	if r.many {
+		return s.stageReadOnly(ctx, r)
+	}
 	v, err := s.attached(ctx, r.volume, r.epoch)
 	if err != nil {
 		return err

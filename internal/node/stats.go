@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/health"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -67,6 +69,11 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 		return nil, fmt.Errorf("%w: no volume id", ErrInvalid)
 	}
 	v, err := s.Kube.Volume(ctx, r.GetVolumeId())
+	if errors.Is(err, kube.ErrNotFound) {
+		if _, missing := s.Kube.ReadOnlyVolume(ctx, r.GetVolumeId()); missing == nil { // escached has no cache to report on
+			return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: r.GetVolumeId()}}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,15 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	if err != nil && !errors.Is(err, kube.ErrNotFound) {
 		return err
 	}
+	if v == nil {
+		readOnly, err := s.Kube.ReadOnlyVolume(ctx, volume)
+		if err == nil {
+			return s.unstageReadOnly(ctx, readOnly, path)
+		}
+		if !errors.Is(err, kube.ErrNotFound) {
+			return err
+		}
+	}
 	var status *escache.VolumeStatus
 	if v != nil {
 		if status, err = s.Cache.VolumeStatus(ctx, cachevolume.Ref(v)); err != nil {

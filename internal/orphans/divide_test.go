@@ -55,6 +55,11 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "e-free": Released, "other": "us", "e-broken": "broken",
 		"e-kept": "unasked",
 	}
+	read := &v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	read.Spec.ClusterID, read.Spec.Pool, read.Spec.Image = "ceph", "rbd", "e-r"
+	read.Status.Copies = []v1alpha1.ReadOnlyCopy{{Node: "n1"}}
+	images[read.ImageOn("n1")] = "unasked"
+	images[read.ImageOn("n2")] = "us" // not on record
 	of := func(name, image string) *v1alpha1.CacheSnapshot {
 		return &v1alpha1.CacheSnapshot{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -62,7 +67,7 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		}
 	}
 	search := Search{
-		Reader:     fake.NewClientBuilder().WithScheme(scheme).WithObjects(v, of("s2", "e-kept"), of("s1", "e-kept"), of("s", "e-recorded")).Build(),
+		Reader:     fake.NewClientBuilder().WithScheme(scheme).WithObjects(v, read, of("s2", "e-kept"), of("s1", "e-kept"), of("s", "e-recorded")).Build(),
 		Images:     images,
 		Kubernetes: "us", Prefix: "e-", Young: time.Hour, Now: time.Now,
 	}
@@ -71,7 +76,7 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		t.Errorf("an image whose mark cannot be read: %v", err)
 	}
 	for name, is := range map[string][2][]string{
-		"own":      {names(found.Images), {"e-own-1", "e-own-2"}},
+		"own":      {names(found.Images), {"e-own-1", "e-own-2", read.ImageOn("n2")}},
 		"unmarked": {names(found.Unmarked), {"e-old"}},
 		"foreign":  {names(found.Foreign), {"e-theirs"}},
 		"released": {names(found.Released), {"e-free"}},

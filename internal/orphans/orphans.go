@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -33,7 +35,7 @@ const Released = "released"
 // Pool names a pool of a cluster.
 type Pool struct{ ClusterID, Pool string }
 
-// Image is an image that no CacheVolume names.
+// Image is an image that neither a CacheVolume nor a ReadOnlyVolume names.
 type Image struct {
 	Pool
 
@@ -147,6 +149,9 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	if err != nil {
 		return Found{}, errors.Join(append(failures, err)...)
 	}
+	if err := s.dropReadOnly(ctx, images); err != nil {
+		return Found{}, errors.Join(append(failures, err)...)
+	}
 	found := Found{Kept: keptOf(snapshots.Items, volumes.Items)}
 	for _, k := range found.Kept {
 		delete(images, k.Image)
@@ -169,6 +174,22 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 		return found, fmt.Errorf("%w: %w", ErrIncomplete, errors.Join(failures...))
 	}
 	return found, nil
+}
+
+// dropReadOnly takes the images of read-only volumes out of a set. Before the chart's CRDs are applied there
+// are none.
+func (s Search) dropReadOnly(ctx context.Context, images map[Image]bool) error {
+	all := &v1alpha1.ReadOnlyVolumeList{}
+	if err := s.Reader.List(ctx, all); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("list read-only volumes: %w", err)
+	}
+	for i := range all.Items {
+		v := &all.Items[i]
+		for _, c := range v.Status.Copies {
+			delete(images, Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.ImageOn(c.Node)})
+		}
+	}
+	return nil
 }
 
 func imageOf(v *v1alpha1.CacheVolume) Image {

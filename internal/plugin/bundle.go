@@ -109,6 +109,7 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 	}{
 		{"nodegroups", &v1alpha1.NodeGroupList{}, nil},
 		{"cachevolumes", &v1alpha1.CacheVolumeList{}, nil},
+		{"readonlyvolumes", &v1alpha1.ReadOnlyVolumeList{}, nil},
 		{"cachesnapshots", &v1alpha1.CacheSnapshotList{}, nil},
 		{"cacheflushes", &v1alpha1.CacheFlushList{}, nil},
 		{"cachediscards", &v1alpha1.CacheDiscardList{}, nil},

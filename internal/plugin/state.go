@@ -167,7 +167,8 @@ func readVolume(ctx context.Context, api client.Reader, name string) (*v1alpha1.
 	v := &v1alpha1.CacheVolume{}
 	err := api.Get(ctx, client.ObjectKey{Name: name}, v)
 	if apierrors.IsNotFound(err) && !isNoResource(err) {
-		return nil, fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them", name)
+		return nil, fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them, and kubectl get readonlyvolumes "+
+			"those with ReadOnlyMany", name)
 	}
 	return v, err
 }

@@ -23,6 +23,7 @@ var kinds = []struct {
 }{
 	{"nodegroups", reflect.TypeFor[v1alpha1.NodeGroup]()},
 	{"cachevolumes", reflect.TypeFor[v1alpha1.CacheVolume]()},
+	{"readonlyvolumes", reflect.TypeFor[v1alpha1.ReadOnlyVolume]()},
 	{"cachesnapshots", reflect.TypeFor[v1alpha1.CacheSnapshot]()},
 	{"cacheflushes", reflect.TypeFor[v1alpha1.CacheFlush]()},
 	{"cachediscards", reflect.TypeFor[v1alpha1.CacheDiscard]()},

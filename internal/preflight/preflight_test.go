@@ -244,7 +244,7 @@ func TestAClusterInWhichAllIsWellPassesEveryCheck(t *testing.T) {
 		seen[r.Check] = r.Found
 	}
 	for check, word := range map[string]string{
-		"Kubernetes": "v1.36.3", "CRDs": "6 of escache.io/v1alpha1", "CSIDriver": "csi.escache.io", "csi-controller": "all 3", "csi-node": "all 6",
+		"Kubernetes": "v1.36.3", "CRDs": "7 of escache.io/v1alpha1", "CSIDriver": "csi.escache.io", "csi-controller": "all 3", "csi-node": "all 6",
 		"escached": "all 6", "leader": "cache-controller-1 leads", "group rack-2": "3 hosts", "host n4": "over 10.0.0.14", "versions": "everything is 0.1.0",
 		"StorageClass fast": "pool fast", "StorageClass bulk": "pool meta, data pool bulk", "Secret ctl": "the pods of controller need its keyring",
 		"Secret cache-controller-tls": "ends 2028-03-01", "Secret cache-replication": "need its secret", "snapshots": "gone, kept",

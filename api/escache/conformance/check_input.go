@@ -41,6 +41,8 @@ func bodyCalls(v *volume) []bodyCall {
 		{http.MethodPost, escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref}},
 		{http.MethodPost, escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 4096}},
 		{http.MethodPost, escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: 1}},
+		{http.MethodPost, escache.PathMap, escache.MapRequest{VolumeRef: ref, ImageID: "1d1"}},
+		{http.MethodPost, escache.PathUnmap, escache.UnmapRequest{VolumeRef: ref}},
 	}
 }
 

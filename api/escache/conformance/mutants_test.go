@@ -122,5 +122,11 @@ var mutants = map[string][]string{
 	"a replica and a map without a cache keep each other out": {
 		"a replica is created beside a map without a cache", "an image is mapped beside a replica",
 	},
+	"an image without a cache is mapped once": {
+		"a repeated map maps again", "what is not mapped cannot be unmapped", "image ids are not compared", "an open map is unmapped",
+		"unmap does nothing", "a map has no lock",
+	},
+	"many hosts map an image read-only":                {"a read-only map can be written to"},
+	"an image with a replica is mapped by its connect": {"an image with a replica is mapped"},
 	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }

@@ -48,7 +48,8 @@ const (
 // Checks returns all checks: cheap ones first.
 func Checks() []Check {
 	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
-		optionsChecks(), holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), secretChecks(), uncachedChecks())
+		optionsChecks(), holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), secretChecks(), uncachedChecks(),
+		mapChecks())
 }
 
 // Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be

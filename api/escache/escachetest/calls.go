@@ -67,6 +67,17 @@ func (h *Host) Abandon(ctx context.Context, req escache.AbandonRequest) error {
 	return err
 }
 
+// Map is POST /v1/map.
+func (h *Host) Map(ctx context.Context, req escache.MapRequest) (*escache.MapResponse, error) {
+	return as[escache.MapResponse](h.mapImage(ctx, req))
+}
+
+// Unmap is POST /v1/unmap.
+func (h *Host) Unmap(ctx context.Context, req escache.UnmapRequest) error {
+	_, err := h.unmapImage(ctx, req)
+	return err
+}
+
 func as[T any](value any, err error) (*T, error) {
 	if answer, ok := value.(T); ok {
 		return &answer, err

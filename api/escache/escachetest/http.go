@@ -72,6 +72,8 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathRelease:    {http.MethodPost: with(s, h.release)},
 		escache.PathResize:     {http.MethodPost: with(s, h.resize)},
 		escache.PathAbandon:    {http.MethodPost: with(s, h.abandon)},
+		escache.PathMap:        {http.MethodPost: with(s, h.mapImage)},
+		escache.PathUnmap:      {http.MethodPost: with(s, h.unmapImage)},
 	}
 }
 

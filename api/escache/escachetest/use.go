@@ -24,6 +24,9 @@ func (h *Host) device(path string) (escache.VolumeRef, *replica, error) {
 func (h *Host) Write(ctx context.Context, device string, offset int64, data []byte) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if m := h.plainAt(device); m != nil {
+		return m.write(offset, data, h.w.breaks("a read-only map can be written to"))
+	}
 	ref, r, err := h.device(device)
 	if err != nil {
 		return err
@@ -68,15 +71,22 @@ func (h *Host) Write(ctx context.Context, device string, offset int64, data []by
 func (h *Host) Read(_ context.Context, device string, offset, length int64) ([]byte, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	ref, _, err := h.device(device)
-	if err != nil {
-		return nil, err
+	var img *image
+	var dirty map[int64][]byte
+	if m := h.plainAt(device); m != nil {
+		img = m.img
+	} else {
+		ref, _, err := h.device(device)
+		if err != nil {
+			return nil, err
+		}
+		img, dirty = h.w.images[ref], h.w.caches[ref].dirty
 	}
 	data := make([]byte, length)
 	for i := int64(0); i < length; i += block {
-		b, ok := h.w.caches[ref].dirty[offset+i]
+		b, ok := dirty[offset+i]
 		if !ok {
-			b = h.w.images[ref].blocks[offset+i]
+			b = img.blocks[offset+i]
 		}
 		copy(data[i:], b)
 	}
@@ -87,15 +97,21 @@ func (h *Host) Read(_ context.Context, device string, offset, length int64) ([]b
 func (h *Host) Open(_ context.Context, device string) (io.Closer, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	_, r, err := h.device(device)
-	if err != nil {
-		return nil, err
+	var open *int
+	if m := h.plainAt(device); m != nil {
+		open = &m.open
+	} else {
+		_, r, err := h.device(device)
+		if err != nil {
+			return nil, err
+		}
+		open = &r.open
 	}
-	r.open++
+	*open++
 	return closer(func() error {
 		h.w.mu.Lock()
 		defer h.w.mu.Unlock()
-		r.open--
+		*open--
 		return nil
 	}), nil
 }
@@ -104,6 +120,9 @@ func (h *Host) Open(_ context.Context, device string) (io.Closer, error) {
 func (h *Host) Size(_ context.Context, device string) (int64, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if m := h.plainAt(device); m != nil {
+		return m.img.size, nil
+	}
 	_, r, err := h.device(device)
 	if err != nil {
 		return 0, err

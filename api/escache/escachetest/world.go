@@ -67,6 +67,7 @@ type Host struct {
 	sick        string
 	perFlush    int64 // what one flush writes back at most; 0: everything
 	replicas    map[escache.VolumeRef]*replica
+	maps        map[escache.VolumeRef]*plain // of images without a cache
 	leaked      int64
 }
 
@@ -132,7 +133,10 @@ func newWorld() *World {
 }
 
 func (w *World) add(name, address string, cacheBytes int64) *Host {
-	h := &Host{w: w, Name: name, id: "disks-of-" + name, address: address, capacity: cacheBytes, replicas: map[escache.VolumeRef]*replica{}}
+	h := &Host{
+		w: w, Name: name, id: "disks-of-" + name, address: address, capacity: cacheBytes,
+		replicas: map[escache.VolumeRef]*replica{}, maps: map[escache.VolumeRef]*plain{},
+	}
 	w.Hosts = append(w.Hosts, h)
 	return h
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/readonly"
 )
 
 // namedVolumes bounds how many volumes the refusal names.
@@ -22,7 +24,7 @@ const namedVolumes = 5
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail if there are CacheVolumes, CacheSnapshots, or NodeGroups that csi-controller keeps: removing them needs the driver",
+		Short: "Fail if there are CacheVolumes, ReadOnlyVolumes, CacheSnapshots, or NodeGroups that csi-controller keeps: removing them needs the driver",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -45,7 +47,7 @@ func checkUninstall(ctx context.Context, kube client.Reader) error {
 		return fmt.Errorf("list CacheVolumes: %w", err)
 	}
 	if len(all.Items) == 0 {
-		return checkSnapshots(ctx, kube)
+		return errors.Join(checkReadOnly(ctx, kube), checkSnapshots(ctx, kube))
 	}
 	var names []string
 	for _, v := range all.Items {
@@ -53,6 +55,19 @@ func checkUninstall(ctx context.Context, kube client.Reader) error {
 	}
 	return fmt.Errorf("%d volumes are left (%s): delete their PersistentVolumeClaims, or give the volumes up and keep their images with "+
 		"`kubectl escache release --volume NAME`, and uninstall again", len(names), first(names))
+}
+
+// checkReadOnly fails while there are read-only volumes.
+func checkReadOnly(ctx context.Context, kube client.Reader) error {
+	all, err := readonly.List(ctx, kube)
+	if err != nil || len(all.Items) == 0 {
+		return err
+	}
+	var names []string
+	for _, v := range all.Items {
+		names = append(names, v.Name)
+	}
+	return fmt.Errorf("%d read-only volumes are left (%s): delete their PersistentVolumeClaims, and uninstall again", len(names), first(names))
 }
 
 // checkSnapshots fails while there are snapshots: nobody else removes them and the images of deleted

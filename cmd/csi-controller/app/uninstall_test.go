@@ -22,6 +22,13 @@ func TestUninstallIsRefusedWhileThereAreVolumes(t *testing.T) {
 	if err := checkUninstall(t.Context(), kube); err != nil {
 		t.Errorf("nothing is there: %v", err)
 	}
+	readers := &v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-r"}}
+	if err := kube.Create(t.Context(), readers); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkUninstall(t.Context(), kube); err == nil || !strings.Contains(err.Error(), "1 read-only volumes are left (pvc-r)") {
+		t.Errorf("a read-only volume is there: %v", err)
+	}
 	for i := range 7 {
 		v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pvc-%d", i)}}
 		if err := kube.Create(t.Context(), v); err != nil {

@@ -22,7 +22,7 @@ func (s *service) sourceVolume(ctx context.Context, r *createRequest) error {
 	}
 	from, err := s.Volume(ctx, r.Volume)
 	if err != nil {
-		return err
+		return s.explain(ctx, r.Volume, "make the claim from that snapshot", err)
 	}
 	if err := cloneable(from); err != nil {
 		return err

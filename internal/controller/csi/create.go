@@ -80,6 +80,9 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 		}
 		return nil, false, fmt.Errorf("volume %s: %w", r.ID, unfit)
 	}
+	if err := s.notReadOnly(ctx, r.ID); err != nil {
+		return nil, false, err
+	}
 	v, err = s.writeRecord(ctx, r)
 	if apierrors.IsAlreadyExists(err) {
 		if v, err = s.existing(ctx, r); errors.Is(err, volumes.ErrNotFound) {
@@ -240,21 +243,7 @@ func (s *service) imageFrom(ctx context.Context, v *v1alpha1.CacheVolume, from *
 		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
 		Volume: v.Name, Note: s.NewNote(v), From: from,
 	}
-	made, err := s.Images.Create(ctx, spec)
-	if err == nil && !made && isNew {
-		return fmt.Errorf("an image of this name exists already, perhaps with somebody's data, "+
-			"and no record says that it is this driver's; rename or remove it: %w", volumes.ErrRefused)
-	}
-	if err == nil && !made && from == nil {
-		_, err = s.Images.Mark(ctx, volumes.ImageOf(v), v.Name) // the earlier call may not have come so far
-	}
-	if err == nil && !made && from != nil {
-		// No node has had it yet.
-		if err = s.Images.Delete(ctx, volumes.ImageOf(v)); err == nil {
-			_, err = s.Images.Create(ctx, spec)
-		}
-	}
-	return unknown(err)
+	return unknown(volumes.MakeImage(ctx, s.Images, spec, isNew))
 }
 
 // unknown reports a cluster or pool that does not exist as what it is in a request: a wrong

@@ -20,7 +20,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 	v, err := s.Volume(ctx, id)
 	if errors.Is(err, volumes.ErrNotFound) {
 		s.Book.Forget(id)
-		return nil
+		return gone(s.readOnly.Delete(ctx, id))
 	}
 	if err != nil {
 		return err
@@ -94,4 +94,12 @@ func ownsImage(v *v1alpha1.CacheVolume) error {
 		return moving(v)
 	}
 	return nil
+}
+
+// gone turns the error that there is no such volume into success.
+func gone(err error) error {
+	if errors.Is(err, volumes.ErrNotFound) {
+		return nil
+	}
+	return err
 }

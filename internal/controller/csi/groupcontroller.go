@@ -119,6 +119,9 @@ func (s *Service) DeleteVolumeGroupSnapshot(
 	}
 	done, err := s.service.turns(ctx, group[0].Spec.Group.Volumes, removingGroup)
 	return whileLocked(done, err, func() (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+		if err := s.service.unused(ctx, group...); err != nil {
+			return nil, err
+		}
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, s.service.deleteGroup(ctx, group)
 	})
 }

@@ -165,7 +165,7 @@ func (s *service) takeGroup(
 		return group, nil, err
 	}
 	for i, snapshot := range group {
-		sources[i].Ref = snapshotRefOf(snapshot)
+		sources[i].Ref = volumes.SnapshotOf(snapshot)
 	}
 	taken, err := s.TakeSnapshots(ctx, sources, r.Longest)
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *service) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot
 	var failures []error
 	for _, snapshot := range group {
 		if repeated {
-			failures = append(failures, s.Images.DeleteSnapshot(ctx, snapshotRefOf(snapshot)))
+			failures = append(failures, s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)))
 		} else {
 			failures = append(failures, s.deleteSnapshot(ctx, snapshot))
 		}

@@ -77,7 +77,7 @@ func (s *service) dropImage(ctx context.Context, v *v1alpha1.CacheVolume, snapsh
 // record proves nothing: it is deleted only if the image itself says so. The snapshot's record is
 // still there, so that the call is repeated until this has succeeded.
 func (s *service) deleteKept(ctx context.Context, last *v1alpha1.CacheSnapshot) error {
-	image := snapshotRefOf(last).ImageRef
+	image := volumes.SnapshotOf(last).ImageRef
 	switch v, err := s.Volume(ctx, last.Spec.Volume); {
 	case err == nil && volumes.ImageOf(v) == image:
 		return nil // what is left to do for its image is DeleteVolume's

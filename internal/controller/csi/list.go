@@ -4,35 +4,61 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // pageSize bounds how many objects are read from the API server at once.
 const pageSize = 500
 
-// ListVolumes returns the volumes that are complete. It asks the API server itself, because a
-// client that has just made a volume looks for it here. The page tokens are the API server's own,
-// which expire after minutes.
+// inReadOnly begins a page token that is in the list of read-only volumes. No token of the API server has a
+// blank.
+const inReadOnly = "read-only "
+
+// ListVolumes returns the volumes that are complete: those with a cache, and then the read-only ones. It
+// asks the API server itself, because a client that has just made a volume looks for it here. The page
+// tokens are the API server's own, which expire after minutes.
 func (s *Service) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	out := &csi.ListVolumesResponse{}
-	page := &v1alpha1.CacheVolumeList{}
-	next, err := s.service.list(ctx, r.GetMaxEntries(), r.GetStartingToken(), page, func() int {
-		for i := range page.Items {
-			if v := &page.Items[i]; v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() {
-				out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
-					Volume: volumeOf(v), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedOn(v)},
-				})
+	token, last := strings.CutPrefix(r.GetStartingToken(), inReadOnly)
+	most := r.GetMaxEntries()
+	if !last {
+		page := &v1alpha1.CacheVolumeList{}
+		next, err := s.service.list(ctx, most, token, page, func() int {
+			for i := range page.Items {
+				if v := &page.Items[i]; v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() {
+					out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{
+						Volume: volumeOf(v), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedOn(v)},
+					})
+				}
 			}
+			return len(out.GetEntries())
+		})
+		if err != nil || next != "" {
+			out.NextToken = next
+			return out, err
 		}
-		return len(out.GetEntries())
-	})
-	out.NextToken = next
+		token = ""
+	}
+	if most > 0 && len(out.GetEntries()) == int(most) {
+		more, err := readonly.List(ctx, s.service.Live, client.Limit(1))
+		if err == nil && len(more.Items) > 0 {
+			out.NextToken = inReadOnly
+		}
+		return out, err
+	}
+	entries, next, err := s.service.listReadOnly(ctx, max(most-int32(len(out.GetEntries())), 0), token)
+	out.Entries = append(out.Entries, entries...)
+	if next != "" {
+		out.NextToken = inReadOnly + next
+	}
 	return out, err
 }
 
@@ -117,6 +143,13 @@ func (s *Service) ControllerGetVolume(ctx context.Context, r *csi.ControllerGetV
 		return nil, err
 	}
 	v, err := s.service.Volume(ctx, r.GetVolumeId())
+	if errors.Is(err, volumes.ErrNotFound) {
+		if v, missing := s.service.readOnly.Get(ctx, r.GetVolumeId()); missing == nil {
+			return &csi.ControllerGetVolumeResponse{
+				Volume: readOnlyVolumeOf(v), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: readonly.NodesOf(v)},
+			}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -136,18 +169,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
 	}
-	v, err := s.service.Volume(ctx, r.GetVolumeId())
-	if err != nil {
-		return nil, err
-	}
-	err = checkCapabilities(r.GetVolumeCapabilities())
-	parameters := changeableOf(v)
-	if err == nil && len(r.GetParameters()) > 0 {
-		parameters, err = parseParameters(r.GetParameters())
-	}
-	if err == nil {
-		_, err = changeParameters(parameters, r.GetMutableParameters())
-	}
+	err := s.service.validate(ctx, r)
 	switch {
 	case errors.Is(err, volumes.ErrInvalid), errors.Is(err, volumes.ErrUnsupported):
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
@@ -160,4 +182,26 @@ func (s *Service) ValidateVolumeCapabilities(
 			MutableParameters: r.GetMutableParameters(),
 		},
 	}, nil
+}
+
+// validate returns ErrInvalid or ErrUnsupported if the volume cannot be used in that way.
+func (s *service) validate(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) error {
+	v, err := s.Volume(ctx, r.GetVolumeId())
+	if errors.Is(err, volumes.ErrNotFound) && s.notReadOnly(ctx, r.GetVolumeId()) != nil {
+		return checkReadOnly(r.GetVolumeCapabilities())
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
+		return err
+	}
+	parameters := changeableOf(v)
+	if len(r.GetParameters()) > 0 {
+		if parameters, err = parseParameters(r.GetParameters()); err != nil {
+			return err
+		}
+	}
+	_, err = changeParameters(parameters, r.GetMutableParameters())
+	return err
 }

@@ -83,16 +83,15 @@ func (w *world) betweenTwo(writes int) {
 	wants(w.t, w.delete(moved), codes.Aborted, "is moving to group g2")
 }
 
-// dieAfter starts a service that writes that often, and then not any more.
+// dieAfter is mortal for a world with two groups.
 func (w *world) dieAfter(writes int) (died *bool) {
-	died = w.dying(writes)
-	w.restart()
+	died = w.mortal(writes)
 	w.pollBoth()
 	return died
 }
 
-// dying has the next service write that often, and then not any more.
-func (w *world) dying(writes int) (died *bool) {
+// mortal has the service write that often, and then not any more.
+func (w *world) mortal(writes int) (died *bool) {
 	died = new(bool)
 	dead := func() error {
 		if writes == 0 {
@@ -138,6 +137,7 @@ func (w *world) dying(writes int) (died *bool) {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	})
+	w.restart()
 	return died
 }
 

@@ -23,6 +23,8 @@ type createRequest struct {
 	// that it is a clone of. Both are empty for an empty volume.
 	Snapshot string
 	Volume   string
+	// ReadOnly: many nodes are to read the volume, and nobody is to write to it.
+	ReadOnly bool
 	// Groups are tried in this order, one set after the other. Nil allows every group.
 	Groups [][]string
 }
@@ -40,7 +42,8 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	if err := required("name", r.GetName()); err != nil {
 		return createRequest{}, err
 	}
-	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
+	readOnly := wantsReadOnly(r.GetVolumeCapabilities())
+	if err := checkCreate(r, readOnly); err != nil {
 		return createRequest{}, err
 	}
 	snapshot, volume, err := parseSource(r.GetVolumeContentSource())
@@ -70,7 +73,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
 	}
 	return createRequest{
 		ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups,
-		Snapshot: snapshot, Volume: volume,
+		Snapshot: snapshot, Volume: volume, ReadOnly: readOnly,
 	}, nil
 }
 
@@ -143,35 +146,6 @@ func parseSize(r *csi.CapacityRange) (sizeRange, error) {
 	return sizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
 }
 
-// checkCapabilities accepts what one node at a time can do, because a write-back cache cannot be
-// shared.
-func checkCapabilities(all []*csi.VolumeCapability) error {
-	if len(all) == 0 {
-		return fmt.Errorf("volume capabilities are missing: %w", volumes.ErrInvalid)
-	}
-	for _, c := range all {
-		if c.GetBlock() == nil && c.GetMount() == nil {
-			return fmt.Errorf("a volume capability has neither block nor mount: %w", volumes.ErrInvalid)
-		}
-		if fsType := c.GetMount().GetFsType(); fsType != "" {
-			if err := fstype.Known(fsType); err != nil {
-				return fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
-			}
-		}
-		switch mode := c.GetAccessMode().GetMode(); mode { //nolint:exhaustive // every other mode, also one of a later CSI, is refused
-		case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
-			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
-			csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
-		case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
-			return fmt.Errorf("access mode %s is %w: use a mode that may write, and mount it read-only", mode, volumes.ErrUnsupported)
-		default:
-			return fmt.Errorf("access mode %s is %w: a write-back cache belongs to one node at a time; use ReadWriteOnce or "+
-				"ReadWriteOncePod", mode, volumes.ErrUnsupported)
-		}
-	}
-	return nil
-}
-
 // checkRoomForFilesystem refuses a volume that is too small for the filesystem that is wanted on it.
 func checkRoomForFilesystem(all []*csi.VolumeCapability, sizeBytes int64) error {
 	for _, c := range all {
@@ -229,6 +203,9 @@ func checkPublish(r *csi.ControllerPublishVolumeRequest) error {
 	}
 	if r.GetVolumeCapability() == nil {
 		return fmt.Errorf("volume capability is missing: %w", volumes.ErrInvalid)
+	}
+	if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+		return checkReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()})
 	}
 	if r.GetReadonly() {
 		return fmt.Errorf("publishing read-only is %w; mount the volume read-only instead", volumes.ErrUnsupported)

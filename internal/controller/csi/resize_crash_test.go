@@ -87,8 +87,7 @@ func (w *world) resizeAndDie(writes int, away, leaves bool) (died bool) {
 	w.t.Helper()
 	v := w.wanted("pvc-1")
 	node, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	dead := w.dying(writes)
-	w.restart()
+	dead := w.mortal(writes)
 	if away {
 		w.host(partner).Stop()
 		w.poll()

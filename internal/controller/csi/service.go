@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/csiserver"
 	"github.com/escache/escache-csi/internal/operation"
@@ -30,6 +31,7 @@ type Config struct {
 type service struct {
 	*volumes.Steps
 
+	readOnly         *readonly.Volumes
 	operations       *operation.Locks
 	imagePrefix      string
 	uncachedFallback bool
@@ -53,10 +55,12 @@ var (
 
 // NewService returns the service. The book must know all volumes and groups before the first call.
 func NewService(config Config) *Service {
+	steps := config.Steps
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
 		service: &service{
-			Steps: config.Steps, operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
+			Steps: steps, readOnly: &readonly.Volumes{Kube: steps.Cached, Live: steps.Live, Images: steps.Images},
+			operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
 		},
 	}
 }
@@ -67,7 +71,12 @@ func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return locked(s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) { return s.service.create(ctx, request) })
+	return locked(s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) {
+		if request.ReadOnly {
+			return s.service.createReadOnly(ctx, request)
+		}
+		return s.service.create(ctx, request)
+	})
 }
 
 // DeleteVolume removes a volume: replicas, image, record. A volume that is gone is success.
@@ -80,7 +89,8 @@ func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) 
 	})
 }
 
-// ControllerPublishVolume makes a node of the group the only one that may write.
+// ControllerPublishVolume makes a node of the group the only one that may write, or gives a node a
+// read-only volume.
 func (s *Service) ControllerPublishVolume(
 	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
@@ -88,7 +98,11 @@ func (s *Service) ControllerPublishVolume(
 		return nil, err
 	}
 	return locked(s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
+		if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+			return &csi.ControllerPublishVolumeResponse{}, s.service.publishReadOnly(ctx, r.GetVolumeId(), r.GetNodeId())
+		}
 		published, err := s.service.publish(ctx, r.GetVolumeId(), r.GetNodeId())
+		err = s.service.explain(ctx, r.GetVolumeId(), "it can be attached with ReadOnlyMany only", err)
 		return &csi.ControllerPublishVolumeResponse{PublishContext: published}, s.service.ReportBehind(ctx, r.GetVolumeId(), err)
 	})
 }
@@ -118,7 +132,8 @@ func (s *Service) ControllerExpandVolume(
 		return nil, err
 	}
 	return locked(s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
-		return s.service.expand(ctx, r.GetVolumeId(), size)
+		expanded, err := s.service.expand(ctx, r.GetVolumeId(), size)
+		return expanded, s.service.explain(ctx, r.GetVolumeId(), "it cannot grow; restore the snapshot into a claim with ReadWriteOnce", err)
 	})
 }
 
@@ -130,7 +145,8 @@ func (s *Service) ControllerModifyVolume(
 		return nil, err
 	}
 	return locked(s, r.GetVolumeId(), "ControllerModifyVolume", func() (*csi.ControllerModifyVolumeResponse, error) {
-		return &csi.ControllerModifyVolumeResponse{}, s.service.modify(ctx, r.GetVolumeId(), r.GetMutableParameters())
+		err := s.service.modify(ctx, r.GetVolumeId(), r.GetMutableParameters())
+		return &csi.ControllerModifyVolumeResponse{}, s.service.explain(ctx, r.GetVolumeId(), "it has no cache to change", err)
 	})
 }
 
@@ -142,6 +158,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 	}
 	return inTurn(ctx, s, request.Volume, takingSnapshot, func() (*csi.CreateSnapshotResponse, error) {
 		response, err := s.service.createSnapshot(ctx, request)
+		err = s.service.explain(ctx, request.Volume, "it stays what that snapshot is", err)
 		return response, s.service.ReportBehind(ctx, request.Volume, err)
 	})
 }
@@ -164,6 +181,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 			"delete the VolumeGroupSnapshot: %w", snapshot.Name, group.Name, volumes.ErrInvalid)
 	}
 	return inTurn(ctx, s, snapshot.Spec.Volume, removingSnapshot, func() (*csi.DeleteSnapshotResponse, error) {
+		if err := s.service.unused(ctx, snapshot); err != nil {
+			return nil, err
+		}
 		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)
 	})
 }

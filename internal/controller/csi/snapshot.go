@@ -30,7 +30,7 @@ func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.C
 		return nil, err
 	}
 	if snapshot.Status.Taken == nil {
-		taken, err := s.TakeSnapshot(ctx, v, snapshotRefOf(snapshot))
+		taken, err := s.TakeSnapshot(ctx, v, volumes.SnapshotOf(snapshot))
 		if err != nil {
 			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
 		}
@@ -135,8 +135,8 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 		return err
 	}
 	crashpoint.Reach("delete_snapshot/object_marked")
-	if err := s.Images.DeleteSnapshot(ctx, snapshotRefOf(snapshot)); err != nil {
-		return fmt.Errorf("delete snapshot %s: %w", snapshotRefOf(snapshot), err)
+	if err := s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", volumes.SnapshotOf(snapshot), err)
 	}
 	crashpoint.Reach("delete_snapshot/snapshot_removed")
 	if err := s.deleteKept(ctx, snapshot); err != nil {
@@ -181,13 +181,6 @@ func (s *service) snapshot(ctx context.Context, id string) (*v1alpha1.CacheSnaps
 		return nil, fmt.Errorf("read snapshot %s: %w", id, err)
 	}
 	return snapshot, nil
-}
-
-func snapshotRefOf(snapshot *v1alpha1.CacheSnapshot) volumes.SnapshotRef {
-	return volumes.SnapshotRef{
-		ImageRef: volumes.ImageRef{ClusterID: snapshot.Spec.ClusterID, Pool: snapshot.Spec.Pool, Image: snapshot.Spec.Image},
-		Snapshot: snapshot.Spec.Snapshot,
-	}
 }
 
 func csiSnapshot(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {

@@ -38,7 +38,7 @@ func (s *service) source(ctx context.Context, r *createRequest) (*volumes.Snapsh
 		return nil, fmt.Errorf("snapshot %s has %d bytes, more than the limit of %d: %w",
 			r.Snapshot, snapshot.Status.SizeBytes, r.Size.Maximum, volumes.ErrOutOfRange)
 	}
-	ref := snapshotRefOf(snapshot)
+	ref := volumes.SnapshotOf(snapshot)
 	return &ref, nil
 }
 

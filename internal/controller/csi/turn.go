@@ -17,6 +17,7 @@ const (
 	removingSnapshot = "DeleteSnapshot"
 	takingGroup      = "CreateVolumeGroupSnapshot"
 	removingGroup    = "DeleteVolumeGroupSnapshot"
+	makingReadOnly   = "the making of a read-only volume"
 )
 
 const (
@@ -60,7 +61,7 @@ func (s *service) turns(ctx context.Context, volumes []string, name string) (don
 }
 
 func (s *service) waitTurn(ctx context.Context, volume, name string) (done func(), err error) {
-	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup}
+	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
 	for {
 		done, err = s.operations.Begin(volume, name)
 		var busy *operation.BusyError

@@ -15,7 +15,7 @@ import (
 func (s *service) unpublish(ctx context.Context, id, node string) error {
 	v, err := s.Volume(ctx, id)
 	if errors.Is(err, volumes.ErrNotFound) {
-		return nil // what is gone is attached nowhere
+		return gone(s.readOnly.Unpublish(ctx, id, node)) // what is gone is attached nowhere
 	}
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func newWorld(t *testing.T, more ...string) *world {
 	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, names...)}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).
-		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}).
+		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}, &v1alpha1.ReadOnlyVolume{}).
 		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
 		WithIndex(&v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf).
 		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).

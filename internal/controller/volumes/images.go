@@ -41,6 +41,14 @@ type SnapshotRef struct {
 // String returns CLUSTERID/POOL/IMAGE@SNAPSHOT.
 func (r SnapshotRef) String() string { return r.ImageRef.String() + "@" + r.Snapshot }
 
+// SnapshotOf returns where a snapshot is in Ceph.
+func SnapshotOf(snapshot *v1alpha1.CacheSnapshot) SnapshotRef {
+	return SnapshotRef{
+		ImageRef: ImageRef{ClusterID: snapshot.Spec.ClusterID, Pool: snapshot.Spec.Pool, Image: snapshot.Spec.Image},
+		Snapshot: snapshot.Spec.Snapshot,
+	}
+}
+
 // Snapshot describes a snapshot in Ceph.
 type Snapshot struct {
 	SizeBytes int64 // of the image when it was taken

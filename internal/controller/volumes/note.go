@@ -39,7 +39,10 @@ type Note struct {
 	AttachedNode string             `json:"attachedNode,omitempty"`
 	Outdated     []string           `json:"outdated,omitempty"`
 	// Uncached means that this attachment has no cache: what all replicas hold is older.
-	Uncached bool        `json:"uncached,omitempty"`
+	Uncached bool `json:"uncached,omitempty"`
+	// ReadOnly: it is the image that one node has of a read-only volume. All that counts of it is in the
+	// snapshot. The note has no Spec then.
+	ReadOnly bool        `json:"readOnly,omitempty"`
 	Written  metav1.Time `json:"written"`
 	// Spec has the place of the image and of the replicas, and all else that a record needs.
 	Spec v1alpha1.CacheVolumeSpec `json:"spec"`

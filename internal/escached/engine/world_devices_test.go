@@ -28,6 +28,14 @@ func (i *worldImages) Map(_ context.Context, _, pool, image string) (krbd.Device
 	return i.image, nil
 }
 
+func (i *worldImages) MapReadOnly(ctx context.Context, volume, pool, image string) (krbd.Device, error) {
+	device, err := i.Map(ctx, volume, pool, image)
+	if err == nil {
+		device.ReadOnly, i.maps[0].ReadOnly = true, true
+	}
+	return device, err
+}
+
 func (i *worldImages) Unmap(context.Context, string, int) error {
 	if err := (*world)(i).step("unmap"); err != nil {
 		return err

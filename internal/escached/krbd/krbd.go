@@ -1,6 +1,6 @@
 // Package krbd maps RBD images with the kernel's RBD client. Each map is a Ceph client of its own
 // and has the image's exclusive lock, so putting that client on Ceph's blocklist stops this map and
-// no other.
+// no other. A map that is made read-only has no lock, and cannot write.
 package krbd
 
 import (
@@ -33,6 +33,8 @@ const (
 	// dead holder after 30 s. A shorter lock_timeout leaves that decision to csi-controller, which
 	// fences the holder first.
 	options = "exclusive,noshare,lock_timeout=20,mount_timeout=15"
+	// readOnlyOptions makes a map that cannot write. It neither locks nor watches the image.
+	readOnlyOptions = "ro,noshare,mount_timeout=15"
 	// mapTimeout is longer than the kernel's own limits together.
 	mapTimeout   = 50 * time.Second
 	unmapTimeout = 30 * time.Second
@@ -78,6 +80,8 @@ type Device struct {
 	Number string
 	// ClientAddress is this map's Ceph client, "IP:0/NONCE", as `ceph osd blocklist` takes it.
 	ClientAddress string
+	// ReadOnly: it was made by MapReadOnly.
+	ReadOnly bool
 }
 
 // Path returns the path of the block device.
@@ -86,6 +90,15 @@ func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
 // Map maps an image exclusively and returns its device. The caller must first unmap what an
 // earlier, unfinished call has left.
 func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
+	return c.mapWith(ctx, volume, pool, image, options)
+}
+
+// MapReadOnly is Map for a device that nobody can write to. Other clients may have the image's lock.
+func (c *Client) MapReadOnly(ctx context.Context, volume, pool, image string) (Device, error) {
+	return c.mapWith(ctx, volume, pool, image, readOnlyOptions)
+}
+
+func (c *Client) mapWith(ctx context.Context, volume, pool, image, options string) (Device, error) {
 	mons, err := monitors(ctx, c.cfg.Conf, c.cfg.User)
 	if err != nil {
 		return Device{}, err
@@ -202,10 +215,20 @@ func readDevice(dir string) (d Device, ours bool, err error) {
 		ID: int(number(filepath.Base(dir))), Pool: get("pool"), Image: get("name"), ImageID: get("image_id"),
 		Bytes: number(get("size")), ClientAddress: get("client_addr"),
 	}
-	config := get("config_info")
+	config := optionsOf(get("config_info"))
 	d.Number = get(filepath.Join("../../../../block", "rbd"+strconv.Itoa(d.ID), "dev"))
-	ours = strings.Contains(config, "exclusive") && strings.Contains(config, "noshare") && get("current_snap") == "-"
+	d.ReadOnly = slices.Contains(config, "ro")
+	ours = get("current_snap") == "-" && slices.Contains(config, "noshare") && (d.ReadOnly || slices.Contains(config, "exclusive"))
 	return d, ours, errors.Join(errs...)
+}
+
+// optionsOf returns the options in a text of config_info: MONITORS OPTION,OPTION,… POOL IMAGE SNAPSHOT.
+func optionsOf(config string) []string {
+	const at = 1
+	if fields := strings.Fields(config); len(fields) > at {
+		return strings.Split(fields[at], ",")
+	}
+	return nil
 }
 
 // Available reports whether the running kernel has krbd.

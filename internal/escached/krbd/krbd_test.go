@@ -108,6 +108,24 @@ func TestMapIsExclusiveAndFindsItsDevice(t *testing.T) {
 	}
 }
 
+func TestAReadOnlyMapIsTold(t *testing.T) {
+	c, w, dir := newClient(t)
+	files(t, dir, device("1", "ro", "10.0.0.1:6789 name=csi,secret=<hidden>,"+options+" ro ro -")) // a name is no option
+	w.then = func() {
+		files(t, dir, device("2", "vol", "10.0.0.1:6789 name=csi,secret=<hidden>,"+readOnlyOptions+" rbd vol -"))
+	}
+	got, err := c.MapReadOnly(t.Context(), "v", "rbd", "vol")
+	if err != nil || !got.ReadOnly || got.ID != 2 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if w.data != "10.0.0.1:6789 name=csi,secret=c2VjcmV0==,"+readOnlyOptions+" rbd vol -" {
+		t.Errorf("wrote %q", w.data)
+	}
+	if all, err := c.Find("", "ro"); err != nil || len(all) != 1 || all[0].ReadOnly {
+		t.Errorf("got %+v, %v", all, err)
+	}
+}
+
 func TestMapErrorsSayWhatToDo(t *testing.T) {
 	for err, want := range map[error]error{
 		syscall.EROFS:               ErrInUse,

@@ -107,6 +107,16 @@ func (p played) Abandon(_ context.Context, r escache.AbandonRequest) error {
 	return nil
 }
 
+func (p played) Map(_ context.Context, r escache.MapRequest) (escache.MapResponse, error) {
+	p.reached(r.VolumeRef, imageID.MatchString(r.ImageID) && len(r.ImageID) <= maxImageID)
+	return escache.MapResponse{}, nil
+}
+
+func (p played) Unmap(_ context.Context, r escache.UnmapRequest) error {
+	p.reached(r.VolumeRef, true)
+	return nil
+}
+
 // FuzzRequest sends any request. The answer is the verb's, or a problem of the API with the status
 // of its code and not 5xx: what a client sends is never the host's fault. Only what the API allows
 // reaches the engine, and no body above the limit does.
@@ -119,6 +129,7 @@ func FuzzRequest(f *testing.F) {
 	for path, more := range map[string]string{
 		escache.PathFlush: `,"timeoutSeconds":60`, escache.PathStop: "", escache.PathMode: `,"mode":"writethrough"`, escache.PathHold: `,"maxSeconds":5`,
 		escache.PathRelease: "", escache.PathResize: `,"sizeBytes":134217728`, escache.PathAbandon: `,"epoch":4`,
+		escache.PathMap: `,"imageID":"10ab","readOnly":true`, escache.PathUnmap: "",
 		escache.PathOptions: `,"epoch":4,"options":{"highWatermark":60,"lowWatermark":40,"maxDirtyAgeSeconds":30,"writeBackOrder":"strict"}`,
 	} {
 		f.Add(http.MethodPost, path, "", []byte("{"+volume+more+"}"), uint16(0))

@@ -40,6 +40,9 @@ type Engine interface {
 	Release(ctx context.Context, req escache.ReleaseRequest) error
 	Resize(ctx context.Context, req escache.ResizeRequest) error
 	Abandon(ctx context.Context, req escache.AbandonRequest) error
+	// Map and Unmap are for images that are used without a cache.
+	Map(ctx context.Context, req escache.MapRequest) (escache.MapResponse, error)
+	Unmap(ctx context.Context, req escache.UnmapRequest) error
 
 	// Recover reads the state of this host after a start. The server repeats it until it succeeds,
 	// and calls no verb that changes something before that.
@@ -106,6 +109,9 @@ func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context
 		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch))
 		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},
+		escache.PathMap: {http.MethodPost: body(checkMap, func(ctx context.Context, req escache.MapRequest) (any, error) { return v.Map(ctx, req) })},
+		escache.PathUnmap: {http.MethodPost: body(func(req escache.UnmapRequest) error { return checkRef(req.VolumeRef) },
+			func(ctx context.Context, req escache.UnmapRequest) (any, error) { return nil, v.Unmap(ctx, req) })},
 	}
 	return a
 }

@@ -156,6 +156,13 @@ func checkConnect(r escache.ConnectRequest) error {
 	return cmp.Or(append(errs, checkOptions(r.Options.CacheOptions))...)
 }
 
+func checkMap(r escache.MapRequest) error {
+	if r.ImageID == "" {
+		return invalid("imageID: it is missing; `rbd info` shows the id")
+	}
+	return cmp.Or(checkRef(r.VolumeRef), checkImageID(r.ImageID))
+}
+
 func checkOptions(o escache.CacheOptions) error {
 	var errs []error
 	for key, percent := range map[string]int{"highWatermark": o.HighWatermark, "lowWatermark": o.LowWatermark} {

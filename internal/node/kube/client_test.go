@@ -73,6 +73,23 @@ func TestErrorsAreReported(t *testing.T) {
 	}
 }
 
+func TestAReadOnlyVolumeIsReadByItsName(t *testing.T) {
+	s, c := start(t)
+	s.answer = func(string, string) (int, string) {
+		return http.StatusOK, `{"metadata":{"name":"r"},"spec":{"image":"escache-r"},"status":{"copies":[{"node":"n1","imageID":"1d1"}]}}`
+	}
+	v, err := c.ReadOnlyVolume(t.Context(), "r")
+	if err != nil || v.Spec.Image != "escache-r" || v.CopyOn("n1") == nil || v.CopyOn("n1").ImageID != "1d1" || v.CopyOn("n2") != nil {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if len(s.asked) != 1 || s.asked[0] != "GET /apis/escache.io/v1alpha1/readonlyvolumes/r" {
+		t.Errorf("asked %q", s.asked)
+	}
+	if _, err := c.ReadOnlyVolume(t.Context(), ".."); !errors.Is(err, ErrNotFound) || len(s.asked) != 1 {
+		t.Errorf("a name that is none: %v, asked %q", err, s.asked)
+	}
+}
+
 // A path with one of these names is another object's, or the list of all.
 func TestANameThatIsNoneIsNotAskedFor(t *testing.T) {
 	s, c := start(t)

@@ -16,19 +16,38 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-const volumesPath = "/apis/" + v1alpha1.GroupName + "/v1alpha1/cachevolumes"
+const (
+	volumesPath  = "/apis/" + v1alpha1.GroupName + "/v1alpha1/cachevolumes"
+	readOnlyPath = "/apis/" + v1alpha1.GroupName + "/v1alpha1/readonlyvolumes"
+)
 
 // Volume reads a CacheVolume, current as of the call.
 func (c *Client) Volume(ctx context.Context, name string) (*v1alpha1.CacheVolume, error) {
-	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
-		return nil, fmt.Errorf("read CacheVolume %q: %w: no object has that name", name, ErrNotFound)
-	}
 	v := &v1alpha1.CacheVolume{}
-	err := c.call(ctx, http.MethodGet, volumesPath+"/"+url.PathEscape(name), "", nil, v)
-	if err != nil {
-		return nil, fmt.Errorf("read CacheVolume %s: %w", name, err)
+	if err := c.read(ctx, "CacheVolume", volumesPath, name, v); err != nil {
+		return nil, err
 	}
 	return v, nil
+}
+
+// ReadOnlyVolume reads a ReadOnlyVolume, current as of the call.
+func (c *Client) ReadOnlyVolume(ctx context.Context, name string) (*v1alpha1.ReadOnlyVolume, error) {
+	v := &v1alpha1.ReadOnlyVolume{}
+	if err := c.read(ctx, "ReadOnlyVolume", readOnlyPath, name, v); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// read reads one object of a kind.
+func (c *Client) read(ctx context.Context, kind, path, name string, into any) error {
+	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
+		return fmt.Errorf("read %s %q: %w: no object has that name", kind, name, ErrNotFound)
+	}
+	if err := c.call(ctx, http.MethodGet, path+"/"+url.PathEscape(name), "", nil, into); err != nil {
+		return fmt.Errorf("read %s %s: %w", kind, name, err)
+	}
+	return nil
 }
 
 // VolumeOf finds the CacheVolume of an image. An image has its CacheVolume's name behind ImagePrefix:

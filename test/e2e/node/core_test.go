@@ -112,7 +112,7 @@ func (w *world) nothingLeft(t *testing.T) {
 	t.Helper()
 	hosts := labtest.Open(t).Hosts
 	labtest.WaitForCommand(t, "nothing is left of the volumes", podTime, func(ctx context.Context) error {
-		objects, err := w.try(ctx, "", "get", "cachevolumes,volumeattachments,pv", "-o", "name")
+		objects, err := w.try(ctx, "", "get", "cachevolumes,readonlyvolumes,volumeattachments,pv", "-o", "name")
 		if err != nil || objects != "" {
 			return fmt.Errorf("Kubernetes has %q: %w", objects, err)
 		}

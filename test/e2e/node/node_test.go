@@ -18,6 +18,7 @@ func TestNode(t *testing.T) {
 		{"claim to running pod, block and filesystem, removal", lifeOfAClaim},
 		{"a volume grows under a writer", growth},
 		{"snapshots under constant writes, and volumes made of them", snapshots},
+		{"a snapshot under constant writes is read on two hosts at once", readOnlyVolumes},
 		{"a group snapshot of three volumes written in a fixed order by one writer shows a prefix of that order", groupSnapshots},
 		{"a pod moves between all three hosts with its data", moves},
 		{"a claim gets a larger and a smaller cache when its pod moves", cacheResize},

@@ -244,7 +244,7 @@ func (w *world) cleanUp(t *testing.T) {
 	}
 	deadline := time.Now().Add(podTime)
 	for {
-		out, err := w.try(ctx, "", "get", "cachevolumes,volumeattachments", "-o", "name")
+		out, err := w.try(ctx, "", "get", "cachevolumes,readonlyvolumes,volumeattachments", "-o", "name")
 		if err == nil && out == "" {
 			return
 		}
