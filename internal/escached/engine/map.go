@@ -70,12 +70,16 @@ func (e *Engine) Unmap(ctx context.Context, req escache.UnmapRequest) error {
 	return nil
 }
 
-// plainMaps returns the maps of an image that has no cache here. Those below a cache are no business of
-// Map and Unmap.
+// plainMaps returns the maps of an image that no volume has here. Those of volumes, with a cache or without
+// one, are no business of Map and Unmap.
 func (e *Engine) plainMaps(ref escache.VolumeRef) ([]krbd.Device, error) {
 	if _, replica := e.Volumes.Get(volume.NameOf(ref)); replica {
 		return nil, problem.On(ref, escache.CodeReplicaMismatch,
 			"this host has a replica of it, and the image is used through its cache; use dev_connect and stop")
+	}
+	if e.uncached.Has(ref) {
+		return nil, problem.On(ref, escache.CodeReplicaMismatch,
+			"this host has it attached as a volume without a cache; use dev_connect and stop")
 	}
 	return e.Images.Find(ref.Pool, ref.Image)
 }

@@ -103,6 +103,20 @@ func TestAnImageWithACacheIsNotMappedWithoutIt(t *testing.T) {
 	}
 }
 
+// TestAMapOfAnAttachedVolumeIsNotTouched: it is ended by stop, which looks whether the device is open.
+func TestAMapOfAnAttachedVolumeIsNotTouched(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if _, err := e.DevConnect(t.Context(), uncachedOf(1)); err != nil {
+		t.Fatal(err)
+	}
+	_, mapped := e.Map(t.Context(), mapReq(true))
+	unmapped := e.Unmap(t.Context(), escache.UnmapRequest{VolumeRef: ref})
+	if code(mapped) != escache.CodeReplicaMismatch || code(unmapped) != escache.CodeReplicaMismatch || len(w.maps) != 1 {
+		t.Errorf("%v; %v; %d maps", mapped, unmapped, len(w.maps))
+	}
+}
+
 func TestAnImageWithoutACacheSurvivesTheSearchForLeftovers(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()
