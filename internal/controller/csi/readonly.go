@@ -106,7 +106,7 @@ func (s *service) groupsFor(ctx context.Context, r createRequest) ([]string, err
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("volume %s: there is no NodeGroup that may have it: %w", r.ID, volumes.ErrNoRoom)
+		return nil, fmt.Errorf("volume %s: no NodeGroup may have it: %w", r.ID, volumes.ErrNoRoom)
 	}
 	slices.Sort(names)
 	return names, nil
