@@ -102,8 +102,8 @@ func confirmedOutside(
 			continue // that the truth is in Ceph was proven when it was recorded
 		}
 		if r.connected() || r.status.DirtyBytes != nil && *r.status.DirtyBytes > 0 {
-			return Attachment{}, fmt.Errorf("volume %s: by the record everything is in Ceph, and node %s answers that its copy is %s (%s): %w",
-				v.Name, other, r.status.State, dirty(r.status), ErrRefused)
+			return Attachment{}, fmt.Errorf("volume %s: by the record everything is in Ceph, and node %s answers that its copy is %s (%s)"+
+				": %w", v.Name, other, r.status.State, dirty(r.status), ErrRefused)
 		}
 	}
 	plan.HostID = own.status.HostID
@@ -143,23 +143,33 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 	if !a.Held {
 		a.Epoch++
 	}
-	if outside && InCeph(v) {
-		a.Uncached = true
-		return a, nil
-	}
-	if a.Held && InCeph(v) && len(Claims(v)) > 0 {
-		a.Drained = true
-		return a, nil
-	}
 	if InCeph(v) {
+		return a.fromCeph(v, node, outside), nil
+	}
+	return a.fromCaches(v, node)
+}
+
+// fromCeph completes the attachment of a volume whose data are all in Ceph. Outside says that the node
+// is not in the volume's group.
+func (a Attachment) fromCeph(v *v1alpha1.CacheVolume, node string, outside bool) Attachment {
+	switch {
+	case outside:
+		a.Uncached = true
+	case a.Held && len(Claims(v)) > 0:
+		a.Drained = true
+	default:
 		a.Relay = !v.Spec.HasReplica(node) || v.Spec.WantedCacheBytes != 0
 		for _, replica := range v.Spec.Replicas {
-			if s.IsOutdated(replica) {
+			if v.Status.IsOutdated(replica) {
 				a.Renew = append(a.Renew, replica)
 			}
 		}
-		return a, nil
 	}
+	return a
+}
+
+// fromCaches completes the attachment of a volume with acknowledged writes that only its caches have.
+func (a Attachment) fromCaches(v *v1alpha1.CacheVolume, node string) (Attachment, error) {
 	a.TakeOver = true
 	current := Current(v)
 	switch {
@@ -170,7 +180,7 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 			"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
 	case a.Held:
 		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data (%d bytes); "+
-			"detach it there, and attach it again: %w", v.Name, node, s.DirtyBytes, ErrRefused)
+			"detach it there, and attach it again: %w", v.Name, node, v.Status.DirtyBytes, ErrRefused)
 	default:
 		return Attachment{FlushFirst: current}, nil
 	}

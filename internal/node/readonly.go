@@ -41,7 +41,8 @@ func (s *Service) mapHere(ctx context.Context, volume string, readOnly bool) (de
 	}
 	mapped, err := s.Cache.Map(ctx, escache.MapRequest{VolumeRef: s.refOf(v), ImageID: has.ImageID, ReadOnly: readOnly})
 	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
-		return "", fmt.Errorf("%w: escached on node %s is older than csi-node and maps no image without a cache: upgrade it", ErrRefused, s.Node)
+		return "", fmt.Errorf("%w: escached on node %s is older than csi-node and maps no image without a cache: upgrade it",
+			ErrRefused, s.Node)
 	}
 	if err != nil {
 		return "", fmt.Errorf("map the image of volume %s: %w", volume, err)

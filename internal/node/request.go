@@ -74,12 +74,13 @@ func parseMount(u use, m *csi.VolumeCapability_MountVolume) (use, error) {
 		return u, nil
 	}
 	if isOn(u.options, "rw", "ro") {
-		return use{}, fmt.Errorf("%w: the mount option rw for a volume with ReadOnlyMany: it is always mounted read-only; leave it out", ErrInvalid)
+		return use{}, fmt.Errorf("%w: the mount option rw for a volume with ReadOnlyMany: it is always mounted read-only; leave it out",
+			ErrInvalid)
 	}
 	for _, skips := range []string{"noload", "norecovery"} {
 		if slices.Contains(u.options, skips) {
-			return use{}, fmt.Errorf("%w: the mount option %s for a volume with ReadOnlyMany: it skips the journal, and files that were synced "+
-				"would be missing; leave it out", ErrInvalid, skips)
+			return use{}, fmt.Errorf("%w: the mount option %s for a volume with ReadOnlyMany: it skips the journal, and files that were "+
+				"synced would be missing; leave it out", ErrInvalid, skips)
 		}
 	}
 	return u, nil

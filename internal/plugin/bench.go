@@ -70,7 +70,7 @@ func (c *cli) bench() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&f.class, "storage-class", "", "measure a volume of this StorageClass")
-	flags.StringVar(&f.compare, "compare", "", "also measure a volume of this one, in turns; the same one again shows how much figures vary")
+	flags.StringVar(&f.compare, "compare", "", "also measure a volume of this one, in turns; name the same one to see how figures vary")
 	flags.StringVar(&f.size, "size", "1Gi", "size of each volume, from 256Mi to 1Ti")
 	flags.IntVar(&f.seconds, "seconds", 20, "how long each test takes on each volume, in all rounds together")
 	flags.IntVar(&f.rounds, "rounds", 5, "how often the volumes take turns; medians of the rounds are printed")
@@ -187,7 +187,8 @@ func checkClass(ctx context.Context, api client.Reader, name string) error {
 	case err != nil:
 		return err
 	case class.Provisioner == "kubernetes.io/no-provisioner":
-		return fmt.Errorf("StorageClass %s makes no volumes: the benchmark would write to one that somebody has made for something else", name)
+		return fmt.Errorf("StorageClass %s makes no volumes: the benchmark would write to one that somebody has made for something else",
+			name)
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return fmt.Errorf("StorageClass %s has the reclaim policy %s, so the volume would stay: measure a StorageClass that has Delete "+
 			"and is the same otherwise", name, *class.ReclaimPolicy)
@@ -212,8 +213,8 @@ func mayBench(ctx context.Context, api client.Client, namespace string) error {
 		}
 		if !review.Status.Allowed {
 			what := strings.TrimSuffix(need.Resource+"/"+need.Subresource, "/")
-			return fmt.Errorf("you may not %s %s in namespace %s, and nothing was made; docs/performance.md has a Role with what bench needs. "+
-				"Ask an administrator for it, or choose another namespace with -n", need.Verb, what, namespace)
+			return fmt.Errorf("you may not %s %s in namespace %s, and nothing was made; docs/performance.md has a Role with what bench "+
+				"needs. Ask an administrator for it, or choose another namespace with -n", need.Verb, what, namespace)
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ type benchRun struct {
 	volumes map[string]bool
 }
 
-func (r *benchRun) tell(format string, args ...any) {
+func (r *benchRun) tellf(format string, args ...any) {
 	_, _ = fmt.Fprint(r.ErrOut, wordwrap.Line(fmt.Sprintf(format, args...), "  ", listWidth))
 }
 
@@ -49,8 +49,8 @@ func (r *benchRun) tell(format string, args ...any) {
 func (r *benchRun) do(ctx context.Context, options bench.Options) (report bench.Report, err error) {
 	r.options, r.volumes = options, map[string]bool{}
 	plan := options.Plan
-	r.tell("Job %s in namespace %s measures new volumes of %s: %s. It writes at most %s to each, and takes about %s once its pod has started.",
-		options.Name, options.Namespace, v1alpha1.HumanBytes(plan.Bytes), strings.Join(options.Names(), ", "),
+	r.tellf("Job %s in namespace %s measures new volumes of %s: %s. It writes at most %s to each, and takes about %s once its pod has "+
+		"started.", options.Name, options.Namespace, v1alpha1.HumanBytes(plan.Bytes), strings.Join(options.Names(), ", "),
 		v1alpha1.HumanBytes(plan.MostWritten()), plan.MeasuringTime(len(options.Classes)).Round(time.Second))
 	err = r.api.Create(ctx, options.Job())
 	if err != nil && !maybeMade(err) {
@@ -97,7 +97,7 @@ func (r *benchRun) start(ctx context.Context) (seen bench.Seen, err error) {
 		seen.Events = r.events(waiting, seen)
 		if now := seen.Waits(); now != r.waits && waiting.Err() == nil {
 			r.waits = now
-			r.tell("waiting: %s", now)
+			r.tellf("waiting: %s", now)
 		}
 		return false, nil
 	}, func() error {
@@ -156,7 +156,7 @@ func (r *benchRun) read(log []byte) (result *benchmark.Result, said string) {
 		if m.Progress != "" {
 			if lines++; lines > r.told {
 				r.told = lines
-				r.tell("%s", m.Progress)
+				r.tellf("%s", m.Progress)
 			}
 		}
 		said, result = cmp.Or(m.Error, said), cmp.Or(m.Result, result)
@@ -215,7 +215,8 @@ func (r *benchRun) events(ctx context.Context, seen bench.Seen) []corev1.Event {
 	var events []corev1.Event
 	for _, name := range names {
 		all := &corev1.EventList{}
-		if err := r.api.List(ctx, all, client.InNamespace(r.options.Namespace), client.MatchingFields{"involvedObject.name": name}); err != nil {
+		about := client.MatchingFields{"involvedObject.name": name}
+		if err := r.api.List(ctx, all, client.InNamespace(r.options.Namespace), about); err != nil {
 			return nil
 		}
 		events = append(events, all.Items...)
@@ -225,14 +226,14 @@ func (r *benchRun) events(ctx context.Context, seen bench.Seen) []corev1.Event {
 
 // remove deletes the Job and waits until nothing is left of it.
 func (r *benchRun) remove(ctx context.Context) error {
-	r.tell("removing the Job, its pod, claims and volumes")
+	r.tellf("removing the Job, its pod, claims and volumes")
 	ctx, cancel := context.WithTimeout(ctx, r.removal)
 	defer cancel()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: r.options.Name}}
 	left := "the Job"
 	unfinished := func() error {
-		return fmt.Errorf("not everything is removed after %s: %s is left. Kubernetes goes on with it. To look: kubectl -n %s get job,pod,pvc -l %s=%s",
-			r.removal, left, r.options.Namespace, bench.Label, r.options.Name)
+		return fmt.Errorf("not everything is removed after %s: %s is left. Kubernetes goes on with it. To look: "+
+			"kubectl -n %s get job,pod,pvc -l %s=%s", r.removal, left, r.options.Namespace, bench.Label, r.options.Name)
 	}
 	asked := false
 	return poll(ctx, r.pause, func() (bool, error) {
@@ -240,7 +241,8 @@ func (r *benchRun) remove(ctx context.Context) error {
 		if !asked {
 			err := r.api.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationForeground))
 			if client.IgnoreNotFound(err) != nil {
-				return false, fmt.Errorf("remove the Job: %w. Remove it with: kubectl -n %s delete job %s", err, r.options.Namespace, r.options.Name)
+				return false, fmt.Errorf("remove the Job: %w. Remove it with: kubectl -n %s delete job %s",
+					err, r.options.Namespace, r.options.Name)
 			}
 			asked = true
 		}
@@ -289,5 +291,6 @@ func (c *cli) podLog(ctx context.Context, namespace, pod, container string) ([]b
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, LimitBytes: new(int64(8 << 20))}).DoRaw(ctx)
+	options := &corev1.PodLogOptions{Container: container, LimitBytes: new(int64(8 << 20))}
+	return kube.CoreV1().Pods(namespace).GetLogs(pod, options).DoRaw(ctx)
 }

@@ -1,6 +1,10 @@
 package model
 
-import "github.com/escache/escache-csi/internal/authority"
+import (
+	"slices"
+
+	"github.com/escache/escache-csi/internal/authority"
+)
 
 // Steps of the controller's operations.
 const (
@@ -155,11 +159,9 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if from, forced := m.real.takenFrom(n.rec); forced && !plan.Held {
 		c.pc, c.lost = unpublishList, from
 	}
-	for _, name := range plan.Renew {
-		for i := range names {
-			if names[i] == name {
-				c.renew = c.renew.with(uint8(i))
-			}
+	for i := range names {
+		if slices.Contains(plan.Renew, names[i]) {
+			c.renew = c.renew.with(uint8(i))
 		}
 	}
 	if plan.Relay {

@@ -43,6 +43,12 @@ func (m *Model) report(s *state, h uint8) report {
 	case !s.reaches(h):
 		return report{silent: true}
 	}
+	return m.answer(s, h)
+}
+
+// answer is what the host says if it is asked, and answers.
+func (m *Model) answer(s *state, h uint8) report {
+	n := &s.host[h]
 	onPeer, dirty := n.diskless && n.device && n.primary && !n.frozen && s.cacheOf(h) != nil, n.dirty != 0
 	if onPeer {
 		dirty = s.cacheOf(h).dirty != 0

@@ -9,25 +9,9 @@ import (
 
 // mapPlain maps an image without a cache. It has an entry among the replicas while it is mapped.
 func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
-	named := req.ImageID != "" && req.Engine == "" && req.Options == (escache.ConnectOptions{})
-	if !named && !h.w.breaks("a map without a cache takes any request") {
-		return nil, fail(escache.CodeInvalidRequest, "uncached needs an imageID, and neither engine nor options")
-	}
-	r := h.replicas[req.VolumeRef]
-	switch {
-	case r != nil && !r.plain && !h.w.breaks("an image is mapped beside a replica"):
-		return nil, fail(escache.CodeReplicaMismatch, "there is a replica here")
-	case r != nil && req.Epoch < r.epoch && !h.w.breaks("a map without a cache takes older epochs"):
-		return nil, fail(escache.CodeStaleEpoch, "a newer epoch was seen")
-	}
-	img := h.w.image(req.VolumeRef, req.ImageID, 0)
-	switch {
-	case img == nil:
-		return nil, fail(escache.CodeImageNotFound, "Ceph has no such image")
-	case img.id != req.ImageID && !h.w.breaks("any image is mapped without a cache"):
-		return nil, fail(escache.CodeIdentityMismatch, "another image")
-	case img.holder != "" && img.holder != h.Name && !h.w.breaks("a map without a cache is not exclusive"):
-		return nil, fail(escache.CodeImageInUse, "%s has it", img.holder)
+	r, img := h.replicas[req.VolumeRef], h.w.image(req.VolumeRef, req.ImageID, 0)
+	if err := h.refusePlain(req, r, img); err != nil {
+		return nil, err
 	}
 	fenced := r != nil && slices.Contains(req.Fenced, r.client)
 	if fenced && r.open > 0 {
@@ -46,6 +30,27 @@ func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
 	}
 	r.epoch = req.Epoch
 	return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: img.id, ClientAddress: r.client}, nil
+}
+
+// refusePlain says why the image must not be mapped without a cache. The replica and the image are nil
+// if there is none.
+func (h *Host) refusePlain(req escache.ConnectRequest, r *replica, img *image) error {
+	named := req.ImageID != "" && req.Engine == "" && req.Options == (escache.ConnectOptions{})
+	switch {
+	case !named && !h.w.breaks("a map without a cache takes any request"):
+		return fail(escache.CodeInvalidRequest, "uncached needs an imageID, and neither engine nor options")
+	case r != nil && !r.plain && !h.w.breaks("an image is mapped beside a replica"):
+		return fail(escache.CodeReplicaMismatch, "there is a replica here")
+	case r != nil && req.Epoch < r.epoch && !h.w.breaks("a map without a cache takes older epochs"):
+		return fail(escache.CodeStaleEpoch, "a newer epoch was seen")
+	case img == nil:
+		return fail(escache.CodeImageNotFound, "Ceph has no such image")
+	case img.id != req.ImageID && !h.w.breaks("any image is mapped without a cache"):
+		return fail(escache.CodeIdentityMismatch, "another image")
+	case img.holder != "" && img.holder != h.Name && !h.w.breaks("a map without a cache is not exclusive"):
+		return fail(escache.CodeImageInUse, "%s has it", img.holder)
+	}
+	return nil
 }
 
 // mapped adds to a status what is known of an image without a cache.

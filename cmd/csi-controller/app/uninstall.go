@@ -24,7 +24,7 @@ const namedVolumes = 5
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail if there are CacheVolumes, ReadOnlyVolumes, CacheSnapshots, or NodeGroups that csi-controller keeps: removing them needs the driver",
+		Short: "Fail while there are volumes, read-only volumes, snapshots or NodeGroups whose removal needs the driver",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -67,7 +67,8 @@ func checkReadOnly(ctx context.Context, kube client.Reader) error {
 	for _, v := range all.Items {
 		names = append(names, v.Name)
 	}
-	return fmt.Errorf("%d read-only volumes are left (%s): delete their PersistentVolumeClaims, and uninstall again", len(names), first(names))
+	return fmt.Errorf("%d read-only volumes are left (%s): delete their PersistentVolumeClaims, and uninstall again",
+		len(names), first(names))
 }
 
 // checkSnapshots fails while there are snapshots: nobody else removes them and the images of deleted

@@ -34,11 +34,11 @@ func bench() *cobra.Command {
 			defer cancel()
 			result, err := disk.Compare(ctx, plan, volumes, func(line string) { _ = out.Encode(benchmark.Message{Progress: line}) })
 			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("not done within %s, because reads and writes take long; choose a smaller size or fewer rounds: %w", limit, err)
+				err = fmt.Errorf("not done within %s, because reads and writes take long; choose a smaller size or fewer rounds: %w",
+					limit, err)
 			}
 			if err != nil {
-				_ = out.Encode(benchmark.Message{Error: err.Error()})
-				return err
+				return errors.Join(err, out.Encode(benchmark.Message{Error: err.Error()}))
 			}
 			return out.Encode(benchmark.Message{Result: &result})
 		},

@@ -125,7 +125,8 @@ func room(dir string, bytes int64) error {
 		return fmt.Errorf("free space of %s: %w", dir, err)
 	}
 	if free := int64(fs.Bavail) * fs.Bsize; free < bytes {
-		return fmt.Errorf("it has %s free, and the files need %s; choose a larger size", v1alpha1.HumanBytes(free), v1alpha1.HumanBytes(bytes))
+		return fmt.Errorf("it has %s free, and the files need %s; choose a larger size",
+			v1alpha1.HumanBytes(free), v1alpha1.HumanBytes(bytes))
 	}
 	return nil
 }

@@ -1,7 +1,8 @@
 package disk
 
 import (
-	"math/rand/v2"
+	"crypto/rand"
+	weak "math/rand/v2"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,9 @@ import (
 
 // fill fills a buffer with bytes that no layer below can compress or skip: it has no zeros.
 func fill(p []byte) {
+	_, _ = rand.Read(p) // it never fails
 	for i := range p {
-		p[i] = byte(rand.Uint32()) | 1
+		p[i] |= 1
 	}
 }
 
@@ -81,7 +83,7 @@ func RandomReads(file *os.File, span int64, workers int) Load {
 	return Load{Workers: workers, OperationBytes: benchmark.BlockBytes, Start: func(int) (func(int64) error, error) {
 		p, err := device.Buffer(benchmark.BlockBytes)
 		return func(int64) error {
-			_, err := file.ReadAt(p, rand.Int64N(blocks)*benchmark.BlockBytes)
+			_, err := file.ReadAt(p, weak.Int64N(blocks)*benchmark.BlockBytes) //nolint:gosec // it only has to be hard for a cache to guess
 			return err
 		}, err
 	}}

@@ -80,7 +80,8 @@ func (s *service) newReadOnly(ctx context.Context, r createRequest) (*v1alpha1.R
 func compareReadOnly(v *v1alpha1.ReadOnlyVolume, r createRequest) error {
 	is := v.Spec
 	wanted := v1alpha1.ReadOnlyVolumeSpec{
-		ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: is.Image, SizeBytes: is.SizeBytes, Layout: r.Layout, Snapshot: r.Snapshot,
+		ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: is.Image, SizeBytes: is.SizeBytes, Layout: r.Layout,
+		Snapshot: r.Snapshot,
 	}
 	switch {
 	case !v.DeletionTimestamp.IsZero():
@@ -152,7 +153,8 @@ func (s *service) unused(ctx context.Context, snapshots ...*v1alpha1.CacheSnapsh
 	}
 	using, err := s.readOnly.Using(ctx, names...)
 	if err == nil && len(using) > 0 {
-		err = fmt.Errorf("snapshot %v has the data of the read-only volume %v: delete its claim first: %w", names, using, volumes.ErrRefused)
+		err = fmt.Errorf("snapshot %v has the data of the read-only volume %v: delete its claim first: %w",
+			names, using, volumes.ErrRefused)
 	}
 	return err
 }
@@ -165,14 +167,16 @@ func (s *service) publishReadOnly(ctx context.Context, id, node string) error {
 		return err
 	}
 	if _, other := s.Volume(ctx, id); other == nil {
-		return fmt.Errorf("volume %s has a cache and belongs to one node at a time: ReadOnlyMany needs a claim that is made from a snapshot: %w",
-			id, volumes.ErrUnsupported)
+		return fmt.Errorf("volume %s has a cache and belongs to one node at a time: ReadOnlyMany needs a claim that is made from a "+
+			"snapshot: %w", id, volumes.ErrUnsupported)
 	}
 	return err
 }
 
 // listReadOnly is the part of ListVolumes after the last volume with a cache.
-func (s *service) listReadOnly(ctx context.Context, most int32, token string) (entries []*csi.ListVolumesResponse_Entry, next string, err error) {
+func (s *service) listReadOnly(
+	ctx context.Context, most int32, token string,
+) (entries []*csi.ListVolumesResponse_Entry, next string, err error) {
 	page := &v1alpha1.ReadOnlyVolumeList{}
 	next, err = s.list(ctx, most, token, page, func() int {
 		for i := range page.Items {

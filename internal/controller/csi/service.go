@@ -133,7 +133,8 @@ func (s *Service) ControllerExpandVolume(
 	}
 	return locked(s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
 		expanded, err := s.service.expand(ctx, r.GetVolumeId(), size)
-		return expanded, s.service.explain(ctx, r.GetVolumeId(), "it cannot grow; restore the snapshot into a claim with ReadWriteOnce", err)
+		return expanded, s.service.explain(ctx, r.GetVolumeId(),
+			"it cannot grow; restore the snapshot into a claim with ReadWriteOnce", err)
 	})
 }
 

@@ -148,7 +148,8 @@ func (v *Volumes) makeImage(ctx context.Context, r *v1alpha1.ReadOnlyVolume, nod
 	}
 	from := volumes.SnapshotOf(snapshot)
 	spec := volumes.ImageSpec{
-		ImageRef: imageOn(r, node), DataPool: r.Spec.DataPool, SizeBytes: r.Spec.SizeBytes, Layout: r.Spec.Layout, Volume: r.Name, From: &from,
+		ImageRef: imageOn(r, node), DataPool: r.Spec.DataPool, SizeBytes: r.Spec.SizeBytes, Layout: r.Spec.Layout, Volume: r.Name,
+		From: &from,
 		Note: volumes.Note{
 			Version: volumes.NoteVersion, Volume: r.Name, Claim: r.Annotations[v1alpha1.AnnotationClaim], AttachedNode: node,
 			ReadOnly: true, Written: metav1.Now(),

@@ -97,8 +97,8 @@ func (w *witnesses) unfit() string {
 	case r.Unreadable != nil:
 		return r.Unreadable.Error()
 	case w.note.ReadOnly:
-		return fmt.Sprintf("it is the image that one node had of the read-only volume %s, whose data are in a snapshot. No record is made: "+
-			"remove it", w.note.Volume)
+		return fmt.Sprintf("it is the image that one node had of the read-only volume %s, whose data are in a snapshot. No record is "+
+			"made: remove it", w.note.Volume)
 	case w.note.Version == 0, len(w.note.Spec.Replicas) != 2:
 		return "its metadata has no record that this version can read (escache.io/record); docs/disaster-recovery.md says what " +
 			"to do by hand"

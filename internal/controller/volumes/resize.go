@@ -46,7 +46,8 @@ func (s *Steps) seat(v *v1alpha1.CacheVolume, node string) (seat, error) {
 		return at, nil
 	}
 	// Hosts that are too full for a new replica have the place of the one that is replaced.
-	if partner := authority.Partner(v, node); v.Spec.HasReplica(node) && s.Book.Ready(v.Spec.Group, node) && s.Book.Ready(v.Spec.Group, partner) {
+	partner := authority.Partner(v, node)
+	if v.Spec.HasReplica(node) && s.Book.Ready(v.Spec.Group, node) && s.Book.Ready(v.Spec.Group, partner) {
 		at.Placement = placement.Placement{Group: v.Spec.Group, Primary: node, Partner: partner}
 		return at, nil
 	}
@@ -136,6 +137,7 @@ func resizeWaits(v *v1alpha1.CacheVolume) (reason, message string) {
 
 func setResized(v *v1alpha1.CacheVolume, reason, message string) (changed bool) {
 	return meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionCacheResized, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: v.Generation,
+		Type: v1alpha1.ConditionCacheResized, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		ObservedGeneration: v.Generation,
 	})
 }

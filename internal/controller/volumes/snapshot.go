@@ -89,8 +89,8 @@ func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, lo
 		}
 	}
 	if v.Status.UncachedAttached() {
-		return fmt.Errorf("volume %s is attached without a cache to node %s, where nothing can suspend its I/O; stop its pod, or wait until "+
-			"it runs in group %s again: %w", v.Name, v.Status.AttachedNode, v.Spec.Group, ErrRefused)
+		return fmt.Errorf("volume %s is attached without a cache to node %s, where nothing can suspend its I/O; stop its pod, or wait "+
+			"until it runs in group %s again: %w", v.Name, v.Status.AttachedNode, v.Spec.Group, ErrRefused)
 	}
 	if v.Status.AttachedNode != "" {
 		return s.flushUntilHoldable(ctx, v, v.Status.AttachedNode, longest)

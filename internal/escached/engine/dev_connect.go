@@ -23,10 +23,11 @@ import (
 // connectTimeout bounds DevConnect.
 const connectTimeout = 3 * time.Minute
 
-// DevConnect makes the device here, in front of the image alone if the request says so. The order matters. The image's lock is held before the replica
-// may become Primary. The epoch is on the disk before that too, because the fence-peer handler asks
-// with it, but after every check that needs no arbiter. The cache's identity is checked before the
-// device is made. The link is made last, because a user who finds it may use the device.
+// DevConnect makes the device here, in front of the image alone if the request says so. The order
+// matters. The image's lock is held before the replica may become Primary. The epoch is on the disk
+// before that too, because the fence-peer handler asks with it, but after every check that needs no
+// arbiter. The cache's identity is checked before the device is made. The link is made last, because a
+// user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if req.Uncached {

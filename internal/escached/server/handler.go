@@ -109,7 +109,9 @@ func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context
 		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch))
 		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},
-		escache.PathMap: {http.MethodPost: body(checkMap, func(ctx context.Context, req escache.MapRequest) (any, error) { return v.Map(ctx, req) })},
+		escache.PathMap: {http.MethodPost: body(checkMap, func(ctx context.Context, req escache.MapRequest) (any, error) {
+			return v.Map(ctx, req)
+		})},
 		escache.PathUnmap: {http.MethodPost: body(func(req escache.UnmapRequest) error { return checkRef(req.VolumeRef) },
 			func(ctx context.Context, req escache.UnmapRequest) (any, error) { return nil, v.Unmap(ctx, req) })},
 	}

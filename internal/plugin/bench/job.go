@@ -63,8 +63,10 @@ func (o Options) Job() *batchv1.Job {
 			"bench", fmt.Sprintf("--size=%d", o.Plan.Bytes), fmt.Sprintf("--rounds=%d", o.Plan.Rounds), "--turn=" + o.Plan.Turn.String(),
 		},
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+			},
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
 		},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),

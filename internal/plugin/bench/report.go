@@ -47,7 +47,8 @@ func NewReport(node string, plan benchmark.Plan, result benchmark.Result) Report
 				return benchmark.Median(benchmark.Column(turns, value))
 			}
 			row.Volumes = append(row.Volumes, Figures{
-				Volume: result.Volumes[i], Turns: turns, PerSecond: median(benchmark.Turn.Rate), BytesPerSecond: median(benchmark.Turn.BytesPerSecond),
+				Volume: result.Volumes[i], Turns: turns,
+				PerSecond: median(benchmark.Turn.Rate), BytesPerSecond: median(benchmark.Turn.BytesPerSecond),
 				P50Millis: median(benchmark.Turn.P50Millis), P99Millis: median(benchmark.Turn.P99Millis),
 			})
 		}

@@ -121,8 +121,8 @@ func inTheWay() []known {
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
 		{reason: CertificateEnds, todo: "renew it: with tls.mode generated, helm upgrade does; with certManager, see its Certificate; " +
 			"with existing, put a new one into the Secret (docs/security.md)"},
-		{reason: HostCertificateEnds, todo: "see why csi-node on HOST does not renew it: its log and kubectl get csr say so; with tls.mode " +
-			"existing, replace it (docs/security.md). After its end no volume can be attached or detached there"},
+		{reason: HostCertificateEnds, todo: "see why csi-node on HOST does not renew it: its log and kubectl get csr say so; with " +
+			"tls.mode existing, replace it (docs/security.md). After its end no volume can be attached or detached there"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},
 		{reason: "EscachedSilent", todo: "restart escached on HOST; I/O goes on without it. ESCACHED"},
 		{reason: "SecretMissing", todo: "kubectl escache repair VOLUME, or attach it again: both give the host the link's secret again " +
@@ -177,8 +177,8 @@ func requests() []known {
 		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, release},
 		{v1alpha1.ConditionModified, v1alpha1.ReasonModificationRefused, "choose other values in the VolumeAttributesClass, or upgrade " +
 			"escached on HOST: it does not take these (docs/parameters.md)"},
-		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoRoom, "make room for the cache on two hosts of GROUP, or give the claim a " +
-			"VolumeAttributesClass with a smaller cacheSize; " + resized},
+		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoRoom, "make room for the cache on two hosts of GROUP, or give the claim " +
+			"a VolumeAttributesClass with a smaller cacheSize; " + resized},
 		{v1alpha1.ConditionCacheResized, v1alpha1.ReasonResizeNoMemory, "start the pod on a host with more memory, or give the claim a " +
 			"VolumeAttributesClass with a smaller cacheSize; " + resized},
 		{v1alpha1.DiscardCondition, string(v1alpha1.DiscardRefused), "do what the message says; nothing was changed"},

@@ -79,7 +79,8 @@ func (r *results) print(candidates []candidate) {
 	}
 	plain := r.sequential[names[len(names)-1]]
 	for _, name := range names {
-		fmt.Fprintf(w, "%s\t%.1f\t%.2f\t\n", name, benchmark.Median(r.sequential[name])/mib, benchmark.Median(benchmark.Ratios(r.sequential[name], plain)))
+		rates := r.sequential[name]
+		fmt.Fprintf(w, "%s\t%.1f\t%.2f\t\n", name, benchmark.Median(rates)/mib, benchmark.Median(benchmark.Ratios(rates, plain)))
 	}
 	w.Flush()
 	fmt.Printf("aim: flush ≥ %.1f × sequential write of plain RBD\n", aimFlush)

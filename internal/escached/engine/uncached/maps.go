@@ -98,8 +98,8 @@ func (m *Maps) Connect(ctx context.Context, req escache.ConnectRequest) (escache
 func (m *Maps) hasNothingElse(ctx context.Context, ref escache.VolumeRef) error {
 	name := volume.NameOf(ref)
 	if _, replica := m.Volumes.Get(name); replica {
-		return problem.On(ref, escache.CodeReplicaMismatch, "%s has a replica of it; connect it with its cache, or delete the replica first",
-			m.Config.Node)
+		return problem.On(ref, escache.CodeReplicaMismatch, "%s has a replica of it; connect it with its cache, or delete the replica "+
+			"first", m.Config.Node)
 	}
 	devices, err := m.Caches.States(ctx, name)
 	if err != nil {

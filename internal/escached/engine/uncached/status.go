@@ -53,7 +53,7 @@ func (m *Maps) describe(record Record) (s escache.VolumeStatus, mapped bool, err
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: stuck.Error()}
 	case len(maps) > 1, image.ImageID != record.ImageID:
 		s.State = escache.StateError
-		s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "the kernel has another map of the image than this host has on record; " +
+		s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "the kernel has another map of the image than is on record here; " +
 			"reboot this host"}
 	}
 	return s, true, nil
