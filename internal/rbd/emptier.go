@@ -120,6 +120,9 @@ func (o ownTrash) Purge(ctx context.Context, e TrashedImage, left func(bytes int
 // Waits implements emptier.Trash.
 func (ownTrash) Waits(err error) bool { return errors.Is(err, ErrHasSnapshots) }
 
+// Open implements emptier.Trash.
+func (ownTrash) Open(err error) bool { return errors.Is(err, ErrBusy) }
+
 // EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
 // marked as another Kubernetes cluster's. left counts those that could not be removed, because they
 // have snapshots or clones, are in use, or are protected by a delay. Errors: ErrPoolNotFound;

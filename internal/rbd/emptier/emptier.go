@@ -50,6 +50,9 @@ type Trash interface {
 	Purge(ctx context.Context, image Image, left func(bytes int64)) error
 	// Waits reports whether an error of Purge means that other images must be purged first.
 	Waits(err error) bool
+	// Open reports whether an error of Purge means that somebody has the image open: a client, or the
+	// purge of one of its clones.
+	Open(err error) bool
 }
 
 // Failure is an image that could not be purged.
@@ -73,6 +76,7 @@ type Emptier struct {
 	large   map[key]bool // known to be large
 	failed  map[key]Failure
 	told    map[key]bool // a failure of it is in the log
+	purged  int          // images
 
 	ended      chan result
 	largeSlots chan struct{}
@@ -86,6 +90,7 @@ type result struct {
 	image     Image
 	postponed bool
 	err       error
+	purged    int // images that had been purged when it began
 }
 
 // New returns an Emptier.
@@ -174,7 +179,12 @@ func (e *Emptier) start(ctx context.Context) {
 		image := e.queue[at]
 		e.queue = slices.Delete(e.queue, at, at+1)
 		e.running[keyOf(image)] = true
-		go func() { e.ended <- e.work(ctx, image) }()
+		purged := e.purged
+		go func() {
+			r := e.work(ctx, image)
+			r.purged = purged
+			e.ended <- r
+		}()
 	}
 }
 
@@ -205,10 +215,14 @@ func (e *Emptier) finish(r result) {
 		e.large[k] = true
 		e.queue = append(e.queue, r.image)
 		e.sort()
+	case r.err != nil && e.mayEnd(r.err) && r.purged < e.purged:
+		e.queue = append(e.queue, r.image) // what it waited for may have been purged meanwhile
+		e.sort()
 	case r.err != nil:
 		e.failed[k] = Failure{r.image, r.err}
 		level := slog.LevelDebug
-		if !e.told[k] && !e.trash.Waits(r.err) {
+		usual := e.trash.Waits(r.err) || e.trash.Open(r.err) && len(e.running) > 0
+		if !e.told[k] && !usual {
 			level, e.told[k] = slog.LevelWarn, true
 		}
 		e.log.Log(context.Background(), level, "an image stays in the trash, trying again",
@@ -217,9 +231,10 @@ func (e *Emptier) finish(r result) {
 		e.forget(r.image)
 		delete(e.large, k)
 		delete(e.told, k)
+		e.purged++
 		// What was purged may have been what others wait for.
 		for other, f := range e.failed {
-			if e.trash.Waits(f.Err) {
+			if e.mayEnd(f.Err) {
 				e.queue = append(e.queue, f.Image)
 				delete(e.failed, other)
 			}
@@ -227,3 +242,6 @@ func (e *Emptier) finish(r result) {
 		e.sort()
 	}
 }
+
+// mayEnd reports whether the purge of another image can end what an error of Purge tells of.
+func (e *Emptier) mayEnd(err error) bool { return e.trash.Waits(err) || e.trash.Open(err) }

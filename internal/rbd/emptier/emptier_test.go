@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var errParent = errors.New("has clones")
+var errParent, errOpen = errors.New("has clones"), errors.New("somebody has it open")
 
 // trash is a trash whose large images are purged when the test says so.
 type trash struct {
@@ -22,6 +22,7 @@ type trash struct {
 	objects map[string]int64
 	clones  map[string]string // of an image, the image that must go first
 	broken  map[string]bool
+	opens   map[string]string // of an image, another one that its purge opens
 	running int
 	most    int
 	refused int
@@ -32,7 +33,7 @@ type trash struct {
 func newTrash() *trash {
 	return &trash{
 		images: map[string]Image{}, objects: map[string]int64{}, clones: map[string]string{}, broken: map[string]bool{},
-		release: make(chan struct{}), purged: make(chan string, 1000),
+		opens: map[string]string{}, release: make(chan struct{}), purged: make(chan string, 1000),
 	}
 }
 
@@ -86,6 +87,8 @@ func (t *trash) Purge(ctx context.Context, i Image, left func(bytes int64)) erro
 		return ctx.Err()
 	case waits:
 		return errParent
+	case t.open(i.ID):
+		return errOpen
 	case t.broken[i.ID]:
 		t.refused++
 		return errors.New("in use")
@@ -95,7 +98,19 @@ func (t *trash) Purge(ctx context.Context, i Image, left func(bytes int64)) erro
 	return nil
 }
 
+// open reports whether the purge of another image has opened it.
+func (t *trash) open(id string) bool {
+	for other := range t.images {
+		if t.opens[other] == id {
+			return true
+		}
+	}
+	return false
+}
+
 func (*trash) Waits(err error) bool { return errors.Is(err, errParent) }
+
+func (*trash) Open(err error) bool { return errors.Is(err, errOpen) }
 
 // run runs an emptier, and returns it and what kicks it.
 func run(t *testing.T, of *trash) (*Emptier, chan struct{}) {
@@ -197,6 +212,21 @@ func TestParentsArePurgedAfterTheirClones(t *testing.T) {
 	left, err := New(of, slog.New(slog.DiscardHandler)).Drain(t.Context())
 	if err != nil || len(left) != 1 || left[0].Image.ID != "broken" || len(of.images) != 1 {
 		t.Errorf("left %v, %v; in the trash %v", left, err, of.images)
+	}
+}
+
+// Ceph opens the parent of a clone that it purges, and purges nothing that is open.
+func TestAParentIsPurgedAfterTheCloneWhosePurgeOpensIt(t *testing.T) {
+	of := newTrash()
+	of.add("parent", 1)
+	of.add("clone", largeObjects+1) // its purge ends when the test says so
+	of.opens["clone"] = "parent"
+	_, kicked := run(t, of)
+	kicked <- struct{}{}
+	of.waitUntilRunning(t, 1) // the parent was refused
+	close(of.release)
+	if got := of.waitFor(t, 2); !got["parent"] || !got["clone"] {
+		t.Errorf("purged %v", got)
 	}
 }
 
