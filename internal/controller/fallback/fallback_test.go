@@ -1,14 +1,13 @@
 package fallback
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 	"testing"
 	"time"
-
-	"context"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
