@@ -295,7 +295,7 @@ type ConnectRequest struct {
 	// then, and options and engine are left out.
 	Uncached bool `json:"uncached,omitempty"`
 	// Fenced lists Ceph clients that are on Ceph's blocklist, or are about to be. A device on the map
-	// of such a client is made anew on another map: on the old one every write-back would fail.
+	// of such a client is re-created on another map: on the old one every write-back would fail.
 	Fenced []string `json:"fenced,omitempty"`
 }
 

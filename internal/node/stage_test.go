@@ -135,7 +135,7 @@ func TestStageConnectsWritingThroughWhileTheTruthIsInCeph(t *testing.T) {
 }
 
 // The controller asks whether the volume is drained, and the device writes through. The pod then goes
-// and comes back: the volume is staged anew by a record that still says Cache, so the new device
+// and comes back: the volume is staged again by a record that still says Cache, so the new device
 // writes back. Now the controller records that the truth is in Ceph. The device must not be used.
 func TestStageDoesNotUseADeviceThatWritesBackOnceTheTruthIsInCeph(t *testing.T) {
 	h := newHost()

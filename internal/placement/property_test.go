@@ -203,7 +203,7 @@ func (w *world) rebuilt(t *testing.T, r *rand.Rand) *State {
 
 // TestRandomLife drives a state through everything that happens to a cluster, and compares each
 // decision with a naive model: it fits if and only if the model says so, only where the model says
-// so, and a state built anew in another order agrees.
+// so, and a state built again in another order agrees.
 func TestRandomLife(t *testing.T) {
 	eachSeed(t, func(t *testing.T, r *rand.Rand) {
 		w := &world{groups: map[string]Group{}, volumes: map[string]Volume{}}

@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// makeUse makes the PersistentVolume and the claim of a volume whose record is, or would be, made anew, as
+// makeUse makes the PersistentVolume and the claim of a volume whose record is, or would be, re-created, as
 // far as its image knows them. It enters them in r, and what is left to do. Without apply it makes
 // nothing.
 func makeUse(ctx context.Context, api client.Client, r *rebuilt, known uses, apply bool) error {

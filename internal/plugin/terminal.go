@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the size of the terminal, in characters. It is read anew each time, because windows
+// terminal is the size of the terminal, in characters. It is read again each time, because windows
 // are resized.
 type terminal struct{ width, height int }
 

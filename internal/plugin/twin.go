@@ -22,7 +22,7 @@ type twin struct {
 	clusterID, pool, image string
 	class                  string
 	namespace, claim       string // "" if nobody has claimed it
-	// claimExists: the claim is that of the source, and has to go before it can be made anew.
+	// claimExists: the claim is that of the source, and has to go before it can be re-created.
 	claimExists bool
 	fsType      string
 	mode        corev1.PersistentVolumeMode

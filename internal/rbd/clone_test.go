@@ -65,7 +65,7 @@ func TestACloneHasNoMoreParentsThanAKernelFollows(t *testing.T) {
 }
 
 // TestASnapshotWithClonesMakesRoomForOneOfItsName: a clone of a volume that was interrupted is made
-// anew, of a snapshot that has the name of the first one.
+// again, of a snapshot that has the name of the first one.
 func TestASnapshotWithClonesMakesRoomForOneOfItsName(t *testing.T) {
 	for name, locked := range map[string]bool{"nobody has the image": false, "a node has the image": true} {
 		t.Run(name, func(t *testing.T) {

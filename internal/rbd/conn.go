@@ -14,7 +14,7 @@ import (
 // away, they would only queue.
 const redialPause = time.Second
 
-// link is one connection of a cluster: dialled by the first call that needs it, dialled anew when
+// link is one connection of a cluster: dialled by the first call that needs it, dialled again when
 // broken.
 type link struct {
 	dial sync.Mutex // held while dialling: others wait for the same connection

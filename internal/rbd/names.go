@@ -6,7 +6,7 @@ import (
 )
 
 // names lets one call at a time touch an image's name. librbd's own steps on names are not atomic:
-// of two that delete an image while a third makes it anew, the slower one removes the new image's
+// of two that delete an image while a third makes it again, the slower one removes the new image's
 // ID.
 type names struct {
 	mu     sync.Mutex

@@ -23,7 +23,7 @@ func TestLint(t *testing.T) {
 var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|ca\.)(?:crt|key): |    escache.io/certificates-end: |  secret: ).+$`)
 
 // TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it
-// anew.
+// again.
 func TestGolden(t *testing.T) {
 	for name, values := range cases(t) {
 		got := steady(render(t, values))

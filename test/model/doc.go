@@ -51,7 +51,7 @@
 //
 // A change of the cache's size is modelled as one of two sizes, which is wished for at any time, and made
 // with the places of the replicas. That there is no room for it, or that it is taken back, makes what is
-// tried no different: the replicas are laid anew all the same. Hosts here take a replica of any size for the
+// tried no different: the replicas are laid again all the same. Hosts here take a replica of any size for the
 // one that they have; escached refuses it.
 //
 // A host outside the group, which may have the volume without a cache, is the fourth host in a world of its
@@ -77,7 +77,7 @@
 //
 // # What is left out
 //
-//   - That a drained volume is left alone when it is published again: since a copy that is laid anew does
+//   - That a drained volume is left alone when it is published again: since a copy that is laid again does
 //     not count before it is filled, no promise hangs on it.
 //   - A disk of a Primary that works again without a reboot.
 //   - Two disks that fail one after the other, and a volume that changes hands, in one order of more

@@ -3,7 +3,7 @@ package model
 import "github.com/escache/escache-csi/internal/authority"
 
 // fence puts the clients on the blocklist. Ceph does not change when an entry ends that is there
-// already; such an entry is removed, and added anew.
+// already; such an entry is removed, and added again.
 func (m *Model) fence(s *state) {
 	now := s.rec.fencedNow
 	if early := now & s.ceph.blocked & s.ceph.brief; early != 0 && m.has(Outsiders) {
@@ -157,7 +157,7 @@ func (s *state) giveUp(h, epoch uint8) {
 	n.restore, n.unread = restoreIdle, false
 }
 
-// dropFenced removes a device whose map is fenced, so that it is made anew.
+// dropFenced removes a device whose map is fenced, so that it is re-created.
 func (m *Model) dropFenced(s *state, h uint8) bool {
 	n := &s.host[h]
 	if !m.has(Living) || !m.on(FencedMapNotUsed) || !s.rec.isFenced(n.client) || n.frozen {

@@ -117,7 +117,7 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 	return true
 }
 
-// endFlush reads the record anew and takes the volume from the node that has written back, or could
+// endFlush reads the record again and takes the volume from the node that has written back, or could
 // not.
 func (m *Model) endFlush(s *state, dead bool) bool {
 	h := s.ctl.node

@@ -29,7 +29,7 @@ func (m *Model) mayLay(s *state, h uint8) bool {
 
 func (m *Model) publish(s *state) bool {
 	node := s.ctl.node
-	unfilled := set(0) // copies that were laid anew, and lack what the kept one has
+	unfilled := set(0) // copies that were laid again, and lack what the kept one has
 	if m.on(RenewedOutdated) {
 		unfilled = m.real.unfilled(s.rec.replicas, s.ctl.renew, node)
 	}

@@ -43,7 +43,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 	m.disksBack(s, h, try)
 }
 
-// stage is NodeStage. What fails is undone at once, and may begin anew.
+// stage is NodeStage. What fails is undone at once, and may begin again.
 func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
 	switch at.stage {
@@ -61,7 +61,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 		try(stageConnects, func(n *state) bool {
 			switch {
 			case n.host[h].device && n.host[h].epoch >= n.host[h].tag && m.dropFenced(n, h):
-				n.endStage(h) // and begins anew
+				n.endStage(h) // and begins again
 			case n.host[h].device && n.host[h].epoch >= n.host[h].tag:
 				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
 			case !n.host[h].device && m.stageConnect(n, h):

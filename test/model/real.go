@@ -164,7 +164,7 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 	return a.plan, a.ok
 }
 
-// unfilled asks which copies do not count yet after some were laid anew.
+// unfilled asks which copies do not count yet after some were laid again.
 func (r *rules) unfilled(replicas, renewed set, node uint8) set {
 	q := anewQuestion{replicas, renewed, node}
 	answer, known := r.anew[q]

@@ -1,6 +1,6 @@
 package model
 
-// backups are backups of etcd, and what is restored from them. The controller is started anew then.
+// backups are backups of etcd, and what is restored from them. The controller is started again then.
 func (m *Model) backups(s *state, try func(kind, uint8, bool, func(*state))) {
 	if s.saved.replicas == 0 && !s.back {
 		try(backUp, 0, false, func(n *state) { n.saved = n.rec })

@@ -143,7 +143,7 @@ type controller struct {
 	fence   bool
 	clean   bool
 	flushed bool
-	over    bool // a take-over: nothing is laid anew
+	over    bool // a take-over: nothing is laid again
 	outside bool // the node gets the volume without a cache
 	renew   set
 	move    set   // the new pair of replicas; 0: they stay
@@ -245,7 +245,7 @@ func (s *state) likeAnother(h uint8) bool {
 }
 
 // known reports whether a client's identity is still referred to anywhere, so that its number
-// cannot be given anew.
+// cannot be given again.
 func (s *state) known(client uint8) bool {
 	if s.ceph.lock == client || s.ceph.blocked.has(client) || s.rec.client == client || s.rec.isFenced(client) ||
 		s.ctl.clients.has(client) {

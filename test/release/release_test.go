@@ -1,5 +1,5 @@
 // Package release makes a release as `make release` does, and checks every file of it. That compiles
-// everything anew for a release, so it is not a part of `make test`: `make release-test` sets
+// everything again for a release, so it is not a part of `make test`: `make release-test` sets
 // RELEASE_TEST=all. With RELEASE_TEST=some there are no images in it, which take minutes and root, and
 // the plugin is built for one platform.
 package release

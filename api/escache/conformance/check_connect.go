@@ -134,7 +134,7 @@ func otherImage(s *suite) {
 	v := s.laid()
 	refused(s, "another image id than the replica's", s.first.connect(v, 1, "0"+v.id), escache.CodeIdentityMismatch)
 
-	// An image of the same name, made anew: the replica learned no id, so only the request knows
+	// An image of the same name, re-created: the replica learned no id, so only the request knows
 	// better.
 	w := s.newVolume()
 	r := w.request()

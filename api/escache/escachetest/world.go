@@ -163,7 +163,7 @@ func (w *World) ceph(ctx context.Context) error {
 // image returns Ceph's image of a volume, nil if there is none.
 func (w *World) image(ref escache.VolumeRef, id string, size int64) *image {
 	if w.alone {
-		// Another id means that the image was deleted and made anew under its name.
+		// Another id means that the image was deleted and re-created under its name.
 		if img := w.images[ref]; img == nil || id != "" && id != img.id {
 			w.images[ref] = &image{id: cmp.Or(id, "1d1"), blocks: map[int64][]byte{}}
 		}

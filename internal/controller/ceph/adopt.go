@@ -73,7 +73,7 @@ func (i *Images) Remains(ctx context.Context, image volumes.ImageRef) (volumes.R
 	return out, nil
 }
 
-// Retake marks an image of a volume whose record is made anew.
+// Retake marks an image of a volume whose record is re-created.
 func (i *Images) Retake(ctx context.Context, image volumes.ImageRef, from string, note volumes.Note) (id string, err error) {
 	cluster, text, err := i.clusterAndText(image, note)
 	if err != nil {

@@ -73,7 +73,7 @@ func TestDiscardedCacheIsWhatCephHas(t *testing.T) {
 		t.Errorf("fenced %v", w.images.fenced)
 	}
 
-	// The next attach lays replicas anew on the two hosts that live; the lost copy is removed when
+	// The next attach lays replicas again on the two hosts that live; the lost copy is removed when
 	// its host is back.
 	_, err = w.publish("pvc-1", partner)
 	must(t, err)

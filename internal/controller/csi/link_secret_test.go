@@ -83,7 +83,7 @@ func TestASubstituteAndTheHolderGetANewSecret(t *testing.T) {
 	}
 }
 
-// The key of the Kubernetes cluster was lost and made anew. Volumes in use go on with what their hosts
+// The key of the Kubernetes cluster was lost and re-created. Volumes in use go on with what their hosts
 // have, also when the partner is away; the next clean attachment gives both hosts the new one.
 func TestAnotherKeyDoesNotBreakVolumesInUse(t *testing.T) {
 	w := newWorld(t)

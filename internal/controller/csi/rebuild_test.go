@@ -75,7 +75,7 @@ func (w *world) rebuild(change func(*v1alpha1.CacheAdoptionSpec)) map[string]v1a
 
 func dryRun(s *v1alpha1.CacheAdoptionSpec) { s.DryRun = true }
 
-// wipe removes every record, as a new etcd does, and starts csi-controller anew.
+// wipe removes every record, as a new etcd does, and starts csi-controller again.
 func (w *world) wipe() {
 	w.t.Helper()
 	all := &v1alpha1.CacheVolumeList{}

@@ -289,7 +289,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 	_, err = w.service.CreateVolume(t.Context(), elsewhere)
 	wants(t, err, codes.InvalidArgument, "clusterID another")
 
-	// A clone that an interrupted call has left is made anew; one that nobody has on record is not
+	// A clone that an interrupted call has left is re-created; one that nobody has on record is not
 	// touched.
 	half := w.volume("b")
 	half.Status.Phase = ""

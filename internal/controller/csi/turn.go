@@ -22,7 +22,7 @@ const (
 
 const (
 	// turnShare is the share of a call's time that it may wait for other copies of the volume. The
-	// rest is for the call itself, or the repeated one would have to begin anew.
+	// rest is for the call itself, or the repeated one would have to begin again.
 	turnShare = 3
 	turnPause = 50 * time.Millisecond
 )

@@ -66,7 +66,7 @@ func moving(v *v1alpha1.CacheVolume) error {
 	return fmt.Errorf("volume %s is moving to group %s: %w", v.Name, v.Status.Move.Group, volumes.ErrBusy)
 }
 
-// inConflict says what keeps a volume whose record was made anew from being used.
+// inConflict says what keeps a volume whose record was re-created from being used.
 func inConflict(v *v1alpha1.CacheVolume) error {
 	why := ""
 	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionCopyProven); c != nil {

@@ -70,7 +70,7 @@ func TestOutdatedReplicaIsNeverGivenTheVolume(t *testing.T) {
 		t.Fatalf("status %+v", s)
 	}
 
-	// The current copy is written back, and the stale one laid anew.
+	// The current copy is written back, and the stale one laid again.
 	w.host(holder).Restart(t)
 	_, err = w.publish("pvc-1", stale)
 	must(t, err)

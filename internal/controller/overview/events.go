@@ -15,7 +15,7 @@ const mostStreams = 64
 type pace struct {
 	// tick is the time between two looks for news, beat the longest time without a word.
 	tick, beat time.Duration
-	// life is after what time a browser has to connect anew. That may lead to another replica.
+	// life is after what time a browser has to connect again. That may lead to another replica.
 	life time.Duration
 	// write limits how long a browser may take to read a piece.
 	write time.Duration

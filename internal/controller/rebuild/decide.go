@@ -1,4 +1,4 @@
-// Package rebuild makes CacheVolumes anew that Kubernetes has lost, from what the images' metadata says
+// Package rebuild makes CacheVolumes again that Kubernetes has lost, from what the images' metadata says
 // and from what the hosts answer.
 //
 // [Decide] is pure. Its rules:

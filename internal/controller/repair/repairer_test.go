@@ -123,7 +123,7 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 	return w
 }
 
-// restart makes everything anew that a process has in its memory.
+// restart makes everything again that a process has in its memory.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})

@@ -157,7 +157,7 @@ func (s *Steps) placeAdopted(ctx context.Context, a Adoption, v *v1alpha1.CacheV
 func (s *Steps) takeImage(ctx context.Context, v *v1alpha1.CacheVolume, formerEpoch int64) error {
 	v.Status.Phase, v.Status.Authority = v1alpha1.VolumeReady, v1alpha1.AuthorityCeph
 	if v.Status.Epoch = formerEpoch; formerEpoch > 0 {
-		// Hosts may know attachments of the former volume. What they still have of it is laid anew.
+		// Hosts may know attachments of the former volume. What they still have of it is laid again.
 		v.Status.Outdated = v.Spec.Replicas
 	}
 	id, err := s.Images.Adopt(ctx, ImageOf(v), s.NewNote(v))

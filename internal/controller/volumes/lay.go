@@ -125,7 +125,7 @@ func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node 
 	return s.relay(ctx, v, node)
 }
 
-// relay lays both replicas anew around a node, with the size that the cache is to have if there is room.
+// relay lays both replicas again around a node, with the size that the cache is to have if there is room.
 // It removes the old ones first, so that none of them can ever be taken for a new one. The size changes
 // on record in the same write as the places and the secret of the link. So a copy of the former size
 // that a host has kept is on the group's list of what to remove, and nothing can be linked to it.

@@ -21,7 +21,7 @@ import (
 // its PersistentVolume. An error keeps the move from beginning.
 type Movable func(ctx context.Context, v *v1alpha1.CacheVolume, group string) (KeptVolume, error)
 
-// KeptVolume is a PersistentVolume that has to be made anew; empty if none has to.
+// KeptVolume is a PersistentVolume that has to be re-created; empty if none has to.
 type KeptVolume struct {
 	UID string
 	// Text is the new PersistentVolume, as JSON.
@@ -197,7 +197,7 @@ func (s *Steps) clearMove(ctx context.Context, id string) error {
 	return nil
 }
 
-// callOff ends a move that has changed nothing that counts: the next attachment lays the replicas anew in
+// callOff ends a move that has changed nothing that counts: the next attachment lays the replicas again in
 // the group that the volume was to leave.
 func (s *Steps) callOff(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	v.Status.Move = nil

@@ -18,7 +18,7 @@ import (
 const NoteVersion = 1
 
 // Note is what an image's metadata says of its volume: what people need to find the volume again, and
-// to make its record anew. It is as of the last attachment, or of the creation. It never decides who
+// to make its record again. It is as of the last attachment, or of the creation. It never decides who
 // may write, with one exception: if its epoch is above the record's, the record was set back, and the
 // volume is stopped.
 type Note struct {

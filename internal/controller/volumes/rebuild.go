@@ -15,7 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Rebuild is a record that was lost and is to be made anew. Package rebuild decides what is in it.
+// Rebuild is a record that was lost and is to be re-created. Package rebuild decides what is in it.
 type Rebuild struct {
 	// Record has name, annotations, spec and status. If its phase is Conflict, the image keeps its mark, and
 	// Why says what differs.
@@ -28,7 +28,7 @@ type Rebuild struct {
 	From string
 }
 
-// Rebuild writes the record of a volume anew, and marks its image as this Kubernetes cluster's. It
+// Rebuild writes the record of a volume again, and marks its image as this Kubernetes cluster's. It
 // touches no replica. Repeated after a crash, it goes on where it was. A volume that is recorded, other
 // than by an unfinished rebuild, is ErrRefused.
 func (l *Locked) Rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, error) {

@@ -53,7 +53,7 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 		Engine: cachevolume.Engine(v), Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Epoch: v.Status.Epoch,
 	}
 	// Replicas of a version without secrets keep the link that they have until one of them is laid
-	// anew. Otherwise one host would change and the other one, which is away, would not.
+	// again. Otherwise one host would change and the other one, which is away, would not.
 	if v.Spec.LinkGeneration > 0 {
 		request.Secret = s.Links.Secret(v.Name, v.Spec.LinkGeneration)
 	}

@@ -21,7 +21,7 @@ func TestTheHostIsTheOneOfItsVolumeGroup(t *testing.T) {
 		if err != nil || status.Volumes[0].HostID != "group-1" || status.Volumes[0].Node != n.Name {
 			t.Errorf("%+v, %v", status, err)
 		}
-		// The group is made anew under a running escached. What escached knows is of the old one.
+		// The group is re-created under a running escached. What escached knows is of the old one.
 		w.groupID = "group-2"
 		if err := e.space.Refresh(t.Context()); err != nil {
 			t.Fatal(err)

@@ -101,7 +101,7 @@ func TestANewPartnerGetsANewSecretAndTheOldOneDoesNot(t *testing.T) {
 	}
 }
 
-// The root disk was made anew, and the disks of the caches were not.
+// The root disk was re-created, and the disks of the caches were not.
 func TestAHostThatHasLostTheSecretSaysSoAndTakesTheNextOne(t *testing.T) {
 	w := newWorld(t)
 	mustPut(t, w.engine(), withSecret(oldSecret))

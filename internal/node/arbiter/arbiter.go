@@ -118,8 +118,8 @@ func (a *Arbiter) asksForItself(node string) error {
 }
 
 // Decide returns nil only if the peer is on record as outdated, and was recorded while the host
-// that asks was the attached node in the epoch that it names. Every try reads the record anew and
-// decides anew, so a change by somebody else in between is never overwritten. A refusal is an
+// that asks was the attached node in the epoch that it names. Every try reads the record again and
+// decides again, so a change by somebody else in between is never overwritten. A refusal is an
 // *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
 	if err := a.asksForItself(r.Node); err != nil {

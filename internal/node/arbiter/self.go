@@ -24,7 +24,7 @@ func (a *Arbiter) serveSelf(w http.ResponseWriter, r *http.Request) {
 }
 
 // OutdateSelf returns nil only if this node is on record as outdated. Like Decide it reads the
-// record anew for every try, so it never overwrites what somebody else has written. A refusal is an
+// record again for every try, so it never overwrites what somebody else has written. A refusal is an
 // *authority.RefusedError.
 func (a *Arbiter) OutdateSelf(ctx context.Context, r escache.OutdateSelfRequest) error {
 	if err := a.asksForItself(r.Node); err != nil {

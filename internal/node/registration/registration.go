@@ -55,7 +55,7 @@ const watchInterval = 5 * time.Second
 
 // Run keeps the socket in place until the context ends. It makes the socket again after Again was
 // called, and if somebody has removed it, as happens with its directory if the kubelet is installed
-// anew. The socket stays when Run ends: the kubelet keeps a driver whose socket is there, so that
+// again. The socket stays when Run ends: the kubelet keeps a driver whose socket is there, so that
 // pods can be stopped as soon as csi-node is back. Leave removes it.
 func (r *Registrar) Run(ctx context.Context) error {
 	stop := func() {}
@@ -84,7 +84,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	}
 }
 
-// Again makes the kubelet register the driver again, and so read the node's properties anew.
+// Again makes the kubelet register the driver again, and so read the node's properties again.
 func (r *Registrar) Again() {
 	select {
 	case r.changed <- struct{}{}:

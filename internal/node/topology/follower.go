@@ -104,7 +104,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// compare registers the driver anew when this node's group or volume limit differs from what
+// compare registers the driver again when this node's group or volume limit differs from what
 // NodeGetInfo last returned. While a registration is pending it asks for no other one, because each
 // ends the registration that is there.
 func (f *Follower) compare(ctx context.Context) {

@@ -142,7 +142,7 @@ func (e *Emptier) Drain(ctx context.Context) ([]Failure, error) {
 	}
 }
 
-// list reads the trash anew. What failed stays out of the queue until it is to be tried again.
+// list reads the trash again. What failed stays out of the queue until it is to be tried again.
 func (e *Emptier) list(ctx context.Context) error {
 	images, err := e.trash.List(ctx)
 	e.record(images)

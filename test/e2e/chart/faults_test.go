@@ -138,7 +138,7 @@ func unwatched(t *testing.T, w *world, before figures) {
 }
 
 // splitLeadership takes the lease away, until it is not the leader but the other one that makes it
-// anew: the former leader tries to renew its own for renewDeadline, and then ends.
+// again: the former leader tries to renew its own for renewDeadline, and then ends.
 func splitLeadership(t *testing.T, w *world, before figures) {
 	var now figures // of that moment: the former leader ends soon after
 	labtest.WaitForCommand(t, "two lead", podTime, func(ctx context.Context) (err error) {

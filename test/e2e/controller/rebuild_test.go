@@ -32,7 +32,7 @@ import (
 const goneCluster = "11111111-2222-3333-4444-555555555555"
 
 // rebuildLife loses all records, PersistentVolumes and claims while a volume is clean, one is dirty, the copies of one
-// differ, and a host of one does not answer; and makes them anew with kubectl escache.
+// differ, and a host of one does not answer; and makes them again with kubectl escache.
 func rebuildLife(t *testing.T, w *world) {
 	plugin := filepath.Join(t.TempDir(), "kubectl-escache")
 	build := exec.Command("go", "build", "-o", plugin, "./cmd/kubectl-escache")

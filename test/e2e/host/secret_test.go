@@ -74,7 +74,7 @@ func secretKeepsStrangersOut(t *testing.T, lab *labtest.Lab) {
 	v.Remove(t, n1)
 }
 
-// losesItsSecret: the root disk of n2 is made anew, and the disk of the caches is not.
+// losesItsSecret: the root disk of n2 is re-created, and the disk of the caches is not.
 func losesItsSecret(t *testing.T, lab *labtest.Lab, v *labtest.Volume, n1, n2 *labtest.Host) {
 	t.Helper()
 	n2.Shell(t, "rm -r /var/lib/escache/link-secrets; rm /etc/drbd.d/"+path.Base(v.LogicalVolume())+".*; sync")

@@ -83,7 +83,7 @@ func damagedCopyCondemnsNobody(t *testing.T, lab *labtest.Lab) {
 	})
 	device := v.Connect(t, n2).Device
 	n2.Verify(t, device, acks)
-	n2.Fill(t, device, 8*mib, mib) // with this the superblock is written anew, on both disks
+	n2.Fill(t, device, 8*mib, mib) // with this the superblock is written again, on both disks
 	v.WaitForStatus(t, n1, "the copy is in order again", time.Minute, func(s escache.VolumeStatus) bool {
 		return s.State == escache.StateStandby && s.Error == nil
 	})

@@ -147,7 +147,7 @@ func killedAtEveryStep(t *testing.T, w *world) {
 }
 
 // reboot takes a host's power away under a writer. The pod's object stays, so the kubelet starts it
-// again, which needs the volume staged anew.
+// again, which needs the volume staged again.
 func reboot(t *testing.T, w *world) {
 	volume := w.claim(t, "power", "e2e-node-ext4", "Filesystem", "256Mi")
 	node := w.nodes[0]

@@ -31,7 +31,7 @@ func (c *ControlPlane) SaveEtcd(ctx context.Context) error {
 	return errors.Join(err, c.startAPIServer(ctx))
 }
 
-// RestoreEtcd puts the copy in the place of etcd's data. Controllers and scheduler are started anew,
+// RestoreEtcd puts the copy in the place of etcd's data. Controllers and scheduler are started again,
 // too, as the rules for a restore say: what they remember is newer than the record.
 func (c *ControlPlane) RestoreEtcd(ctx context.Context) error {
 	data, saved := c.path("etcd"), c.path("etcd-saved")

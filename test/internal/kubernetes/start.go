@@ -23,7 +23,7 @@ const (
 const (
 	// pollInterval is how often a part is asked whether it is ready.
 	pollInterval = 100 * time.Millisecond
-	// pollTime is how long one such question may take before it is asked anew. It is no limit for
+	// pollTime is how long one such question may take before it is asked again. It is no limit for
 	// what is asked once: an API server that has just become ready, on a machine where hosts boot,
 	// can take longer.
 	pollTime = 2 * time.Second

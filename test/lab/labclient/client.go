@@ -134,7 +134,7 @@ func (c *Client) SaveEtcd(ctx context.Context) error {
 }
 
 // RestoreEtcd sets Kubernetes' record back to what SaveEtcd has kept, and starts all of the control
-// plane anew. It returns when that is ready.
+// plane again. It returns when that is ready.
 func (c *Client) RestoreEtcd(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, PathRestoreEtcd, nil, nil)
 }

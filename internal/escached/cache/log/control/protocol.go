@@ -39,7 +39,7 @@ var (
 	// ErrStopping means that the process is about to end: it was told to stop, or to hand over.
 	ErrStopping = errors.New("the cache's process is stopping")
 	// ErrBroken means that the log itself has failed: its disk has refused a write. Nothing is acknowledged any more until the
-	// process is started anew. What is stable can still be written back.
+	// process is started again. What is stable can still be written back.
 	ErrBroken = errors.New("the log has failed")
 	// ErrOther is anything else. The text says what.
 	ErrOther = errors.New("the cache's process has failed at it")

@@ -53,7 +53,7 @@ type Memory struct {
 // Open maps the memory at a path on tmpfs, and makes it if there is none. For a memfd the path is /proc/self/fd/N. It waits
 // for nobody: as long as a process has the memory, even one that was killed and still has a write under way, Open returns ErrInUse.
 func Open(path string) (*Memory, error) {
-	// Opened anew, also a memfd has a lock that ends with this process and not with the one that handed it over.
+	// Opened again, also a memfd has a lock that ends with this process and not with the one that handed it over.
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the memory: %w", err)

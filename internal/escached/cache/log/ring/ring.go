@@ -90,7 +90,7 @@ func (l *Log) fit(block uint64, blocks int) uint64 {
 }
 
 // Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After
-// ErrFull nothing was written. After any other error the record may be there or not, and the log can only be opened anew.
+// ErrFull nothing was written. After any other error the record may be there or not, and the log can only be opened again.
 func (l *Log) Append(b *Batch) (uint64, error) {
 	l.mu.Lock()
 	at := record.Place{Block: l.fit(l.head.Block, b.used), Sequence: l.head.Sequence}
