@@ -66,7 +66,9 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err := s.giveToCache(ctx, v, authority.Unfilled(v, plan, node)); err != nil {
 		return nil, err
 	}
-	s.WriteNote(ctx, v)
+	if err := s.NoteAttachment(ctx, v); err != nil {
+		return nil, err
+	}
 	return publishContext(v), nil
 }
 

@@ -278,6 +278,49 @@ func TestANodeGetsNothingBeforeTheImageSaysThatTheCachesAreOld(t *testing.T) {
 	}
 }
 
+// An image that says that Ceph has everything lets a rebuild of a lost record give up the caches.
+func TestANodeOfTheGroupGetsNothingBeforeTheImageSaysThatCachesMayBeDirty(t *testing.T) {
+	for name, prepare := range map[string]func(*world){
+		"never attached": func(w *world) { w.mayLeave("pvc-1") },
+		"attached without a cache": func(w *world) {
+			w.usedOnce("pvc-1")
+			_, err := w.publish("pvc-1", "n9")
+			must(w.t, err)
+			w.stageOutside("pvc-1", "n9")
+			w.unstageOutside("pvc-1", "n9")
+			must(w.t, w.unpublish("pvc-1", "n9"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			prepare(w)
+			v := w.volume("pvc-1")
+			node := v.Spec.Replicas[0]
+			w.images.noting = volumes.ErrUnavailable
+			for range 2 {
+				_, err := w.publish("pvc-1", node)
+				wants(t, err, codes.Unavailable)
+			}
+			w.images.noting = nil
+			_, err := w.publish("pvc-1", node)
+			must(t, err)
+			note := w.images.notes[volumes.ImageOf(v)]
+			if note.InCeph() || note.AttachedNode != node || note.Epoch != w.volume("pvc-1").Status.Epoch {
+				t.Errorf("noted %+v", note)
+			}
+		})
+	}
+}
+
+// A pool that is full takes no note, and a pod whose node is lost must get its volume all the same.
+func TestAnOlderNoteThatMisleadsNobodyStopsNoAttachment(t *testing.T) {
+	w := newWorld(t)
+	v := w.usedOnce("pvc-1")
+	w.images.noting = volumes.ErrUnavailable
+	_, err := w.publish("pvc-1", v.Spec.Replicas[1])
+	must(t, err)
+}
+
 // olderStatus is an API server whose CRD has no status.uncached.
 type olderStatus struct{ client.Client }
 

@@ -83,6 +83,12 @@ func silent(e *Evidence, nodes ...string) {
 	}
 }
 
+// withoutCache: the volume was attached without a cache last, in epoch 7.
+func withoutCache(e *Evidence) {
+	n := &e.Remains.Note
+	n.Epoch, n.Authority, n.AttachedNode, n.Uncached, n.Outdated = 7, v1alpha1.AuthorityCeph, "n9", true, []string{"n1", "n2"}
+}
+
 func created(e *Evidence) {
 	n := &e.Remains.Note
 	n.Epoch, n.Authority, n.AttachedNode = 0, "", ""
@@ -131,6 +137,14 @@ func TestRecordsThatAreProven(t *testing.T) {
 			set(copyOn("n1", "n2", 4, escache.DiskUpToDate, mib, escache.LinkSyncSource, escache.DiskInconsistent),
 				copyOn("n2", "n1", 4, escache.DiskInconsistent, -1, escache.LinkSyncTarget, escache.DiskUpToDate)),
 			want{authority: inCache, epoch: 5, outdated: "n2"},
+		},
+		"an attachment without a cache made dirty copies old": {
+			func(e *Evidence) {
+				withoutCache(e)
+				set(alone("n1", "n2", 4, escache.DiskConsistent))(e)
+				silent(e, "n2")
+			},
+			want{authority: inCeph, epoch: 8, replicas: "n2 n1", outdated: "n1 n2", remark: "n2 does not answer"},
 		},
 		"the pair has moved since, and the old one has answered": {
 			func(e *Evidence) {

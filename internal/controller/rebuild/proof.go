@@ -55,10 +55,13 @@ func (w *witnesses) asked(node string) bool {
 // inCeph returns the volume's pair if the image says that the truth is in Ceph, and no host that answers
 // says anything else.
 func (w *witnesses) inCeph() *pair {
-	if !w.notedInCeph() {
+	if !w.note.InCeph() {
 		return nil
 	}
 	for _, s := range w.copies {
+		if w.note.Uncached && s.Epoch < w.last {
+			continue // that attachment without a cache has made it old, whatever it has
+		}
 		if s.Epoch > w.last || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
 			return nil
 		}

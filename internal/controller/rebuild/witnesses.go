@@ -48,7 +48,7 @@ func survey(e Evidence) *witnesses {
 		}
 	}
 	expected := map[string]bool{}
-	if !w.notedInCeph() {
+	if !w.note.InCeph() {
 		for _, node := range w.note.Spec.Replicas {
 			expected[node] = true
 		}
@@ -63,12 +63,6 @@ func survey(e Evidence) *witnesses {
 	}
 	w.expected = slices.DeleteFunc(slices.Sorted(maps.Keys(expected)), func(node string) bool { return !expected[node] || node == "" })
 	return w
-}
-
-// notedInCeph reports whether the truth was in Ceph when the image was last written to. A volume that was
-// attached then may have left write-through since, unless it was attached without a cache.
-func (w *witnesses) notedInCeph() bool {
-	return w.note.Authority != v1alpha1.AuthorityCache && (w.note.AttachedNode == "" || w.note.Uncached)
 }
 
 // dirty returns the most that a host says to be dirty, nil if none knows.

@@ -75,6 +75,13 @@ func (n Note) LastAttachment() int64 {
 	return n.Epoch
 }
 
+// InCeph reports whether the truth was in Ceph when the note was written, and no cache has had newer data
+// since. A volume that was attached then may have left write-through, unless it was attached without a
+// cache.
+func (n Note) InCeph() bool {
+	return n.Authority != v1alpha1.AuthorityCache && (n.AttachedNode == "" || n.Uncached)
+}
+
 // NewNote returns the note about a volume as its record is now.
 func (s *Steps) NewNote(v *v1alpha1.CacheVolume) Note {
 	return Note{
@@ -115,8 +122,8 @@ func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 	}
 }
 
-// MustNote is WriteNote for an attachment without a cache, which no host's disk knows of. If the record
-// were lost then, only the note would say that the caches on the hosts are old.
+// MustNote is WriteNote where the note is more than a hint. No host's disk knows of an attachment without
+// a cache: if the record were lost then, only the note would say that the caches on the hosts are old.
 func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	note := s.NewNote(v)
 	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
@@ -131,6 +138,22 @@ func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err := s.Images.Note(ctx, ImageOf(v), note); err != nil {
 		return fmt.Errorf("note the attachment of volume %s in the metadata of image %s: %w", v.Name, ImageOf(v), err)
 	}
+	return nil
+}
+
+// NoteAttachment notes an attachment with a cache. Without the new note the former one stays. That stops
+// the attachment if it would mislead a rebuild of the record: to give up caches that may be dirty by then,
+// or to refuse those of another size.
+func (s *Steps) NoteAttachment(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	failed := s.MustNote(ctx, v)
+	if failed == nil {
+		return nil
+	}
+	former, err := s.Images.Noted(ctx, ImageOf(v))
+	if err != nil || former.InCeph() || former.Spec.CacheBytes != v.Spec.CacheBytes {
+		return failed
+	}
+	s.Log.WarnContext(ctx, "the image's metadata has an older state of its volume", "volume", v.Name, "error", failed)
 	return nil
 }
 
