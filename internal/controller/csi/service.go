@@ -71,7 +71,7 @@ func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return locked(s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) {
+	return locked(ctx, s, request.ID, "CreateVolume", func() (*csi.CreateVolumeResponse, error) {
 		if request.ReadOnly {
 			return s.service.createReadOnly(ctx, request)
 		}
@@ -84,7 +84,7 @@ func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) 
 	if err := required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	return locked(s, r.GetVolumeId(), "DeleteVolume", func() (*csi.DeleteVolumeResponse, error) {
+	return locked(ctx, s, r.GetVolumeId(), "DeleteVolume", func() (*csi.DeleteVolumeResponse, error) {
 		return &csi.DeleteVolumeResponse{}, s.service.ReportBehind(ctx, r.GetVolumeId(), s.service.delete(ctx, r.GetVolumeId()))
 	})
 }
@@ -97,7 +97,7 @@ func (s *Service) ControllerPublishVolume(
 	if err := checkPublish(r); err != nil {
 		return nil, err
 	}
-	return locked(s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
+	return locked(ctx, s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
 		if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
 			return &csi.ControllerPublishVolumeResponse{}, s.service.publishReadOnly(ctx, r.GetVolumeId(), r.GetNodeId())
 		}
@@ -115,7 +115,7 @@ func (s *Service) ControllerUnpublishVolume(
 	if err := required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	return locked(s, r.GetVolumeId(), "ControllerUnpublishVolume", func() (*csi.ControllerUnpublishVolumeResponse, error) {
+	return locked(ctx, s, r.GetVolumeId(), "ControllerUnpublishVolume", func() (*csi.ControllerUnpublishVolumeResponse, error) {
 		return &csi.ControllerUnpublishVolumeResponse{}, s.service.unpublish(ctx, r.GetVolumeId(), r.GetNodeId())
 	})
 }
@@ -131,7 +131,7 @@ func (s *Service) ControllerExpandVolume(
 	if err != nil {
 		return nil, err
 	}
-	return locked(s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
+	return locked(ctx, s, r.GetVolumeId(), "ControllerExpandVolume", func() (*csi.ControllerExpandVolumeResponse, error) {
 		expanded, err := s.service.expand(ctx, r.GetVolumeId(), size)
 		return expanded, s.service.explain(ctx, r.GetVolumeId(),
 			"it cannot grow; restore the snapshot into a claim with ReadWriteOnce", err)
@@ -145,7 +145,7 @@ func (s *Service) ControllerModifyVolume(
 	if err := checkModify(r); err != nil {
 		return nil, err
 	}
-	return locked(s, r.GetVolumeId(), "ControllerModifyVolume", func() (*csi.ControllerModifyVolumeResponse, error) {
+	return locked(ctx, s, r.GetVolumeId(), "ControllerModifyVolume", func() (*csi.ControllerModifyVolumeResponse, error) {
 		err := s.service.modify(ctx, r.GetVolumeId(), r.GetMutableParameters())
 		return &csi.ControllerModifyVolumeResponse{}, s.service.explain(ctx, r.GetVolumeId(), "it has no cache to change", err)
 	})
@@ -189,8 +189,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 	})
 }
 
-func locked[R any](s *Service, volume, operation string, run func() (*R, error)) (*R, error) {
-	done, err := s.service.operations.Begin(volume, operation)
+func locked[R any](ctx context.Context, s *Service, volume, operation string, run func() (*R, error)) (*R, error) {
+	done, err := s.service.begin(ctx, volume, operation)
 	return whileLocked(done, err, run)
 }
 

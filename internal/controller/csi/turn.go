@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -27,6 +28,17 @@ const (
 	turnPause = 50 * time.Millisecond
 )
 
+// copies are the operations that wait for each other.
+var copies = []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
+
+// begin locks a volume for a call. It waits only for what csi-controller writes into records by itself,
+// which takes a moment: a user must not have to wait for the sidecar's next try because of that.
+func (s *service) begin(ctx context.Context, volume, name string) (done func(), err error) {
+	ctx, cancel := waiting(ctx)
+	defer cancel()
+	return s.after(ctx, volume, name, volumes.Reports())
+}
+
 // turn locks a volume for an operation that copies it. It waits while other copies are made or
 // removed: each takes a moment, and the sidecars repeat all calls that were refused at the same time
 // again, after pauses of up to 5 minutes. Nothing else is waited for. No two calls can wait for each
@@ -37,20 +49,17 @@ func (s *service) turn(ctx context.Context, volume, name string) (done func(), e
 
 // turns is turn for several volumes, which must be sorted: calls that lock more than one do so in the
 // same order, so that none waits for another that waits for it.
-func (s *service) turns(ctx context.Context, volumes []string, name string) (done func(), err error) {
-	if end, ok := ctx.Deadline(); ok {
-		waiting, cancel := context.WithTimeout(ctx, time.Until(end)/turnShare)
-		defer cancel()
-		ctx = waiting
-	}
+func (s *service) turns(ctx context.Context, all []string, name string) (done func(), err error) {
+	ctx, cancel := waiting(ctx)
+	defer cancel()
 	var locked []func()
 	done = func() {
 		for _, end := range locked {
 			end()
 		}
 	}
-	for _, volume := range volumes {
-		end, err := s.waitTurn(ctx, volume, name)
+	for _, volume := range all {
+		end, err := s.after(ctx, volume, name, slices.Concat(copies, volumes.Reports()))
 		if err != nil {
 			done()
 			return nil, err
@@ -60,12 +69,21 @@ func (s *service) turns(ctx context.Context, volumes []string, name string) (don
 	return done, nil
 }
 
-func (s *service) waitTurn(ctx context.Context, volume, name string) (done func(), err error) {
-	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
+// waiting bounds how long a call waits for others.
+func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Until(end)/turnShare)
+}
+
+// after locks a volume. It waits while one of the others runs.
+func (s *service) after(ctx context.Context, volume, name string, others []string) (done func(), err error) {
 	for {
 		done, err = s.operations.Begin(volume, name)
 		var busy *operation.BusyError
-		if !errors.As(err, &busy) || !slices.Contains(copies, busy.Running) || pause.For(ctx, turnPause) != nil {
+		if !errors.As(err, &busy) || !slices.Contains(others, busy.Running) || pause.For(ctx, turnPause) != nil {
 			return done, err
 		}
 	}

@@ -49,6 +49,7 @@ type world struct {
 	book    *reservation.Book
 	links   *linkkey.Key
 	service *service.Service
+	locks   *operation.Locks
 	locked  *volumes.Locked
 	groups  *nodegroup.Reconciler
 	// noFallback: the cluster has uncachedFallback off.
@@ -81,22 +82,22 @@ func newWorld(t *testing.T, more ...string) *world {
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
-	locks := operation.NewLocks(time.Now)
+	w.locks = operation.NewLocks(time.Now)
 	w.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 	})
 	must(w.t, nodegroup.Rebuild(context.Background(), w.api, w.book))
 	guard := nodegroup.NewGuard(w.api, w.api, w.book)
 	w.groups = nodegroup.New(nodegroup.Config{
-		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Guard: guard, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
+		Client: w.api, Live: w.api, Hosts: h, Book: w.book, Guard: guard, Locks: w.locks, Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
 		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.cached, Live: w.api, Images: w.images, Hosts: h, Book: w.book, Log: log, Now: time.Now,
 		Events: events.NewFakeRecorder(1000), Groups: guard, Links: w.links,
 	})
-	w.service = service.NewService(service.Config{Steps: steps, Operations: locks, ImagePrefix: "escache-", UncachedFallback: !w.noFallback})
-	w.locked = volumes.NewLocked(steps, locks)
+	w.service = service.NewService(service.Config{Steps: steps, Operations: w.locks, ImagePrefix: "escache-", UncachedFallback: !w.noFallback})
+	w.locked = volumes.NewLocked(steps, w.locks)
 	w.poll()
 }
 

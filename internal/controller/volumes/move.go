@@ -277,7 +277,7 @@ func (s *Steps) endMove(ctx context.Context, id string) error {
 // ReportMove records why a volume is not in its new group yet. Once nobody wants it moved any more, it
 // removes what was recorded.
 func (l *Locked) ReportMove(ctx context.Context, id, reason, message string) error {
-	_, err := under(l, id, "move report", func() (struct{}, error) {
+	_, err := under(l, id, moveReport, func() (struct{}, error) {
 		v, err := l.steps.Volume(ctx, id)
 		if err != nil {
 			return struct{}{}, client.IgnoreNotFound(err)

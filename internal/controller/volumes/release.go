@@ -136,7 +136,7 @@ func refuseSnapshots(volume string, names []string) error {
 // ReportRelease records why a volume could not be released yet. Once nobody wants it released, it
 // removes what was recorded.
 func (l *Locked) ReportRelease(ctx context.Context, id, reason, message string) error {
-	_, err := under(l, id, "release report", func() (struct{}, error) {
+	_, err := under(l, id, releaseReport, func() (struct{}, error) {
 		v, err := l.steps.Volume(ctx, id)
 		if err != nil {
 			return struct{}{}, err

@@ -87,7 +87,7 @@ func (s *Steps) tellSize(v *v1alpha1.CacheVolume, before int64, at seat) {
 // removes what was recorded. It returns the volume, and whether what it waits for is another thing than
 // before.
 func (l *Locked) ReportResize(ctx context.Context, id string) (v *v1alpha1.CacheVolume, waits bool, err error) {
-	_, err = under(l, id, "report of the cache's size", func() (struct{}, error) {
+	_, err = under(l, id, resizeReport, func() (struct{}, error) {
 		v, err = l.steps.Volume(ctx, id)
 		if errors.Is(err, ErrNotFound) {
 			return struct{}{}, nil

@@ -77,6 +77,16 @@ func NewLocked(steps *Steps, operations *operation.Locks) *Locked {
 	return &Locked{steps: steps, operations: operations}
 }
 
+// Operations that only write something into the record, which takes a moment.
+const (
+	moveReport    = "move report"
+	releaseReport = "release report"
+	resizeReport  = "report of the cache's size"
+)
+
+// Reports are the names of those operations.
+func Reports() []string { return []string{moveReport, releaseReport, resizeReport} }
+
 // under runs a step under the volume's lock. A caller that is refused meanwhile learns the
 // operation's name.
 func under[R any](l *Locked, volume, operation string, run func() (R, error)) (R, error) {

@@ -34,7 +34,7 @@ func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image:
 func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t}
 	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
-		moveScenes(), rebuildScenes(), resizeScenes()) {
+		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes()) {
 		t.Run(s.name, func(t *testing.T) {
 			points := s.trace(t, l)
 			if len(points) == 0 {

@@ -3,8 +3,14 @@
 package controller
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
 // resizeScenes are attachments of a volume whose cache is to get another size: on a host that has a copy, and
@@ -49,8 +55,10 @@ func resizeScenes() []scene {
 			name: "ControllerPublishVolume with another size of the cache while the host of a replica is away", call: call,
 			prepare: func(t *testing.T, w *world, d *driver) {
 				prepare(t, w, d)
-				away = w.one(t).Spec.Replicas[1]
+				v := w.one(t)
+				away = v.Spec.Replicas[1]
 				w.fleet.Hosts[away].Stop()
+				w.seenAway(t, v.Spec.Group, away)
 			},
 			check: func(t *testing.T, w *world) {
 				w.fleet.Hosts[away].Restart(t) // what it has is removed, and is not used
@@ -63,6 +71,17 @@ func resizeScenes() []scene {
 			clean: clean,
 		},
 	}
+}
+
+// seenAway waits until csi-controller knows that a host does not answer. Until then it plans with that host.
+func (w *world) seenAway(t *testing.T, group, node string) {
+	t.Helper()
+	g := &v1alpha1.NodeGroup{}
+	eventually(t, time.Minute, func() bool {
+		must(t, w.api.Get(t.Context(), client.ObjectKey{Name: group}, g))
+		at := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == node })
+		return at >= 0 && !g.Status.Members[at].Ready
+	}, func() string { return fmt.Sprintf("%s counts as ready: %+v", node, g.Status.Members) })
 }
 
 // onlyOnReplicas waits until only the hosts on record have replicas.

@@ -243,6 +243,9 @@ func (w *world) empty(t *testing.T) {
 		for _, s := range w.snapshots(t) {
 			left += " snapshot " + s.Name
 		}
+		for _, v := range w.readOnly(t) {
+			left += " read-only " + v.Name
+		}
 		left += strings.Join(w.images(t), " ")
 		if n := w.fleet.Replicas(); n > 0 {
 			left += fmt.Sprintf(" %d replicas", n)
@@ -265,6 +268,10 @@ func (w *world) purge(t *testing.T) {
 	for _, s := range w.snapshots(t) {
 		_ = w.api.Delete(context.Background(), &s)
 		_ = w.api.Patch(context.Background(), &s, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	}
+	for _, v := range w.readOnly(t) {
+		_ = w.api.Delete(context.Background(), &v)
+		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 	}
 	for _, pool := range []string{"rbd", "fast"} {
 		for image := range strings.FieldsSeq(w.rbd(t, "ls", pool)) {

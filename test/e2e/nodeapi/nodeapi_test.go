@@ -57,6 +57,7 @@ func TestNodeAPI(t *testing.T) {
 	}{
 		{"records and status by compare-and-swap", records},
 		{"an image that is not named after its record is looked for in all records", otherName},
+		{"the record of a read-only volume is read", readOnly},
 		{"a repeated grant changes the object", repeatedGrant},
 		{"of two rivals at most one goes on", rivals},
 		{"an Event is shown by kubectl describe", event},
@@ -136,6 +137,19 @@ func records(t *testing.T, w *world) {
 	}
 	if _, err := w.client.Volume(t.Context(), "nowhere"); !errors.Is(err, kube.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+func readOnly(t *testing.T, w *world) {
+	if _, err := w.client.ReadOnlyVolume(t.Context(), "nowhere"); !errors.Is(err, kube.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	w.kubectl(t, `{"apiVersion":"escache.io/v1alpha1","kind":"ReadOnlyVolume","metadata":{"name":"reports"},`+
+		`"spec":{"clusterID":"lab","pool":"rbd","image":"escache-reports","sizeBytes":1073741824,"snapshot":"snapshot-1"}}`, "apply", "-f", "-")
+	v, err := w.client.ReadOnlyVolume(t.Context(), "reports")
+	check(t, err)
+	if v.Spec.Pool != "rbd" || v.Spec.Snapshot != "snapshot-1" || v.CopyOn("n1") != nil {
+		t.Errorf("record %+v", v)
 	}
 }
 
