@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,6 +193,30 @@ func checkClass(ctx context.Context, api client.Reader, name string) error {
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return fmt.Errorf("StorageClass %s has the reclaim policy %s, so the volume would stay: measure a StorageClass that has Delete "+
 			"and is the same otherwise", name, *class.ReclaimPolicy)
+	}
+	return refuseUnclaimed(ctx, api, name)
+}
+
+// refuseUnclaimed refuses a class with a PersistentVolume that waits for any claim. Kubernetes would give the
+// benchmark that one instead of a new one. One that is meant for another claim is not given away.
+func refuseUnclaimed(ctx context.Context, api client.Reader, class string) error {
+	all := &corev1.PersistentVolumeList{}
+	err := api.List(ctx, all)
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("you may not list persistentvolumes, and nothing was made: one of StorageClass %s could wait for a claim, and "+
+			"the benchmark would write to that one; docs/performance.md has a ClusterRole with what bench needs. Ask an administrator "+
+			"for it", class)
+	case err != nil:
+		return err
+	}
+	for i := range all.Items {
+		pv := &all.Items[i]
+		if pv.Spec.ClaimRef == nil && cmp.Or(pv.Annotations[corev1.BetaStorageClassAnnotation], pv.Spec.StorageClassName) == class {
+			return fmt.Errorf("PersistentVolume %s of StorageClass %s waits for a claim: the benchmark would get it instead of a new one, "+
+				"write to it and delete it. Give it to its claim (spec.claimRef), or measure another StorageClass that is the same "+
+				"otherwise", pv.Name, class)
+		}
 	}
 	return nil
 }

@@ -50,12 +50,30 @@ func newBenchStage(t *testing.T, steps ...func(*benchStage)) *benchStage {
 	retained := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "kept"}, ReclaimPolicy: new(corev1.PersistentVolumeReclaimRetain)}
 	static := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "static"}, Provisioner: "kubernetes.io/no-provisioner"}
 	plain := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "ceph-rbd"}, Provisioner: "rbd.csi.ceph.com"}
-	base := fake.NewClientBuilder().WithObjects(node, retained, static, plain, escacheClass()).
+	used, promised := classVolume("used", "escache"), classVolume("promised", "escache")
+	used.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "1"}
+	used.Status.Phase = corev1.VolumeBound
+	promised.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "later"} // as adopt does: no other claim gets it
+	base := fake.NewClientBuilder().WithObjects(node, retained, static, plain, escacheClass(), used, promised, classVolume("other", "local")).
 		WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string {
 			return []string{o.(*corev1.Event).InvolvedObject.Name}
 		}).Build()
-	s.WithWatch = interceptor.NewClient(base, interceptor.Funcs{Create: s.create, Get: s.get, Delete: s.delete})
+	s.WithWatch = interceptor.NewClient(base, interceptor.Funcs{Create: s.create, Get: s.get, Delete: s.delete, List: s.list})
 	return s
+}
+
+// classVolume is a PersistentVolume of a StorageClass that any claim may get.
+func classVolume(name, class string) *corev1.PersistentVolume {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pv.Spec.StorageClassName, pv.Status.Phase = class, corev1.VolumeAvailable
+	return pv
+}
+
+func (s *benchStage) list(ctx context.Context, base client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+	if _, isVolumes := list.(*corev1.PersistentVolumeList); isVolumes && s.forbidden == "list persistentvolumes" {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "", errors.New("no ClusterRole"))
+	}
+	return base.List(ctx, list, opts...)
 }
 
 func (s *benchStage) create(ctx context.Context, base client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -277,6 +295,7 @@ func TestBenchRefusesBeforeItMakesAnything(t *testing.T) {
 		"you may not create jobs in namespace shop":           {"create jobs", nil},
 		"you may not delete jobs in namespace shop":           {"delete jobs", nil},
 		"you may not list persistentvolumeclaims in":          {"list persistentvolumeclaims", nil},
+		"you may not list persistentvolumes, and nothing":     {"list persistentvolumes", nil},
 		"you may not get pods/log in namespace shop, and not": {"get pods", nil},
 	} {
 		s := newBenchStage(t, nothing)
@@ -286,6 +305,24 @@ func TestBenchRefusesBeforeItMakesAnything(t *testing.T) {
 			t.Errorf("%v, want %q; %s", err, says, progress)
 		}
 		s.nothingIsLeft(t)
+	}
+}
+
+// Kubernetes gives a claim such a volume before it makes a new one. The benchmark would write to it, and delete it.
+func TestBenchRefusesAClassWithAVolumeThatWaitsForAClaim(t *testing.T) {
+	early, annotated := classVolume("early", "ceph-rbd"), classVolume("annotated", "")
+	early.Status.Phase = corev1.VolumePending
+	annotated.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: "ceph-rbd"}
+	for _, pv := range []*corev1.PersistentVolume{classVolume("somebodys", "ceph-rbd"), early, annotated} {
+		for _, dry := range []bool{true, false} {
+			s := newBenchStage(t, nothing)
+			demand(s.Create(t.Context(), pv.DeepCopy()))
+			_, progress, err := s.benchmarkOn(t.Context(), t, func(f *benchFlags) { f.dryRun = dry })
+			if err == nil || !strings.Contains(err.Error(), "PersistentVolume "+pv.Name+" of StorageClass ceph-rbd") || progress != "" {
+				t.Errorf("%s: %v; %s", pv.Name, err, progress)
+			}
+			s.nothingIsLeft(t)
+		}
 	}
 }
 

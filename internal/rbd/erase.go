@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -34,8 +35,9 @@ type victim struct {
 }
 
 // erase deletes the data objects of an image in the trash. It changes nothing of an image that is
-// small, has an object map (with which Ceph skips what does not exist), is in use, or has what only
-// Ceph's own purge can judge. A context that ends stops it, and a later call goes on from there.
+// small, has an object map (with which Ceph skips what does not exist), is in use, is protected by a
+// delay, or has what only Ceph's own purge can judge. A context that ends stops it, and a later call
+// goes on from there.
 func erase(ctx context.Context, conn *rados.Conn, io *rados.IOContext, e TrashedImage, left func(bytes int64)) (err error) {
 	plan, err := erasable(io, e.ID)
 	if err != nil || plan == nil {
@@ -52,8 +54,7 @@ func erase(ctx context.Context, conn *rados.Conn, io *rados.IOContext, e Trashed
 	if err := image.LockAcquire(librbd.LockModeExclusive); err != nil {
 		return err
 	}
-	// From here on nobody can take it out of the trash.
-	if err := setTrashState(io, e.ID, trashRemoving, trashNormal); err != nil {
+	if toCeph, err := keepInTrash(io, e.ID); toCeph || err != nil {
 		return err
 	}
 	pool, err := conn.GetPoolByID(plan.dataPool)
@@ -67,6 +68,22 @@ func erase(ctx context.Context, conn *rados.Conn, io *rados.IOContext, e Trashed
 		return struct{}{}, v.erase(ctx)
 	})
 	return err
+}
+
+// keepInTrash sees to it that nobody can take an image out of the trash any more. It reports true
+// without a change if Ceph's purge has to judge the image: one that is protected by a delay, is still
+// on its way to the trash or is on its way out of it. The image's lock must be held, so that nobody
+// moves the image there again with another delay.
+func keepInTrash(io *rados.IOContext, id string) (toCeph bool, err error) {
+	entry, err := trashEntryOf(io, id)
+	if err != nil || time.Now().Before(entry.keptUntil) {
+		return true, err
+	}
+	err = setTrashState(io, id, trashRemoving, trashNormal)
+	if errno(err) == syscall.ESTALE {
+		return true, nil
+	}
+	return false, err
 }
 
 type erasePlan struct {
@@ -123,32 +140,12 @@ func planErase(io *rados.IOContext, image *librbd.Image) (*erasePlan, error) {
 // objectPrefix reads what the names of an image's objects begin with. librbd's own answer is cut
 // off if there is a data pool.
 func objectPrefix(io *rados.IOContext, header string) (string, error) {
-	op := rados.CreateReadOp()
-	defer op.Release()
-	step := op.Exec("rbd", "get_object_prefix", nil)
-	if err := op.Operate(io, header, rados.OperationNoFlag); err != nil {
-		return "", err
-	}
-	answer, err := step.Bytes()
+	answer, err := execRead(io, header, "get_object_prefix", nil)
 	if err != nil {
 		return "", err
 	}
-	const lengthBytes = 4
-	if len(answer) <= lengthBytes || int(binary.LittleEndian.Uint32(answer)) != len(answer)-lengthBytes {
-		return "", fmt.Errorf("%w: %s answers get_object_prefix with %d bytes", ErrCeph, header, len(answer))
-	}
-	return string(answer[lengthBytes:]) + ".", nil
-}
-
-// States of an image in the trash. Ceph takes one that is being removed no longer out of it.
-const (
-	trashNormal   = 0
-	trashRemoving = 2
-)
-
-// setTrashState changes the state of an image in the trash. One that has the state already is success.
-func setTrashState(io *rados.IOContext, id string, state, expected byte) error {
-	return execHeader(io, "rbd_trash", "trash_state_set", append(appendText(nil, id), state, expected))
+	in := decoder{left: answer}
+	return in.text() + ".", in.err()
 }
 
 func (v *victim) erase(ctx context.Context) error {

@@ -253,3 +253,40 @@ func TestSomeImagesAreLeftToCeph(t *testing.T) {
 		t.Fatalf("%d left, %v", left, err)
 	}
 }
+
+// `rbd trash mv --expires-at` promises that the image can be restored until then.
+func TestALargeImageUnderADelayIsNotErased(t *testing.T) {
+	const size = 20 << 30
+	c, pool, ctx := open(t, ceph, Options{OwnsTrash: func(string) bool { return true }}), newPool(t), t.Context()
+	s := ImageSpec{ImageRef: ImageRef{pool, "a"}, SizeBytes: size}
+	must(t, c.CreateImage(ctx, s))
+	writeAt(t, c, s.ImageRef, 0, size-4096)
+	inPool(t, c, pool, func(io *rados.IOContext) error { return librbd.GetImage(io, "a").Trash(time.Hour) })
+	if left, err := c.EmptyTrash(ctx, pool); left != 1 || !errors.Is(err, ErrPermission) {
+		t.Errorf("%d left, %v", left, err)
+	}
+	if got := dataObjects(t, c, pool); got != 2 {
+		t.Errorf("%d of the two objects are left", got)
+	}
+	id := trashed(t, c, pool).ID
+	inPool(t, c, pool, func(io *rados.IOContext) error { return librbd.TrashRestore(io, id, "a") })
+	if info, err := c.Inspect(ctx, s.ImageRef); err != nil || info.SizeBytes != size {
+		t.Errorf("restored: %+v, %v", info, err)
+	}
+}
+
+// A process may die while it moves an image to the trash.
+func TestALargeImageThatIsHalfInTheTrashIsErased(t *testing.T) {
+	const moving = 1
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := ImageSpec{ImageRef: ImageRef{pool, "a"}, SizeBytes: 20 << 30}
+	must(t, c.CreateImage(ctx, s))
+	writeAt(t, c, s.ImageRef, 0)
+	must(t, c.DeleteImage(ctx, s.ImageRef))
+	id := trashed(t, c, pool).ID
+	inPool(t, c, pool, func(io *rados.IOContext) error { return setTrashState(io, id, moving, trashNormal) })
+	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Fatalf("%d left, %v", left, err)
+	}
+	waitForEmptyPool(t, c, pool)
+}

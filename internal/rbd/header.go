@@ -76,13 +76,7 @@ func headerSize(io *rados.IOContext, header string) (size int64, version uint64,
 // headerExtent is headerSize that returns also the order: objects have 1 << order bytes.
 func headerExtent(io *rados.IOContext, header string) (size int64, order byte, version uint64, err error) {
 	const noSnapshot = ^uint64(0) - 1 // CEPH_NOSNAP
-	op := rados.CreateReadOp()
-	defer op.Release()
-	step := op.Exec("rbd", "get_size", binary.LittleEndian.AppendUint64(nil, noSnapshot))
-	if err := op.Operate(io, header, rados.OperationNoFlag); err != nil {
-		return 0, 0, 0, err
-	}
-	answer, err := step.Bytes()
+	answer, err := execRead(io, header, "get_size", binary.LittleEndian.AppendUint64(nil, noSnapshot))
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -107,11 +101,6 @@ func setHeaderSize(io *rados.IOContext, header string, version uint64, sizeBytes
 // one of that name, ESTALE if another snapshot has a higher number.
 func addHeaderSnapshot(io *rados.IOContext, header, name string, id uint64) error {
 	return execHeader(io, header, "snapshot_add", binary.LittleEndian.AppendUint64(appendText(nil, name), id))
-}
-
-// appendText encodes a text: its length and its bytes.
-func appendText(in []byte, text string) []byte {
-	return append(binary.LittleEndian.AppendUint32(in, uint32(len(text))), text...)
 }
 
 // removeHeaderSnapshot takes a snapshot out of the header; an error with EBUSY if it has clones.

@@ -51,13 +51,13 @@ func whyMissing(io *rados.IOContext, ref ImageRef, missing error) error {
 	if _, err := io.Stat(ref.Name + ".rbd"); err == nil {
 		return fmt.Errorf("%w: it has the old format 1; copy it into a new image (`rbd cp`)", ErrInvalid)
 	}
-	trash, err := librbd.GetTrashList(io)
+	trash, err := listTrash(io)
 	if err != nil {
 		return err
 	}
 	for _, e := range trash {
-		if e.Name == ref.Name {
-			return fmt.Errorf("%w: it is in the trash; `rbd trash restore --pool %s %s` takes it out", ErrInvalid, ref.Pool, e.Id)
+		if e.name == ref.Name {
+			return fmt.Errorf("%w: it is in the trash; `rbd trash restore --pool %s %s` takes it out", ErrInvalid, ref.Pool, e.id)
 		}
 	}
 	return missing

@@ -218,20 +218,14 @@ func (c *Cluster) foreign(has Mark) error {
 // error with ENOENT.
 func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
 	const keys = 8 // more than begin with the prefix
-	op := rados.CreateReadOp()
-	defer op.Release()
 	in := binary.LittleEndian.AppendUint64(appendText(nil, markPrefix), keys)
-	step := op.Exec("rbd", "metadata_list", in) // those that follow the prefix in the order of the alphabet
-	if err := op.Operate(io, headerOf(id), rados.OperationNoFlag); err != nil {
-		return Mark{}, 0, err
-	}
-	answer, err := step.Bytes()
+	answer, err := execRead(io, headerOf(id), "metadata_list", in) // those that follow the prefix in the order of the alphabet
 	if err != nil {
 		return Mark{}, 0, err
 	}
 	all, err := parseMetadata(answer)
 	if err != nil {
-		return Mark{}, 0, fmt.Errorf("%w: %s answers metadata_list: %w", ErrCeph, headerOf(id), err)
+		return Mark{}, 0, fmt.Errorf("read the metadata of %s: %w", headerOf(id), err)
 	}
 	version, err := io.GetLastVersion()
 	mark := Mark{
@@ -279,36 +273,14 @@ func (m metadataChange) write(io *rados.IOContext, id string, assert func(*rados
 
 // parseMetadata decodes a map: the number of its entries, then keys and values.
 func parseMetadata(text []byte) (map[string]string, error) {
-	const lengthBytes = 4
-	left := text
-	number := func() (int, bool) {
-		if len(left) < lengthBytes {
-			return 0, false
-		}
-		n := binary.LittleEndian.Uint32(left)
-		left = left[lengthBytes:]
-		return int(n), true
-	}
-	next := func() (string, bool) {
-		n, ok := number()
-		if !ok || n > len(left) {
-			return "", false
-		}
-		out := string(left[:n])
-		left = left[n:]
-		return out, true
-	}
-	entries, whole := number()
+	in := decoder{left: text}
 	out := map[string]string{}
-	for i := 0; i < entries && whole; i++ {
-		var key, value string
-		if key, whole = next(); whole {
-			value, whole = next()
-		}
-		out[key] = value
+	for n := in.uint32(); n > 0 && !in.cutOff; n-- {
+		key := in.text()
+		out[key] = in.text()
 	}
-	if !whole {
-		return nil, fmt.Errorf("%d bytes are too few", len(text))
+	if err := in.err(); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

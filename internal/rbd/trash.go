@@ -53,7 +53,7 @@ func (t *trash) prepare(io *rados.IOContext, pool string) error {
 	if done {
 		return nil
 	}
-	if err := io.Create("rbd_trash", rados.CreateIdempotent); err != nil {
+	if err := io.Create(trashObject, rados.CreateIdempotent); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -159,13 +159,13 @@ func withoutSnapshots(image *librbd.Image) error {
 // TrashedImages returns all images in a pool's trash, also those that others moved there.
 func (c *Cluster) TrashedImages(ctx context.Context, pool string) ([]TrashedImage, error) {
 	return call(ctx, c, "trash_list", "pool "+pool, func(conn *rados.Conn) ([]TrashedImage, error) {
-		entries, err := withPool(conn, pool, librbd.GetTrashList)
+		entries, err := withPool(conn, pool, listTrash)
 		if err != nil {
 			return nil, err
 		}
 		out := make([]TrashedImage, 0, len(entries))
 		for _, e := range entries {
-			out = append(out, TrashedImage{Pool: pool, ID: e.Id, Name: e.Name, Deleted: e.DeletionTime})
+			out = append(out, TrashedImage{Pool: pool, ID: e.id, Name: e.name, Deleted: e.deleted})
 		}
 		return out, nil
 	})
