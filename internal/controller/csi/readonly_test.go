@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -253,11 +254,44 @@ func TestAnImageThatWasHalfMadeIsMadeAgain(t *testing.T) {
 	if w.images.images[ref] != gib || w.images.clones[ref] != "escache-s" {
 		t.Errorf("the image has %d bytes, of snapshot %q", w.images.images[ref], w.images.clones[ref])
 	}
-	ref.Image = w.readOnly("r").ImageOn("n2")
-	w.images.images[ref] = 2
-	wants(t, w.publishReadOnly("r", "n2"), codes.FailedPrecondition, "somebody's data")
-	if w.images.images[ref] != 2 {
-		t.Error("somebody else's image is gone")
+	for node, note := range map[string]volumes.Note{
+		"n2": {},
+		"n3": {Version: volumes.NoteVersion, Volume: "r"}, // of a volume that can be written to
+		"n9": {Version: volumes.NoteVersion, Volume: "other", ReadOnly: true},
+	} {
+		ref.Image = w.readOnly("r").ImageOn(node)
+		w.images.images[ref], w.images.notes[ref] = 2, note
+		for range 2 {
+			wants(t, w.publishReadOnly("r", node), codes.FailedPrecondition, "somebody's data", ref.Image, "rename or remove it")
+		}
+		must(t, w.unpublish("r", node))
+		if w.images.images[ref] != 2 {
+			t.Errorf("somebody else's image %s is gone", ref.Image)
+		}
+		if got := readonly.NodesOf(w.readOnly("r")); !slices.Equal(got, []string{"n1"}) {
+			t.Errorf("on record are %q", got)
+		}
+	}
+}
+
+// TestAnImageOfThisReadOnlyVolumeThatIsNotOnRecordIsMadeAgain, but not another Kubernetes cluster's.
+func TestAnImageOfThisReadOnlyVolumeThatIsNotOnRecordIsMadeAgain(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	ref := volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: w.readOnly("r").ImageOn("n1")}
+	w.images.images[ref], w.images.notes[ref] = 1, volumes.Note{Version: volumes.NoteVersion, Volume: "r", ReadOnly: true}
+	w.images.foreign[ref] = true
+	for range 2 {
+		wants(t, w.publishReadOnly("r", "n1"), codes.FailedPrecondition, "another Kubernetes cluster")
+	}
+	must(t, w.unpublish("r", "n1"))
+	if w.images.images[ref] != 1 {
+		t.Error("another Kubernetes cluster's image is gone")
+	}
+	delete(w.images.foreign, ref)
+	must(t, w.publishReadOnly("r", "n1"))
+	if w.images.images[ref] != gib || w.images.clones[ref] != "escache-s" {
+		t.Errorf("the image has %d bytes, of snapshot %q", w.images.images[ref], w.images.clones[ref])
 	}
 }
 

@@ -13,6 +13,7 @@ package readonly
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,7 +94,8 @@ func (v *Volumes) Using(ctx context.Context, snapshots ...string) ([]string, err
 	return names, nil
 }
 
-// Publish makes a node's image. The node is on record before.
+// Publish makes a node's image. The node is on record before. What is on record may be deleted, so an image of
+// somebody else must be found before that.
 func (v *Volumes) Publish(ctx context.Context, id, node string) error {
 	r, err := v.Get(ctx, id)
 	if err != nil {
@@ -109,20 +111,45 @@ func (v *Volumes) Publish(ctx context.Context, id, node string) error {
 	if has != nil && has.ImageID != "" {
 		return nil
 	}
+	isNew := false
 	if has == nil {
+		if isNew, err = v.isFree(ctx, r, node); err != nil {
+			return err
+		}
 		r.Status.Copies = append(r.Status.Copies, v1alpha1.ReadOnlyCopy{Node: node})
 		if err := v.write(ctx, r, "node "+node+" gets it"); err != nil {
 			return err
 		}
 		crashpoint.Reach("publish_read_only/node_written")
 	}
-	image, err := v.makeImage(ctx, r, node, has == nil)
+	image, err := v.makeImage(ctx, r, node, isNew)
 	if err != nil {
 		return fmt.Errorf("make image %s for node %s: %w", imageOn(r, node), node, err)
 	}
 	crashpoint.Reach("publish_read_only/image_made")
 	r.CopyOn(node).ImageID = image
 	return v.write(ctx, r, "node "+node+" has it")
+}
+
+// isFree reports whether there is no image of a node's name. One whose note says that it is this volume's is
+// what a record that was lost or set back has left. Any other one is ErrRefused.
+func (v *Volumes) isFree(ctx context.Context, r *v1alpha1.ReadOnlyVolume, node string) (bool, error) {
+	image := imageOn(r, node)
+	note, err := v.Images.Noted(ctx, image)
+	switch {
+	case errors.Is(err, volumes.ErrNotFound):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read the metadata of image %s: %w", image, err)
+	case !note.ReadOnly || note.Volume != r.Name:
+		return false, fmt.Errorf("volume %s needs an image of the name %s for node %s. There is one already, perhaps with somebody's data, "+
+			"and its metadata does not say that it is this volume's; rename or remove it: %w", r.Name, image, node, volumes.ErrRefused)
+	}
+	// A note has no Kubernetes cluster. The mark has one, and this refuses that of another cluster.
+	if _, err := v.Images.Mark(ctx, image, r.Name); err != nil {
+		return false, fmt.Errorf("mark image %s: %w", image, err)
+	}
+	return false, nil
 }
 
 // isNode returns ErrNotFound if Kubernetes has no such node.
