@@ -241,6 +241,55 @@ func (w *world) imagesAreOnRecord(v *v1alpha1.ReadOnlyVolume) {
 	}
 }
 
+// TestANodeThatIsGivenUpLosesItsReadOnlyVolume though its kernel still has the image mapped. A node that lives is
+// waited for.
+func TestANodeThatIsGivenUpLosesItsReadOnlyVolume(t *testing.T) {
+	const client = "192.0.2.1:0/1"
+	for name, c := range map[string]struct {
+		giveUp func(*world)
+		from   string
+	}{
+		"tainted":                         {func(w *world) { w.taint("n1") }, "n1"},
+		"deleted":                         {func(w *world) { must(t, w.api.Delete(t.Context(), w.fleet.Node("n1"))) }, "n1"},
+		"tainted, and taken from all":     {func(w *world) { w.taint("n1") }, ""},
+		"tainted, and only this one's is": {func(w *world) { w.taint("n1"); w.taint("n2") }, "n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := snapshotted(t)
+			must(t, w.createReadOnly("r", "s"))
+			must(t, w.publishReadOnly("r", "n1"))
+			must(t, w.publishReadOnly("r", "n2"))
+			image := func(node string) volumes.ImageRef {
+				return volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: w.readOnly("r").ImageOn(node)}
+			}
+			w.images.open[image("n1")] = []string{client}
+			if c.from == "n1" {
+				w.images.open[image("n2")] = []string{"192.0.2.2:0/2"}
+			}
+			wants(t, w.unpublish("r", "n1"), codes.FailedPrecondition, client)
+			if len(w.images.fenced) > 0 {
+				t.Errorf("a node that lives is fenced: %q", w.images.fenced)
+			}
+			c.giveUp(w)
+			w.images.failFence = volumes.ErrUnavailable
+			wants(t, w.unpublish("r", c.from), codes.Unavailable, client)
+			w.images.failFence = nil
+			for range 2 {
+				must(t, w.unpublish("r", c.from))
+			}
+			if !slices.Equal(w.images.fenced, []string{client}) {
+				t.Errorf("fenced are %q", w.images.fenced)
+			}
+			if _, there := w.images.images[image("n1")]; there || w.readOnly("r").CopyOn("n1") != nil {
+				t.Errorf("the node still has it: %+v", w.readOnly("r").Status)
+			}
+			if (w.readOnly("r").CopyOn("n2") != nil) != (c.from == "n1") {
+				t.Errorf("the other node: %+v", w.readOnly("r").Status)
+			}
+		})
+	}
+}
+
 // TestAnImageThatWasHalfMadeIsMadeAgain, and one that is there before the record is somebody else's.
 func TestAnImageThatWasHalfMadeIsMadeAgain(t *testing.T) {
 	w := snapshotted(t)

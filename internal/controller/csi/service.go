@@ -59,7 +59,9 @@ func NewService(config Config) *Service {
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
 		service: &service{
-			Steps: steps, readOnly: &readonly.Volumes{Kube: steps.Cached, Live: steps.Live, Images: steps.Images},
+			Steps: steps, readOnly: &readonly.Volumes{
+				Kube: steps.Cached, Live: steps.Live, Images: steps.Images, Nodes: steps.Hosts, Log: steps.Log,
+			},
 			operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
 		},
 	}

@@ -5,8 +5,8 @@
 // what a disk has after a power loss: the filesystem on it has a journal to replay, and a mount that does
 // not replay it lacks files that were synced. The replay writes. So the node maps its image for writing,
 // with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. Nobody else
-// uses that image. A node that is given up may go on as long as it likes: it can only write to its own
-// image, which no other node ever maps. So nothing is fenced, and no node waits for another one.
+// uses that image. A node that is given up can only write to its own image, which no other node ever maps. So
+// no node waits for another one. Such a node is fenced only so that its image can be deleted.
 //
 // Volumes does not lock: its caller holds the lock of the volume.
 package readonly
@@ -15,8 +15,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/finalizers"
@@ -36,6 +39,14 @@ type Volumes struct {
 	Kube   client.Client
 	Live   client.Reader
 	Images volumes.Images
+	Nodes  Nodes
+	Log    *slog.Logger
+}
+
+// Nodes knows which nodes Kubernetes has given up.
+type Nodes interface {
+	// Death says whether, and why, Kubernetes has given the node up.
+	Death(ctx context.Context, node string) (authority.Death, error)
 }
 
 // Get reads a record. If there is none, or no such kind of record, the error is ErrNotFound.
@@ -189,9 +200,9 @@ func (v *Volumes) makeImage(ctx context.Context, r *v1alpha1.ReadOnlyVolume, nod
 }
 
 // Unpublish deletes a node's image, or those of all nodes if node is "". Ceph refuses while the node has
-// the image mapped for writing. The node stays on record until then, and the call is repeated. A node that
-// Ceph has not heard of for half a minute counts as gone. Ceph puts its client on the blocklist when it
-// breaks the image's lock, so that pods that still run there read nothing wrong.
+// the image mapped for writing. The node stays on record until then, and the call is repeated. Nobody waits for
+// a node that Kubernetes has given up: it is fenced, so that pods that still run there get errors and read
+// nothing wrong.
 func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 	r, err := v.Get(ctx, id)
 	if err != nil {
@@ -201,6 +212,9 @@ func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 		if node != "" && has.Node != node {
 			continue
 		}
+		if err := v.fenceDead(ctx, r, has); err != nil {
+			return err
+		}
 		if err := v.Images.Delete(ctx, imageOn(r, has.Node)); err != nil {
 			return fmt.Errorf("delete image %s of node %s: %w", imageOn(r, has.Node), has.Node, err)
 		}
@@ -209,6 +223,37 @@ func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 		if err := v.write(ctx, r, "node "+has.Node+" has lost it"); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fenceDead shuts the clients out that have a node's image open, if Kubernetes has given the node up. Nobody
+// else uses that image. A node maps no image that is not on record as made: one that is open then is not ours.
+//
+// They stay shut out for years, as those of other volumes do. A client that comes back would read zeros where
+// the deleted image had data. No record has them. Once the node has started again, the entry does no harm.
+func (v *Volumes) fenceDead(ctx context.Context, r *v1alpha1.ReadOnlyVolume, has v1alpha1.ReadOnlyCopy) error {
+	if has.ImageID == "" {
+		return nil
+	}
+	death, err := v.Nodes.Death(ctx, has.Node)
+	if err != nil {
+		return fmt.Errorf("ask Kubernetes about node %s: %w", has.Node, err)
+	}
+	if death.Reason == "" {
+		return nil
+	}
+	image := imageOn(r, has.Node)
+	open, err := v.Images.Clients(ctx, image)
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", image, err)
+	}
+	for _, address := range open {
+		v.Log.WarnContext(ctx, "fencing", "volume", r.Name, "node", has.Node, "client", address, "reason", death.Reason)
+		if err := v.Images.Fence(ctx, r.Spec.ClusterID, address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", address, image, err)
+		}
+		crashpoint.Reach("unpublish_read_only/fenced")
 	}
 	return nil
 }
