@@ -2,11 +2,14 @@ package csi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -239,6 +242,66 @@ func (w *world) imagesAreOnRecord(v *v1alpha1.ReadOnlyVolume) {
 	if got := w.imagesNow(); !slices.Equal(got, want) {
 		w.t.Errorf("images %q, on record %q", got, want)
 	}
+}
+
+// TestNodesWaitForTheirTurnWithAReadOnlyVolume: the pods of a DaemonSet start and end on all nodes at once.
+func TestNodesWaitForTheirTurnWithAReadOnlyVolume(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	w.images.creating = func(volumes.ImageSpec) error { time.Sleep(10 * time.Millisecond); return nil }
+	nodes := []string{"n1", "n2", "n3", "n9"}
+	onAll := func(call func(node string) error) {
+		t.Helper()
+		errs := make([]error, len(nodes))
+		var all sync.WaitGroup
+		for i, node := range nodes {
+			all.Go(func() { errs[i] = call(node) })
+		}
+		all.Wait()
+		must(t, errors.Join(errs...))
+	}
+	onAll(func(node string) error { return w.publishReadOnly("r", node) })
+	if got := readonly.NodesOf(w.readOnly("r")); len(got) != len(nodes) {
+		t.Errorf("only %q have it", got)
+	}
+	// Some nodes lose it while others get it again.
+	onAll(func(node string) error {
+		if node > "n2" {
+			return w.publishReadOnly("r", node)
+		}
+		return w.unpublish("r", node)
+	})
+	onAll(func(node string) error { return w.unpublish("r", node) })
+	if got := w.imagesNow(); !slices.Equal(got, []string{"escache-a"}) {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// TestAReadOnlyVolumeWaitsOnlyForSoLong, and only for what takes a moment.
+func TestAReadOnlyVolumeWaitsOnlyForSoLong(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	w.images.creating = func(volumes.ImageSpec) error { close(begun); <-goOn; return nil }
+	var first error
+	var all sync.WaitGroup
+	all.Go(func() { first = w.publishReadOnly("r", "n1") })
+	<-begun
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := w.service.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+		VolumeId: "r", NodeId: "n2", VolumeCapability: readers(),
+	})
+	wants(t, err, codes.Aborted, "the attachment of a read-only volume")
+	_, err = w.service.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: "r", NodeId: "n2"})
+	wants(t, err, codes.Aborted, "the attachment of a read-only volume")
+	if ctx.Err() != nil {
+		t.Error("the whole time of the call was waited for")
+	}
+	wants(t, w.delete("r"), codes.Aborted)
+	close(goOn)
+	all.Wait()
+	must(t, first)
 }
 
 // TestANodeThatIsGivenUpLosesItsReadOnlyVolume though its kernel still has the image mapped. A node that lives is

@@ -20,6 +20,13 @@ const (
 	makingReadOnly   = "the making of a read-only volume"
 )
 
+// Operations that give nodes a read-only volume or take it from them. They wait for each other: nodes do not
+// exclude each other there, and many get the volume at the same time.
+const (
+	attachingReadOnly = "the attachment of a read-only volume"
+	detaching         = "ControllerUnpublishVolume" // of any volume
+)
+
 const (
 	// turnShare is the share of a call's time that it may wait for other copies of the volume. The
 	// rest is for the call itself, or the repeated one would have to begin again.
@@ -38,11 +45,9 @@ func (s *service) turn(ctx context.Context, volume, name string) (done func(), e
 // turns is turn for several volumes, which must be sorted: calls that lock more than one do so in the
 // same order, so that none waits for another that waits for it.
 func (s *service) turns(ctx context.Context, volumes []string, name string) (done func(), err error) {
-	if end, ok := ctx.Deadline(); ok {
-		waiting, cancel := context.WithTimeout(ctx, time.Until(end)/turnShare)
-		defer cancel()
-		ctx = waiting
-	}
+	ctx, cancel := forTurn(ctx)
+	defer cancel()
+	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
 	var locked []func()
 	done = func() {
 		for _, end := range locked {
@@ -50,7 +55,7 @@ func (s *service) turns(ctx context.Context, volumes []string, name string) (don
 		}
 	}
 	for _, volume := range volumes {
-		end, err := s.waitTurn(ctx, volume, name)
+		end, err := s.waitTurn(ctx, volume, name, copies...)
 		if err != nil {
 			done()
 			return nil, err
@@ -60,13 +65,42 @@ func (s *service) turns(ctx context.Context, volumes []string, name string) (don
 	return done, nil
 }
 
-func (s *service) waitTurn(ctx context.Context, volume, name string) (done func(), err error) {
-	copies := []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
+// forTurn returns a context that ends when a call must not wait any more.
+func forTurn(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(end)/turnShare)
+	}
+	return ctx, func() {}
+}
+
+// waitTurn locks a volume. It waits while one of the other operations runs.
+func (s *service) waitTurn(ctx context.Context, volume, name string, others ...string) (done func(), err error) {
 	for {
 		done, err = s.operations.Begin(volume, name)
 		var busy *operation.BusyError
-		if !errors.As(err, &busy) || !slices.Contains(copies, busy.Running) || pause.For(ctx, turnPause) != nil {
+		if !errors.As(err, &busy) || !slices.Contains(others, busy.Running) || pause.For(ctx, turnPause) != nil {
 			return done, err
 		}
 	}
+}
+
+// attachTurn locks a volume to give a node a read-only volume.
+func (s *service) attachTurn(ctx context.Context, volume string) (done func(), err error) {
+	ctx, cancel := forTurn(ctx)
+	defer cancel()
+	return s.waitTurn(ctx, volume, attachingReadOnly, attachingReadOnly, detaching)
+}
+
+// detachTurn locks a volume to take it from a node. It waits only with a read-only volume.
+func (s *service) detachTurn(ctx context.Context, volume string) (done func(), err error) {
+	done, err = s.operations.Begin(volume, detaching)
+	if err == nil {
+		return done, nil
+	}
+	if _, other := s.readOnly.Get(ctx, volume); other != nil {
+		return nil, err
+	}
+	ctx, cancel := forTurn(ctx)
+	defer cancel()
+	return s.waitTurn(ctx, volume, detaching, attachingReadOnly, detaching)
 }
