@@ -4,7 +4,8 @@
 // Each node that has such a volume gets an image of its own, a clone of the snapshot. The snapshot is
 // what a disk has after a power loss: the filesystem on it has a journal to replay, and a mount that does
 // not replay it lacks files that were synced. The replay writes. So the node maps its image for writing,
-// with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. Nobody else
+// with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. A block volume
+// is handed out as it is: the node maps its image so that nobody can write to it. Nobody else
 // uses that image. A node that is given up can only write to its own image, which no other node ever maps. So
 // no node waits for another one. Such a node is fenced only so that its image can be deleted.
 //
@@ -200,9 +201,14 @@ func (v *Volumes) makeImage(ctx context.Context, r *v1alpha1.ReadOnlyVolume, nod
 }
 
 // Unpublish deletes a node's image, or those of all nodes if node is "". Ceph refuses while the node has
-// the image mapped for writing. The node stays on record until then, and the call is repeated. Nobody waits for
-// a node that Kubernetes has given up: it is fenced, so that pods that still run there get errors and read
+// the image of a filesystem mapped. The node stays on record until then, and the call is repeated. Nobody waits
+// for a node that Kubernetes has given up: it is fenced, so that pods that still run there get errors and read
 // nothing wrong.
+//
+// The image of a block volume is mapped with `ro`. Such a map neither locks nor watches it. So Ceph does not
+// refuse, and nobody knows which client to fence. Kubernetes calls this after the node has unmapped the image,
+// unless it has given the node up. Pods that still run there go on reading what the snapshot has, until it is
+// deleted.
 func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 	r, err := v.Get(ctx, id)
 	if err != nil {
