@@ -13,7 +13,7 @@ import (
 //
 // Each node that has the volume gets an image of its own, a clone of the snapshot. The filesystem of a
 // snapshot has a journal to replay, which takes writes: the node's kernel makes them in its own image.
-// No two nodes share one, so nothing has to be fenced. The snapshot cannot be deleted while there is the
+// No two nodes share one, so no node waits for another one. The snapshot cannot be deleted while there is the
 // record.
 //
 // +kubebuilder:object:root=true

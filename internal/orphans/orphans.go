@@ -1,4 +1,5 @@
-// Package orphans finds images without a CacheVolume, and CacheVolumes without a PersistentVolume.
+// Package orphans finds images without a record, and CacheVolumes and ReadOnlyVolumes without a
+// PersistentVolume.
 // It removes one only if it is named.
 package orphans
 
@@ -15,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -45,7 +47,7 @@ type Image struct {
 // String returns CLUSTERID/POOL/IMAGE, the name by which the image can be removed.
 func (i Image) String() string { return i.ClusterID + "/" + i.Pool.Pool + "/" + i.Image }
 
-// Volume is a CacheVolume that no PersistentVolume names.
+// Volume is a CacheVolume or ReadOnlyVolume that no PersistentVolume names.
 type Volume struct {
 	Name string
 	// Claim is the claim that the volume was created for. It is of the past: no PersistentVolume
@@ -54,11 +56,16 @@ type Volume struct {
 	Since time.Time
 	// Releasing: it is being released, so that nothing has to be done about it.
 	Releasing bool
+	// ReadOnly: it is a ReadOnlyVolume. No node has it.
+	ReadOnly bool
 }
 
 // State says in a few words what can be done with the volume.
 func (v Volume) State() string {
-	if v.Releasing {
+	switch {
+	case v.ReadOnly:
+		return "read-only, can be removed"
+	case v.Releasing:
 		return "being released"
 	}
 	return "can be released"
@@ -108,8 +115,8 @@ type Search struct {
 	Kubernetes string
 	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
 	Prefix string
-	// Young is the age below which a CacheVolume without a PersistentVolume is no orphan: its
-	// creation may still be running.
+	// Young is the age below which a record without a PersistentVolume is no orphan: its creation may
+	// still be running.
 	Young time.Duration
 	Now   func() time.Time
 }
@@ -145,13 +152,15 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	if err := s.Reader.List(ctx, volumes); err != nil {
 		return Found{}, errors.Join(append(failures, fmt.Errorf("list volumes: %w", err))...)
 	}
+	readOnly, err := s.readOnly(ctx)
+	if err != nil {
+		return Found{}, errors.Join(append(failures, err)...)
+	}
 	handles, err := s.handles(ctx)
 	if err != nil {
 		return Found{}, errors.Join(append(failures, err)...)
 	}
-	if err := s.dropReadOnly(ctx, images); err != nil {
-		return Found{}, errors.Join(append(failures, err)...)
-	}
+	isOld := func(created metav1.Time) bool { return s.Now().Sub(created.Time) >= s.Young }
 	found := Found{Kept: keptOf(snapshots.Items, volumes.Items)}
 	for _, k := range found.Kept {
 		delete(images, k.Image)
@@ -159,9 +168,21 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
 		delete(images, imageOf(v))
-		if !handles[v.Name] && s.Now().Sub(v.CreationTimestamp.Time) >= s.Young {
+		if !handles[v.Name] && isOld(v.CreationTimestamp) {
 			found.Volumes = append(found.Volumes, Volume{
 				Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Since: v.CreationTimestamp.Time, Releasing: v.Spec.Release,
+			})
+		}
+	}
+	for i := range readOnly {
+		v := &readOnly[i]
+		for _, c := range v.Status.Copies {
+			delete(images, Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.ImageOn(c.Node)})
+		}
+		// A node that has it has to lose it first.
+		if !handles[v.Name] && len(v.Status.Copies) == 0 && isOld(v.CreationTimestamp) {
+			found.Volumes = append(found.Volumes, Volume{
+				Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Since: v.CreationTimestamp.Time, ReadOnly: true,
 			})
 		}
 	}
@@ -176,20 +197,13 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 	return found, nil
 }
 
-// dropReadOnly takes the images of read-only volumes out of a set. Before the chart's CRDs are applied there
-// are none.
-func (s Search) dropReadOnly(ctx context.Context, images map[Image]bool) error {
+// readOnly returns the read-only volumes. Before the chart's CRDs are applied there are none.
+func (s Search) readOnly(ctx context.Context) ([]v1alpha1.ReadOnlyVolume, error) {
 	all := &v1alpha1.ReadOnlyVolumeList{}
 	if err := s.Reader.List(ctx, all); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("list read-only volumes: %w", err)
+		return nil, fmt.Errorf("list read-only volumes: %w", err)
 	}
-	for i := range all.Items {
-		v := &all.Items[i]
-		for _, c := range v.Status.Copies {
-			delete(images, Image{Pool: Pool{v.Spec.ClusterID, v.Spec.Pool}, Image: v.ImageOn(c.Node)})
-		}
-	}
-	return nil
+	return all.Items, nil
 }
 
 func imageOf(v *v1alpha1.CacheVolume) Image {
@@ -225,9 +239,16 @@ func (s Search) pools(ctx context.Context) ([]Pool, error) {
 	if err := s.Reader.List(ctx, classes); err != nil {
 		return nil, fmt.Errorf("list StorageClasses: %w", err)
 	}
+	readOnly, err := s.readOnly(ctx)
+	if err != nil {
+		return nil, err
+	}
 	set := map[Pool]bool{}
 	for i := range volumes.Items {
 		set[Pool{volumes.Items[i].Spec.ClusterID, volumes.Items[i].Spec.Pool}] = true
+	}
+	for i := range readOnly {
+		set[Pool{readOnly[i].Spec.ClusterID, readOnly[i].Spec.Pool}] = true
 	}
 	for i := range classes.Items {
 		p := Pool{classes.Items[i].Parameters["clusterID"], classes.Items[i].Parameters["pool"]}

@@ -60,10 +60,14 @@ func (r Removal) Image(ctx context.Context, name string) error {
 
 // Volume removes the record of an orphan volume; its image stays. It refuses a volume that is
 // attached, may have dirty data, or may have replicas on hosts: without the record nobody would
-// know of them.
+// know of them. A read-only volume that is not attached has no image.
 func (r Removal) Volume(ctx context.Context, name string) error {
-	if !slices.ContainsFunc(r.Found.Volumes, func(v Volume) bool { return v.Name == name }) {
+	at := slices.IndexFunc(r.Found.Volumes, func(v Volume) bool { return v.Name == name })
+	if at < 0 {
 		return fmt.Errorf("volume %s is not an orphan; run without flags to list the orphans", name)
+	}
+	if r.Found.Volumes[at].ReadOnly {
+		return r.readOnlyVolume(ctx, name)
 	}
 	v := &v1alpha1.CacheVolume{}
 	if err := r.Kube.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
@@ -76,11 +80,28 @@ func (r Removal) Volume(ctx context.Context, name string) error {
 		return fmt.Errorf("volume %s may have replicas on %v; `kubectl escache release --volume %s` removes them and the volume, "+
 			"and leaves the image", name, v.Spec.Replicas, name)
 	}
-	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
-		return fmt.Errorf("remove volume %s: %w", name, err)
+	return r.record(ctx, v)
+}
+
+func (r Removal) readOnlyVolume(ctx context.Context, name string) error {
+	v := &v1alpha1.ReadOnlyVolume{}
+	if err := r.Kube.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
+		return fmt.Errorf("read volume %s: %w", name, err)
+	}
+	if copies := v.Status.Copies; len(copies) > 0 {
+		return fmt.Errorf("volume %s is attached to %s; detach it first", name, copies[0].Node)
+	}
+	return r.record(ctx, v)
+}
+
+// record removes a record, unless it was changed since it was read.
+func (r Removal) record(ctx context.Context, v client.Object) error {
+	uid, version := v.GetUID(), v.GetResourceVersion()
+	if err := r.Kube.Delete(ctx, v, client.Preconditions{UID: &uid, ResourceVersion: &version}); err != nil {
+		return fmt.Errorf("remove volume %s: %w", v.GetName(), err)
 	}
 	if err := finalizers.Remove(ctx, r.Kube, v); err != nil {
-		return fmt.Errorf("remove volume %s: %w", name, err)
+		return fmt.Errorf("remove volume %s: %w", v.GetName(), err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
@@ -40,6 +41,49 @@ func TestRemoveVolume(t *testing.T) {
 			switch {
 			case tc.refusal == "" && (err != nil || !gone):
 				t.Errorf("not removed: %v", err)
+			case tc.refusal != "" && (err == nil || gone || !strings.Contains(err.Error(), tc.refusal)):
+				t.Errorf("removed, or refused without %q: %v", tc.refusal, err)
+			}
+		})
+	}
+}
+
+func TestRemoveReadOnlyVolume(t *testing.T) {
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		deleted *metav1.Time
+		status  v1alpha1.ReadOnlyVolumeStatus
+		remove  string
+		refusal string // empty: it is removed
+	}{
+		"unused":               {nil, v1alpha1.ReadOnlyVolumeStatus{}, "r", ""},
+		"unused, and deleted":  {&now, v1alpha1.ReadOnlyVolumeStatus{}, "r", ""},
+		"not an orphan":        {nil, v1alpha1.ReadOnlyVolumeStatus{}, "w", "is not an orphan"},
+		"attached by now":      {nil, v1alpha1.ReadOnlyVolumeStatus{Copies: []v1alpha1.ReadOnlyCopy{{Node: "n1"}}}, "r", "attached to n1"},
+		"deleted and attached": {&now, v1alpha1.ReadOnlyVolumeStatus{Copies: []v1alpha1.ReadOnlyCopy{{Node: "n1"}}}, "r", "attached to n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{
+				Name: "r", UID: "u", Finalizers: []string{v1alpha1.ReadOnlyFinalizer}, DeletionTimestamp: tc.deleted,
+			}, Status: tc.status}
+			scheme := runtime.NewScheme()
+			if err := v1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			var asked client.DeleteOptions
+			kube := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(r).Build(), interceptor.Funcs{
+				Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+					asked.ApplyOptions(options)
+					return c.Delete(ctx, o, options...)
+				},
+			})
+			err := Removal{Found: Found{Volumes: []Volume{{Name: "r", ReadOnly: true}}}, Kube: kube}.Volume(t.Context(), tc.remove)
+			gone := apierrors.IsNotFound(kube.Get(t.Context(), client.ObjectKey{Name: "r"}, r))
+			switch {
+			case tc.refusal == "" && (err != nil || !gone):
+				t.Errorf("not removed: %v", err)
+			case tc.refusal == "" && (asked.Preconditions == nil || asked.Preconditions.UID == nil || asked.Preconditions.ResourceVersion == nil):
+				t.Errorf("removed whatever has become of it: %+v", asked.Preconditions)
 			case tc.refusal != "" && (err == nil || gone || !strings.Contains(err.Error(), tc.refusal)):
 				t.Errorf("removed, or refused without %q: %v", tc.refusal, err)
 			}

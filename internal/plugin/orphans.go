@@ -9,16 +9,17 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 )
 
-// minimumAge is the age below which a CacheVolume is no orphan: its PersistentVolume may not be
-// created yet.
+// minimumAge is the age below which a volume is no orphan: its PersistentVolume may not be created
+// yet.
 const minimumAge = 10 * time.Minute
 
 func (c *cli) orphans() *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
-		Short: "List CacheVolumes that no PersistentVolume names",
-		Long: "List CacheVolumes that no PersistentVolume names, as after one with the reclaim policy Retain was deleted.\n" +
-			"It changes nothing. kubectl escache release gives such a volume up and leaves its image.\n" +
+		Short: "List CacheVolumes and ReadOnlyVolumes that no PersistentVolume names",
+		Long: "List CacheVolumes and ReadOnlyVolumes that no PersistentVolume names, as after one with the reclaim policy Retain was\n" +
+			"deleted. It changes nothing. kubectl escache release gives a CacheVolume up and leaves its image. A ReadOnlyVolume has no\n" +
+			"data of its own: csi-controller orphans --remove-volume, in csi-controller's pod, removes it.\n" +
 			"Deleted volumes whose images stay for their snapshots are listed, too.\n" +
 			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
 			"removes the orphans that you name.",

@@ -24,8 +24,8 @@ func newOrphans(o *Options) *cobra.Command {
 	var unmarked bool
 	c := &cobra.Command{
 		Use:   "orphans",
-		Short: "List images without a CacheVolume and CacheVolumes without a PersistentVolume",
-		Long: "Lists images without a CacheVolume and CacheVolumes without a PersistentVolume.\n" +
+		Short: "List images without a record, and records without a PersistentVolume",
+		Long: "Lists images without a CacheVolume or ReadOnlyVolume, and CacheVolumes and ReadOnlyVolumes without a PersistentVolume.\n" +
 			"Only images whose names begin with --image-prefix are considered. Images of other Kubernetes clusters are counted.\n" +
 			"Nothing is removed unless a flag names it. Repeat the flag to remove several.",
 		Args: cobra.NoArgs,
@@ -57,8 +57,8 @@ func newOrphans(o *Options) *cobra.Command {
 	c.Flags().BoolVar(&unmarked, "allow-unmarked", false,
 		"remove images without a mark, too: an older version made them, perhaps for another Kubernetes cluster with the same prefix")
 	c.Flags().StringArrayVar(&volumes, "remove-volume", nil,
-		"remove this orphan CacheVolume, which was never attached; its image stays, and is listed as an orphan image from then on "+
-			"(kubectl escache release gives up any volume and its image)")
+		"remove this orphan: a ReadOnlyVolume, or a CacheVolume that was never attached; its image stays, and is listed as an orphan "+
+			"image from then on (kubectl escache release gives up any CacheVolume and its image)")
 	return c
 }
 

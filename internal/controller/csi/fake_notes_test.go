@@ -21,6 +21,10 @@ func (f *fakeImages) Note(_ context.Context, image volumes.ImageRef, note volume
 func (f *fakeImages) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	_, made := f.images[image]
+	if _, there := f.seen[image]; !made && !there && f.fail == nil {
+		return volumes.Note{}, volumes.ErrNotFound
+	}
 	return f.notes[image], f.fail
 }
 

@@ -2,17 +2,21 @@ package csi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -240,6 +244,115 @@ func (w *world) imagesAreOnRecord(v *v1alpha1.ReadOnlyVolume) {
 	}
 }
 
+// TestNodesWaitForTheirTurnWithAReadOnlyVolume: the pods of a DaemonSet start and end on all nodes at once.
+func TestNodesWaitForTheirTurnWithAReadOnlyVolume(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	w.images.creating = func(volumes.ImageSpec) error { time.Sleep(10 * time.Millisecond); return nil }
+	nodes := []string{"n1", "n2", "n3", "n9"}
+	onAll := func(call func(node string) error) {
+		t.Helper()
+		errs := make([]error, len(nodes))
+		var all sync.WaitGroup
+		for i, node := range nodes {
+			all.Go(func() { errs[i] = call(node) })
+		}
+		all.Wait()
+		must(t, errors.Join(errs...))
+	}
+	onAll(func(node string) error { return w.publishReadOnly("r", node) })
+	if got := readonly.NodesOf(w.readOnly("r")); len(got) != len(nodes) {
+		t.Errorf("only %q have it", got)
+	}
+	// Some nodes lose it while others get it again.
+	onAll(func(node string) error {
+		if node > "n2" {
+			return w.publishReadOnly("r", node)
+		}
+		return w.unpublish("r", node)
+	})
+	onAll(func(node string) error { return w.unpublish("r", node) })
+	if got := w.imagesNow(); !slices.Equal(got, []string{"escache-a"}) {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// TestAReadOnlyVolumeWaitsOnlyForSoLong, and only for what takes a moment.
+func TestAReadOnlyVolumeWaitsOnlyForSoLong(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	w.images.creating = func(volumes.ImageSpec) error { close(begun); <-goOn; return nil }
+	var first error
+	var all sync.WaitGroup
+	all.Go(func() { first = w.publishReadOnly("r", "n1") })
+	<-begun
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := w.service.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+		VolumeId: "r", NodeId: "n2", VolumeCapability: readers(),
+	})
+	wants(t, err, codes.Aborted, "the attachment of a read-only volume")
+	_, err = w.service.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: "r", NodeId: "n2"})
+	wants(t, err, codes.Aborted, "the attachment of a read-only volume")
+	if ctx.Err() != nil {
+		t.Error("the whole time of the call was waited for")
+	}
+	wants(t, w.delete("r"), codes.Aborted)
+	close(goOn)
+	all.Wait()
+	must(t, first)
+}
+
+// TestANodeThatIsGivenUpLosesItsReadOnlyVolume though its kernel still has the image mapped. A node that lives is
+// waited for.
+func TestANodeThatIsGivenUpLosesItsReadOnlyVolume(t *testing.T) {
+	const client = "192.0.2.1:0/1"
+	for name, c := range map[string]struct {
+		giveUp func(*world)
+		from   string
+	}{
+		"tainted":                         {func(w *world) { w.taint("n1") }, "n1"},
+		"deleted":                         {func(w *world) { must(t, w.api.Delete(t.Context(), w.fleet.Node("n1"))) }, "n1"},
+		"tainted, and taken from all":     {func(w *world) { w.taint("n1") }, ""},
+		"tainted, and only this one's is": {func(w *world) { w.taint("n1"); w.taint("n2") }, "n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := snapshotted(t)
+			must(t, w.createReadOnly("r", "s"))
+			must(t, w.publishReadOnly("r", "n1"))
+			must(t, w.publishReadOnly("r", "n2"))
+			image := func(node string) volumes.ImageRef {
+				return volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: w.readOnly("r").ImageOn(node)}
+			}
+			w.images.open[image("n1")] = []string{client}
+			if c.from == "n1" {
+				w.images.open[image("n2")] = []string{"192.0.2.2:0/2"}
+			}
+			wants(t, w.unpublish("r", "n1"), codes.FailedPrecondition, client)
+			if len(w.images.fenced) > 0 {
+				t.Errorf("a node that lives is fenced: %q", w.images.fenced)
+			}
+			c.giveUp(w)
+			w.images.failFence = volumes.ErrUnavailable
+			wants(t, w.unpublish("r", c.from), codes.Unavailable, client)
+			w.images.failFence = nil
+			for range 2 {
+				must(t, w.unpublish("r", c.from))
+			}
+			if !slices.Equal(w.images.fenced, []string{client}) {
+				t.Errorf("fenced are %q", w.images.fenced)
+			}
+			if _, there := w.images.images[image("n1")]; there || w.readOnly("r").CopyOn("n1") != nil {
+				t.Errorf("the node still has it: %+v", w.readOnly("r").Status)
+			}
+			if (w.readOnly("r").CopyOn("n2") != nil) != (c.from == "n1") {
+				t.Errorf("the other node: %+v", w.readOnly("r").Status)
+			}
+		})
+	}
+}
+
 // TestAnImageThatWasHalfMadeIsMadeAgain, and one that is there before the record is somebody else's.
 func TestAnImageThatWasHalfMadeIsMadeAgain(t *testing.T) {
 	w := snapshotted(t)
@@ -253,11 +366,44 @@ func TestAnImageThatWasHalfMadeIsMadeAgain(t *testing.T) {
 	if w.images.images[ref] != gib || w.images.clones[ref] != "escache-s" {
 		t.Errorf("the image has %d bytes, of snapshot %q", w.images.images[ref], w.images.clones[ref])
 	}
-	ref.Image = w.readOnly("r").ImageOn("n2")
-	w.images.images[ref] = 2
-	wants(t, w.publishReadOnly("r", "n2"), codes.FailedPrecondition, "somebody's data")
-	if w.images.images[ref] != 2 {
-		t.Error("somebody else's image is gone")
+	for node, note := range map[string]volumes.Note{
+		"n2": {},
+		"n3": {Version: volumes.NoteVersion, Volume: "r"}, // of a volume that can be written to
+		"n9": {Version: volumes.NoteVersion, Volume: "other", ReadOnly: true},
+	} {
+		ref.Image = w.readOnly("r").ImageOn(node)
+		w.images.images[ref], w.images.notes[ref] = 2, note
+		for range 2 {
+			wants(t, w.publishReadOnly("r", node), codes.FailedPrecondition, "somebody's data", ref.Image, "rename or remove it")
+		}
+		must(t, w.unpublish("r", node))
+		if w.images.images[ref] != 2 {
+			t.Errorf("somebody else's image %s is gone", ref.Image)
+		}
+		if got := readonly.NodesOf(w.readOnly("r")); !slices.Equal(got, []string{"n1"}) {
+			t.Errorf("on record are %q", got)
+		}
+	}
+}
+
+// TestAnImageOfThisReadOnlyVolumeThatIsNotOnRecordIsMadeAgain, but not another Kubernetes cluster's.
+func TestAnImageOfThisReadOnlyVolumeThatIsNotOnRecordIsMadeAgain(t *testing.T) {
+	w := snapshotted(t)
+	must(t, w.createReadOnly("r", "s"))
+	ref := volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: w.readOnly("r").ImageOn("n1")}
+	w.images.images[ref], w.images.notes[ref] = 1, volumes.Note{Version: volumes.NoteVersion, Volume: "r", ReadOnly: true}
+	w.images.foreign[ref] = true
+	for range 2 {
+		wants(t, w.publishReadOnly("r", "n1"), codes.FailedPrecondition, "another Kubernetes cluster")
+	}
+	must(t, w.unpublish("r", "n1"))
+	if w.images.images[ref] != 1 {
+		t.Error("another Kubernetes cluster's image is gone")
+	}
+	delete(w.images.foreign, ref)
+	must(t, w.publishReadOnly("r", "n1"))
+	if w.images.images[ref] != gib || w.images.clones[ref] != "escache-s" {
+		t.Errorf("the image has %d bytes, of snapshot %q", w.images.images[ref], w.images.clones[ref])
 	}
 }
 

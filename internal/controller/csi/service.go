@@ -59,7 +59,9 @@ func NewService(config Config) *Service {
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
 		service: &service{
-			Steps: steps, readOnly: &readonly.Volumes{Kube: steps.Cached, Live: steps.Live, Images: steps.Images},
+			Steps: steps, readOnly: &readonly.Volumes{
+				Kube: steps.Cached, Live: steps.Live, Images: steps.Images, Nodes: steps.Hosts, Log: steps.Log,
+			},
 			operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
 		},
 	}
@@ -97,10 +99,13 @@ func (s *Service) ControllerPublishVolume(
 	if err := checkPublish(r); err != nil {
 		return nil, err
 	}
-	return locked(ctx, s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
-		if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+	if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+		done, err := s.service.attachTurn(ctx, r.GetVolumeId())
+		return whileLocked(done, err, func() (*csi.ControllerPublishVolumeResponse, error) {
 			return &csi.ControllerPublishVolumeResponse{}, s.service.publishReadOnly(ctx, r.GetVolumeId(), r.GetNodeId())
-		}
+		})
+	}
+	return locked(ctx, s, r.GetVolumeId(), "ControllerPublishVolume", func() (*csi.ControllerPublishVolumeResponse, error) {
 		published, err := s.service.publish(ctx, r.GetVolumeId(), r.GetNodeId())
 		err = s.service.explain(ctx, r.GetVolumeId(), "it can be attached with ReadOnlyMany only", err)
 		return &csi.ControllerPublishVolumeResponse{PublishContext: published}, s.service.ReportBehind(ctx, r.GetVolumeId(), err)
@@ -115,7 +120,8 @@ func (s *Service) ControllerUnpublishVolume(
 	if err := required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	return locked(ctx, s, r.GetVolumeId(), "ControllerUnpublishVolume", func() (*csi.ControllerUnpublishVolumeResponse, error) {
+	done, err := s.service.detachTurn(ctx, r.GetVolumeId())
+	return whileLocked(done, err, func() (*csi.ControllerUnpublishVolumeResponse, error) {
 		return &csi.ControllerUnpublishVolumeResponse{}, s.service.unpublish(ctx, r.GetVolumeId(), r.GetNodeId())
 	})
 }

@@ -21,28 +21,37 @@ const (
 	makingReadOnly   = "the making of a read-only volume"
 )
 
+// Operations that give nodes a read-only volume or take it from them. They wait for each other: nodes do not
+// exclude each other there, and many get the volume at the same time.
 const (
-	// turnShare is the share of a call's time that it may wait for other copies of the volume. The
-	// rest is for the call itself, or the repeated one would have to begin again.
+	attachingReadOnly = "the attachment of a read-only volume"
+	detaching         = "ControllerUnpublishVolume" // of any volume
+)
+
+const (
+	// turnShare is the share of a call's time that it may wait for other operations. The rest is for
+	// the call itself, or the repeated one would have to begin again.
 	turnShare = 3
 	turnPause = 50 * time.Millisecond
 )
 
 // copies are the operations that wait for each other.
-var copies = []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
+func copies() []string {
+	return []string{makingClone, takingSnapshot, removingSnapshot, takingGroup, removingGroup, makingReadOnly}
+}
 
 // begin locks a volume for a call. It waits only for what csi-controller writes into records by itself,
 // which takes a moment: a user must not have to wait for the sidecar's next try because of that.
 func (s *service) begin(ctx context.Context, volume, name string) (done func(), err error) {
-	ctx, cancel := waiting(ctx)
+	ctx, cancel := forTurn(ctx)
 	defer cancel()
-	return s.after(ctx, volume, name, volumes.Reports())
+	return s.waitTurn(ctx, volume, name, volumes.Reports()...)
 }
 
 // turn locks a volume for an operation that copies it. It waits while other copies are made or
 // removed: each takes a moment, and the sidecars repeat all calls that were refused at the same time
-// again, after pauses of up to 5 minutes. Nothing else is waited for. No two calls can wait for each
-// other: a volume is on record before its copies are.
+// again, after pauses of up to 5 minutes. Apart from reports nothing else is waited for. No two calls can
+// wait for each other: a volume is on record before its copies are.
 func (s *service) turn(ctx context.Context, volume, name string) (done func(), err error) {
 	return s.turns(ctx, []string{volume}, name)
 }
@@ -50,8 +59,9 @@ func (s *service) turn(ctx context.Context, volume, name string) (done func(), e
 // turns is turn for several volumes, which must be sorted: calls that lock more than one do so in the
 // same order, so that none waits for another that waits for it.
 func (s *service) turns(ctx context.Context, all []string, name string) (done func(), err error) {
-	ctx, cancel := waiting(ctx)
+	ctx, cancel := forTurn(ctx)
 	defer cancel()
+	others := slices.Concat(copies(), volumes.Reports())
 	var locked []func()
 	done = func() {
 		for _, end := range locked {
@@ -59,7 +69,7 @@ func (s *service) turns(ctx context.Context, all []string, name string) (done fu
 		}
 	}
 	for _, volume := range all {
-		end, err := s.after(ctx, volume, name, slices.Concat(copies, volumes.Reports()))
+		end, err := s.waitTurn(ctx, volume, name, others...)
 		if err != nil {
 			done()
 			return nil, err
@@ -69,17 +79,16 @@ func (s *service) turns(ctx context.Context, all []string, name string) (done fu
 	return done, nil
 }
 
-// waiting bounds how long a call waits for others.
-func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
-	end, ok := ctx.Deadline()
-	if !ok {
-		return ctx, func() {}
+// forTurn returns a context that ends when a call must not wait any more.
+func forTurn(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(end)/turnShare)
 	}
-	return context.WithTimeout(ctx, time.Until(end)/turnShare)
+	return ctx, func() {}
 }
 
-// after locks a volume. It waits while one of the others runs.
-func (s *service) after(ctx context.Context, volume, name string, others []string) (done func(), err error) {
+// waitTurn locks a volume. It waits while one of the other operations runs.
+func (s *service) waitTurn(ctx context.Context, volume, name string, others ...string) (done func(), err error) {
 	for {
 		done, err = s.operations.Begin(volume, name)
 		var busy *operation.BusyError
@@ -87,4 +96,24 @@ func (s *service) after(ctx context.Context, volume, name string, others []strin
 			return done, err
 		}
 	}
+}
+
+// attachTurn locks a volume to give a node a read-only volume.
+func (s *service) attachTurn(ctx context.Context, volume string) (done func(), err error) {
+	ctx, cancel := forTurn(ctx)
+	defer cancel()
+	return s.waitTurn(ctx, volume, attachingReadOnly, attachingReadOnly, detaching)
+}
+
+// detachTurn locks a volume to take it from a node. With a read-only volume it waits for other nodes.
+func (s *service) detachTurn(ctx context.Context, volume string) (done func(), err error) {
+	if done, err = s.begin(ctx, volume, detaching); err == nil {
+		return done, nil
+	}
+	if _, other := s.readOnly.Get(ctx, volume); other != nil {
+		return nil, err
+	}
+	ctx, cancel := forTurn(ctx)
+	defer cancel()
+	return s.waitTurn(ctx, volume, detaching, attachingReadOnly, detaching)
 }

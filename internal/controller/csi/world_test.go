@@ -221,6 +221,8 @@ type fakeImages struct {
 	creating func(volumes.ImageSpec) error // before an image is made
 	keeping  error                         // what Keep answers
 	noting   error                         // what Note answers
+	// failFence is what Fence answers.
+	failFence error
 }
 
 func newFakeImages() *fakeImages {
@@ -297,8 +299,10 @@ func (f *fakeImages) Delete(_ context.Context, image volumes.ImageRef) error {
 	if f.fail != nil {
 		return f.fail
 	}
-	if len(f.open[image]) > 0 {
-		return fmt.Errorf("in use by %v: %w", f.open[image], volumes.ErrRefused)
+	for _, client := range f.open[image] {
+		if !slices.Contains(f.fenced, client) {
+			return fmt.Errorf("in use by %s: %w", client, volumes.ErrRefused)
+		}
 	}
 	if f.foreign[image] {
 		return fmt.Errorf("of another Kubernetes cluster: %w", volumes.ErrRefused)
@@ -348,10 +352,11 @@ func (f *fakeImages) Blocklist(context.Context, string) (map[string]time.Time, e
 func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fail == nil {
+	fail := cmp.Or(f.failFence, f.fail)
+	if fail == nil {
 		f.fenced = append(f.fenced, address)
 	}
-	return f.fail
+	return fail
 }
 
 func (f *fakeImages) Unfence(_ context.Context, _, address string) error {

@@ -4,18 +4,22 @@
 // Each node that has such a volume gets an image of its own, a clone of the snapshot. The snapshot is
 // what a disk has after a power loss: the filesystem on it has a journal to replay, and a mount that does
 // not replay it lacks files that were synced. The replay writes. So the node maps its image for writing,
-// with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. Nobody else
-// uses that image. A node that is given up may go on as long as it likes: it can only write to its own
-// image, which no other node ever maps. So nothing is fenced, and no node waits for another one.
+// with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. A block volume
+// is handed out as it is: the node maps its image so that nobody can write to it. Nobody else
+// uses that image. A node that is given up can only write to its own image, which no other node ever maps. So
+// no node waits for another one. Such a node is fenced only so that its image can be deleted.
 //
 // Volumes does not lock: its caller holds the lock of the volume.
 package readonly
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/finalizers"
@@ -35,6 +40,14 @@ type Volumes struct {
 	Kube   client.Client
 	Live   client.Reader
 	Images volumes.Images
+	Nodes  Nodes
+	Log    *slog.Logger
+}
+
+// Nodes knows which nodes Kubernetes has given up.
+type Nodes interface {
+	// Death says whether, and why, Kubernetes has given the node up.
+	Death(ctx context.Context, node string) (authority.Death, error)
 }
 
 // Get reads a record. If there is none, or no such kind of record, the error is ErrNotFound.
@@ -93,7 +106,8 @@ func (v *Volumes) Using(ctx context.Context, snapshots ...string) ([]string, err
 	return names, nil
 }
 
-// Publish makes a node's image. The node is on record before.
+// Publish makes a node's image. The node is on record before. What is on record may be deleted, so an image of
+// somebody else must be found before that.
 func (v *Volumes) Publish(ctx context.Context, id, node string) error {
 	r, err := v.Get(ctx, id)
 	if err != nil {
@@ -109,20 +123,45 @@ func (v *Volumes) Publish(ctx context.Context, id, node string) error {
 	if has != nil && has.ImageID != "" {
 		return nil
 	}
+	isNew := false
 	if has == nil {
+		if isNew, err = v.isFree(ctx, r, node); err != nil {
+			return err
+		}
 		r.Status.Copies = append(r.Status.Copies, v1alpha1.ReadOnlyCopy{Node: node})
 		if err := v.write(ctx, r, "node "+node+" gets it"); err != nil {
 			return err
 		}
 		crashpoint.Reach("publish_read_only/node_written")
 	}
-	image, err := v.makeImage(ctx, r, node, has == nil)
+	image, err := v.makeImage(ctx, r, node, isNew)
 	if err != nil {
 		return fmt.Errorf("make image %s for node %s: %w", imageOn(r, node), node, err)
 	}
 	crashpoint.Reach("publish_read_only/image_made")
 	r.CopyOn(node).ImageID = image
 	return v.write(ctx, r, "node "+node+" has it")
+}
+
+// isFree reports whether there is no image of a node's name. One whose note says that it is this volume's is
+// what a record that was lost or set back has left. Any other one is ErrRefused.
+func (v *Volumes) isFree(ctx context.Context, r *v1alpha1.ReadOnlyVolume, node string) (bool, error) {
+	image := imageOn(r, node)
+	note, err := v.Images.Noted(ctx, image)
+	switch {
+	case errors.Is(err, volumes.ErrNotFound):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read the metadata of image %s: %w", image, err)
+	case !note.ReadOnly || note.Volume != r.Name:
+		return false, fmt.Errorf("volume %s needs an image of the name %s for node %s. There is one already, perhaps with somebody's data, "+
+			"and its metadata does not say that it is this volume's; rename or remove it: %w", r.Name, image, node, volumes.ErrRefused)
+	}
+	// A note has no Kubernetes cluster. The mark has one, and this refuses that of another cluster.
+	if _, err := v.Images.Mark(ctx, image, r.Name); err != nil {
+		return false, fmt.Errorf("mark image %s: %w", image, err)
+	}
+	return false, nil
 }
 
 // isNode returns ErrNotFound if Kubernetes has no such node.
@@ -162,9 +201,14 @@ func (v *Volumes) makeImage(ctx context.Context, r *v1alpha1.ReadOnlyVolume, nod
 }
 
 // Unpublish deletes a node's image, or those of all nodes if node is "". Ceph refuses while the node has
-// the image mapped for writing. The node stays on record until then, and the call is repeated. A node that
-// Ceph has not heard of for half a minute counts as gone. Ceph puts its client on the blocklist when it
-// breaks the image's lock, so that pods that still run there read nothing wrong.
+// the image of a filesystem mapped. The node stays on record until then, and the call is repeated. Nobody waits
+// for a node that Kubernetes has given up: it is fenced, so that pods that still run there get errors and read
+// nothing wrong.
+//
+// The image of a block volume is mapped with `ro`. Such a map neither locks nor watches it. So Ceph does not
+// refuse, and nobody knows which client to fence. Kubernetes calls this after the node has unmapped the image,
+// unless it has given the node up. Pods that still run there go on reading what the snapshot has, until it is
+// deleted.
 func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 	r, err := v.Get(ctx, id)
 	if err != nil {
@@ -174,6 +218,9 @@ func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 		if node != "" && has.Node != node {
 			continue
 		}
+		if err := v.fenceDead(ctx, r, has); err != nil {
+			return err
+		}
 		if err := v.Images.Delete(ctx, imageOn(r, has.Node)); err != nil {
 			return fmt.Errorf("delete image %s of node %s: %w", imageOn(r, has.Node), has.Node, err)
 		}
@@ -182,6 +229,37 @@ func (v *Volumes) Unpublish(ctx context.Context, id, node string) error {
 		if err := v.write(ctx, r, "node "+has.Node+" has lost it"); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fenceDead shuts the clients out that have a node's image open, if Kubernetes has given the node up. Nobody
+// else uses that image. A node maps no image that is not on record as made: one that is open then is not ours.
+//
+// They stay shut out for years, as those of other volumes do. A client that comes back would read zeros where
+// the deleted image had data. No record has them. Once the node has started again, the entry does no harm.
+func (v *Volumes) fenceDead(ctx context.Context, r *v1alpha1.ReadOnlyVolume, has v1alpha1.ReadOnlyCopy) error {
+	if has.ImageID == "" {
+		return nil
+	}
+	death, err := v.Nodes.Death(ctx, has.Node)
+	if err != nil {
+		return fmt.Errorf("ask Kubernetes about node %s: %w", has.Node, err)
+	}
+	if death.Reason == "" {
+		return nil
+	}
+	image := imageOn(r, has.Node)
+	open, err := v.Images.Clients(ctx, image)
+	if err != nil {
+		return fmt.Errorf("find who has image %s open: %w", image, err)
+	}
+	for _, address := range open {
+		v.Log.WarnContext(ctx, "fencing", "volume", r.Name, "node", has.Node, "client", address, "reason", death.Reason)
+		if err := v.Images.Fence(ctx, r.Spec.ClusterID, address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", address, image, err)
+		}
+		crashpoint.Reach("unpublish_read_only/fenced")
 	}
 	return nil
 }
