@@ -73,7 +73,8 @@ func TestARecordThatCannotBeReadIsNoProofThatTheMapIsGone(t *testing.T) {
 		if flushed, err := e.Flush(t.Context(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1}); err == nil {
 			t.Errorf("flush: %+v", flushed)
 		}
-		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil || len(w.maps) > 0 || one(t, e).State != escache.StateAbsent {
+		err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})
+		if err != nil || len(w.maps) > 0 || one(t, e).State != escache.StateAbsent {
 			t.Errorf("stop: %v, maps %v, %+v", err, w.maps, one(t, e))
 		}
 		if d, err := detached(one(t, e), ""); err != nil || d.Fence || !d.Clean {
@@ -207,7 +208,8 @@ func TestARecordBesideAReplicaDoesNotDisturbIt(t *testing.T) {
 		before, _ := os.Readlink(answer.Device)
 		w.setDirty(4096)
 		w.damage(text)
-		if flushed, err := e.Flush(t.Context(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 5}); err != nil || !flushed.Clean || w.state().Dirty != 0 {
+		flushed, err := e.Flush(t.Context(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 5})
+		if err != nil || !flushed.Clean || w.state().Dirty != 0 {
 			t.Errorf("flush: %+v %v, dirty %d", flushed, err, w.state().Dirty)
 		}
 		if err := e.PutReplica(t.Context(), putReq); err != nil {
@@ -226,7 +228,8 @@ func TestARecordBesideAReplicaDoesNotDisturbIt(t *testing.T) {
 		if after, _ := os.Readlink(answer.Device); after != before || w.connected() != 1 {
 			t.Errorf("after a restart %s is %s, before %s", answer.Device, after, before)
 		}
-		if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil || w.connected() > 0 || one(t, e).State != escache.StateStandby {
+		err = e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})
+		if err != nil || w.connected() > 0 || one(t, e).State != escache.StateStandby {
 			t.Errorf("stop: %v, %+v", err, one(t, e))
 		}
 	}
