@@ -140,6 +140,9 @@ func TestDetachFromANodeWithoutACache(t *testing.T) {
 	}}
 	stray := gone
 	stray.Status.ClientAddress = "10.0.0.9:0/2"
+	mapping := answer{Status: escache.VolumeStatus{
+		State: escache.StateError, Role: escache.RoleUnknown, Uncached: true, HostID: "nine", Device: "/dev/x",
+	}}
 	stranger := gone
 	stranger.Status.HostID = "another"
 	unknown := func(s *v1alpha1.CacheVolumeStatus) { outside(s); s.Uncached.HostID = "" }
@@ -154,6 +157,8 @@ func TestDetachFromANodeWithoutACache(t *testing.T) {
 		"still mapped":                    {outside, mapped, Death{}, false, ErrRefused},
 		"mapped, and given up":            {outside, mapped, dead, true, nil},
 		"a map that it does not tell of":  {outside, stray, dead, true, nil},
+		"being mapped":                    {outside, mapping, Death{}, false, ErrRefused},
+		"being mapped, and given up":      {outside, mapping, dead, true, nil},
 		"silent":                          {outside, answer{Err: errors.New("no answer")}, Death{}, false, ErrUnreachable},
 		"silent, and given up":            {outside, answer{Err: errors.New("no answer")}, dead, true, nil},
 		"another machine answers":         {outside, stranger, Death{}, true, nil},

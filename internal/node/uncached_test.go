@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 )
 
@@ -77,5 +78,39 @@ func TestAMapThatWasTakenIsGivenUp(t *testing.T) {
 	}
 	if now := h.status("v"); now.State != escache.StateAbsent || slices.Contains(h.did, "flush") || !slices.Contains(h.did, "abandon") {
 		t.Errorf("status %+v, did %q", now, h.did)
+	}
+}
+
+// The call that maps it has not ended, and nobody waits for it any more.
+func TestUnstageDoesNotSucceedWhileTheImageIsBeingMapped(t *testing.T) {
+	h, dir := newHost(), t.TempDir()
+	h.outside("v")
+	request := &csi.NodeUnstageVolumeRequest{VolumeId: "v", StagingTargetPath: dir}
+	asked := false
+	h.escached.OnMap(func() {
+		asked = true
+		if _, err := h.service().NodeUnstageVolume(t.Context(), request); Code(err) != codes.Aborted {
+			t.Errorf("while it is mapped: %v", err)
+		}
+	})
+	if _, err := h.escached.Connect(t.Context(), cachevolume.ConnectRequest(h.volumes["v"])); err != nil || !asked {
+		t.Fatal(err, asked)
+	}
+	if _, err := h.service().NodeUnstageVolume(t.Context(), request); err != nil || h.status("v").State != escache.StateAbsent {
+		t.Errorf("%v, %+v", err, h.status("v"))
+	}
+}
+
+// Nothing is dirty where there is no cache. If its record is damaged, escached cannot say so.
+func TestUnstageStopsAMapThatCannotBeFlushed(t *testing.T) {
+	h, dir := newHost(), t.TempDir()
+	h.outside("v")
+	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability(""))); err != nil {
+		t.Fatal(err)
+	}
+	h.failures["flush"] = &escache.Problem{Code: escache.CodeInternal}
+	request := &csi.NodeUnstageVolumeRequest{VolumeId: "v", StagingTargetPath: dir}
+	if _, err := h.service().NodeUnstageVolume(t.Context(), request); err != nil || h.status("v").State != escache.StateAbsent {
+		t.Errorf("%v, %+v", err, h.status("v"))
 	}
 }

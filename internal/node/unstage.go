@@ -117,8 +117,12 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
 // this node's cache may hold data that is not in Ceph, it connects the device once more to flush
 // it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
-// and given back.
+// and given back. Without a cache there is nothing to flush. The image may not be mapped yet: then
+// escached is busy with that, and the next try stops it.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
+	if status.Uncached {
+		return s.stop(ctx, v)
+	}
 	if !health.IsConnected(status) {
 		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
 		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
@@ -192,6 +196,10 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flu
 			v1alpha1.HumanBytes(flushed.DirtyBytes), v.Name)
 	}
 	crashpoint.Reach("node_unstage/flushed")
+	return s.stop(ctx, v)
+}
+
+func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err := s.Cache.Stop(ctx, cachevolume.Ref(v)); err != nil {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}

@@ -9,6 +9,9 @@ import (
 
 // mapPlain maps an image without a cache. It has an entry among the replicas while it is mapped.
 func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
+	if err := h.busyMapping(req.VolumeRef); err != nil {
+		return nil, err
+	}
 	r, img := h.replicas[req.VolumeRef], h.w.image(req.VolumeRef, req.ImageID, 0)
 	if err := h.refusePlain(req, r, img); err != nil {
 		return nil, err
@@ -18,6 +21,7 @@ func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
 		return nil, fail(escache.CodeDeviceOpen, "its client is fenced; close it first")
 	}
 	if r == nil || fenced {
+		h.mapSlowly(req)
 		h.w.clients++
 		r = &replica{
 			plain: true, connected: true, client: fmt.Sprintf("%s:0/%d", h.address, h.w.clients), size: img.size, synced: 100,
@@ -30,6 +34,30 @@ func (h *Host) mapPlain(req escache.ConnectRequest) (any, error) {
 	}
 	r.epoch = req.Epoch
 	return escache.ConnectResponse{Device: devicePath(req.VolumeRef), ImageID: img.id, ClientAddress: r.client}, nil
+}
+
+// OnMap makes the host call do each time while it maps an image without a cache. Ceph takes its time then.
+func (h *Host) OnMap(do func()) {
+	defer h.lock()()
+	h.onMap = do
+}
+
+// mapSlowly lets others call meanwhile.
+func (h *Host) mapSlowly(req escache.ConnectRequest) {
+	h.mapping[req.VolumeRef] = req.Epoch
+	defer delete(h.mapping, req.VolumeRef)
+	do := h.onMap
+	h.w.mu.Unlock()
+	defer h.w.mu.Lock()
+	do()
+}
+
+// busyMapping refuses what needs the volume while its image is being mapped.
+func (h *Host) busyMapping(ref escache.VolumeRef) error {
+	if _, mapping := h.mapping[ref]; mapping {
+		return fail(escache.CodeBusy, "dev_connect has not ended")
+	}
+	return nil
 }
 
 // refusePlain says why the image must not be mapped without a cache. The replica and the image are nil
@@ -51,6 +79,14 @@ func (h *Host) refusePlain(req escache.ConnectRequest, r *replica, img *image) e
 		return fail(escache.CodeImageInUse, "%s has it", img.holder)
 	}
 	return nil
+}
+
+// beingMapped adds to a status what is known of an image that may be mapped at any moment.
+func beingMapped(v escache.VolumeStatus, epoch int64) escache.VolumeStatus {
+	v.State, v.Uncached, v.Epoch, v.Device, v.SyncedPercent = escache.StateError, true, epoch, devicePath(v.VolumeRef), 0
+	v.DirtyBytes = new(int64)
+	v.Error = &escache.Fault{Code: escache.CodeBusy, Detail: "the image is being mapped"}
+	return v
 }
 
 // mapped adds to a status what is known of an image without a cache.

@@ -16,6 +16,9 @@ var none any
 
 // begin takes the volume for an operation, with the world's lock held.
 func (h *Host) begin(ref escache.VolumeRef, verb string) (r *replica, end func(), err error) {
+	if err := h.busyMapping(ref); err != nil {
+		return nil, nil, err
+	}
 	r = h.replicas[ref]
 	if r == nil {
 		return nil, nil, fail(escache.CodeNotFound, "no replica here; create one")
@@ -57,6 +60,11 @@ func (h *Host) status(ref escache.VolumeRef) (any, error) {
 				status.Volumes = append(status.Volumes, h.one(ref))
 			}
 		}
+		for ref := range h.mapping {
+			if h.replicas[ref] == nil {
+				status.Volumes = append(status.Volumes, h.one(ref))
+			}
+		}
 		return status, nil
 	}
 	if r := h.replicas[ref]; r != nil && h.w.breaks("status waits for the running operation") {
@@ -80,6 +88,9 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		v.Node, v.HostID = "", ""
 	}
 	r := h.replicas[ref]
+	if epoch, mapping := h.mapping[ref]; r == nil && mapping {
+		return beingMapped(v, epoch)
+	}
 	if r == nil {
 		return v
 	}
@@ -138,6 +149,9 @@ func (h *Host) empty(ref escache.VolumeRef, r *replica) bool {
 func (h *Host) put(_ context.Context, req escache.ReplicaRequest) (any, error) {
 	defer h.lock()()
 	if err := h.checkNodes(req); err != nil {
+		return nil, err
+	}
+	if err := h.busyMapping(req.VolumeRef); err != nil {
 		return nil, err
 	}
 	if r := h.replicas[req.VolumeRef]; r != nil {

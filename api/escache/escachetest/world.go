@@ -68,6 +68,8 @@ type Host struct {
 	perFlush    int64 // what one flush writes back at most; 0: everything
 	replicas    map[escache.VolumeRef]*replica
 	maps        map[escache.VolumeRef]*plain // of images without a cache
+	mapping     map[escache.VolumeRef]int64  // epochs of the images that are being mapped without a cache
+	onMap       func()                       // see OnMap
 	leaked      int64
 }
 
@@ -136,6 +138,7 @@ func (w *World) add(name, address string, cacheBytes int64) *Host {
 	h := &Host{
 		w: w, Name: name, id: "disks-of-" + name, address: address, capacity: cacheBytes,
 		replicas: map[escache.VolumeRef]*replica{}, maps: map[escache.VolumeRef]*plain{},
+		mapping: map[escache.VolumeRef]int64{}, onMap: func() {},
 	}
 	w.Hosts = append(w.Hosts, h)
 	return h

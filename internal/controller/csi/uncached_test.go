@@ -247,6 +247,28 @@ func TestADeadHolderWithoutACacheIsFenced(t *testing.T) {
 	}
 }
 
+// The image is mapped in the end, although its csi-node does not wait for that any more.
+func TestANodeThatIsStillMappingTheImageDoesNotLoseTheVolume(t *testing.T) {
+	w := newWorld(t)
+	w.usedOnce("pvc-1")
+	_, err := w.publish("pvc-1", "n9")
+	must(t, err)
+	late := cachevolume.ConnectRequest(w.volume("pvc-1"))
+	asked := false
+	w.host("n9").OnMap(func() {
+		asked = true
+		wants(t, w.unpublish("pvc-1", "n9"), codes.FailedPrecondition, "has to be unstaged there first")
+	})
+	_, err = w.host("n9").Host.Connect(t.Context(), late)
+	must(t, err)
+	if s := w.volume("pvc-1").Status; !asked || s.AttachedNode != "n9" {
+		t.Fatalf("asked %v, on record %+v", asked, s)
+	}
+	wants(t, w.unpublish("pvc-1", "n9"), codes.FailedPrecondition, "still connected")
+	w.unstageOutside("pvc-1", "n9")
+	must(t, w.unpublish("pvc-1", "n9"))
+}
+
 // Another machine in the node's place has no map. That says nothing of the one that has.
 func TestWhatAnotherMachineSaysOfAMapIsNotBelieved(t *testing.T) {
 	w := newWorld(t, "other")

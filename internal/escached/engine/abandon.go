@@ -22,7 +22,7 @@ const unfreezeTimeout = 20 * time.Second
 // here may be the only one, so Abandon needs proof. It records the decision, and from then on the decision is
 // carried out, even after interruptions and restarts.
 func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error {
-	if e.uncached.Has(req.VolumeRef) {
+	if e.isUncached(req.VolumeRef) {
 		return e.uncached.Abandon(ctx, req)
 	}
 	ctx, done, err := e.takeAbandoned(ctx, req)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/engine/metrics"
 	"github.com/escache/escache-csi/internal/escached/engine/outdated"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
@@ -74,6 +75,15 @@ func (e *Engine) HostID() string {
 		return *id
 	}
 	return ""
+}
+
+// isUncached reports whether a verb is about an image without a cache. If there is a replica here, it is
+// about that, whatever a record of the other kind says.
+func (e *Engine) isUncached(ref escache.VolumeRef) bool {
+	name := volume.NameOf(ref)
+	_, replica := e.Volumes.Get(name)
+	_, unreadable := e.Volumes.Unreadable()[name]
+	return !replica && !unreadable && e.uncached.Has(ref)
 }
 
 // Collectors returns all metrics of the engine.

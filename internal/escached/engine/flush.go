@@ -43,8 +43,8 @@ const flushTimeout = 24*time.Hour + time.Minute
 // still dirty.
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
-	if e.uncached.Has(req.VolumeRef) {
-		return escache.FlushResponse{Clean: true}, nil // Ceph has every write that was answered
+	if e.isUncached(req.VolumeRef) {
+		return e.uncached.Flush(req.VolumeRef)
 	}
 	v, err := e.Known(req.VolumeRef)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // Resize makes the device as large as the image has become, under running I/O.
 func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
-	if e.uncached.Has(req.VolumeRef) {
+	if e.isUncached(req.VolumeRef) {
 		return e.uncached.Resize(ctx, req)
 	}
 	return e.Change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume.Volume, dev cache.State) error {

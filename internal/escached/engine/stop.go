@@ -16,7 +16,7 @@ import (
 // Stop removes the device, unmaps the image and demotes the replica. It does not flush, and fails
 // unless the cache is known to be clean.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
-	if e.uncached.Has(req.VolumeRef) {
+	if e.isUncached(req.VolumeRef) {
 		return e.uncached.Stop(ctx, req.VolumeRef)
 	}
 	return e.WithReplica(ctx, req.VolumeRef, "stop", e.stop)

@@ -18,6 +18,7 @@ func (i *worldImages) Map(_ context.Context, _, pool, image string) (krbd.Device
 	if err := (*world)(i).step("map"); err != nil {
 		return krbd.Device{}, err
 	}
+	i.mapping()
 	if i.mapErr != nil {
 		return krbd.Device{}, i.mapErr
 	}

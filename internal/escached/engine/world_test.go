@@ -38,7 +38,11 @@ type world struct {
 	mapErr      error
 	// mapOpen means that something has the mapped image itself open.
 	mapOpen bool
-	caches  *cachetest.Fake
+	// mapping is called while an image is being mapped.
+	mapping func()
+	// stuck are the children that hang in the kernel, by the name of the volume.
+	stuck  map[string]*command.StuckError
+	caches *cachetest.Fake
 	// notActivated is the LV of a volume whose disk is away.
 	notActivated string
 	// log is the second engine of the host, nil if it has none.
@@ -101,7 +105,7 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
-		ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
+		mapping: func() {}, ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		memory: memory.Reading{Total: 64 << 30, Available: 32 << 30},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
@@ -131,7 +135,7 @@ func (w *world) engine() *Engine {
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.engines(), Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
-		Stuck: func() map[string]*command.StuckError { return nil },
+		Stuck: func() map[string]*command.StuckError { return w.stuck },
 	}), "test", slog.New(slog.DiscardHandler))
 }
 

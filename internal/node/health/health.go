@@ -144,9 +144,11 @@ func IsResyncing(s escache.VolumeStatus) bool {
 		len(s.Peers) > 0 && s.Peers[0].Name != "" && s.Peers[0].Linked()
 }
 
-// IsConnected reports whether this node has the volume's device, or is Primary without one.
+// IsConnected reports whether this node has the volume's device, or is Primary without one. An image that
+// may be mapped without a cache at any moment has no device yet.
 func IsConnected(s escache.VolumeStatus) bool {
-	return s.Device != "" || s.Role == escache.RolePrimary
+	notMapped := s.Uncached && s.ClientAddress == ""
+	return s.Device != "" && !notMapped || s.Role == escache.RolePrimary
 }
 
 // IsRedundant reports whether every acknowledged write is on two hosts or in Ceph.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/node/health"
 )
 
 // Shutdown decides how long csi-node stays after a signal, and whether the kubelet forgets the
@@ -105,7 +106,7 @@ func (d *Shutdown) connected(ctx context.Context) []string {
 	}
 	var images []string
 	for _, v := range status.Volumes {
-		if v.Device != "" {
+		if v.Device != "" && health.IsConnected(v) {
 			images = append(images, v.Pool+"/"+v.Image)
 		}
 	}

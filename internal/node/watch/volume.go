@@ -41,7 +41,7 @@ type volume struct {
 	flushedAt time.Time
 	// numbersWritten is when numbers were last written to the API.
 	numbersWritten time.Time
-	// recordAfter is when to read the record again while I/O is frozen.
+	// recordAfter is when to read the record again while I/O is frozen, or without a cache.
 	recordAfter time.Time
 }
 

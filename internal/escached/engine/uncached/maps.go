@@ -3,7 +3,9 @@
 //
 // Such a volume has no logical volume, and so no tags. Its record is a file below the run directory. It
 // is written before the image is mapped, and goes after it is unmapped. So a map without a record is not
-// this package's, and a record without a map is half of a call.
+// this package's. A record without a map is half of a call: the map may still come while a call runs, or
+// while its program hangs in the kernel. So is a record that cannot be read. Such a volume is never
+// reported as absent, and Stop ends that.
 //
 // Nothing is ever only on this host: a write is answered when Ceph has it. So a device is given up as
 // soon as the volume's record says that it is another node's, or nobody's.
@@ -39,10 +41,30 @@ func New(h *host.Host, log *slog.Logger) *Maps {
 	return &Maps{Host: h, records: In(h.Config.RunDir), log: log}
 }
 
-// Has reports whether an image is mapped without a cache, or may be.
+// verbConnect is the name under which Connect locks a volume.
+const verbConnect = "dev_connect"
+
+// connecting reports whether a call of Connect runs.
+func (m *Maps) connecting(ref escache.VolumeRef) bool {
+	return m.Running(volume.NameOf(ref)) == verbConnect
+}
+
+// Has reports whether an image is mapped without a cache, or may be, or is being mapped. It says nothing
+// of a volume with a replica here.
 func (m *Maps) Has(ref escache.VolumeRef) bool {
+	connecting := m.connecting(ref) // before the record is read: a call that ends meanwhile has written it
 	_, there, err := m.records.Get(ref)
-	return there || err != nil
+	return connecting || there || err != nil
+}
+
+// Flush answers that nothing is dirty, if it is known that the image has no cache: then Ceph has every
+// write that was answered.
+func (m *Maps) Flush(ref escache.VolumeRef) (escache.FlushResponse, error) {
+	_, there, err := m.records.Get(ref)
+	if err == nil && !there {
+		err = problem.On(ref, escache.CodeBusy, "the image is being mapped; repeat flush when that has ended")
+	}
+	return escache.FlushResponse{Clean: err == nil}, err
 }
 
 // connectTimeout bounds Connect. A map takes less than a minute, and so does each try to undo one.
@@ -52,7 +74,7 @@ const connectTimeout = 3 * time.Minute
 // epoch. A map whose client is fenced is made again.
 func (m *Maps) Connect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
-	ctx, done, err := m.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	ctx, done, err := m.Begin(ctx, req.VolumeRef, verbConnect, connectTimeout)
 	if err != nil {
 		return none, err
 	}
@@ -86,18 +108,40 @@ func (m *Maps) Connect(ctx context.Context, req escache.ConnectRequest) (escache
 	if err == nil {
 		return answer, nil
 	}
-	if code := problem.Of(err).Code; code == escache.CodeDeviceOpen || escache.StatusOf(code) >= http.StatusInternalServerError {
-		return none, err // there is a map, or one may still come: the record stays
-	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
 	defer cancel()
-	return none, errors.Join(err, m.clear(undo, req.VolumeRef))
+	return none, errors.Join(err, m.undo(undo, req.VolumeRef, err))
+}
+
+// undo takes away what a failed Connect has left. It leaves the record if there is a map that is in use or
+// that the next call may use, or if one may still come.
+func (m *Maps) undo(ctx context.Context, ref escache.VolumeRef, failure error) error {
+	code := problem.Of(failure).Code
+	if code == escache.CodeDeviceOpen {
+		return nil
+	}
+	if escache.StatusOf(code) >= http.StatusInternalServerError {
+		maps, err := m.Images.Find(ref.Pool, ref.Image)
+		if err != nil || len(maps) > 0 || m.mayCome(ref) != nil {
+			return nil //nolint:nilerr // the caller has the failure already
+		}
+	}
+	return m.clear(ctx, ref)
+}
+
+// mayCome returns an error if a program of the volume hangs in the kernel: the map may still come. One
+// that was killed in time has ended, and makes no map any more.
+func (m *Maps) mayCome(ref escache.VolumeRef) error {
+	if stuck := m.Stuck()[volume.NameOf(ref)]; stuck != nil {
+		return stuck
+	}
+	return nil
 }
 
 // hasNothingElse refuses a host that has a replica of the volume, or the device of one that is gone.
 func (m *Maps) hasNothingElse(ctx context.Context, ref escache.VolumeRef) error {
 	name := volume.NameOf(ref)
-	if _, replica := m.Volumes.Get(name); replica {
+	if m.hasReplica(ref) {
 		return problem.On(ref, escache.CodeReplicaMismatch, "%s has a replica of it; connect it with its cache, or delete the replica "+
 			"first", m.Config.Node)
 	}
@@ -109,6 +153,11 @@ func (m *Maps) hasNothingElse(ctx context.Context, ref escache.VolumeRef) error 
 		return problem.On(ref, escache.CodeConnected, "%s still has its device, and no replica any more; reboot this host", m.Config.Node)
 	}
 	return nil
+}
+
+func (m *Maps) hasReplica(ref escache.VolumeRef) bool {
+	_, replica := m.Volumes.Get(volume.NameOf(ref))
+	return replica
 }
 
 // usable returns the map that an earlier call has made, if the request may have it.
@@ -186,8 +235,11 @@ func (m *Maps) unmap(ctx context.Context, ref escache.VolumeRef) error {
 	return nil
 }
 
-// clear takes map, link and record away, in this order.
+// clear takes map, link and record away, in this order. It refuses while a map may still come.
 func (m *Maps) clear(ctx context.Context, ref escache.VolumeRef) error {
+	if err := m.mayCome(ref); err != nil {
+		return err
+	}
 	if err := m.unmap(ctx, ref); err != nil {
 		return err
 	}
@@ -199,15 +251,16 @@ func (m *Maps) clear(ctx context.Context, ref escache.VolumeRef) error {
 	return m.records.Drop(ref)
 }
 
-// Stop unmaps the image. It refuses while the device is open.
+// Stop unmaps the image. It refuses while the device is open. It needs no record for that: nothing is ever
+// only on this host.
 func (m *Maps) Stop(ctx context.Context, ref escache.VolumeRef) error {
 	return m.with(ctx, ref, "stop", func(ctx context.Context, _ Record) error { return m.clear(ctx, ref) })
 }
 
-// Yield makes room for a replica on this host. It refuses while the image is mapped. The caller has
-// locked the volume.
+// Yield makes room for a replica on this host. It refuses while the image is mapped. Beside a replica that
+// is there already, a map is that of its cache. The caller has locked the volume.
 func (m *Maps) Yield(ctx context.Context, ref escache.VolumeRef) error {
-	if !m.Has(ref) {
+	if m.hasReplica(ref) || !m.Has(ref) {
 		return nil
 	}
 	maps, err := m.Images.Find(ref.Pool, ref.Image)
@@ -250,7 +303,7 @@ func (m *Maps) superseded(ctx context.Context, here Record, epoch int64) error {
 		return not("the arbiter did not return the record (%v); repeat the call when it answers", err)
 	case record.Epoch < epoch:
 		return not("the record is of epoch %d, the request of %d", record.Epoch, epoch)
-	case record.ImageID != "" && record.ImageID != here.ImageID:
+	case record.ImageID != "" && here.ImageID != "" && record.ImageID != here.ImageID:
 		return not("the record is of image id %s, the map of %s", record.ImageID, here.ImageID)
 	case record.AttachedNode == m.Config.Node:
 		return not("on record it is attached to %s itself in epoch %d", m.Config.Node, record.Epoch)
@@ -278,7 +331,8 @@ func (m *Maps) Resize(ctx context.Context, req escache.ResizeRequest) error {
 	return m.WaitForSize(ctx, req.VolumeRef, req.SizeBytes)
 }
 
-// with runs do under the volume's lock. Without a record there is nothing to do.
+// with runs do under the volume's lock. Without a record there is nothing to do. For a record that cannot be
+// read, do gets one that has only the name.
 func (m *Maps) with(ctx context.Context, ref escache.VolumeRef, verb string, do func(context.Context, Record) error) error {
 	ctx, done, err := m.Begin(ctx, ref, verb, host.ChangeTimeout)
 	if err != nil {
@@ -286,14 +340,17 @@ func (m *Maps) with(ctx context.Context, ref escache.VolumeRef, verb string, do 
 	}
 	defer done()
 	record, there, err := m.records.Get(ref)
-	if err != nil || !there {
-		return err
+	switch {
+	case err != nil:
+		record = Record{VolumeRef: ref}
+	case !there:
+		return nil
 	}
 	return do(ctx, record)
 }
 
 // Recover completes the devices that are there, and removes what is left of those that are not. It runs
-// before any verb.
+// before any verb, and after the replicas were found.
 func (m *Maps) Recover() error {
 	all, err := m.records.List()
 	errs := []error{err, m.records.Tidy()}
@@ -302,6 +359,8 @@ func (m *Maps) Recover() error {
 		v := volume.Volume{VolumeRef: record.VolumeRef}
 		switch {
 		case err != nil:
+		case m.hasReplica(record.VolumeRef): // map and link are those of its cache
+			err = m.records.Drop(record.VolumeRef)
 		case len(maps) == 0:
 			if err = m.Unlink(v); err == nil {
 				err = m.records.Drop(record.VolumeRef)
