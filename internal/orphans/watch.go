@@ -24,7 +24,8 @@ type Watch struct {
 func NewWatch(search Search, every time.Duration, log *slog.Logger, registry prometheus.Registerer) *Watch {
 	count := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "escache", Name: "orphans",
-		Help: "Images without a CacheVolume or ReadOnlyVolume (kind image) and CacheVolumes or ReadOnlyVolumes without a PersistentVolume (kind volume).",
+		Help: "Images without a CacheVolume or ReadOnlyVolume (kind image) and CacheVolumes or ReadOnlyVolumes " +
+			"without a PersistentVolume (kind volume).",
 	}, []string{"kind"})
 	foreign := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "escache", Name: "foreign_images",

@@ -106,7 +106,8 @@ func TestReadOnlyVolumesWithoutAPersistentVolumeAreFound(t *testing.T) {
 	if len(found.Volumes) != 2 || found.Volumes[0].Name != "a" || found.Volumes[0].ReadOnly {
 		t.Fatalf("found %+v", found.Volumes)
 	}
-	if v := found.Volumes[1]; v.Name != "left" || !v.ReadOnly || v.Claim != "ns/left" || !v.Since.Equal(old.Time) || v.State() != "read-only, can be removed" {
+	v := found.Volumes[1]
+	if v.Name != "left" || !v.ReadOnly || v.Claim != "ns/left" || !v.Since.Equal(old.Time) || v.State() != "read-only, can be removed" {
 		t.Errorf("found %+v, %s", v, v.State())
 	}
 	r := prometheus.NewRegistry()

@@ -5,9 +5,9 @@
 // what a disk has after a power loss: the filesystem on it has a journal to replay, and a mount that does
 // not replay it lacks files that were synced. The replay writes. So the node maps its image for writing,
 // with the exclusive lock, and mounts it read-only, upon which the kernel replays the journal. A block volume
-// is handed out as it is: the node maps its image so that nobody can write to it. Nobody else
-// uses that image. A node that is given up can only write to its own image, which no other node ever maps. So
-// no node waits for another one. Such a node is fenced only so that its image can be deleted.
+// is handed out as it is: the node maps its image so that nobody can write to it. Nobody else uses that image.
+// A node that is given up can only write to its own image, which no other node ever maps. So no node waits for
+// another one. Such a node is fenced only so that its image can be deleted.
 //
 // Volumes does not lock: its caller holds the lock of the volume.
 package readonly
