@@ -81,8 +81,12 @@ func (h *Host) refusePlain(req escache.ConnectRequest, r *replica, img *image) e
 	return nil
 }
 
-// beingMapped adds to a status what is known of an image that may be mapped at any moment.
-func beingMapped(v escache.VolumeStatus, epoch int64) escache.VolumeStatus {
+// mayCome adds to a status what is known of an image that may be mapped at any moment.
+func (h *Host) mayCome(v escache.VolumeStatus) escache.VolumeStatus {
+	epoch, mapping := h.mapping[v.VolumeRef]
+	if !mapping {
+		return v
+	}
 	v.State, v.Uncached, v.Epoch, v.Device, v.SyncedPercent = escache.StateError, true, epoch, devicePath(v.VolumeRef), 0
 	v.DirtyBytes = new(int64)
 	v.Error = &escache.Fault{Code: escache.CodeBusy, Detail: "the image is being mapped"}

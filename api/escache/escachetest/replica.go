@@ -88,11 +88,8 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		v.Node, v.HostID = "", ""
 	}
 	r := h.replicas[ref]
-	if epoch, mapping := h.mapping[ref]; r == nil && mapping {
-		return beingMapped(v, epoch)
-	}
 	if r == nil {
-		return v
+		return h.mayCome(v)
 	}
 	v.ImageID, v.CacheBytes, v.SizeBytes, v.Port, v.Minor = r.req.ImageID, r.req.CacheBytes, r.req.SizeBytes, r.req.Port, r.req.Minor
 	v.Engine = r.req.Engine

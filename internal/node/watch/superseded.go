@@ -36,7 +36,8 @@ func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.Volu
 	object, err := w.Kube.Volume(ctx, v.object.Name)
 	if err != nil {
 		if !errors.Is(err, kube.ErrUnavailable) {
-			w.Logger.WarnContext(ctx, "cannot read the record of a volume that may have been taken over", "volume", v.object.Name, "error", err)
+			w.Logger.WarnContext(ctx, "cannot read the record of a volume that may have been taken over",
+				"volume", v.object.Name, "error", err)
 		}
 		return
 	}
@@ -53,7 +54,7 @@ func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.Volu
 		log.WarnContext(ctx, "abandoned the device of a volume that was taken over")
 	case errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen && s.Uncached:
 		v.recordAfter = now.Add(openInterval)
-		log.WarnContext(ctx, "the device of a volume without a cache that was taken over is open; it is removed when the kubelet unstages it")
+		log.WarnContext(ctx, "the device of a volume that was taken over is open; it is removed when the kubelet unstages it")
 	case errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen:
 		log.WarnContext(ctx, "I/O of a volume that was taken over fails from now on; its device is removed when the kubelet unstages it")
 	default:

@@ -69,7 +69,8 @@ func (m *Maps) describe(record Record) (escache.VolumeStatus, error) {
 // map may come at any moment. The device is where it is going to be.
 func (m *Maps) notMapped(record Record) escache.VolumeStatus {
 	s := m.recorded(record)
-	s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "mapping the image was begun and not finished; stop it, or connect it again"}
+	s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "mapping the image was begun and not finished; stop it, or connect " +
+		"it again"}
 	if stuck := m.mayCome(record.VolumeRef); stuck != nil {
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: "the image may still be mapped: " + stuck.Error()}
 	}
