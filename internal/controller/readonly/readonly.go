@@ -155,7 +155,8 @@ func (v *Volumes) isFree(ctx context.Context, r *v1alpha1.ReadOnlyVolume, node s
 		return false, fmt.Errorf("read the metadata of image %s: %w", image, err)
 	case !note.ReadOnly || note.Volume != r.Name:
 		return false, fmt.Errorf("volume %s needs an image of the name %s for node %s. There is one already, perhaps with somebody's "+
-			"data, and its metadata does not say that it is this volume's; rename or remove it: %w", r.Name, image, node, volumes.ErrRefused)
+			"data, and its metadata does not say that it is this volume's; rename or remove it: %w",
+			r.Name, image, node, volumes.ErrRefused)
 	}
 	// A note has no Kubernetes cluster. The mark has one, and this refuses that of another cluster.
 	if _, err := v.Images.Mark(ctx, image, r.Name); err != nil {
