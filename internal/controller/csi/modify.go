@@ -67,7 +67,9 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 }
 
 // wantCache puts the size into the record that the cache is to get, if hosts of the group have room for
-// it. A change that is taken back stays on record as a wish for the size that the cache has: an attachment
+// it. If not, the error is ErrInvalid, upon which external-resizer tries again from time to time, and lets the
+// claim have another class meanwhile. After ErrNoRoom it would insist on this one: it takes that for a change
+// that may be under way. A change that is taken back stays on record as a wish for the size that the cache has: an attachment
 // that has begun to make the change may have removed one replica already, and not the other.
 func (s *service) wantCache(v *v1alpha1.CacheVolume, cacheBytes int64) error {
 	if cacheBytes == v.Spec.FinalCacheBytes() {
@@ -75,8 +77,8 @@ func (s *service) wantCache(v *v1alpha1.CacheVolume, cacheBytes int64) error {
 	}
 	if cacheBytes > v.Spec.CacheBytes {
 		if err := s.Book.Grow(v, cacheBytes); err != nil {
-			return fmt.Errorf("volume %s keeps its cache of %s, because its group has no room for one of %s: %w",
-				v.Name, v1alpha1.HumanBytes(v.Spec.CacheBytes), v1alpha1.HumanBytes(cacheBytes), err)
+			return fmt.Errorf("volume %s keeps its cache of %s, because its group has no room for one of %s: %s: %w",
+				v.Name, v1alpha1.HumanBytes(v.Spec.CacheBytes), v1alpha1.HumanBytes(cacheBytes), err.Error(), volumes.ErrInvalid)
 		}
 	}
 	v.Spec.WantedCacheBytes = cacheBytes

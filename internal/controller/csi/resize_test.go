@@ -137,17 +137,17 @@ func TestASizeThatCannotBeIsRefusedAndChangesNothing(t *testing.T) {
 		"too small": {"8Mi", nil, codes.InvalidArgument, []string{"16Mi to 64Ti"}},
 		"too large": {"65Ti", nil, codes.InvalidArgument, []string{"16Mi to 64Ti"}},
 		"no size":   {"much", nil, codes.InvalidArgument, []string{"cacheSize"}},
-		"no room":   {"200Gi", nil, codes.ResourceExhausted, []string{"pvc-1", "keeps its cache of 64Mi", "200Gi", "n1 too full"}},
+		"no room":   {"200Gi", nil, codes.InvalidArgument, []string{"pvc-1", "keeps its cache of 64Mi", "200Gi", "n1 too full"}},
 		"no memory on two hosts": {"256Mi", func(w *world) {
 			w.host("n1").SetConnectable(large - 1)
 			w.host("n2").SetConnectable(large - 1)
 			w.poll()
-		}, codes.ResourceExhausted, []string{"without memory"}},
+		}, codes.InvalidArgument, []string{"without memory"}},
 		"two hosts are away": {"256Mi", func(w *world) {
 			w.host("n1").Stop()
 			w.host("n2").Stop()
 			w.poll()
-		}, codes.ResourceExhausted, []string{"n1 not ready"}},
+		}, codes.InvalidArgument, []string{"n1 not ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
