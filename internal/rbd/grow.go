@@ -22,7 +22,7 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 	}
 	return call(ctx, c, "image_resize", ref.String(), func(conn *rados.Conn) (int64, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (int64, error) {
-			at, err := withImage(io, ref.Name, readOnly, readUse)
+			at, err := useOf(conn, io, ref.Name)
 			if err == nil {
 				err = c.refuseForeign(io, at.id)
 			}

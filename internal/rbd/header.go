@@ -34,6 +34,20 @@ func headerOf(id string) string { return "rbd_header." + id }
 // headerTries is how often somebody else may change a header between a look at it and the write.
 const headerTries = 8
 
+// useOf reads who uses an image. A client on the blocklist does not: it cannot reach the image, takes note
+// of nothing, and librbd takes the lock from it.
+func useOf(conn *rados.Conn, io *rados.IOContext, name string) (use, error) {
+	at, err := withImage(io, name, readOnly, readUse)
+	if err != nil || at.holder == "" {
+		return at, err
+	}
+	entries, err := blocklistEntries(conn)
+	if err == nil && listed(entries, at.holder, 0) {
+		at.holder, at.client = "", 0
+	}
+	return at, err
+}
+
 func readUse(image *librbd.Image) (use, error) {
 	var out use
 	size, err := image.GetSize()

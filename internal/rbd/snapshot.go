@@ -38,7 +38,7 @@ type Snapshot struct {
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
 	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
-			created := c.changeSnapshots(io, ref, roomFor(ref.Snapshot), func(image *librbd.Image) error {
+			created := c.changeSnapshots(conn, io, ref, roomFor(ref.Snapshot), func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
 				return err
 			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
@@ -61,7 +61,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
-			return struct{}{}, c.changeSnapshots(io, ref, func(use) error { return nil }, func(image *librbd.Image) error {
+			return struct{}{}, c.changeSnapshots(conn, io, ref, func(use) error { return nil }, func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()
 			}, func(at use) error { return removeSnapshot(io, at, ref) })
 		})
@@ -89,9 +89,9 @@ func roomFor(snapshot string) func(use) error {
 // changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
 // a node has; and not at all if it may not.
 func (c *Cluster) changeSnapshots(
-	io *rados.IOContext, ref SnapshotRef, may func(use) error, free func(*librbd.Image) error, held func(use) error,
+	conn *rados.Conn, io *rados.IOContext, ref SnapshotRef, may func(use) error, free func(*librbd.Image) error, held func(use) error,
 ) error {
-	at, err := withImage(io, ref.Name, readOnly, readUse)
+	at, err := useOf(conn, io, ref.Name)
 	if err == nil {
 		err = c.refuseForeign(io, at.id)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ceph/go-ceph/rados"
 	librbd "github.com/ceph/go-ceph/rbd"
@@ -146,5 +147,24 @@ func TestSnapshotsOfAnImageWithObjectMapChangeOnlyUnlocked(t *testing.T) {
 		t.Errorf("removed: %v", err)
 	}
 	stop()
+	must(t, c.RemoveSnapshot(ctx, ref))
+}
+
+// A csi-controller that was killed while it took a snapshot leaves the image's lock behind. The next leader
+// fences its client, which never takes note of anything again.
+func TestSnapshotsAfterWhoHasTheLockIsFenced(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	image, _ := openedImage(t, s.ImageRef, true)
+	t.Cleanup(func() { _ = image.Close() }) // Ceph refuses it
+	owner, err := c.LockOwner(ctx, s.ImageRef)
+	if err != nil || owner == nil {
+		t.Fatalf("owner %+v, %v", owner, err)
+	}
+	must(t, c.BlocklistAdd(ctx, owner.Address, time.Hour))
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	_, err = c.CreateSnapshot(ctx, ref)
+	must(t, err)
 	must(t, c.RemoveSnapshot(ctx, ref))
 }
