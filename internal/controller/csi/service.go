@@ -100,7 +100,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, err
 	}
 	if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
-		done, err := s.service.attachTurn(ctx, r.GetVolumeId())
+		done, err := s.service.readOnlyTurn(ctx, r.GetVolumeId(), attachingReadOnly)
 		return whileLocked(done, err, func() (*csi.ControllerPublishVolumeResponse, error) {
 			return &csi.ControllerPublishVolumeResponse{}, s.service.publishReadOnly(ctx, r.GetVolumeId(), r.GetNodeId())
 		})

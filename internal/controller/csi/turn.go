@@ -98,11 +98,11 @@ func (s *service) waitTurn(ctx context.Context, volume, name string, others ...s
 	}
 }
 
-// attachTurn locks a volume to give a node a read-only volume.
-func (s *service) attachTurn(ctx context.Context, volume string) (done func(), err error) {
+// readOnlyTurn locks a read-only volume to give it to a node or take it from one. It waits for other nodes.
+func (s *service) readOnlyTurn(ctx context.Context, volume, name string) (done func(), err error) {
 	ctx, cancel := forTurn(ctx)
 	defer cancel()
-	return s.waitTurn(ctx, volume, attachingReadOnly, attachingReadOnly, detaching)
+	return s.waitTurn(ctx, volume, name, attachingReadOnly, detaching)
 }
 
 // detachTurn locks a volume to take it from a node. With a read-only volume it waits for other nodes.
@@ -113,7 +113,5 @@ func (s *service) detachTurn(ctx context.Context, volume string) (done func(), e
 	if _, other := s.readOnly.Get(ctx, volume); other != nil {
 		return nil, err
 	}
-	ctx, cancel := forTurn(ctx)
-	defer cancel()
-	return s.waitTurn(ctx, volume, detaching, attachingReadOnly, detaching)
+	return s.readOnlyTurn(ctx, volume, detaching)
 }

@@ -261,18 +261,7 @@ func (w *world) empty(t *testing.T) {
 
 // purge removes by force whatever a failed test has left.
 func (w *world) purge(t *testing.T) {
-	for _, v := range w.volumes(t) {
-		_ = w.api.Delete(context.Background(), &v)
-		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-	}
-	for _, s := range w.snapshots(t) {
-		_ = w.api.Delete(context.Background(), &s)
-		_ = w.api.Patch(context.Background(), &s, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-	}
-	for _, v := range w.readOnly(t) {
-		_ = w.api.Delete(context.Background(), &v)
-		_ = w.api.Patch(context.Background(), &v, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-	}
+	w.remove(&v1alpha1.CacheVolumeList{}, &v1alpha1.CacheSnapshotList{}, &v1alpha1.ReadOnlyVolumeList{})
 	for _, pool := range []string{"rbd", "fast"} {
 		for image := range strings.FieldsSeq(w.rbd(t, "ls", pool)) {
 			_ = exec.Command("rbd", "-c", w.ceph.Conf(), "snap", "purge", "--no-progress", pool+"/"+image).Run()
@@ -280,7 +269,15 @@ func (w *world) purge(t *testing.T) {
 		}
 		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()
 	}
-	for _, list := range []client.ObjectList{&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}} {
+	w.remove(&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{})
+	for _, h := range w.fleet.Hosts {
+		h.Forget()
+	}
+}
+
+// remove removes all objects of these kinds, without waiting for whom their finalizers name.
+func (w *world) remove(kinds ...client.ObjectList) {
+	for _, list := range kinds {
 		_ = w.api.List(context.Background(), list)
 		_ = meta.EachListItem(list, func(item runtime.Object) error {
 			o := item.(client.Object)
@@ -288,9 +285,6 @@ func (w *world) purge(t *testing.T) {
 			_ = w.api.Patch(context.Background(), o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 			return nil
 		})
-	}
-	for _, h := range w.fleet.Hosts {
-		h.Forget()
 	}
 }
 
