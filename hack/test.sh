@@ -25,21 +25,11 @@ in_lab() { # SUITE [FLAG]…: a package of test/e2e, run inside the lab's namesp
     bin/lab run -- "bin/$1.test" -test.v=test2json -test.failfast -test.timeout 40m "${@:2}"
 }
 
-# internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others.
-packages() { tests pkgname -- -timeout 20m -tags "$tags" -p 3 ./internal/rbd ./...; }
+# internal/rbd waits minutes for Ceph to fail: it starts first and runs beside the others. `make lint` has run vet.
+packages() { tests pkgname -- -timeout 20m -vet=off -tags "$tags" -p 3 ./internal/rbd ./...; }
 
 # csi-controller; csi-node's rights and its cost; operators' tools.
-on_kubernetes() { tests pkgname -- -count 1 -timeout 30m -tags "e2e $tags" -p 1 ./test/e2e/{controller,nodeapi,operators}; }
-
-together() { # COMMAND…: runs them side by side, and fails at the end if one has failed
-  local command pid pids=() status=0
-  for command; do
-    "$command" &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
-  return "$status"
-}
+on_kubernetes() { tests pkgname -- -count 1 -timeout 30m -vet=off -tags "e2e $tags" -p 1 ./test/e2e/{controller,nodeapi,operators}; }
 
 # A step of its own: a cold build of Kubernetes takes minutes, which must not count against a test's time limit.
 build_tools() {
@@ -54,12 +44,16 @@ step "build" make --no-print-directory build
 step "build test suites" env CGO_ENABLED=0 go test -c -tags e2e -o bin/ ./test/e2e/{host,chaos,node,chaosdriver}
 step "build tools" build_tools
 gotestsum=$(go tool -modfile=hack/tools/gotestsum/go.mod -n gotestsum)
-step "tests of packages, and of csi-controller and its tools on real Ceph and Kubernetes" together packages on_kubernetes
 
-step "lab up: Ceph and three hosts" lab up
+# These wait more than they work, so the steps that follow run beside them. with-lab.sh ends them if one of those fails.
+on_kubernetes &
+kubernetes=$!
+step "tests of packages" packages
+step "lab up: Ceph and three hosts" lab up --share
 CHAOS_CORE=1 step "core of the fault matrix" in_lab chaos
 step "tests on hosts" in_lab host -test.parallel 4 ${host_skip:+-test.skip "$host_skip"}
 step "lab down" lab down
+step "tests of csi-controller and its tools on real Ceph and Kubernetes, since the tests of packages" wait "$kubernetes"
 
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
 # The rest of this suite breaks more, and takes as long as everything above: `make e2e` and the other e2e targets.

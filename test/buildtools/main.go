@@ -3,6 +3,7 @@
 //
 //	$(go run ./test/buildtools kubectl) --kubeconfig=… get pods
 //	go run ./test/buildtools --build-all
+//	go run ./test/buildtools --fetch-all
 package main
 
 import (
@@ -21,9 +22,10 @@ import (
 
 func main() {
 	everything := flag.Bool("build-all", false, "build all of them")
+	modules := flag.Bool("fetch-all", false, "only download the Go modules that they are built from")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *everything, flag.Args())
+	err := run(ctx, *everything, *modules, flag.Args())
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "buildtools:", err)
@@ -31,7 +33,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, everything bool, names []string) error {
+func run(ctx context.Context, everything, modules bool, names []string) error {
 	cache, err := buildcache.Open("")
 	if err != nil {
 		return err
@@ -42,10 +44,12 @@ func run(ctx context.Context, everything bool, names []string) error {
 		return err
 	}
 	switch {
+	case modules:
+		return builder.Fetch(ctx)
 	case everything:
 		return builder.All(ctx)
 	case len(names) == 0:
-		return errors.New("name a tool, or use --build-all")
+		return errors.New("name a tool, or use --build-all or --fetch-all")
 	}
 	for _, name := range names {
 		path, err := builder.Path(ctx, name)

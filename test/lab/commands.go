@@ -92,6 +92,8 @@ func upCommand(find finder) *cobra.Command {
 		"a host that loses power also loses what it had not flushed to its disks")
 	flags.IntVar(&options.DiskMiB, "disk", 4096,
 		"size of the disk that stands in for a host's NVMe, in MiB; uses only the space that is written")
+	flags.BoolVar(&options.Share, "share", false,
+		"leave half of the processor time to other tests that run meanwhile; without it the lab comes first")
 	flags.BoolVar(&options.NoCeph, "no-ceph", false, "start hosts only")
 	return command
 }

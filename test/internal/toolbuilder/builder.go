@@ -113,6 +113,22 @@ func (b *Builder) All(ctx context.Context) error {
 	return nil
 }
 
+// Fetch downloads the modules that the tools are built from. To list what a
+// program is made of, the go command needs all of their source, and nothing more.
+func (b *Builder) Fetch(ctx context.Context) error {
+	for _, s := range all() {
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", s.pkg)
+		cmd.Dir = filepath.Join(b.root, "hack", "tools", s.module)
+		cmd.Env = append(os.Environ(), buildEnv()...)
+		var problems bytes.Buffer
+		cmd.Stderr = &problems
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("download what %s is built from: %w\n%s", s.names[0], err, problems.String())
+		}
+	}
+	return nil
+}
+
 // build returns the directory that holds the set's programs.
 func (b *Builder) build(ctx context.Context, s set) (string, error) {
 	module := filepath.Join(b.root, "hack", "tools", s.module)

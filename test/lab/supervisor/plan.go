@@ -45,6 +45,8 @@ type Options struct {
 	NoCeph    bool
 	// ForgetfulDisks lose with the power what was not flushed.
 	ForgetfulDisks bool
+	// Share leaves other sessions of the machine as much processor time as the lab has; see comeFirst.
+	Share bool
 }
 
 // Plan is all that the supervisor needs to know; the process that starts it has prepared it.

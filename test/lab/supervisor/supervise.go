@@ -33,7 +33,6 @@ func Supervise(stateDir string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		comeFirst()
 		return first(stateDir)
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
@@ -109,6 +108,9 @@ func supervise(stateDir string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("read the plan: %w", err)
+	}
+	if !plan.Share {
+		comeFirst()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
