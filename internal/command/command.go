@@ -31,6 +31,9 @@ type Command struct {
 	Timeout time.Duration
 	// Query marks a command that changes nothing, and that may run on a volume with a stuck change.
 	Query bool
+	// Mark: if this run outlives this process, because it hangs in the kernel, the next process must
+	// learn of it: see Exec.Inherit. The program must start no daemon: that would have the mark, too.
+	Mark bool
 }
 
 // DefaultTimeout applies to commands without a timeout of their own. It is long because a host
@@ -66,9 +69,11 @@ func (f RunnerFunc) Run(ctx context.Context, c Command) (Result, error) { return
 type Exec struct {
 	breaker *Breaker
 	now     func() time.Time
+	// marks is the directory of the marks of runs; empty if runs are not marked.
+	marks string
 }
 
-// NewExec returns an Exec with its own breaker.
+// NewExec returns an Exec with its own breaker. It marks no runs before Inherit is called.
 func NewExec() *Exec { return &Exec{breaker: NewBreaker(), now: time.Now} }
 
 // Stuck returns the children that are stuck now, by volume.
@@ -119,8 +124,12 @@ func (x *Exec) run(ctx context.Context, c Command) (Result, error) {
 	// for undone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = killGrace
+	m, err := x.mark(c)
+	if err != nil {
+		return Result{}, err
+	}
 	start := x.now()
-	done, err := spawn(cmd)
+	done, err := spawn(cmd, m)
 	if err != nil {
 		return Result{}, fmt.Errorf("start %s (is its package installed?): %w", c.Name, err)
 	}
@@ -146,16 +155,18 @@ func (x *Exec) run(ctx context.Context, c Command) (Result, error) {
 
 // spawn starts a child and sends the result of Wait on the channel. The kernel sends Pdeathsig when
 // the thread that started the child ends, so spawn keeps that thread until the child is gone.
-func spawn(cmd *exec.Cmd) (<-chan error, error) {
+func spawn(cmd *exec.Cmd, m *mark) (<-chan error, error) {
 	started, done := make(chan error, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		err := m.start(cmd)
 		started <- err
 		if err == nil {
-			done <- cmd.Wait()
+			err = cmd.Wait()
+			m.ended()
 		}
+		done <- err
 	}()
 	return done, <-started
 }

@@ -48,6 +48,9 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
+	if err := l.run.Inherit(filepath.Join(cfg.RunDir, "children")); err != nil {
+		return nil, err
+	}
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
 		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel,

@@ -1,6 +1,7 @@
 // Package child does kernel work that may block for ever: writes to sysfs and direct I/O on
 // replicated devices. It runs that work in a child process of escached's own binary. The service
-// can stop waiting for a stuck child, but not for a stuck thread of its own.
+// can stop waiting for a stuck child, but not for a stuck thread of its own. Children that change
+// something are marked, so that the next escached knows of those that are still stuck.
 //
 // Secrets are passed on stdin, never as arguments.
 package child
@@ -177,6 +178,7 @@ func (c *Client) do(ctx context.Context, volume string, query bool, timeout time
 	res, err := c.run.Run(ctx, command.Command{
 		// This is the running binary even if an upgrade has replaced the file.
 		Volume: volume, Name: "/proc/self/exe", Args: append([]string{Verb}, args...), Stdin: stdin, Timeout: timeout, Query: query,
+		Mark: !query,
 	})
 	return res.Stdout, err
 }

@@ -86,3 +86,22 @@ func TestSysfsErrorsKeepTheirNumberAndSecretsStayOffTheCommandLine(t *testing.T)
 		t.Fatal("only sysfs may be written")
 	}
 }
+
+// What changes something may take effect when the next escached has looked already.
+func TestChangesAreMarkedAndLooksAreNot(t *testing.T) {
+	r := &inProcess{}
+	c := NewClient(r)
+	for _, call := range []struct {
+		do   func()
+		want bool
+	}{
+		{func() { _ = c.WriteSysfs(t.Context(), "v", "/sys/kernel/no-such-file", nil, 0) }, true},
+		{func() { _ = c.Write(t.Context(), "v", "/nonexistent", 0, make([]byte, blockBytes)) }, true},
+		{func() { _, _ = c.Read(t.Context(), "v", "/nonexistent", 0) }, false},
+		{func() { _, _ = c.Query(t.Context(), "v", "first", "/nonexistent", 0) }, false},
+	} {
+		if call.do(); r.last.Mark != call.want || r.last.Volume != "v" {
+			t.Errorf("%+v", r.last)
+		}
+	}
+}

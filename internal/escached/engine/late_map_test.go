@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -142,6 +144,68 @@ func TestAStandbyWithAnotherCommandThatHangsHasNoDevice(t *testing.T) {
 	_ = w.hang()
 	w.stuck[volume.NameOf(ref)].Command = "drbdadm adjust"
 	if s := one(t, e); s.State != escache.StateStandby || authority.HasDevice(s) || s.Error == nil || s.Error.Code != escache.CodeStuck {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody may be there any more to stop the volume. Nothing is left when the process has ended.
+func TestARecordOfAMapThatCannotComeAnyMoreGoes(t *testing.T) {
+	w, e := groupWorld(t)
+	e = w.killedWhileMapping(func() error { _, err := e.DevConnect(t.Context(), uncachedOf(3)); return err })
+	e.uncached.Settle(t.Context())
+	mayHaveIt(t, "it hangs", one(t, e))
+	w.stuck = nil
+	release, err := e.Lock(ref, "dev_connect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.uncached.Settle(t.Context())
+	mayHaveIt(t, "a verb runs", one(t, e))
+	release()
+	e.uncached.Settle(t.Context())
+	if s := one(t, e); s.State != escache.StateAbsent || authority.HasDevice(s) || e.uncached.Has(ref) {
+		t.Errorf("it has ended: %+v", s)
+	}
+}
+
+func TestAMapThatHasComeLateIsALink(t *testing.T) {
+	w, e := groupWorld(t)
+	e = w.killedWhileMapping(func() error { _, err := e.DevConnect(t.Context(), uncachedOf(3)); return err })
+	w.mapped()
+	e.uncached.Settle(t.Context())
+	s := one(t, e)
+	if target, err := os.Readlink(s.Device); err != nil || target != w.image.Path() || s.State != escache.StateConnected {
+		t.Errorf("%q, %v, %+v", target, err, s)
+	}
+}
+
+func TestMapsThatCannotBeListedAreNotAbsent(t *testing.T) {
+	w, e := groupWorld(t)
+	w.findErr = errInjected
+	if s, err := e.Status(t.Context(), &ref); err == nil {
+		t.Errorf("no replica: %+v", s)
+	}
+	w.findErr = nil
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	w.findErr = errInjected
+	if s, err := e.Status(t.Context(), &ref); err == nil {
+		t.Errorf("a standby: %+v", s)
+	}
+}
+
+// csi-node looks at a Primary, and records the client of its device.
+func TestTheClientOfADeviceThatIsNotCompleteIsNotTold(t *testing.T) {
+	w, e := groupWorld(t)
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	w.maps = append(w.maps, w.image)
+	st := w.minors[putReq.Minor]
+	st.Role = drbd.Primary
+	w.minors[putReq.Minor] = st
+	if s := one(t, e); s.ClientAddress != "" || !authority.HasDevice(s) {
 		t.Errorf("%+v", s)
 	}
 }

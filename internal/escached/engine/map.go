@@ -52,13 +52,16 @@ func (e *Engine) Map(ctx context.Context, req escache.MapRequest) (escache.MapRe
 		"the image has id %s, and %s is wanted: it was replaced; nothing is mapped", device.ImageID, req.ImageID)
 }
 
-// Unmap undoes Map.
+// Unmap undoes Map. It fails while a process hangs in the kernel that may still map the image.
 func (e *Engine) Unmap(ctx context.Context, req escache.UnmapRequest) error {
 	ctx, done, err := e.Begin(ctx, req.VolumeRef, "unmap", host.ChangeTimeout)
 	if err != nil {
 		return err
 	}
 	defer done()
+	if err := e.MapMayCome(req.VolumeRef); err != nil {
+		return err
+	}
 	maps, err := e.plainMaps(req.VolumeRef)
 	if err != nil {
 		return err

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -57,26 +59,30 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		volumes = []volume.Volume{v}
 	}
+	stuck := e.Stuck() // before the maps: one that comes meanwhile is among them
 	readings, err := e.read(ctx, volumes)
 	if err != nil || len(readings) == 0 {
 		return out, err
 	}
-	clients := e.clients()
+	maps, err := e.Images.Find("", "")
+	if err != nil {
+		return out, err
+	}
 	for _, r := range readings {
 		if ref != nil {
 			e.lookAgain(ctx, r)
 		}
 		s := e.describe(r)
+		s.ClientAddress = clientOf(r, maps)
 		switch {
 		case r.Connected:
 			e.describeDevice(&s, r)
-			s.ClientAddress = clients[r.Device.Origin]
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
 		case r.Up:
 			s.DirtyBytes = e.standbys.Known(r.Name(), r.Replica)
 		}
-		e.describeFault(&s, r)
+		e.describeFault(&s, r, stuck[r.Name()])
 		out.Volumes = append(out.Volumes, s)
 	}
 	return out, nil
@@ -87,6 +93,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 // exist.
 func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (escache.VolumeStatus, error) {
 	s := escache.VolumeStatus{VolumeRef: ref, State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100}
+	mayCome := e.MapMayCome(ref)
 	maps, err := e.Images.Find(ref.Pool, ref.Image)
 	if err != nil {
 		return s, err
@@ -101,10 +108,14 @@ func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (esc
 	if _, connected := devices[volume.NameOf(ref)]; connected {
 		s.Device = e.DevicePath(volume.Volume{VolumeRef: ref})
 	}
-	if s.ClientAddress != "" || s.Device != "" {
+	switch {
+	case s.ClientAddress != "" || s.Device != "":
 		s.State, s.SyncedPercent = escache.StateError, 0
 		s.Error = fault(escache.CodeInternal,
 			"its replica is gone from the volume group, but the kernel still has its device or its map; reboot this host")
+	case mayCome != nil:
+		s.State, s.SyncedPercent, s.Device = escache.StateError, 0, e.DevicePath(volume.Volume{VolumeRef: ref})
+		s.Error = fault(escache.CodeStuck, "the image may still be mapped: "+mayCome.Error())
 	}
 	return s, nil
 }
@@ -147,17 +158,17 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 	return out, nil
 }
 
-// clients returns the Ceph clients of all maps, by the number of the mapped device.
-func (e *Engine) clients() map[string]string {
-	out := map[string]string{}
-	maps, err := e.Images.Find("", "")
-	if err != nil {
-		return out
-	}
+// clientOf returns the Ceph client of a volume's map. A volume without a device has a map while it is
+// connected or stopped, and if a connect was not finished. Of a Primary it is not told then: csi-node
+// would put it on record as that of the device, and the connect may fail.
+func clientOf(r volume.Reading, maps []krbd.Device) string {
+	standby := !r.Connected && r.Replica.Role != drbd.Primary
 	for _, m := range maps {
-		out[m.Number] = m.ClientAddress
+		if r.Connected && m.Number == r.Device.Origin || standby && m.Pool == r.Pool && m.Image == r.Image {
+			return m.ClientAddress
+		}
 	}
-	return out
+	return ""
 }
 
 func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
@@ -217,12 +228,15 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	}
 }
 
-// describeFault sets the most serious error of the volume.
-func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading) {
-	stuck := e.Stuck()[r.Name()]
+// describeFault sets the most serious error of the volume. stuck is its command that hangs in the kernel,
+// or nil. If that may still map the image, nobody must take this host for one without a device.
+func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck *command.StuckError) {
 	damage, damaged := e.damaged.Load(r.Name())
 	noEngine := e.Caches.Has(r.Engine)
 	switch {
+	case !r.Connected && krbd.MayMap(stuck):
+		s.State, s.Device = escache.StateError, e.DevicePath(r.Volume)
+		s.Error = fault(escache.CodeStuck, "the image may still be mapped: "+stuck.Error())
 	case stuck != nil:
 		s.Error = fault(escache.CodeStuck, stuck.Error())
 	case s.Error != nil:

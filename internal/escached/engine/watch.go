@@ -4,10 +4,12 @@ import "context"
 
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
 // outdated replicas, revives devices, reconnects replicas and settles permits. It cleans up what verbs left
-// behind, releases overdue holds, and reads again what status reports. Call it after Recover.
+// behind, also without a cache, releases overdue holds, and reads again what status reports. Call it after
+// Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Frozen(ctx, e.finishAbandoned)
 	go e.watcher.Leftovers(ctx)
+	go e.uncached.Watch(ctx)
 	go e.watcher.Unserved(ctx)
 	go e.standbys.Watch(ctx)
 	go e.outdated.Watch(ctx)

@@ -48,7 +48,7 @@ func (i *worldImages) Unmap(context.Context, string, int) error {
 	return nil
 }
 
-func (i *worldImages) Find(string, string) ([]krbd.Device, error) { return i.maps, nil }
+func (i *worldImages) Find(string, string) ([]krbd.Device, error) { return i.maps, i.findErr }
 func (i *worldImages) Available() bool                            { return true }
 
 // cacheStep is a change that the cache's engine makes.

@@ -36,6 +36,8 @@ type world struct {
 	maps        []krbd.Device
 	image       krbd.Device
 	mapErr      error
+	// findErr is why the maps cannot be listed.
+	findErr error
 	// mapOpen means that something has the mapped image itself open.
 	mapOpen bool
 	// mapping is called while an image is being mapped.

@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -125,6 +126,19 @@ func (h *Host) Unlink(v volume.Volume) error {
 // DevicePath returns the path of the link POOL/IMAGE to a volume's device.
 func (h *Host) DevicePath(v volume.Volume) string {
 	return filepath.Join(h.Config.DeviceDir, v.Pool, v.Image)
+}
+
+// MapMayCome returns an error if a process hangs in the kernel that may still map the image of a volume,
+// also one that an earlier escached has started. Ask before you look for maps: the process may end
+// meanwhile. If there is no replica here, no other command of the volume can hang.
+func (h *Host) MapMayCome(ref escache.VolumeRef) error {
+	name := volume.NameOf(ref)
+	stuck := h.Stuck()[name]
+	_, replica := h.Volumes.Get(name)
+	if stuck == nil || replica && !krbd.MayMap(stuck) {
+		return nil
+	}
+	return stuck
 }
 
 // sizePolls bounds how long Ceph may take to report the new size: 10 s.

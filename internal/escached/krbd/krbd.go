@@ -185,7 +185,7 @@ func (c *Client) Find(pool, image string) ([]Device, error) {
 	var out []Device
 	for _, dir := range dirs {
 		d, ours, err := readDevice(dir)
-		if errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 			continue // unmapped meanwhile
 		}
 		if err != nil {
@@ -231,10 +231,19 @@ func optionsOf(config string) []string {
 	return nil
 }
 
+// MayMap reports whether a command that hangs in the kernel is one of Map or Unmap. Then the image may be
+// mapped later, although Find does not list it now.
+func MayMap(stuck *command.StuckError) bool {
+	return stuck != nil && strings.Contains(stuck.Command, "/"+busDir+"/")
+}
+
+// busDir is krbd's directory in sysfs.
+const busDir = "bus/rbd"
+
 // Available reports whether the running kernel has krbd.
 func (c *Client) Available() bool {
 	_, err := os.Stat(c.bus("add_single_major"))
 	return err == nil
 }
 
-func (c *Client) bus(name string) string { return filepath.Join(c.cfg.Sys, "bus/rbd", name) }
+func (c *Client) bus(name string) string { return filepath.Join(c.cfg.Sys, busDir, name) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/child"
 )
 
 func TestMonHostInAllItsForms(t *testing.T) {
@@ -168,5 +169,23 @@ func TestUnmap(t *testing.T) {
 		if w.data != "3" || !strings.HasSuffix(w.path, "remove_single_major") {
 			t.Errorf("wrote %q to %s", w.data, w.path)
 		}
+	}
+}
+
+func TestACommandThatMayMapAnImageIsRecognised(t *testing.T) {
+	c, _, _ := newClient(t)
+	var stuck *command.StuckError
+	c.write = child.NewClient(command.RunnerFunc(func(_ context.Context, run command.Command) (command.Result, error) {
+		stuck = &command.StuckError{Command: run.String()}
+		return command.Result{}, stuck
+	}))
+	if _, err := c.Map(t.Context(), "v", "rbd", "vol"); !errors.Is(err, command.ErrStuck) || !MayMap(stuck) {
+		t.Errorf("map: %v", err)
+	}
+	if err := c.Unmap(t.Context(), "v", 1); !errors.Is(err, command.ErrStuck) || !MayMap(stuck) {
+		t.Errorf("unmap: %v", err)
+	}
+	if MayMap(nil) || MayMap(&command.StuckError{Command: "drbdadm adjust"}) {
+		t.Error("another command is taken for one")
 	}
 }

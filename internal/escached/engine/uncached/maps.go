@@ -4,8 +4,9 @@
 // Such a volume has no logical volume, and so no tags. Its record is a file below the run directory. It
 // is written before the image is mapped, and goes after it is unmapped. So a map without a record is not
 // this package's. A record without a map is half of a call: the map may still come while a call runs, or
-// while its program hangs in the kernel. So is a record that cannot be read. Such a volume is never
-// reported as absent, and Stop ends that.
+// while its program hangs in the kernel, even if that belongs to an escached that is gone. So is a record
+// that cannot be read. Such a volume is never reported as absent, and Stop ends that. Once no map can
+// come any more, Watch ends it, too.
 //
 // Nothing is ever only on this host: a write is answered when Ceph has it. So a device is given up as
 // soon as the volume's record says that it is another node's, or nobody's.
@@ -121,21 +122,13 @@ func (m *Maps) undo(ctx context.Context, ref escache.VolumeRef, failure error) e
 		return nil
 	}
 	if escache.StatusOf(code) >= http.StatusInternalServerError {
+		mayCome := m.MapMayCome(ref)
 		maps, err := m.Images.Find(ref.Pool, ref.Image)
-		if err != nil || len(maps) > 0 || m.mayCome(ref) != nil {
+		if err != nil || len(maps) > 0 || mayCome != nil {
 			return nil //nolint:nilerr // the caller has the failure already
 		}
 	}
 	return m.clear(ctx, ref)
-}
-
-// mayCome returns an error if a program of the volume hangs in the kernel: the map may still come. One
-// that was killed in time has ended, and makes no map any more.
-func (m *Maps) mayCome(ref escache.VolumeRef) error {
-	if stuck := m.Stuck()[volume.NameOf(ref)]; stuck != nil {
-		return stuck
-	}
-	return nil
 }
 
 // hasNothingElse refuses a host that has a replica of the volume, or the device of one that is gone.
@@ -237,7 +230,7 @@ func (m *Maps) unmap(ctx context.Context, ref escache.VolumeRef) error {
 
 // clear takes map, link and record away, in this order. It refuses while a map may still come.
 func (m *Maps) clear(ctx context.Context, ref escache.VolumeRef) error {
-	if err := m.mayCome(ref); err != nil {
+	if err := m.MapMayCome(ref); err != nil {
 		return err
 	}
 	if err := m.unmap(ctx, ref); err != nil {
@@ -347,28 +340,4 @@ func (m *Maps) with(ctx context.Context, ref escache.VolumeRef, verb string, do 
 		return nil
 	}
 	return do(ctx, record)
-}
-
-// Recover completes the devices that are there, and removes what is left of those that are not. It runs
-// before any verb, and after the replicas were found.
-func (m *Maps) Recover() error {
-	all, err := m.records.List()
-	errs := []error{err, m.records.Tidy()}
-	for _, record := range all {
-		maps, err := m.Images.Find(record.Pool, record.Image)
-		v := volume.Volume{VolumeRef: record.VolumeRef}
-		switch {
-		case err != nil:
-		case m.hasReplica(record.VolumeRef): // map and link are those of its cache
-			err = m.records.Drop(record.VolumeRef)
-		case len(maps) == 0:
-			if err = m.Unlink(v); err == nil {
-				err = m.records.Drop(record.VolumeRef)
-			}
-		case len(maps) == 1 && maps[0].ImageID == record.ImageID:
-			_, err = m.Link(v, maps[0].Path())
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }

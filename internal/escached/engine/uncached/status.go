@@ -53,7 +53,7 @@ func (m *Maps) describe(record Record) (escache.VolumeStatus, error) {
 	s, image := m.recorded(record), maps[0]
 	s.State, s.Mode, s.SyncedPercent = escache.StateConnected, escache.ModeWritethrough, 100
 	s.SizeBytes, s.ClientAddress = image.Bytes, image.ClientAddress
-	stuck := m.mayCome(record.VolumeRef)
+	stuck := m.MapMayCome(record.VolumeRef)
 	switch {
 	case stuck != nil:
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: stuck.Error()}
@@ -71,7 +71,7 @@ func (m *Maps) notMapped(record Record) escache.VolumeStatus {
 	s := m.recorded(record)
 	s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "mapping the image was begun and not finished; stop it, or connect " +
 		"it again"}
-	if stuck := m.mayCome(record.VolumeRef); stuck != nil {
+	if stuck := m.MapMayCome(record.VolumeRef); stuck != nil {
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: "the image may still be mapped: " + stuck.Error()}
 	}
 	if m.connecting(record.VolumeRef) {
