@@ -20,8 +20,12 @@ import (
 	"github.com/escache/escache-csi/internal/traces"
 )
 
-// connectTimeout bounds DevConnect.
-const connectTimeout = 3 * time.Minute
+const (
+	// connectTimeout bounds DevConnect.
+	connectTimeout = 3 * time.Minute
+	// verbConnect is the name under which DevConnect locks a volume.
+	verbConnect = "dev_connect"
+)
 
 // DevConnect makes the device here, in front of the image alone if the request says so. The order
 // matters. The image's lock is held before the replica may become Primary. The epoch is on the disk
@@ -36,7 +40,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err := e.checkOptions(engineOf(req.Engine), optionsOf(req.Options)); err != nil {
 		return none, err
 	}
-	ctx, done, err := e.Begin(ctx, req.VolumeRef, "dev_connect", connectTimeout)
+	ctx, done, err := e.Begin(ctx, req.VolumeRef, verbConnect, connectTimeout)
 	if err != nil {
 		return none, err
 	}

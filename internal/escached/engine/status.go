@@ -59,7 +59,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		volumes = []volume.Volume{v}
 	}
-	stuck := e.Stuck() // before the maps: one that comes meanwhile is among them
+	stuck, connecting := e.Stuck(), e.connecting(volumes) // before what the kernel says: what comes meanwhile is in that
 	readings, err := e.read(ctx, volumes)
 	if err != nil || len(readings) == 0 {
 		return out, err
@@ -77,6 +77,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		switch {
 		case r.Connected:
 			e.describeDevice(&s, r)
+		case connecting[r.Name()]: // clean or not, it does not stay so
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
 		case r.Up:
@@ -156,6 +157,15 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// connecting returns the volumes for which DevConnect runs, also one whose caller has gone.
+func (e *Engine) connecting(volumes []volume.Volume) map[string]bool {
+	out := map[string]bool{}
+	for _, v := range volumes {
+		out[v.Name()] = e.Running(v.Name()) == verbConnect
+	}
+	return out
 }
 
 // clientOf returns the Ceph client of a volume's map. A volume without a device has a map while it is
