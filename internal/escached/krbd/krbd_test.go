@@ -189,3 +189,15 @@ func TestACommandThatMayMapAnImageIsRecognised(t *testing.T) {
 		t.Error("another command is taken for one")
 	}
 }
+
+// A host with too many open files must not look like one without maps.
+func TestMapsThatCannotBeListedAreAnError(t *testing.T) {
+	c, _, dir := newClient(t)
+	if all, err := c.Find("", ""); err != nil || len(all) > 0 {
+		t.Errorf("krbd is not loaded: %v, %v", all, err)
+	}
+	files(t, dir, map[string]string{"bus/rbd/devices": "no directory"})
+	if all, err := c.Find("", ""); err == nil {
+		t.Errorf("no error, and %v", all)
+	}
+}

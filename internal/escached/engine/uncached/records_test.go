@@ -73,3 +73,16 @@ func TestHalfWrittenRecordsAreNotListedAndTidiedUp(t *testing.T) {
 		t.Error("it is still there")
 	}
 }
+
+func TestRecordsThatCannotBeListedAreAnError(t *testing.T) {
+	dir := t.TempDir()
+	if all, err := In(dir).List(); err != nil || len(all) > 0 {
+		t.Errorf("there was none yet: %v, %v", all, err)
+	}
+	if err := os.WriteFile(In(dir).dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := In(dir).List(); err == nil {
+		t.Errorf("no error, and %v", all)
+	}
+}
