@@ -178,13 +178,13 @@ func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 // Find returns escached's maps of an image, sorted by ID. An empty name matches any. Maps that
 // others have made, without a client of their own, are not listed.
 func (c *Client) Find(pool, image string) ([]Device, error) {
-	dirs, err := filepath.Glob(c.bus("devices/[0-9]*"))
-	if err != nil {
+	dirs, err := os.ReadDir(c.bus("devices")) // not Glob, which does not tell of what it cannot read
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("list rbd devices: %w", err)
 	}
 	var out []Device
 	for _, dir := range dirs {
-		d, ours, err := readDevice(dir)
+		d, ours, err := readDevice(c.bus(filepath.Join("devices", dir.Name())))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 			continue // unmapped meanwhile
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/atomicfile"
@@ -55,11 +56,17 @@ func read(path string) (record Record, err error) {
 
 // List returns all records. Those that cannot be read are in the error.
 func (r Records) List() ([]Record, error) {
-	paths, err := filepath.Glob(filepath.Join(r.dir, volume.NamePrefix+"*"))
+	files, err := os.ReadDir(r.dir) // not Glob, which does not tell of what it cannot read
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	errs := []error{err}
 	var all []Record
-	for _, path := range paths {
-		record, err := read(path)
+	for _, file := range files {
+		if !strings.HasPrefix(file.Name(), volume.NamePrefix) {
+			continue // half-written
+		}
+		record, err := read(filepath.Join(r.dir, file.Name()))
 		switch {
 		case err == nil:
 			all = append(all, record)

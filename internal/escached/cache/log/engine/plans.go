@@ -86,14 +86,14 @@ func (r plans) get(name string) (plan, error) {
 
 // all returns the plans of all caches whose name has the prefix.
 func (r plans) all(prefix string) (map[string]plan, error) {
-	paths, err := filepath.Glob(r.file("*", planSuffix))
-	if err != nil {
+	files, err := os.ReadDir(r.dir) // not Glob, which does not tell of what it cannot read
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the plans of caches: %w", err)
 	}
 	all := map[string]plan{}
-	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), planSuffix)
-		if !strings.HasPrefix(name, prefix) {
+	for _, file := range files {
+		name, is := strings.CutSuffix(file.Name(), planSuffix)
+		if !is || !strings.HasPrefix(name, prefix) {
 			continue
 		}
 		p, err := r.get(name)
