@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -94,6 +95,9 @@ func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef
 // Engine is the cache engine of the volumes that tests make: that of the environment's ENGINE, or the one
 // that a request means which names none.
 func Engine() escache.Engine { return escache.Engine(os.Getenv("ENGINE")) }
+
+// ClassEngine is that engine as a StorageClass names it.
+func ClassEngine() string { return string(cmp.Or(Engine(), escache.EngineWritecache)) }
 
 // Request is the replica request, the same for both hosts.
 func (v *Volume) Request() escache.ReplicaRequest {

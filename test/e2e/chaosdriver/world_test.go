@@ -81,14 +81,14 @@ metadata: {name: %s}
 provisioner: csi.escache.io
 allowVolumeExpansion: true
 volumeBindingMode: Immediate
-parameters: {clusterID: %q, pool: rbd, cacheSize: 32Mi}
+parameters: {clusterID: %q, pool: rbd, cacheSize: 32Mi, cacheEngine: %s}
 ---
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: %s}
 driver: csi.escache.io
 deletionPolicy: Delete
-`, namespace, group, strings.Join(nodes, ", "), class, os.Getenv("LAB_CEPH_FSID"), class))
+`, namespace, group, strings.Join(nodes, ", "), class, os.Getenv("LAB_CEPH_FSID"), labtest.ClassEngine(), class))
 	for _, n := range nodes {
 		labtest.WaitForCommand(t, "the kubelet of "+n+" knows its group", commandTime, func(ctx context.Context) error {
 			got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`)

@@ -97,8 +97,8 @@ metadata: {name: e2e-node-%s}
 provisioner: csi.escache.io
 allowVolumeExpansion: true
 volumeBindingMode: %s
-parameters: {clusterID: %q, pool: rbd, cacheSize: %s, csi.storage.k8s.io/fstype: %s}
-`, name, binding, w.fsid, cacheSize, fsType)
+parameters: {clusterID: %q, pool: rbd, cacheSize: %s, cacheEngine: %s, csi.storage.k8s.io/fstype: %s}
+`, name, binding, w.fsid, cacheSize, labtest.ClassEngine(), fsType)
 }
 
 // ready waits until volumes can be placed on all three hosts.
