@@ -119,6 +119,41 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 	}
 }
 
+// csi-node was started again while it staged the volume, and escached still connects it: its device
+// would be nobody's, and would keep other nodes out.
+func TestUnstageDoesNotSucceedWhileTheVolumeIsBeingConnected(t *testing.T) {
+	zero := int64(0)
+	rows := []struct {
+		name   string
+		change func(h *host)
+		refuse escache.Code
+		code   codes.Code
+	}{
+		{"drained", func(h *host) { h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph }, escache.CodeBusy, codes.Aborted},
+		{"outdated", func(h *host) { h.volumes["v"].Status.Outdated = []string{"n1"} }, escache.CodeBusy, codes.Aborted},
+		{"taken by force", func(h *host) { h.volumes["v"].Status.AttachedNode = "" }, escache.CodeBusy, codes.Aborted},
+		{"clean when it was asked", func(h *host) { h.change("v", withDirty(&zero)) }, escache.CodeBusy, codes.Aborted},
+		{"the replica is gone", func(h *host) { h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph }, escache.CodeNotFound, codes.OK},
+		{"an escached that knows no such device", func(h *host) { h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph },
+			escache.CodeNotConnected, codes.OK},
+		{"nothing is under way", func(h *host) { h.volumes["v"].Status.Authority = v1alpha1.AuthorityCeph }, "", codes.OK},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h := newHost()
+			h.attached("v")
+			row.change(h)
+			if row.refuse != "" {
+				h.failures["stop"] = &escache.Problem{Code: row.refuse}
+			}
+			_, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(t.TempDir()))
+			if Code(err) != row.code || slices.Contains(h.did, "connect") {
+				t.Errorf("%s: %v; want %s; did %q", Code(err), err, row.code, h.did)
+			}
+		})
+	}
+}
+
 func TestUnstageCleansUpAfterADeadDevice(t *testing.T) {
 	h, dir := staged(t)
 	h.dead[h.table[0].Device] = true
