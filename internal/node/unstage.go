@@ -117,17 +117,13 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
 // this node's cache may hold data that is not in Ceph, it connects the device once more to flush
 // it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
-// and given back. Without a cache there is nothing to flush. The image may not be mapped yet: then
-// escached is busy with that, and the next try stops it.
+// and given back. Without a cache there is nothing to flush.
+//
+// It always asks escached to stop, even if there is no device: perhaps a call of an earlier csi-node
+// still connects the volume. Then escached is busy with that, and the next try stops the device.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
-	if status.Uncached {
+	if status.Uncached || !health.IsConnected(status) && !mustWriteBack(v, s.Node, status) {
 		return s.stop(ctx, v)
-	}
-	if !health.IsConnected(status) {
-		dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
-		if status.State == escache.StateAbsent || !dirty || !mayHoldTruth(v, s.Node) {
-			return nil
-		}
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
 		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
@@ -175,6 +171,12 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	return nil
 }
 
+// mustWriteBack reports whether a replica that is not connected may have to be written back.
+func mustWriteBack(v *v1alpha1.CacheVolume, node string, status escache.VolumeStatus) bool {
+	dirty := status.DirtyBytes == nil || *status.DirtyBytes > 0
+	return status.State != escache.StateAbsent && dirty && mayHoldTruth(v, node)
+}
+
 // mayHoldTruth reports whether acknowledged writes may be in this node's replica and not in Ceph.
 func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 	return v.Status.AttachedNode == node && v.Status.Authority == v1alpha1.AuthorityCache && !v.Status.IsOutdated(node)
@@ -199,8 +201,12 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flu
 	return s.stop(ctx, v)
 }
 
+// stop stops the device. It succeeds if there is none, or no replica.
 func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	if err := s.Cache.Stop(ctx, cachevolume.Ref(v)); err != nil {
+	err := s.Cache.Stop(ctx, cachevolume.Ref(v))
+	problem := new(escache.Problem)
+	gone := errors.As(err, &problem) && (problem.Code == escache.CodeNotFound || problem.Code == escache.CodeNotConnected)
+	if err != nil && !gone {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}
 	crashpoint.Reach("node_unstage/stopped")
