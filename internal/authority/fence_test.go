@@ -64,7 +64,8 @@ func TestLate(t *testing.T) {
 		{"another client of the host that lost it", nil, "10.0.0.1:0/2", "n1"},
 		{"the same one", nil, "10.0.0.1:0/1", "n1"},
 		{"a client of the holder, or of nobody known", nil, "10.0.0.2:0/1", ""},
-		{"the holder is connected", func(s *v1alpha1.CacheVolumeStatus) { s.ClientAddress = "10.0.0.2:0/1" }, "10.0.0.1:0/2", ""},
+		{"the holder was connected, and its client is gone", func(s *v1alpha1.CacheVolumeStatus) { s.ClientAddress = "10.0.0.2:0/1" },
+			"10.0.0.1:0/2", "n1"},
 		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "" }, "10.0.0.1:0/2", ""},
 		{"the host has it again", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "10.0.0.1:0/2", ""},
 		{"nobody knows whose the fenced one was", func(s *v1alpha1.CacheVolumeStatus) { s.Fenced[0].Node = "" }, "10.0.0.1:0/2", ""},
@@ -84,6 +85,17 @@ func TestLate(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// TestNoClientIsLateWhileTheHolderHasTheImage: the holder has the lock, so another map fails by itself.
+func TestNoClientIsLateWhileTheHolderHasTheImage(t *testing.T) {
+	v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+		s.AttachedNode, s.ClientAddress = "n2", "10.0.0.2:0/1"
+		s.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}}
+	})
+	if got := Late(v, []string{"10.0.0.1:0/2", "10.0.0.2:0/1"}); len(got) > 0 {
+		t.Errorf("got %+v", got)
 	}
 }
 

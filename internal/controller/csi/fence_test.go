@@ -195,6 +195,30 @@ func TestAMapThatComesAfterTheNextHolderWasChosenIsFenced(t *testing.T) {
 	}
 }
 
+// TestAMapThatComesAfterTheNextHolderWasUndoneIsFenced: the client of the next holder is on record. Its
+// stage failed for good and was undone, so the image was free for the late dev_connect.
+func TestAMapThatComesAfterTheNextHolderWasUndoneIsFenced(t *testing.T) {
+	w := newWorld(t)
+	v, _, partner := w.fenced("pvc-1")
+	_, err := w.publish("pvc-1", partner)
+	must(t, err)
+	image := volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: v.Spec.Image}
+	const late, holder = "10.0.0.1:0/2", "10.0.0.2:0/1"
+	v = w.volume("pvc-1")
+	v.Status.ClientAddress = holder
+	must(t, w.api.Status().Update(context.Background(), v))
+	w.images.open[image] = []string{late, holder}
+	must(t, w.locked.FenceLate(context.Background(), "pvc-1"))
+	if slices.Contains(w.images.fenced, late) {
+		t.Errorf("fenced while the holder has the image: %v", w.images.fenced)
+	}
+	w.images.open[image] = []string{late}
+	must(t, w.locked.FenceLate(context.Background(), "pvc-1"))
+	if !slices.Contains(w.images.fenced, late) || slices.Contains(w.images.fenced, holder) {
+		t.Errorf("fenced %v", w.images.fenced)
+	}
+}
+
 // TestAFencedHolderThatLivesGivesItsDeviceUp: its kubelet is dead, its host and the replication link
 // are not. As long as it has the device, its peer cannot be promoted.
 func TestAFencedHolderThatLivesGivesItsDeviceUp(t *testing.T) {
