@@ -72,11 +72,12 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 
 // Late returns clients to fence that have the image open although their host lost the volume by
 // force in an earlier attachment. A dev_connect that was under way there has mapped the image
-// since, and keeps the new holder out. Once the holder's client is on record it has the exclusive
-// lock, and no client can come late any more. A late client is recognised by its host's address,
-// which an earlier fenced client had.
+// since, and keeps the new holder out. As long as the holder's client on record has the image open,
+// it has the exclusive lock, and no other client gets the image. The record alone does not say that:
+// it keeps the address when the stage was undone, or the holder has died. A late client is
+// recognised by its host's address, which an earlier fenced client had.
 func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
-	if v.Status.AttachedNode == "" || v.Status.ClientAddress != "" {
+	if v.Status.AttachedNode == "" || slices.Contains(open, v.Status.ClientAddress) {
 		return nil
 	}
 	var late []v1alpha1.FencedClient
