@@ -53,6 +53,10 @@ type Engine interface {
 	// back: what is dirty stays on the disk. It returns ErrOpen while someone has the device open.
 	// Removing what is not there succeeds.
 	Remove(ctx context.Context, name string) error
+	// Stop is Remove for a cache that is clean and leaves this host. A process that has died may have
+	// answered writes that only this host's memory has, and Dirty does not count those. Then Stop
+	// returns ErrUnserved; the caller calls Resume, and the cache is there again.
+	Stop(ctx context.Context, name string) error
 
 	// States returns all assembled caches whose name has the prefix, by name. It starts no child
 	// and waits for no I/O, so it also answers while I/O is frozen.

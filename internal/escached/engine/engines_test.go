@@ -196,6 +196,29 @@ func TestAVolumeOfAnEngineThatIsGoneIsNeverAStandby(t *testing.T) {
 	}
 }
 
+// TestAProcessThatDiesDuringStopKeepsItsDevice: perhaps it had answered what is not on the disk.
+func TestAProcessThatDiesDuringStopKeepsItsDevice(t *testing.T) {
+	w := withLog(t)
+	e := w.engine()
+	if err := putLog(e, t); err != nil {
+		t.Fatal(err)
+	}
+	if err := connectLog(e, t, 3); err != nil {
+		t.Fatal(err)
+	}
+	w.log.StopErr = cache.ErrUnserved
+	if got := code(e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref})); got != escache.CodeDirtyUnknown {
+		t.Errorf("stop: %q", got)
+	}
+	if s := statusOf(e, t); s.State != escache.StateConnected || s.DirtyBytes == nil || s.Error != nil {
+		t.Errorf("afterwards it is %+v", s)
+	}
+	w.log.StopErr = nil
+	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestADeviceThatNothingServesIsRevivedUnlessItIsGivenUp(t *testing.T) {
 	w := withLog(t)
 	e := w.engine()

@@ -39,7 +39,7 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) (err error) {
 		return err
 	}
 	crashpoint.Reach("stop/begin")
-	if err := e.Cache(v).Remove(ctx, v.Name()); err != nil {
+	if err := e.Cache(v).Stop(ctx, v.Name()); err != nil {
 		return err
 	}
 	crashpoint.Reach("stop/removed")

@@ -24,6 +24,8 @@ type Fake struct {
 	Number func(path string) string
 	// DirtyErr is the error that Dirty returns, if it is not nil.
 	DirtyErr error
+	// StopErr is the error that Stop returns, if it is not nil: the process of the cache has just died.
+	StopErr error
 	// NoKernel means that the kernel has not the module of the engine.
 	NoKernel bool
 	// Scans counts calls of Dirty.
@@ -303,6 +305,15 @@ func (f *Fake) Remove(_ context.Context, name string) error {
 	}
 	delete(f.caches, name)
 	return nil
+}
+
+// Stop implements cache.Engine.
+func (f *Fake) Stop(ctx context.Context, name string) error {
+	if f.StopErr != nil {
+		f.Alter(name, func(s *cache.State) { s.Held, s.Known, s.Unserved = true, false, "its process has died" })
+		return f.StopErr
+	}
+	return f.Remove(ctx, name)
 }
 
 // States implements cache.Engine.

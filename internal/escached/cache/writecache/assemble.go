@@ -48,6 +48,9 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 	return errors.Join(e.remove(ctx, name, name), e.remove(ctx, name, formatting(name)))
 }
 
+// Stop implements cache.Engine. The kernel has no answers that are not on the disk.
+func (e *Engine) Stop(ctx context.Context, name string) error { return e.Remove(ctx, name) }
+
 // remove removes a dm-writecache device, after the devices in front of it.
 func (e *Engine) remove(ctx context.Context, volume, device string) error {
 	_, exposed, err := e.below(ctx, front(device))

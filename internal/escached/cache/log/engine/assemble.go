@@ -63,6 +63,9 @@ func (e *Engine) assemble(ctx context.Context, name string, p plan) error {
 	return e.expose(ctx, name, status.Device, p.Bytes)
 }
 
+// Stop implements cache.Engine.
+func (e *Engine) Stop(ctx context.Context, name string) error { return e.Remove(ctx, name) }
+
 // Remove implements cache.Engine. The plan goes last: until then the cache is there.
 func (e *Engine) Remove(ctx context.Context, name string) error {
 	if err := e.hide(ctx, name); err != nil {

@@ -168,6 +168,34 @@ func TestRemoveTakesAwayADeviceWhoseProcessIsDead(t *testing.T) {
 	h.holds(1, 1)
 }
 
+// TestStopRefusesWhileOnlyTheMemoryHasAWrite: the write was answered and never flushed, and then the
+// process was killed. The disk alone says that nothing is dirty.
+func TestStopRefusesWhileOnlyTheMemoryHasAWrite(t *testing.T) {
+	h, e := assembled(t)
+	must(t, e.WriteBack(t.Context(), volume))
+	p := h.processes[volume]
+	must(t, p.device.Write(2, filled(2)))
+	p.die()
+	if dirty, err := e.Dirty(t.Context(), h.Spec().Disk); err != nil || dirty != 0 {
+		t.Fatalf("%d bytes are dirty on the disk, %v", dirty, err)
+	}
+	if err := e.Stop(t.Context(), volume); !errors.Is(err, cache.ErrUnserved) {
+		t.Fatalf("Stop: %v", err)
+	}
+	e = h.engine() // of another escached
+	must(t, e.Resume(t.Context(), volume))
+	h.holds(2, 2)
+	if s := stateOf(t, e); s.Held || s.Clean() {
+		t.Errorf("afterwards it is %+v", s)
+	}
+	must(t, e.WriteBack(t.Context(), volume))
+	must(t, e.Stop(t.Context(), volume))
+	must(t, e.Stop(t.Context(), volume)) // again: nothing is there
+	if all, err := e.States(t.Context(), ""); err != nil || len(all) > 0 {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+}
+
 func TestRemoveEndsAProcessThatDoesNotServeYet(t *testing.T) {
 	h, e := assembled(t)
 	must(t, h.processes[volume].server.Close()) // as while it recovers its log
