@@ -39,7 +39,7 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) (err error) {
 		return err
 	}
 	crashpoint.Reach("stop/begin")
-	if err := e.Cache(v).Stop(ctx, v.Name()); err != nil {
+	if err := e.end(ctx, v); err != nil {
 		return err
 	}
 	crashpoint.Reach("stop/removed")
@@ -55,6 +55,17 @@ func (e *Engine) stop(ctx context.Context, v volume.Volume) (err error) {
 	}
 	e.standsClean(v, before)
 	return nil
+}
+
+// end removes the device. If its process has failed since mayStop, nobody knows whether it is clean, and
+// end makes the device again and fails.
+func (e *Engine) end(ctx context.Context, v volume.Volume) error {
+	err := e.Cache(v).Stop(ctx, v.Name())
+	if !errors.Is(err, cache.ErrUnserved) {
+		return err
+	}
+	return errors.Join(v.Fail(escache.CodeDirtyUnknown, "its cache process failed while it was being stopped; flush again: %v", err),
+		e.Cache(v).Resume(ctx, v.Name()))
 }
 
 func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {

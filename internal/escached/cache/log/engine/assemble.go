@@ -63,11 +63,18 @@ func (e *Engine) assemble(ctx context.Context, name string, p plan) error {
 	return e.expose(ctx, name, status.Device, p.Bytes)
 }
 
-// Stop implements cache.Engine.
-func (e *Engine) Stop(ctx context.Context, name string) error { return e.Remove(ctx, name) }
+// Stop implements cache.Engine. Without a plan there is nothing that could have answered.
+func (e *Engine) Stop(ctx context.Context, name string) error {
+	_, err := e.plans.get(name)
+	return e.remove(ctx, name, errors.Is(err, cache.ErrAbsent))
+}
 
-// Remove implements cache.Engine. The plan goes last: until then the cache is there.
-func (e *Engine) Remove(ctx context.Context, name string) error {
+// Remove implements cache.Engine.
+func (e *Engine) Remove(ctx context.Context, name string) error { return e.remove(ctx, name, true) }
+
+// remove removes a cache. The plan goes last: until then the cache is there. unclean allows that the log
+// lacks what the process has answered.
+func (e *Engine) remove(ctx context.Context, name string, unclean bool) error {
 	if err := e.hide(ctx, name); err != nil {
 		return err
 	}
@@ -77,6 +84,9 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	crashpoint.Reach("remove/ended")
+	if !clean && !unclean {
+		return fmt.Errorf("%w: its process has died, and perhaps had answered what is not in the log", cache.ErrUnserved)
+	}
 	suffixes := []string{".sock", ".memory.options"}
 	if clean { // or the next process on this host needs it
 		suffixes = append(suffixes, ".memory")
