@@ -263,6 +263,27 @@ func TestAPlanOfAnEarlierStartOfTheHostCountsAsNone(t *testing.T) {
 	}
 }
 
+func TestADamagedPlanIsTheTroubleOfItsVolumeOnly(t *testing.T) {
+	_, e := assembled(t)
+	const other = volume + "-2"
+	must(t, os.WriteFile(e.plans.file(other, planSuffix), []byte("{"), 0o600))
+	all, err := e.States(t.Context(), "escache-")
+	must(t, err)
+	if s := all[volume]; s.Unserved != "" || !s.Known {
+		t.Errorf("the other volume is %+v", s)
+	}
+	if s, there := all[other]; !there || s.Unserved == "" || s.Clean() || s.Path == "" || s.Options.Mode == "" {
+		t.Errorf("the volume with the damaged plan is %+v, %v", s, there)
+	}
+	if err := e.Revive(t.Context(), other); err == nil || errors.Is(err, cache.ErrAbsent) {
+		t.Errorf("Revive: %v", err)
+	}
+	must(t, e.Remove(t.Context(), other))
+	if all, err := e.States(t.Context(), other); err != nil || len(all) > 0 {
+		t.Errorf("after Remove: %+v, %v", all, err)
+	}
+}
+
 func TestWithoutTheDriverThereIsNoEngine(t *testing.T) {
 	h := newHost(t)
 	engines := cache.Engines{"log": h.Engine()}
