@@ -26,6 +26,9 @@ type plan struct {
 	Of      cache.Identity `json:"of"`
 	// Holding is set from before a hold until Resume.
 	Holding bool `json:"holding,omitempty"`
+
+	// damage says why a plan cannot be read; everything else is empty then, but for the mode.
+	damage string
 }
 
 // arguments are the command line of the process. The name comes first: package launch finds it there.
@@ -84,7 +87,8 @@ func (r plans) get(name string) (plan, error) {
 	return p, nil
 }
 
-// all returns the plans of all caches whose name has the prefix.
+// all returns the plans of all caches whose name has the prefix. One that cannot be read is there, with
+// its damage: its cache may be assembled.
 func (r plans) all(prefix string) (map[string]plan, error) {
 	files, err := os.ReadDir(r.dir) // not Glob, which does not tell of what it cannot read
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +105,7 @@ func (r plans) all(prefix string) (map[string]plan, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			p = plan{damage: err.Error(), Options: cache.Options{Mode: cache.Writeback}}
 		}
 		all[name] = p
 	}

@@ -27,7 +27,10 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 	)
 	for name, p := range all {
 		asking.Go(func() {
-			status, err := e.status(ctx, name)
+			status, err := control.Status{}, error(nil)
+			if p.damage == "" {
+				status, err = e.status(ctx, name)
+			}
 			d, exposed := fronts[name]
 			state := p.state(name, status, err)
 			state.Open = d.Open
@@ -46,6 +49,9 @@ func (r plan) state(name string, status control.Status, err error) cache.State {
 	s := cache.State{
 		Path: devmapper.Node(front(name)), Origin: r.Origin, Bytes: r.Bytes, Options: r.Options, Held: r.Holding,
 		Unserved: unserved(status, err),
+	}
+	if r.damage != "" {
+		s.Unserved = r.damage + "; if that stays so, reboot this host"
 	}
 	if s.Unserved != "" {
 		return s
