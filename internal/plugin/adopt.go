@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 // adoptFlags are the flags of adopt.
@@ -29,7 +31,7 @@ type adoptFlags struct {
 	fromCluster, useCopy, output string
 }
 
-func (c *cli) adopt() *cobra.Command {
+func adoptCommand(c *console.Console) *cobra.Command {
 	var f adoptFlags
 	command := &cobra.Command{
 		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV | --all",
@@ -47,20 +49,20 @@ func (c *cli) adopt() *cobra.Command {
 		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
 			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache\n" +
 			"  kubectl escache adopt --all --dry-run",
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			f.fsTypeWasChosen = command.Flags().Changed("fs-type")
 			if err := f.validate(); err != nil {
 				return err
 			}
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			if f.all {
-				return c.runAdoptAll(command.Context(), api, f)
+				return runAdoptAll(command.Context(), c, api, f)
 			}
-			return c.runAdopt(command.Context(), api, f)
+			return runAdopt(command.Context(), c, api, f)
 		},
 	}
 	flags := command.Flags()
@@ -92,7 +94,7 @@ func (c *cli) adopt() *cobra.Command {
 
 func (f *adoptFlags) validate() error {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{errUsage}, args...)...)
+		return fmt.Errorf("%w: "+format, append([]any{failure.ErrUsage}, args...)...)
 	}
 	switch {
 	case f.apply && f.dryRun:
@@ -114,42 +116,42 @@ func (f *adoptFlags) validate() error {
 	return nil
 }
 
-func (c *cli) runAdopt(ctx context.Context, api client.Client, f adoptFlags) error {
-	t, err := c.newTwin(ctx, api, f)
+func runAdopt(ctx context.Context, c *console.Console, api client.Client, f adoptFlags) error {
+	t, err := newTwin(ctx, c, api, f)
 	if err != nil {
 		return err
 	}
 	// The image is checked before anything is changed.
-	done, err := c.ask(ctx, api, t.request(f, true), f.timeout)
+	done, err := ask(ctx, api, t.request(f, true), f.timeout)
 	if err != nil {
 		return err
 	}
 	t.sizeBytes = done.SizeBytes
 	if !f.apply {
-		c.printf("# Image %s/%s, %s, can be adopted, with a cache of %s on each of two hosts. With --apply this is made:\n",
+		c.Printf("# Image %s/%s, %s, can be adopted, with a cache of %s on each of two hosts. With --apply this is made:\n",
 			t.pool, t.image, v1alpha1.HumanBytes(t.sizeBytes), v1alpha1.HumanBytes(done.CacheBytes))
-		return c.printTwin(t)
+		return printTwin(c, t)
 	}
 	if t.source != nil {
 		if err := retain(ctx, api, t.source); err != nil {
 			return err
 		}
 	}
-	if done, err = c.ask(ctx, api, t.request(f, false), f.timeout); err != nil {
+	if done, err = ask(ctx, api, t.request(f, false), f.timeout); err != nil {
 		return err
 	}
 	t.volume, t.placed, t.sizeBytes = done.Volume, done.Group, done.SizeBytes
-	return c.applyTwin(ctx, api, t)
+	return applyTwin(ctx, c, api, t)
 }
 
 // ask has csi-controller carry out a request, and returns the result.
-func (c *cli) ask(
+func ask(
 	ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration,
 ) (v1alpha1.CacheAdoptionStatus, error) {
 	if err := api.Create(ctx, request); err != nil {
 		return request.Status, err
 	}
-	err := c.awaitAdoption(ctx, api, request, timeout)
+	err := awaitAdoption(ctx, api, request, timeout)
 	return request.Status, err
 }
 
@@ -169,10 +171,10 @@ func (t *twin) request(f adoptFlags, dryRun bool) *v1alpha1.CacheAdoption {
 }
 
 // awaitAdoption waits until the request's phase is final, and removes the request.
-func (c *cli) awaitAdoption(ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration) error {
+func awaitAdoption(ctx context.Context, api client.Client, request *v1alpha1.CacheAdoption, timeout time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return poll(waiting, pollInterval/4, func() (bool, error) {
+	return console.Poll(waiting, console.PollInterval/4, func() (bool, error) {
 		if err := api.Get(waiting, client.ObjectKeyFromObject(request), request); err != nil {
 			return false, err
 		}
@@ -188,7 +190,7 @@ func (c *cli) awaitAdoption(ctx context.Context, api client.Client, request *v1a
 	}, func() error {
 		return fmt.Errorf("%w: CacheAdoption %s is pending (%s); the driver keeps trying. To withdraw it: "+
 			"kubectl delete cacheadoption %s",
-			errTimeUp, request.Name, request.Status.Message, request.Name)
+			failure.ErrTimeUp, request.Name, request.Status.Message, request.Name)
 	})
 }
 
@@ -223,7 +225,7 @@ func findCluster(ctx context.Context, api client.Reader, f adoptFlags) (string, 
 	}
 	if len(ids) != 1 {
 		return "", fmt.Errorf("%w: the StorageClasses of this driver name %d Ceph clusters; choose one with "+
-			"--cluster-id or --storage-class", errUsage, len(ids))
+			"--cluster-id or --storage-class", failure.ErrUsage, len(ids))
 	}
 	return ids[0], nil
 }

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 func (f *adoptFlags) validateAll(refuse func(format string, args ...any) error) error {
@@ -63,7 +65,7 @@ type survey struct {
 	OtherPools  []string `json:"otherPools,omitempty"`
 }
 
-func (c *cli) runAdoptAll(ctx context.Context, api client.Client, f adoptFlags) error {
+func runAdoptAll(ctx context.Context, c *console.Console, api client.Client, f adoptFlags) error {
 	pools, err := poolsToSearch(ctx, api, f)
 	if err != nil {
 		return err
@@ -71,14 +73,14 @@ func (c *cli) runAdoptAll(ctx context.Context, api client.Client, f adoptFlags) 
 	all := &survey{Volumes: []rebuilt{}}
 	var failure error
 	for _, p := range pools {
-		if failure = c.searchPool(ctx, api, f, p, all); failure != nil {
+		if failure = searchPool(ctx, api, f, p, all); failure != nil {
 			break
 		}
 	}
 	all.OtherPools = slices.DeleteFunc(all.OtherPools, func(pool string) bool {
 		return slices.ContainsFunc(pools, func(p cephPool) bool { return p.pool == pool })
 	})
-	if err := errors.Join(c.printSurvey(all, f), failure); err != nil {
+	if err := errors.Join(printSurvey(c, all, f), failure); err != nil {
 		return err
 	}
 	left := 0
@@ -116,7 +118,7 @@ func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]ceph
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: no StorageClass of this driver names a pool; make them first, or name --pool "+
-			"and --cluster-id", errUsage)
+			"and --cluster-id", failure.ErrUsage)
 	}
 	slices.SortFunc(out, func(a, b cephPool) int {
 		return cmp.Or(strings.Compare(a.clusterID, b.clusterID), strings.Compare(a.pool, b.pool))
@@ -125,14 +127,14 @@ func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]ceph
 }
 
 // searchPool has csi-controller look through a pool, page by page, and makes what uses the volumes.
-func (c *cli) searchPool(ctx context.Context, api client.Client, f adoptFlags, p cephPool, all *survey) error {
+func searchPool(ctx context.Context, api client.Client, f adoptFlags, p cephPool, all *survey) error {
 	uses, err := readUses(ctx, api)
 	if err != nil {
 		return err
 	}
 	after := ""
 	for {
-		page, err := c.ask(ctx, api, &v1alpha1.CacheAdoption{
+		page, err := ask(ctx, api, &v1alpha1.CacheAdoption{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "adopt-all-"},
 			Spec: v1alpha1.CacheAdoptionSpec{
 				ClusterID: p.clusterID, Pool: p.pool, Image: f.image, DryRun: !f.apply,
@@ -163,11 +165,11 @@ func union(a, b []string) []string {
 	return slices.Compact(out)
 }
 
-func (c *cli) printSurvey(all *survey, f adoptFlags) error {
+func printSurvey(c *console.Console, all *survey, f adoptFlags) error {
 	if f.output == "json" {
-		return c.printJSON(all)
+		return c.PrintJSON(all)
 	}
-	row, flush := table(c.Out)
+	row, flush := console.Table(c.Out)
 	row("IMAGE", "VOLUME", "CLAIM", "EPOCH", "TRUTH", "REPLICAS", "DIRTY", "RESULT", "MESSAGE")
 	for i := range all.Volumes {
 		r := &all.Volumes[i]
@@ -184,19 +186,19 @@ func (c *cli) printSurvey(all *survey, f adoptFlags) error {
 		return err
 	}
 	if len(all.SilentNodes) > 0 {
-		c.printf("\nThese hosts do not answer: %s. If one of them has a copy that no image's metadata names, that copy is not found.\n",
+		c.Printf("\nThese hosts do not answer: %s. If one of them has a copy that no image's metadata names, that copy is not found.\n",
 			strings.Join(all.SilentNodes, ", "))
 	}
 	if f.fromCluster != "" {
-		c.printf("\nYou say that Kubernetes cluster %s is gone for good. Be sure that its csi-controller does not run any more, and that "+
+		c.Printf("\nYou say that Kubernetes cluster %s is gone for good. Be sure that its csi-controller does not run any more, and that "+
 			"no host of it still runs a pod with one of these volumes: nothing here can see that.\n", f.fromCluster)
 	}
 	if f.useCopy != "" {
-		c.printf("\nYou say that the copy on %s counts. Be sure that hosts which do not answer are off. What only they have is lost.\n",
+		c.Printf("\nYou say that the copy on %s counts. Be sure that hosts which do not answer are off. What only they have is lost.\n",
 			f.useCopy)
 	}
 	if !f.apply {
-		c.printf("\nNothing was changed. --apply makes the records, PersistentVolumes and claims.\n")
+		c.Printf("\nNothing was changed. --apply makes the records, PersistentVolumes and claims.\n")
 	}
 	return nil
 }

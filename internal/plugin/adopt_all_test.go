@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // answerRebuilds plays csi-controller: it has these images, one on each page, and makes what can be made. It
@@ -79,28 +80,29 @@ func allFlags(change func(*adoptFlags)) adoptFlags {
 }
 
 func TestAdoptAllMakesWhatUsedTheVolumes(t *testing.T) {
-	api, c := cluster(t, escacheClass(), shop()), newCLI()
+	api := plugintest.Cluster(t, escacheClass(), shop())
+	c, out := plugintest.Output()
 	asked := answerRebuilds(t, api, remains()...)
-	err := c.runAdoptAll(t.Context(), api, allFlags(nil))
+	err := runAdoptAll(t.Context(), c, api, allFlags(nil))
 	if err == nil || !strings.Contains(err.Error(), "2 of 3 volumes") {
 		t.Errorf("a dry run: %v", err)
 	}
-	golden(t, "adopt.all.dryrun", c.tried(t))
+	plugintest.Golden(t, "adopt.all.dryrun", out.String())
 	pv, pvc := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
 	name, claim := client.ObjectKey{Name: "named"}, client.ObjectKey{Namespace: "shop", Name: "data"}
 	if api.Get(t.Context(), name, pv) == nil || api.Get(t.Context(), claim, pvc) == nil {
 		t.Error("a dry run has made something")
 	}
 	for range 2 { // the first one may have been interrupted
-		c = newCLI()
+		c, out = plugintest.Output()
 		apply := allFlags(func(f *adoptFlags) { f.apply, f.fromCluster = true, "uid-of-them" })
-		if err := c.runAdoptAll(t.Context(), api, apply); err == nil || !strings.Contains(err.Error(), "2 of 3 volumes") {
+		if err := runAdoptAll(t.Context(), c, api, apply); err == nil || !strings.Contains(err.Error(), "2 of 3 volumes") {
 			t.Errorf("%v", err)
 		}
 	}
 	for _, want := range []string{"left to do: there is no namespace gone for claim data", "node n9 does not answer", "do not answer: n9"} {
-		if !strings.Contains(c.tried(t), want) {
-			t.Errorf("it does not say %q:\n%s", want, c.tried(t))
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
 	}
 	if err := api.Get(t.Context(), name, pv); err != nil {
@@ -142,27 +144,29 @@ func TestAdoptAllLeavesObjectsOfOthersAlone(t *testing.T) {
 	for says, object := range map[string]client.Object{
 		"persistentvolume named exists, and is not this volume's": foreign, "persistentvolumeclaim shop/data exists, and is not this volume's": taken,
 	} {
-		api, c := cluster(t, escacheClass(), shop(), object), newCLI()
+		api := plugintest.Cluster(t, escacheClass(), shop(), object)
+		c, out := plugintest.Output()
 		answerRebuilds(t, api, remains()[0])
-		err := c.runAdoptAll(t.Context(), api, allFlags(func(f *adoptFlags) { f.apply, f.output = true, "json" }))
+		err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply, f.output = true, "json" }))
 		if err == nil {
 			t.Error("all is well")
 		}
-		var out survey
-		if err := json.Unmarshal([]byte(c.tried(t)), &out); err != nil || !strings.Contains(strings.Join(out.Volumes[0].Left, " "), says) {
-			t.Errorf("%v\n%s", err, c.tried(t))
+		var result survey
+		if err := json.Unmarshal(out.Bytes(), &result); err != nil || !strings.Contains(strings.Join(result.Volumes[0].Left, " "), says) {
+			t.Errorf("%v\n%s", err, out.String())
 		}
 	}
 }
 
 // TestAdoptAllIsDoneWhenNothingIsLeft: the exit code tells.
 func TestAdoptAllIsDoneWhenNothingIsLeft(t *testing.T) {
-	api, c := cluster(t, escacheClass(), shop()), newCLI()
+	api := plugintest.Cluster(t, escacheClass(), shop())
+	c, out := plugintest.Output()
 	answerRebuilds(t, api, remains()[0])
-	if err := c.runAdoptAll(t.Context(), api, allFlags(func(f *adoptFlags) { f.apply = true })); err != nil {
-		t.Errorf("%v\n%s", err, c.tried(t))
+	if err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply = true })); err != nil {
+		t.Errorf("%v\n%s", err, out.String())
 	}
-	err := c.runAdoptAll(t.Context(), api, allFlags(func(f *adoptFlags) { f.apply, f.pool = true, "rbd" }))
+	err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply, f.pool = true, "rbd" }))
 	if err == nil || !strings.Contains(err.Error(), "--pool for each of fast") {
 		t.Errorf("caches in another pool: %v", err)
 	}

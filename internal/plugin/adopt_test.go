@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // answerAdoptions plays csi-controller: it grants every adoption, or refuses each.
@@ -72,18 +73,19 @@ func flagsOf(change func(*adoptFlags)) adoptFlags {
 }
 
 func TestAdoptMakesVolumeAndClaim(t *testing.T) {
-	api, c := cluster(t, escacheClass()), newCLI()
+	api := plugintest.Cluster(t, escacheClass())
+	c, out := plugintest.Output()
 	answerAdoptions(t, api, "")
 	f := flagsOf(func(f *adoptFlags) { f.claim, f.class = "shop/new", "escache" })
-	if err := c.runAdopt(t.Context(), api, f); err != nil {
+	if err := runAdopt(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
 	key := client.ObjectKey{Name: "adopted-1"}
-	if err := api.Get(t.Context(), key, &corev1.PersistentVolume{}); !apierrors.IsNotFound(err) || !strings.Contains(c.tried(t), "can be adopted") {
-		t.Errorf("a dry run: %v\n%s", err, c.tried(t))
+	if err := api.Get(t.Context(), key, &corev1.PersistentVolume{}); !apierrors.IsNotFound(err) || !strings.Contains(out.String(), "can be adopted") {
+		t.Errorf("a dry run: %v\n%s", err, out.String())
 	}
 	f.apply = true
-	if err := c.runAdopt(t.Context(), api, f); err != nil {
+	if err := runAdopt(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
 	pv, pvc := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
@@ -110,10 +112,11 @@ func TestAdoptMakesVolumeAndClaim(t *testing.T) {
 
 func TestAdoptOfACephCSIVolumeMakesItsTwin(t *testing.T) {
 	pv, pvc := theirs(nil)
-	api, c := cluster(t, escacheClass(), pv, pvc), newCLI()
+	api := plugintest.Cluster(t, escacheClass(), pv, pvc)
+	c, out := plugintest.Output()
 	answerAdoptions(t, api, "")
 	f := flagsOf(func(f *adoptFlags) { f.pool, f.image, f.persistentVolume, f.apply = "", "", "pvc-theirs", true })
-	if err := c.runAdopt(t.Context(), api, f); err != nil {
+	if err := runAdopt(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
 	twin := &corev1.PersistentVolume{}
@@ -125,8 +128,8 @@ func TestAdoptOfACephCSIVolumeMakesItsTwin(t *testing.T) {
 		t.Errorf("its reclaim policy is %s, %v", pv.Spec.PersistentVolumeReclaimPolicy, err)
 	}
 	for _, want := range []string{"kubectl delete pvc -n shop data", "kubectl delete pv pvc-theirs", "kind: PersistentVolumeClaim", "volumeName: adopted-1"} {
-		if !strings.Contains(c.tried(t), want) {
-			t.Errorf("it does not say %q:\n%s", want, c.tried(t))
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
 	}
 }
@@ -156,9 +159,10 @@ func TestAdoptRefusesBeforeItChangesAnything(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pv, pvc := theirs(tc.change)
-			api, c := cluster(t, append(tc.more, escacheClass(), pv, pvc)...), newCLI()
+			api := plugintest.Cluster(t, append(tc.more, escacheClass(), pv, pvc)...)
+			c, _ := plugintest.Output()
 			answerAdoptions(t, api, tc.refusal)
-			err := c.runAdopt(t.Context(), api, flagsOf(func(f *adoptFlags) { f.apply = true; tc.flags(f) }))
+			err := runAdopt(t.Context(), c, api, flagsOf(func(f *adoptFlags) { f.apply = true; tc.flags(f) }))
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v", err)
 			}

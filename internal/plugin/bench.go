@@ -21,6 +21,8 @@ import (
 	"github.com/escache/escache-csi/internal/benchmark"
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 )
 
@@ -35,7 +37,7 @@ type benchFlags struct {
 	timeout         time.Duration
 }
 
-func (c *cli) bench() *cobra.Command {
+func benchCommand(c *console.Console) *cobra.Command {
 	var f benchFlags
 	command := &cobra.Command{
 		Use:   "bench --storage-class CLASS",
@@ -51,21 +53,24 @@ func (c *cli) bench() *cobra.Command {
 		Example: `  kubectl escache bench --storage-class escache
   kubectl escache bench --storage-class escache --compare ceph-rbd --node n1 -n test
   kubectl escache bench --storage-class escache --compare ceph-rbd --dry-run`,
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			options, err := f.options()
 			if err != nil {
 				return err
 			}
-			if options.Namespace, err = c.namespace(); err != nil {
+			if options.Namespace, err = c.Namespace(); err != nil {
 				return err
 			}
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runBench(command.Context(), &benchRun{
-				cli: c, api: api, logs: c.podLog, pause: pollInterval, removal: removalTime,
+			return runBench(command.Context(), &benchRun{
+				Console: c, api: api, logs: func(ctx context.Context, namespace, pod, container string) ([]byte, error) {
+					return podLog(ctx, c, namespace, pod, container)
+				},
+				pause: console.PollInterval, removal: removalTime,
 			}, options, f)
 		},
 	}
@@ -83,7 +88,9 @@ func (c *cli) bench() *cobra.Command {
 	flags.StringVarP(&f.output, "output", "o", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
 	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(checklist.Outputs, cobra.ShellCompDirectiveNoFileComp))
 	for _, name := range []string{"storage-class", "compare"} {
-		_ = command.RegisterFlagCompletionFunc(name, c.completeClasses)
+		_ = command.RegisterFlagCompletionFunc(name, func(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return completeClasses(command.Context(), c)
+		})
 	}
 	return command
 }
@@ -91,7 +98,7 @@ func (c *cli) bench() *cobra.Command {
 // options reads the flags. The namespace and the image may be missing.
 func (f *benchFlags) options() (bench.Options, error) {
 	refuse := func(format string, args ...any) (bench.Options, error) {
-		return bench.Options{}, fmt.Errorf("%w: "+format, append([]any{errUsage}, args...)...)
+		return bench.Options{}, fmt.Errorf("%w: "+format, append([]any{failure.ErrUsage}, args...)...)
 	}
 	size, err := resource.ParseQuantity(f.size)
 	switch {
@@ -124,13 +131,13 @@ func (f *benchFlags) options() (bench.Options, error) {
 	return options, nil
 }
 
-func (c *cli) completeClasses(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	api, err := c.connect()
+func completeClasses(ctx context.Context, c *console.Console) ([]string, cobra.ShellCompDirective) {
+	api, err := c.Connect()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	all := &storagev1.StorageClassList{}
-	if err := api.List(command.Context(), all); err != nil {
+	if err := api.List(ctx, all); err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var names []string
@@ -140,7 +147,7 @@ func (c *cli) completeClasses(command *cobra.Command, _ []string, _ string) ([]s
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (c *cli) runBench(ctx context.Context, run *benchRun, options bench.Options, f benchFlags) error {
+func runBench(ctx context.Context, run *benchRun, options bench.Options, f benchFlags) error {
 	if err := findImage(ctx, run.api, &options); err != nil {
 		return err
 	}
@@ -151,7 +158,7 @@ func (c *cli) runBench(ctx context.Context, run *benchRun, options bench.Options
 	}
 	if f.dryRun {
 		text, err := manifest(options.Job())
-		c.printf("%s", text)
+		run.Printf("%s", text)
 		return err
 	}
 	if err := mayBench(ctx, run.api, options.Namespace); err != nil {
@@ -162,9 +169,9 @@ func (c *cli) runBench(ctx context.Context, run *benchRun, options bench.Options
 		return err
 	}
 	if f.output == "json" {
-		return errors.Join(err, c.printJSON(report))
+		return errors.Join(err, run.PrintJSON(report))
 	}
-	return errors.Join(err, report.Print(c.Out))
+	return errors.Join(err, report.Print(run.Out))
 }
 
 // findImage takes the driver's own image, unless the user has named one.
@@ -173,7 +180,7 @@ func findImage(ctx context.Context, api client.Reader, o *bench.Options) (err er
 		return nil
 	}
 	if o.Image, err = installed.NodeImage(ctx, api); err == nil && o.Image == "" {
-		err = fmt.Errorf("%w: the DaemonSet of csi-node cannot be found or read, so its image is not known: name it with --image", errUsage)
+		err = fmt.Errorf("%w: the DaemonSet of csi-node cannot be found or read, so its image is not known: name it with --image", failure.ErrUsage)
 	}
 	return err
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/benchmark"
 	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
@@ -26,7 +28,7 @@ const removalTime = 5 * time.Minute
 
 // benchRun is one run. What it says while it waits goes to the error output.
 type benchRun struct {
-	*cli
+	*console.Console
 
 	api client.Client
 	// logs reads the log of a pod's container.
@@ -42,7 +44,7 @@ type benchRun struct {
 }
 
 func (r *benchRun) tellf(format string, args ...any) {
-	_, _ = fmt.Fprint(r.ErrOut, wordwrap.Line(fmt.Sprintf(format, args...), "  ", listWidth))
+	_, _ = fmt.Fprint(r.ErrOut, wordwrap.Line(fmt.Sprintf(format, args...), "  ", console.DefaultWidth))
 }
 
 // do measures, and removes everything. If only the removal fails, there is a report, too.
@@ -59,7 +61,7 @@ func (r *benchRun) do(ctx context.Context, options bench.Options) (report bench.
 	defer func() { err = errors.Join(err, r.remove(context.WithoutCancel(ctx))) }()
 	switch {
 	case ctx.Err() != nil:
-		return report, errInterrupted
+		return report, failure.ErrInterrupted
 	case err != nil:
 		return report, err
 	}
@@ -84,7 +86,7 @@ func maybeMade(err error) bool {
 func (r *benchRun) start(ctx context.Context) (seen bench.Seen, err error) {
 	waiting, cancel := context.WithTimeout(ctx, r.options.Start)
 	defer cancel()
-	err = poll(waiting, r.pause, func() (bool, error) {
+	err = console.Poll(waiting, r.pause, func() (bool, error) {
 		if seen, err = r.look(waiting); err != nil {
 			return false, err
 		}
@@ -109,9 +111,9 @@ func (r *benchRun) start(ctx context.Context) (seen bench.Seen, err error) {
 // why says which end of waiting it was.
 func (r *benchRun) why(ctx context.Context, late string) error {
 	if ctx.Err() != nil {
-		return errInterrupted
+		return failure.ErrInterrupted
 	}
-	return fmt.Errorf("%w: %s", errTimeUp, late)
+	return fmt.Errorf("%w: %s", failure.ErrTimeUp, late)
 }
 
 // measure follows the pod's log until its result.
@@ -119,7 +121,7 @@ func (r *benchRun) measure(ctx context.Context, seen bench.Seen) (result *benchm
 	limit := r.options.Plan.MostTime(len(r.options.Classes)) + time.Minute/2 // the program in the pod gives up before
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = poll(waiting, r.pause, func() (bool, error) {
+	err = console.Poll(waiting, r.pause, func() (bool, error) {
 		if seen, err = r.look(waiting); err != nil {
 			return false, err
 		}
@@ -236,7 +238,7 @@ func (r *benchRun) remove(ctx context.Context) error {
 			"kubectl -n %s get job,pod,pvc -l %s=%s", r.removal, left, r.options.Namespace, bench.Label, r.options.Name)
 	}
 	asked := false
-	return poll(ctx, r.pause, func() (bool, error) {
+	return console.Poll(ctx, r.pause, func() (bool, error) {
 		// Foreground: the Job stays until its pod is gone, and the pod until its claims are.
 		if !asked {
 			err := r.api.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationForeground))
@@ -284,12 +286,12 @@ func (r *benchRun) left(ctx context.Context) (string, error) {
 }
 
 // podLog reads a container's log.
-func (c *cli) podLog(ctx context.Context, namespace, pod, container string) ([]byte, error) {
-	kube, err := c.clientset()
+func podLog(ctx context.Context, c *console.Console, namespace, pod, container string) ([]byte, error) {
+	kube, err := c.Clientset()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, console.RequestTimeout)
 	defer cancel()
 	options := &corev1.PodLogOptions{Container: container, LimitBytes: new(int64(8 << 20))}
 	return kube.CoreV1().Pods(namespace).GetLogs(pod, options).DoRaw(ctx)

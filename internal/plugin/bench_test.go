@@ -24,6 +24,8 @@ import (
 
 	"github.com/escache/escache-csi/internal/benchmark"
 	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // benchStage is an API server with what a benchmark needs. Each time the Job is read, its controller and
@@ -211,14 +213,14 @@ func benchOptions(t *testing.T, change func(*benchFlags)) (bench.Options, benchF
 // benchmarkOn runs the command, and returns what it has said beside its result.
 func (s *benchStage) benchmarkOn(ctx context.Context, t *testing.T, change func(*benchFlags)) (out, progress string, err error) {
 	t.Helper()
-	c := newCLI()
+	c, printed := plugintest.Output()
 	o, f := benchOptions(t, change)
 	run := &benchRun{
-		cli: c, api: s, pause: time.Millisecond, removal: 50 * time.Millisecond,
+		Console: c, api: s, pause: time.Millisecond, removal: 50 * time.Millisecond,
 		logs: func(context.Context, string, string, string) ([]byte, error) { return []byte(s.log), nil },
 	}
-	err = c.runBench(ctx, run, o, f)
-	return c.tried(t), c.ErrOut.(*bytes.Buffer).String(), err
+	err = runBench(ctx, run, o, f)
+	return printed.String(), c.ErrOut.(*bytes.Buffer).String(), err
 }
 
 // nothingIsLeft looks for everything that a benchmark makes.
@@ -245,8 +247,8 @@ func TestBenchComparesVolumesAndRemovesThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, "bench."+output, out)
-		golden(t, "bench.progress", progress)
+		plugintest.Golden(t, "bench."+output, out)
+		plugintest.Golden(t, "bench.progress", progress)
 		fitsEightyColumns(t, progress)
 		if output == "table" {
 			fitsEightyColumns(t, out)
@@ -280,7 +282,7 @@ func TestBenchDryRunPrintsTheJobAndMakesNothing(t *testing.T) {
 	if err != nil || progress != "" {
 		t.Fatalf("%v, %s", err, progress)
 	}
-	golden(t, "bench.job.yaml", out)
+	plugintest.Golden(t, "bench.job.yaml", out)
 	s.nothingIsLeft(t)
 }
 
@@ -354,7 +356,7 @@ func TestBenchRemovesEverythingWhenItFails(t *testing.T) {
 func TestBenchGivesUpOnAPodThatDoesNotStart(t *testing.T) {
 	s := newBenchStage(t, makePod)
 	_, _, err := s.benchmarkOn(t.Context(), t, func(f *benchFlags) { f.timeout = 3 * time.Second })
-	if !errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "claim p-volume-0 of StorageClass escache is not bound: ProvisioningFailed: no room") {
+	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "claim p-volume-0 of StorageClass escache is not bound: ProvisioningFailed: no room") {
 		t.Error(err)
 	}
 	s.nothingIsLeft(t)
@@ -366,7 +368,7 @@ func TestBenchRemovesEverythingWhenItIsInterrupted(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := newBenchStage(t, append(steps, func(*benchStage) { cancel() })...)
-		if _, _, err := s.benchmarkOn(ctx, t, nil); !errors.Is(err, errInterrupted) {
+		if _, _, err := s.benchmarkOn(ctx, t, nil); !errors.Is(err, failure.ErrInterrupted) {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.nothingIsLeft(t)
@@ -386,7 +388,7 @@ func TestBenchNamesWhatIsNotRemoved(t *testing.T) {
 func TestBenchWithoutTheImageAsksForIt(t *testing.T) {
 	s := newBenchStage(t)
 	demand(s.DeleteAllOf(t.Context(), &appsv1.DaemonSet{}, client.InNamespace("escache-system")))
-	if _, _, err := s.benchmarkOn(t.Context(), t, nil); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "--image") {
+	if _, _, err := s.benchmarkOn(t.Context(), t, nil); !errors.Is(err, failure.ErrUsage) || !strings.Contains(err.Error(), "--image") {
 		t.Error(err)
 	}
 }
@@ -423,7 +425,7 @@ func TestWrongUseOfBench(t *testing.T) {
 		{"--storage-class=a extra", "extra"},
 	} {
 		exit, _, errOut := run(t, http.StatusOK, "{}", append([]string{"bench"}, strings.Fields(tc.args)...)...)
-		if exit != exitUsage || !strings.Contains(errOut, tc.says) {
+		if exit != failure.Usage || !strings.Contains(errOut, tc.says) {
 			t.Errorf("%s: exit %d, %q", tc.args, exit, errOut)
 		}
 	}

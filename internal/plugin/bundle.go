@@ -19,21 +19,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-func (c *cli) supportBundle() *cobra.Command {
+func supportBundleCommand(c *console.Console) *cobra.Command {
 	var file, namespace string
 	command := &cobra.Command{
 		Use:   "support-bundle",
 		Short: "Collect the facts for a bug report, without secrets",
 		Long: "Collect the facts for a bug report into a .tar.gz: the driver's objects, nodes, volumes, Events and the logs of its\n" +
 			"pods. It reads no Secrets and no ConfigMaps, and cuts text that looks like a key. Check the file before you send it.",
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if file == "" {
-				file = "escache-" + c.now().UTC().Format("20060102-150405") + ".tar.gz"
+				file = "escache-" + c.Now().UTC().Format("20060102-150405") + ".tar.gz"
 			}
-			return c.runBundle(command.Context(), file, namespace)
+			return runBundle(command.Context(), c, file, namespace)
 		},
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "write to this file (default: a name with the current time)")
@@ -41,8 +43,8 @@ func (c *cli) supportBundle() *cobra.Command {
 	return command
 }
 
-func (c *cli) runBundle(ctx context.Context, path, namespace string) (err error) {
-	api, err := c.connect()
+func runBundle(ctx context.Context, c *console.Console, path, namespace string) (err error) {
+	api, err := c.Connect()
 	if err != nil {
 		return err
 	}
@@ -56,9 +58,9 @@ func (c *cli) runBundle(ctx context.Context, path, namespace string) (err error)
 		}
 	}()
 	packed := gzip.NewWriter(file)
-	b := &bundle{archive: tar.NewWriter(packed), now: c.now()}
+	b := &bundle{archive: tar.NewWriter(packed), now: c.Now()}
 	b.objects(ctx, api, namespace)
-	c.logs(ctx, b, api, namespace)
+	addLogs(ctx, c, b, api, namespace)
 	if len(b.gaps) > 0 {
 		b.add("gaps.txt", []byte(strings.Join(b.gaps, "\n")+"\n"))
 	}
@@ -70,11 +72,11 @@ func (c *cli) runBundle(ctx context.Context, path, namespace string) (err error)
 	if b.err != nil {
 		return b.err
 	}
-	c.printf("%s: %d files", path, b.files)
+	c.Printf("%s: %d files", path, b.files)
 	if len(b.gaps) > 0 {
-		c.printf("; %d could not be read, see gaps.txt in it", len(b.gaps))
+		c.Printf("; %d could not be read, see gaps.txt in it", len(b.gaps))
 	}
-	c.printf("\n")
+	c.Printf("\n")
 	return nil
 }
 
@@ -98,7 +100,7 @@ func (b *bundle) add(name string, data []byte) {
 	b.files++
 }
 
-func (b *bundle) gap(what string, err error) { b.gaps = append(b.gaps, what+": "+userMessage(err)) }
+func (b *bundle) gap(what string, err error) { b.gaps = append(b.gaps, what+": "+failure.Message(err)) }
 
 func (b *bundle) objects(ctx context.Context, api client.Reader, namespace string) {
 	here := client.InNamespace(namespace)
@@ -144,9 +146,9 @@ func (b *bundle) objects(ctx context.Context, api client.Reader, namespace strin
 // restart.
 const logLines = 2000
 
-func (c *cli) logs(ctx context.Context, b *bundle, api client.Reader, namespace string) {
+func addLogs(ctx context.Context, c *console.Console, b *bundle, api client.Reader, namespace string) {
 	pods := &corev1.PodList{}
-	kube, err := c.clientset()
+	kube, err := c.Clientset()
 	if err == nil {
 		err = api.List(ctx, pods, client.InNamespace(namespace))
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 )
 
 // cephCSI says how ceph-csi is installed, for the PersistentVolume that is printed.
@@ -97,25 +98,25 @@ func manifest(o runtime.Object) (string, error) {
 }
 
 // printReleased prints how to go on with the image, and what is left to do.
-func (c *cli) printReleased(v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume, o cephCSI) {
+func printReleased(c *console.Console, v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume, o cephCSI) {
 	var pv *corev1.PersistentVolume
-	c.printf("# Left to do:\n")
+	c.Printf("# Left to do:\n")
 	for i := range pvs {
 		pv = &pvs[i]
 		if claim := pv.Spec.ClaimRef; claim != nil {
-			c.printf("#   kubectl delete pvc -n %s %s\n", claim.Namespace, claim.Name)
+			c.Printf("#   kubectl delete pvc -n %s %s\n", claim.Namespace, claim.Name)
 		}
-		c.printf("#   kubectl delete pv %s\n", pv.Name)
+		c.Printf("#   kubectl delete pv %s\n", pv.Name)
 	}
-	c.printf("#   use the image on a host:      rbd map %s/%s\n", v.Spec.Pool, v.Spec.Image)
+	c.Printf("#   use the image on a host:      rbd map %s/%s\n", v.Spec.Pool, v.Spec.Image)
 	for _, f := range v.Status.Fenced {
-		c.printf("#   once the client of node %q is gone for certain: ceph osd blocklist rm %s\n", f.Node, f.Address)
+		c.Printf("#   once the client of node %q is gone for certain: ceph osd blocklist rm %s\n", f.Node, f.Address)
 	}
-	c.printf("#   or with ceph-csi, by this PersistentVolume (check clusterID and Secret) and a claim with volumeName %s:\n",
+	c.Printf("#   or with ceph-csi, by this PersistentVolume (check clusterID and Secret) and a claim with volumeName %s:\n",
 		objectName(v.Spec.Image))
 	text, err := manifest(o.staticVolume(v, pv))
 	if err != nil {
 		text = fmt.Sprintf("# it cannot be printed: %v\n", err)
 	}
-	c.printf("%s", text)
+	c.Printf("%s", text)
 }

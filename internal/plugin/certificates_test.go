@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/preflight"
 	"github.com/escache/escache-csi/test/testca"
 )
@@ -25,7 +26,7 @@ func controllerWith(t *testing.T, end time.Time) []client.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := authority.Issue("csi-controller", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = noon.AddDate(-1, 0, 0), end })
+	pair, err := authority.Issue("csi-controller", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = plugintest.Noon.AddDate(-1, 0, 0), end })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,24 +44,24 @@ func controllerWith(t *testing.T, end time.Time) []client.Object {
 
 func TestStatusTellsOfCertificatesThatEnd(t *testing.T) {
 	const todo = "renew it: with tls.mode generated"
-	for name, c := range map[string]struct {
+	for name, tc := range map[string]struct {
 		end   time.Time
 		says  string
 		wrong bool
 	}{
-		"in a year":      {noon.AddDate(1, 0, 0), "Certificates: 1, the first (csi-controller) ends in 366d (2028-03-01)", false},
-		"in fifteen":     {noon.AddDate(0, 0, 15), "ends in 15d (2027-03-16)", false},
-		"in some days":   {noon.AddDate(0, 0, 13), "driver certificate of csi-controller: it ends in 13d (2027-03-14)", true},
-		"three days ago": {noon.AddDate(0, 0, -3), "driver certificate of csi-controller: it ended 3d ago (2027-02-26)", true},
+		"in a year":      {plugintest.Noon.AddDate(1, 0, 0), "Certificates: 1, the first (csi-controller) ends in 366d (2028-03-01)", false},
+		"in fifteen":     {plugintest.Noon.AddDate(0, 0, 15), "ends in 15d (2027-03-16)", false},
+		"in some days":   {plugintest.Noon.AddDate(0, 0, 13), "driver certificate of csi-controller: it ends in 13d (2027-03-14)", true},
+		"three days ago": {plugintest.Noon.AddDate(0, 0, -3), "driver certificate of csi-controller: it ended 3d ago (2027-02-26)", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := cluster(t, controllerWith(t, c.end)...)
-			cli := &cli{now: func() time.Time { return noon }}
-			out, err := cli.statusText(t.Context(), api, statusFlags{}, 0, &certificates{})
+			api := plugintest.Cluster(t, controllerWith(t, tc.end)...)
+			c, _ := plugintest.Output()
+			out, err := statusText(t.Context(), c, api, statusFlags{}, 0, &certificates{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(out, c.says) || strings.Contains(out, todo) != c.wrong {
+			if !strings.Contains(out, tc.says) || strings.Contains(out, todo) != tc.wrong {
 				t.Errorf("says:\n%s", out)
 			}
 		})
@@ -69,7 +70,7 @@ func TestStatusTellsOfCertificatesThatEnd(t *testing.T) {
 
 func TestStatusReadsSecretsOnce(t *testing.T) {
 	reads := 0
-	api := interceptor.NewClient(cluster(t, controllerWith(t, noon)...), interceptor.Funcs{
+	api := interceptor.NewClient(plugintest.Cluster(t, controllerWith(t, plugintest.Noon)...), interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if _, secret := o.(*corev1.Secret); secret {
 				reads++
@@ -77,9 +78,10 @@ func TestStatusReadsSecretsOnce(t *testing.T) {
 			return api.Get(ctx, key, o, opts...)
 		},
 	})
-	c, known := &cli{now: func() time.Time { return noon }}, &certificates{}
+	c, _ := plugintest.Output()
+	known := &certificates{}
 	for range 3 {
-		if _, err := c.statusText(t.Context(), api, statusFlags{}, 0, known); err != nil {
+		if _, err := statusText(t.Context(), c, api, statusFlags{}, 0, known); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,9 +93,9 @@ func TestStatusReadsSecretsOnce(t *testing.T) {
 func TestTheLineOfCertificatesFitsEightyColumns(t *testing.T) {
 	ends := make([]preflight.End, 12)
 	for i := range ends {
-		ends[i] = preflight.End{Of: "csi-controller", At: noon.AddDate(0, 0, 400-i)}
+		ends[i] = preflight.End{Of: "csi-controller", At: plugintest.Noon.AddDate(0, 0, 400-i)}
 	}
-	if line := certificateLine(ends, noon); len(line) > 80 || !strings.Contains(line, "12, the first (csi-controller) ends in 389d") {
+	if line := certificateLine(ends, plugintest.Noon); len(line) > 80 || !strings.Contains(line, "12, the first (csi-controller) ends in 389d") {
 		t.Errorf("%d columns: %s", len(line), line)
 	}
 }

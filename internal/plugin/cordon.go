@@ -16,10 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
 )
 
-func (c *cli) cordon() *cobra.Command {
+func cordonCommand(c *console.Console) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cordon GROUP|HOST",
 		Short: "Place nothing new in a group or on a host; what is there stays and works",
@@ -27,18 +29,18 @@ func (c *cli) cordon() *cobra.Command {
 			"and works. To take a host down, use kubectl escache evacuate: it cordons the host, too.\n\n" +
 			"If a group and a host have the same name, write group/NAME or host/NAME.",
 		Example: "  kubectl escache cordon rack1\n  kubectl escache cordon n1",
-		Args:    oneArg("GROUP|HOST"),
+		Args:    console.OneArg("GROUP|HOST"),
 		RunE: func(command *cobra.Command, args []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runCordon(command.Context(), api, args[0])
+			return runCordon(command.Context(), c, api, args[0])
 		},
 	}
 }
 
-func (c *cli) uncordon() *cobra.Command {
+func uncordonCommand(c *console.Console) *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "uncordon GROUP|HOST",
@@ -47,55 +49,55 @@ func (c *cli) uncordon() *cobra.Command {
 			"caches write back again.\n\n" +
 			"If a group and a host have the same name, write group/NAME or host/NAME.",
 		Example: "  kubectl escache uncordon rack1\n  kubectl escache uncordon n1",
-		Args:    oneArg("GROUP|HOST"),
+		Args:    console.OneArg("GROUP|HOST"),
 		RunE: func(command *cobra.Command, args []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runUncordon(command.Context(), api, args[0], timeout)
+			return runUncordon(command.Context(), c, api, args[0], timeout)
 		},
 	}
 	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "stop waiting for write-back after this time; the driver goes on")
 	return command
 }
 
-func (c *cli) runCordon(ctx context.Context, api client.Client, name string) error {
+func runCordon(ctx context.Context, c *console.Console, api client.Client, name string) error {
 	group, host, err := setCordoned(ctx, api, name, true)
 	switch {
 	case err != nil:
 		return err
 	case host == "":
-		c.printf("group %s is cordoned: no new volumes are placed there, and what is there works on\n", group.Name)
+		c.Printf("group %s is cordoned: no new volumes are placed there, and what is there works on\n", group.Name)
 	default:
-		c.printf("node %s is cordoned: no new replicas are placed there, and what is there works on\n", host)
+		c.Printf("node %s is cordoned: no new replicas are placed there, and what is there works on\n", host)
 	}
 	return nil
 }
 
-func (c *cli) runUncordon(ctx context.Context, api client.Client, name string, timeout time.Duration) error {
+func runUncordon(ctx context.Context, c *console.Console, api client.Client, name string, timeout time.Duration) error {
 	group, host, err := setCordoned(ctx, api, name, false)
 	switch {
 	case errors.Is(err, errNoGroup):
-		return c.endForeign(ctx, api, host, timeout, err)
+		return endForeign(ctx, c, api, host, timeout, err)
 	case err != nil:
 		return err
 	case host != "":
-		return c.endEvacuation(ctx, api, host, timeout, "takes new replicas, and its caches write back again")
+		return endEvacuation(ctx, c, api, host, timeout, "takes new replicas, and its caches write back again")
 	}
-	c.printf("group %s takes new volumes\n", group.Name)
+	c.Printf("group %s takes new volumes\n", group.Name)
 	for _, node := range group.Spec.CordonedNodes {
-		c.printf("host %s stays cordoned: kubectl escache uncordon %s\n", node, node)
+		c.Printf("host %s stays cordoned: kubectl escache uncordon %s\n", node, node)
 	}
 	if by := managerOf(group); by != "" {
-		c.printf("it is managed by %s: if the values or files of that have \"cordoned: true\", take it out there, too\n", by)
+		c.Printf("it is managed by %s: if the values or files of that have \"cordoned: true\", take it out there, too\n", by)
 	}
 	return nil
 }
 
 // endForeign ends the evacuation of a host that has left its group since. If there is none, the name is
 // wrong, as unknown says.
-func (c *cli) endForeign(ctx context.Context, api client.Client, host string, timeout time.Duration, unknown error) error {
+func endForeign(ctx context.Context, c *console.Console, api client.Client, host string, timeout time.Duration, unknown error) error {
 	listed, err := takeOffLists(ctx, api, host)
 	if err != nil {
 		return err
@@ -107,12 +109,12 @@ func (c *cli) endForeign(ctx context.Context, api client.Client, host string, ti
 	case client.IgnoreNotFound(err) != nil:
 		return err
 	}
-	return c.endEvacuation(ctx, api, host, timeout, "is in no NodeGroup: its evacuation has ended")
+	return endEvacuation(ctx, c, api, host, timeout, "is in no NodeGroup: its evacuation has ended")
 }
 
 // endEvacuation waits until the evacuation of a host is over, and then says what that means. There may
 // be none.
-func (c *cli) endEvacuation(ctx context.Context, api client.Client, host string, timeout time.Duration, means string) error {
+func endEvacuation(ctx context.Context, c *console.Console, api client.Client, host string, timeout time.Duration, means string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	flush := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: evacuation(host)}}
@@ -120,10 +122,10 @@ func (c *cli) endEvacuation(ctx context.Context, api client.Client, host string,
 		return err
 	}
 	said := ""
-	return poll(ctx, pollInterval/4, func() (bool, error) {
+	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
 		err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush)
 		if apierrors.IsNotFound(err) {
-			c.printf("node %s %s\n", host, means)
+			c.Printf("node %s %s\n", host, means)
 			return true, nil
 		}
 		if err != nil {
@@ -132,12 +134,12 @@ func (c *cli) endEvacuation(ctx context.Context, api client.Client, host string,
 		complete := meta.FindStatusCondition(flush.Status.Conditions, v1alpha1.FlushConditionComplete)
 		if complete != nil && complete.Reason == "Restoring" && complete.Message != said {
 			said = complete.Message
-			c.printf("%s\n", said)
+			c.Printf("%s\n", said)
 		}
 		return false, nil
 	}, func() error {
 		return fmt.Errorf("%w: write-back is not restored everywhere yet; the driver goes on. "+
-			"To see what is missing: kubectl get cacheflush %s -o wide", errTimeUp, flush.Name)
+			"To see what is missing: kubectl get cacheflush %s -o wide", failure.ErrTimeUp, flush.Name)
 	})
 }
 
@@ -228,11 +230,11 @@ func groupOrHost(groups []v1alpha1.NodeGroup, arg string) (group *v1alpha1.NodeG
 		return of, name, nil
 	case "":
 	default:
-		return nil, "", fmt.Errorf("%w: %s is neither %sNAME nor %sNAME", errUsage, arg, groupKind, hostKind)
+		return nil, "", fmt.Errorf("%w: %s is neither %sNAME nor %sNAME", failure.ErrUsage, arg, groupKind, hostKind)
 	}
 	switch {
 	case at >= 0 && of != nil:
-		return nil, "", fmt.Errorf("%w: %s is a NodeGroup, and a node of NodeGroup %s: say %s%s or %s%s", errUsage, name, of.Name,
+		return nil, "", fmt.Errorf("%w: %s is a NodeGroup, and a node of NodeGroup %s: say %s%s or %s%s", failure.ErrUsage, name, of.Name,
 			groupKind, name, hostKind, name)
 	case at >= 0:
 		return &groups[at], "", nil

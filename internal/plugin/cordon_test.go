@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"bytes"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,10 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // named is a group with hosts NAME1, NAME2 and NAME3, or those that are given.
@@ -41,31 +41,31 @@ func TestCordonNamesAGroupOrAHost(t *testing.T) {
 		{"a host", "n2", true, false, []string{"n1", "n2"}, "node n2 is cordoned: no new replicas are placed there, and what is there works on", 0},
 		{"a host, in full", "host/n2", true, false, []string{"n1", "n2"}, "node n2 is cordoned", 0},
 		{"a host again", "n1", true, false, []string{"n1"}, "node n1 is cordoned", 0},
-		{"nothing", "zz", true, false, []string{"n1"}, "there is no NodeGroup zz, and node zz is in no NodeGroup; kubectl escache status lists them", exitFailed},
-		{"no group", "group/n1", true, false, []string{"n1"}, "there is no NodeGroup n1; kubectl escache status lists them", exitFailed},
-		{"no host", "host/g", true, false, []string{"n1"}, "node g is in no NodeGroup; kubectl escache status lists them", exitFailed},
-		{"both", "both", true, false, []string{"n1"}, "both is a NodeGroup, and a node of NodeGroup other: say group/both or host/both", exitUsage},
+		{"nothing", "zz", true, false, []string{"n1"}, "there is no NodeGroup zz, and node zz is in no NodeGroup; kubectl escache status lists them", failure.Failed},
+		{"no group", "group/n1", true, false, []string{"n1"}, "there is no NodeGroup n1; kubectl escache status lists them", failure.Failed},
+		{"no host", "host/g", true, false, []string{"n1"}, "node g is in no NodeGroup; kubectl escache status lists them", failure.Failed},
+		{"both", "both", true, false, []string{"n1"}, "both is a NodeGroup, and a node of NodeGroup other: say group/both or host/both", failure.Usage},
 		{"both, in full", "host/both", true, false, []string{"n1"}, "node both is cordoned", 0},
-		{"another kind", "volume/x", true, false, []string{"n1"}, "volume/x is neither group/NAME nor host/NAME", exitUsage},
+		{"another kind", "volume/x", true, false, []string{"n1"}, "volume/x is neither group/NAME nor host/NAME", failure.Usage},
 		{"a host, no more", "n1", false, false, nil, "node n1 takes new replicas", 0},
-		{"nothing, no more", "zz", false, false, []string{"n1"}, "there is no NodeGroup zz", exitFailed},
+		{"nothing, no more", "zz", false, false, []string{"n1"}, "there is no NodeGroup zz", failure.Failed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := named("g", "n1", "n2", "n3")
 			g.Spec.CordonedNodes = []string{"n1"}
-			api := cluster(t, g, named("both", "b1", "b2", "b3"), named("other", "both", "o2", "o3"))
+			api := plugintest.Cluster(t, g, named("both", "b1", "b2", "b3"), named("other", "both", "o2", "o3"))
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			c := plugintest.Console(&out, time.Now)
 			var err error
 			if tc.on {
-				err = c.runCordon(t.Context(), api, tc.arg)
+				err = runCordon(t.Context(), c, api, tc.arg)
 			} else {
-				err = c.runUncordon(t.Context(), api, tc.arg, time.Second)
+				err = runUncordon(t.Context(), c, api, tc.arg, time.Second)
 			}
-			if text := out.String() + errorText(err); exitOf(err) != tc.exit || !strings.Contains(text, tc.says) {
-				t.Errorf("exit %d: %s", exitOf(err), text)
+			if text := out.String() + plugintest.ErrorText(err); failure.ExitCode(err) != tc.exit || !strings.Contains(text, tc.says) {
+				t.Errorf("exit %d: %s", failure.ExitCode(err), text)
 			}
-			must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
+			plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
 			if g.Spec.Cordoned != tc.group || !slices.Equal(g.Spec.CordonedNodes, tc.nodes) {
 				t.Errorf("the group is %+v", g.Spec)
 			}
@@ -76,11 +76,11 @@ func TestCordonNamesAGroupOrAHost(t *testing.T) {
 func TestUncordonAGroup(t *testing.T) {
 	g := named("g")
 	g.Spec.Cordoned, g.Spec.CordonedNodes = true, []string{"n1"}
-	api := cluster(t, g, drained("evacuate-n1"))
+	api := plugintest.Cluster(t, g, drained("evacuate-n1"))
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-	must(t, c.runUncordon(t.Context(), api, "g", time.Second))
-	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
+	c := plugintest.Console(&out, time.Now)
+	plugintest.Must(t, runUncordon(t.Context(), c, api, "g", time.Second))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
 	if g.Spec.Cordoned || !slices.Equal(g.Spec.CordonedNodes, []string{"n1"}) {
 		t.Errorf("the group is %+v", g.Spec)
 	}
@@ -89,7 +89,7 @@ func TestUncordonAGroup(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", part, out.String())
 		}
 	}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n1"}, &v1alpha1.CacheFlush{}))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n1"}, &v1alpha1.CacheFlush{}))
 }
 
 // A host that was evacuated and then replaced is in no group. Its evacuation has to end all the same, and
@@ -106,17 +106,17 @@ func TestUncordonEndsTheEvacuationOfAHostThatHasLeftItsGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := rack()
 			g.Spec.CordonedNodes = tc.cordoned
-			api := cluster(t, append(tc.more, g)...)
+			api := plugintest.Cluster(t, append(tc.more, g)...)
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-			must(t, c.runUncordon(t.Context(), api, "n9", time.Second))
+			c := plugintest.Console(&out, time.Now)
+			plugintest.Must(t, runUncordon(t.Context(), c, api, "n9", time.Second))
 			if !strings.Contains(out.String(), "node n9 is in no NodeGroup: its evacuation has ended\n") {
 				t.Errorf("it says\n%s", out.String())
 			}
 			if err := api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n9"}, &v1alpha1.CacheFlush{}); err == nil {
 				t.Error("the evacuation goes on")
 			}
-			must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
+			plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(g), g))
 			if !slices.Equal(g.Spec.CordonedNodes, []string{"n1"}) {
 				t.Errorf("cordoned: %q", g.Spec.CordonedNodes)
 			}
@@ -127,11 +127,11 @@ func TestUncordonEndsTheEvacuationOfAHostThatHasLeftItsGroup(t *testing.T) {
 // Of several groups that name a node, the oldest has it.
 func TestCordonOfAHostThatTwoGroupsName(t *testing.T) {
 	young, old := named("a"), named("z")
-	young.CreationTimestamp, old.CreationTimestamp = metav1.NewTime(noon), metav1.NewTime(noon.Add(-time.Hour))
-	api := cluster(t, young, old)
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &bytes.Buffer{}}, now: time.Now}
-	must(t, c.runCordon(t.Context(), api, "n1"))
-	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(old), old))
+	young.CreationTimestamp, old.CreationTimestamp = metav1.NewTime(plugintest.Noon), metav1.NewTime(plugintest.Noon.Add(-time.Hour))
+	api := plugintest.Cluster(t, young, old)
+	c := plugintest.Console(&bytes.Buffer{}, time.Now)
+	plugintest.Must(t, runCordon(t.Context(), c, api, "n1"))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(old), old))
 	if !slices.Equal(old.Spec.CordonedNodes, []string{"n1"}) {
 		t.Errorf("the oldest group is %+v", old.Spec)
 	}
@@ -143,10 +143,10 @@ func TestUncordonTellsOfHelm(t *testing.T) {
 	g.Spec.Cordoned = true
 	g.Labels = map[string]string{"app.kubernetes.io/managed-by": "Helm"}
 	g.Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "escache-system"}
-	api := cluster(t, g)
+	api := plugintest.Cluster(t, g)
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-	must(t, c.runUncordon(t.Context(), api, "g", time.Second))
+	c := plugintest.Console(&out, time.Now)
+	plugintest.Must(t, runUncordon(t.Context(), c, api, "g", time.Second))
 	if !strings.Contains(out.String(), "Helm release escache in namespace escache-system") || !strings.Contains(out.String(), "cordoned: true") {
 		t.Errorf("it says\n%s", out.String())
 	}
@@ -154,33 +154,8 @@ func TestUncordonTellsOfHelm(t *testing.T) {
 
 func TestCordonNamesOneThing(t *testing.T) {
 	for _, args := range [][]string{{"cordon"}, {"cordon", "a", "b"}, {"uncordon"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != exitUsage || !strings.Contains(errOut, "name one GROUP|HOST") {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name one GROUP|HOST") {
 			t.Errorf("%v: exit %d, %q", args, exit, errOut)
 		}
-	}
-}
-
-func exitOf(err error) int {
-	switch {
-	case err == nil:
-		return exitDone
-	case errors.Is(err, errUsage):
-		return exitUsage
-	default:
-		return exitFailed
-	}
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return userMessage(err)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

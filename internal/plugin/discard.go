@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 // discardFlags are the flags of discard-cache.
@@ -22,7 +24,7 @@ type discardFlags struct {
 	timeout time.Duration
 }
 
-func (c *cli) discardCache() *cobra.Command {
+func discardCacheCommand(c *console.Console) *cobra.Command {
 	var f discardFlags
 	command := &cobra.Command{
 		Use:   "discard-cache VOLUME",
@@ -31,9 +33,9 @@ func (c *cli) discardCache() *cobra.Command {
 			"The driver refuses while a host with a current copy answers. You have to type the volume's name.",
 		Example: "  kubectl escache discard-cache pvc-0a1b --dry-run\n" +
 			"  kubectl escache discard-cache pvc-0a1b --reason=\"n1 and n2 burnt\"",
-		Args: oneArg("VOLUME"),
+		Args: console.OneArg("VOLUME"),
 		RunE: func(command *cobra.Command, args []string) error {
-			return c.runDiscard(command.Context(), args[0], f)
+			return runDiscard(command.Context(), c, args[0], f)
 		},
 	}
 	command.Flags().BoolVar(&f.dryRun, "dry-run", false, "only show what would be lost, and check your permission")
@@ -42,8 +44,8 @@ func (c *cli) discardCache() *cobra.Command {
 	return command
 }
 
-func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error {
-	api, err := c.connect()
+func runDiscard(ctx context.Context, c *console.Console, name string, f discardFlags) error {
+	api, err := c.Connect()
 	if err != nil {
 		return err
 	}
@@ -54,11 +56,11 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 	if v.Status.Authority != v1alpha1.AuthorityCache {
 		return fmt.Errorf("all data of volume %s is in Ceph: there is nothing to discard", name)
 	}
-	if err := c.printLoss(ctx, api, v); err != nil {
+	if err := printLoss(ctx, c, api, v); err != nil {
 		return err
 	}
 	if !f.dryRun {
-		if err := c.confirm("This loses acknowledged writes for good.", name); err != nil {
+		if err := c.Confirm("This loses acknowledged writes for good.", name); err != nil {
 			return err
 		}
 	}
@@ -76,18 +78,18 @@ func (c *cli) runDiscard(ctx context.Context, name string, f discardFlags) error
 		if err := api.Create(ctx, request, client.DryRunAll); err != nil {
 			return err
 		}
-		c.printf("dry run: nothing was changed\n")
+		c.Printf("dry run: nothing was changed\n")
 		return nil
 	}
 	if err := api.Create(ctx, request); err != nil {
 		return err
 	}
-	return c.awaitDiscard(ctx, api, request, f.timeout)
+	return awaitDiscard(ctx, c, api, request, f.timeout)
 }
 
 // printLoss shows how much may be lost, and what is known of the copies.
-func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) error {
-	c.printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
+func printLoss(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) error {
+	c.Printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
 		v.Name, createdFor(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
@@ -101,26 +103,26 @@ func (c *cli) printLoss(ctx context.Context, api client.Reader, v *v1alpha1.Cach
 		seen := "is not in the status of group " + g.Name
 		if i := slices.IndexFunc(g.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == node }); i >= 0 {
 			m := g.Status.Members[i]
-			seen = "was last seen " + ago(m.LastSeen, c.now())
+			seen = "was last seen " + console.Ago(m.LastSeen, c.Now())
 			if m.Ready {
 				seen = "answers"
 			}
 		}
-		c.printf("  on record the copy on %s is %s; the host %s\n", node, copyIs, seen)
+		c.Printf("  on record the copy on %s is %s; the host %s\n", node, copyIs, seen)
 	}
 	return nil
 }
 
-func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1alpha1.CacheDiscard, timeout time.Duration) error {
+func awaitDiscard(ctx context.Context, c *console.Console, api client.Reader, request *v1alpha1.CacheDiscard, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return poll(ctx, pollInterval/4, func() (bool, error) {
+	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
 		if err := api.Get(ctx, client.ObjectKeyFromObject(request), request); err != nil {
 			return false, err
 		}
 		switch request.Status.Phase { //nolint:exhaustive // all others are pending
 		case v1alpha1.DiscardDone:
-			c.printf("discarded: the truth of volume %s is in Ceph now; the copies on %s will be wiped when their hosts are back\n",
+			c.Printf("discarded: the truth of volume %s is in Ceph now; the copies on %s will be wiped when their hosts are back\n",
 				request.Spec.Volume, strings.Join(request.Status.Nodes, " and "))
 			return true, nil
 		case v1alpha1.DiscardRefused:
@@ -131,6 +133,6 @@ func (c *cli) awaitDiscard(ctx context.Context, api client.Reader, request *v1al
 	}, func() error {
 		return fmt.Errorf("%w: CacheDiscard %s is pending (%s); the driver keeps trying. "+
 			"To withdraw it: kubectl delete cachediscard %s",
-			errTimeUp, request.Name, request.Status.Message, request.Name)
+			failure.ErrTimeUp, request.Name, request.Status.Message, request.Name)
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 // evacuation returns the name of the CacheFlush that drains a node.
@@ -24,7 +26,7 @@ const (
 	protectNone  = "none"  // they go on with one copy
 )
 
-func (c *cli) evacuate() *cobra.Command {
+func evacuateCommand(c *console.Console) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
 	var protect string
@@ -37,19 +39,19 @@ func (c *cli) evacuate() *cobra.Command {
 			"another host meanwhile. After kubectl escache uncordon each of them writes back again once that copy is current.\n" +
 			"With --protect=none they go on with one copy.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
-		Args:    oneArg("NODE"),
+		Args:    console.OneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			if protect != protectDrain && protect != protectNone {
-				return fmt.Errorf("%w: --protect=%s is neither %s nor %s", errUsage, protect, protectDrain, protectNone)
+				return fmt.Errorf("%w: --protect=%s is neither %s nor %s", failure.ErrUsage, protect, protectDrain, protectNone)
 			}
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			e := evacuating{
 				node: args[0], copies: protect == protectDrain, chosen: command.Flags().Changed("protect"), wait: wait, timeout: timeout,
 			}
-			return c.runEvacuate(command.Context(), api, e)
+			return runEvacuate(command.Context(), c, api, e)
 		},
 	}
 	command.Flags().StringVar(&protect, "protect", protectDrain,
@@ -68,8 +70,8 @@ type evacuating struct {
 	timeout time.Duration
 }
 
-func (c *cli) runEvacuate(ctx context.Context, api client.WithWatch, e evacuating) error {
-	if err := c.runCordon(ctx, api, hostKind+e.node); err != nil {
+func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, e evacuating) error {
+	if err := runCordon(ctx, c, api, hostKind+e.node); err != nil {
 		return err
 	}
 	flush, err := drainOf(ctx, api, e)
@@ -80,22 +82,22 @@ func (c *cli) runEvacuate(ctx context.Context, api client.WithWatch, e evacuatin
 	if err := api.List(ctx, volumes); err != nil {
 		return err
 	}
-	c.printSecondCopies(secondCopies(volumes.Items, e.node), flush.Spec)
+	printSecondCopies(c, secondCopies(volumes.Items, e.node), flush.Spec)
 	if !e.wait {
-		c.printf("cacheflush.%s/%s drains its volumes; once kubectl escache status says Drained, kubectl drain %s is quick\n",
+		c.Printf("cacheflush.%s/%s drains its volumes; once kubectl escache status says Drained, kubectl drain %s is quick\n",
 			v1alpha1.GroupName, flush.Name, e.node)
 		return nil
 	}
-	began := c.now()
-	if err := c.follow(ctx, api, flush.Name, e.timeout); err != nil {
+	began := c.Now()
+	if err := follow(ctx, c, api, flush.Name, e.timeout); err != nil {
 		return err
 	}
 	if flush.Spec.SecondCopies {
-		if err := c.followCopies(ctx, api, flush.Name, e.node, e.timeout-c.now().Sub(began)); err != nil {
+		if err := followCopies(ctx, c, api, flush.Name, e.node, e.timeout-c.Now().Sub(began)); err != nil {
 			return err
 		}
 	}
-	c.printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", e.node, e.node)
+	c.Printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", e.node, e.node)
 	return nil
 }
 
@@ -145,7 +147,7 @@ func secondCopies(volumes []v1alpha1.CacheVolume, node string) []*v1alpha1.Cache
 	return out
 }
 
-func (c *cli) printSecondCopies(of []*v1alpha1.CacheVolume, spec v1alpha1.CacheFlushSpec) {
+func printSecondCopies(c *console.Console, of []*v1alpha1.CacheVolume, spec v1alpha1.CacheFlushSpec) {
 	count, have, their, they := fmt.Sprintf("%d volumes", len(of)), "have", "their", "they write"
 	if len(of) == 1 {
 		count, have, their, they = "1 volume", "has", "its", "it writes"
@@ -153,20 +155,20 @@ func (c *cli) printSecondCopies(of []*v1alpha1.CacheVolume, spec v1alpha1.CacheF
 	switch {
 	case len(of) == 0:
 	case spec.SecondCopies:
-		c.printf("%s attached elsewhere %s %s second copy there: %s through to Ceph until node %s is uncordoned and that copy is current\n",
+		c.Printf("%s attached elsewhere %s %s second copy there: %s through to Ceph until node %s is uncordoned and that copy is current\n",
 			count, have, their, they, spec.Node)
 	default:
-		c.printf("%s %s one copy until %s is back\n", count, have, spec.Node)
+		c.Printf("%s %s one copy until %s is back\n", count, have, spec.Node)
 	}
 }
 
 // followCopies waits until the record of every volume with its second copy on the node says that Ceph
 // has everything. A volume may have come there after the CacheFlush was done with those it knew.
-func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node string, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, max(timeout, pollInterval))
+func followCopies(ctx context.Context, c *console.Console, api client.Reader, flush, node string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, max(timeout, console.PollInterval))
 	defer cancel()
 	last := -1
-	return poll(ctx, pollInterval/2, func() (bool, error) {
+	return console.Poll(ctx, console.PollInterval/2, func() (bool, error) {
 		volumes := &v1alpha1.CacheVolumeList{}
 		if err := api.List(ctx, volumes); err != nil {
 			return false, err
@@ -175,12 +177,12 @@ func (c *cli) followCopies(ctx context.Context, api client.Reader, flush, node s
 		open := slices.DeleteFunc(slices.Clone(all), authority.InCeph)
 		switch {
 		case len(open) == 0 && len(all) > 0:
-			c.printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
+			c.Printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
 		case len(open) > 0 && len(open) != last:
-			c.printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
+			c.Printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
 				node, len(open), len(all), open[0].Name)
 			last = len(open)
 		}
 		return len(open) == 0, nil
-	}, func() error { return c.notFinished(ctx, flush, timeout) })
+	}, func() error { return notFinished(ctx, flush, timeout) })
 }

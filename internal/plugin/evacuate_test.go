@@ -8,10 +8,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // second is a volume on n1 with its second copy on n2.
@@ -50,10 +51,10 @@ func TestEvacuateSaysWhatBecomesOfSecondCopies(t *testing.T) {
 		{"drain, nothing there", true, nil, "is cordoned", "write through"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			api := cluster(t, append(append([]client.Object{rack()}, others...), tc.of...)...)
+			api := plugintest.Cluster(t, append(append([]client.Object{rack()}, others...), tc.of...)...)
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-			if err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: tc.copies}); err != nil {
+			c := plugintest.Console(&out, time.Now)
+			if err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: tc.copies}); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(out.String(), tc.says) || strings.Contains(out.String(), tc.never) {
@@ -81,11 +82,11 @@ func TestEvacuateMayBeRepeated(t *testing.T) {
 		"the same, as it is default": {evacuating{copies: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := cluster(t, rack(), drained("evacuate-n2"), second("a", v1alpha1.AuthorityCeph))
+			api := plugintest.Cluster(t, rack(), drained("evacuate-n2"), second("a", v1alpha1.AuthorityCeph))
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+			c := plugintest.Console(&out, time.Now)
 			tc.asks.node = "n2"
-			err := c.runEvacuate(t.Context(), api, tc.asks)
+			err := runEvacuate(t.Context(), c, api, tc.asks)
 			if (err == nil) != tc.fine {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
@@ -104,10 +105,10 @@ func TestEvacuateDoesNotTakeAnEvacuationThatEndsForItsOwn(t *testing.T) {
 	ending := drained("evacuate-n2")
 	ending.Finalizers, ending.DeletionTimestamp = []string{v1alpha1.FlushFinalizer}, &metav1.Time{Time: time.Now()}
 	for _, wait := range []bool{false, true} {
-		api := cluster(t, rack(), ending.DeepCopy(), second("a", v1alpha1.AuthorityCeph))
+		api := plugintest.Cluster(t, rack(), ending.DeepCopy(), second("a", v1alpha1.AuthorityCeph))
 		var out bytes.Buffer
-		c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-		err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: true, wait: wait, timeout: 10 * time.Millisecond})
+		c := plugintest.Console(&out, time.Now)
+		err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: true, wait: wait, timeout: 10 * time.Millisecond})
 		if err == nil || !strings.Contains(err.Error(), "evacuate-n2") {
 			t.Errorf("waiting %t: %v\n%s", wait, err, out.String())
 		}
@@ -122,13 +123,13 @@ func TestEvacuateWaitsForEverySecondCopy(t *testing.T) {
 		err   error
 	}{
 		"drained": {v1alpha1.AuthorityCeph, "volumes with their second copy on node n2: all 1 write through to Ceph, which has everything", nil},
-		"dirty":   {v1alpha1.AuthorityCache, "volumes with their second copy on node n2: 1 of 1 are not in Ceph yet, such as a", errTimeUp},
+		"dirty":   {v1alpha1.AuthorityCache, "volumes with their second copy on node n2: 1 of 1 are not in Ceph yet, such as a", failure.ErrTimeUp},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := cluster(t, rack(), drained("evacuate-n2"), second("a", tc.truth))
+			api := plugintest.Cluster(t, rack(), drained("evacuate-n2"), second("a", tc.truth))
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-			err := c.runEvacuate(t.Context(), api, evacuating{node: "n2", copies: true, wait: true, timeout: 10 * time.Millisecond})
+			c := plugintest.Console(&out, time.Now)
+			err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: true, wait: true, timeout: 10 * time.Millisecond})
 			if !errors.Is(err, tc.err) || !strings.Contains(out.String(), tc.says) {
 				t.Errorf("%v\n%s", err, out.String())
 			}

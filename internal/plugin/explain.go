@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/records/remedy"
@@ -23,27 +24,27 @@ import (
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
-func (c *cli) explain() *cobra.Command {
+func explainCommand(c *console.Console) *cobra.Command {
 	var volume bool
 	command := &cobra.Command{
 		Use:   "explain PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME",
 		Short: "Show all that is known of a volume, snapshot, host or group, and what to do next",
-		Args:  oneArg("PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME"),
+		Args:  console.OneArg("PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME"),
 		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain volume/pvc-0a1b\n" +
 			"  kubectl escache explain host/n1\n  kubectl escache explain group/rack1\n  kubectl escache explain snapshot/snapshot-0a1b",
 		RunE: func(command *cobra.Command, args []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			if kind, name, other := strings.Cut(args[0], "/"); other && !volume {
-				return c.explainOther(command.Context(), api, kind, name)
+				return explainOther(command.Context(), c, api, kind, name)
 			}
-			v, err := c.find(command.Context(), api, args[0], volume)
+			v, err := find(command.Context(), c, api, args[0], volume)
 			if err != nil {
 				return err
 			}
-			c.printVolume(command.Context(), api, v)
+			printVolume(command.Context(), c, api, v)
 			return nil
 		},
 	}
@@ -51,65 +52,56 @@ func (c *cli) explain() *cobra.Command {
 	return command
 }
 
-func (c *cli) find(ctx context.Context, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
+func find(ctx context.Context, c *console.Console, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
 	if volume {
 		return readVolume(ctx, api, name)
 	}
-	namespace, err := c.namespace()
+	namespace, err := c.Namespace()
 	if err != nil {
 		return nil, err
 	}
 	return volumeOfClaim(ctx, api, namespace, name)
 }
 
-func (c *cli) printVolume(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
 	all, err := readUses(ctx, api)
 	if err != nil {
-		c.printf("the PersistentVolumes cannot be read: %v\n", err)
+		c.Printf("the PersistentVolumes cannot be read: %v\n", err)
 	}
 	group := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, group); err != nil {
 		group = nil // what can be said without it is said
 	}
-	c.printFacts(v, all)
-	c.printCopies(v, group)
+	printFacts(c, v, all)
+	printCopies(c, v, group)
 	if all != nil && all[v.Name].persistentVolume == "" {
-		c.printLinef("No PV", "no PersistentVolume names it; kubectl escache release --volume %s gives it up and leaves its image", v.Name)
+		c.Factf("No PV", "no PersistentVolume names it; kubectl escache release --volume %s gives it up and leaves its image", v.Name)
 	}
-	c.printHistory(v)
-	c.printFlushes(ctx, api, v)
-	c.printSnapshots(ctx, api, v)
-	c.printConditions(v)
-	c.printEvents(ctx, api, v, all)
-	waiting, err := uses{v.Name: all[v.Name]}.waiting(ctx, api, all[v.Name].namespace, c.now())
+	printHistory(c, v)
+	printFlushes(ctx, c, api, v)
+	printSnapshots(ctx, c, api, v)
+	printConditions(c, v)
+	printEvents(ctx, c, api, v, all)
+	waiting, err := uses{v.Name: all[v.Name]}.waiting(ctx, api, all[v.Name].namespace, c.Now())
 	if err != nil {
-		c.printf("  cannot read why pods wait: %v\n", err)
+		c.Printf("  cannot read why pods wait: %v\n", err)
 	}
-	c.printNextStep(v, group, c.escachedRuns(ctx, api), waiting[v.Name])
+	printNextStep(c, v, group, escachedRuns(ctx, c, api), waiting[v.Name])
 }
 
 // escachedRuns says how escached runs on the hosts, as far as that can be read.
-func (c *cli) escachedRuns(ctx context.Context, api client.Reader) remedy.Escached {
+func escachedRuns(ctx context.Context, c *console.Console, api client.Reader) remedy.Escached {
 	workloads, err := installed.Read(ctx, api)
 	if err != nil {
-		c.printf("the driver's workloads cannot be read: %v\n", err)
+		c.Printf("the driver's workloads cannot be read: %v\n", err)
 	}
 	return workloads.Escached()
 }
 
-// printLinef prints a fact after its name, and breaks it between words.
-func (c *cli) printLinef(what, format string, args ...any) {
-	const width = 12 // of the name
-	screen, _ := c.terminal()
-	indent := strings.Repeat(" ", width)
-	text := wordwrap.Line(indent+fmt.Sprintf(format, args...), indent, screen.width)
-	c.printf("%-*s%s", width, what+":", text[width:])
-}
-
 // printFacts shows what the volume is, where its data is and who has it.
-func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
-	s, line := &v.Status, c.printLinef
-	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.claimOf(v), createdFor(v), ago(&v.CreationTimestamp, c.now()))
+func printFacts(c *console.Console, v *v1alpha1.CacheVolume, all uses) {
+	s, line := &v.Status, c.Factf
+	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.claimOf(v), createdFor(v), console.Ago(&v.CreationTimestamp, c.Now()))
 	line("Image", "%s/%s of Ceph cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID,
 		v1alpha1.HumanBytes(v.Spec.SizeBytes), cmp.Or(s.ImageID, "not read yet"))
 	if v.Spec.FromSnapshot != "" {
@@ -132,28 +124,28 @@ func (c *cli) printFacts(v *v1alpha1.CacheVolume, all uses) {
 		line("Truth", "in Ceph: any host of the group can have the volume")
 	}
 	line("Dirty", "%s when last recorded", v1alpha1.HumanBytes(s.DirtyBytes))
-	line("Last flush", "%s", lastFlush(s.LastFlushTime, c.now()))
+	line("Last flush", "%s", lastFlush(s.LastFlushTime, c.Now()))
 	line("Outdated", "%s", cmp.Or(strings.Join(s.Outdated, ", "), "no copy"))
 }
 
-func (c *cli) printCopies(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
+func printCopies(c *console.Console, v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup) {
 	if group != nil {
 		for _, node := range redundancy.Left(v, group) {
 			fate := redundancy.FateOf(v, node)
-			c.printLinef("Outside", "node %s is not in group %s any more, and has a replica (%s): %s", node, group.Name, fate.Is, fate.Then)
+			c.Factf("Outside", "node %s is not in group %s any more, and has a replica (%s): %s", node, group.Name, fate.Is, fate.Then)
 		}
 	}
 	one := redundancy.Of(v, group, redundancy.Evidence{})
 	if one.Whole() {
-		c.printLinef("Copies", "%s", one.Message)
+		c.Factf("Copies", "%s", one.Message)
 		return
 	}
-	c.printLinef("Copies", "one (%s): %s; %s", one.Reason, one.Message, trouble.Stake(one))
+	c.Factf("Copies", "one (%s): %s; %s", one.Reason, one.Message, trouble.Stake(one))
 }
 
 // printHistory shows drains, fences, repair, resync, move and discard of the volume.
-func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
-	s, line := &v.Status, c.printLinef
+func printHistory(c *console.Console, v *v1alpha1.CacheVolume) {
+	s, line := &v.Status, c.Factf
 	for _, claim := range s.WriteThrough {
 		line("Drained", "for %s, epoch %d, since %s", claim.Owner, claim.Epoch, claim.Since.Format(time.DateTime))
 	}
@@ -165,7 +157,7 @@ func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 			s.Repair.Since.Format(time.DateTime))
 	}
 	if r, running := resync.Of(v); running {
-		line("Resync", "of the copy on %s: %s; seen %s", r.Onto, r, ago(&metav1.Time{Time: r.Seen}, c.now()))
+		line("Resync", "of the copy on %s: %s; seen %s", r.Onto, r, console.Ago(&metav1.Time{Time: r.Seen}, c.Now()))
 	}
 	if moving := trouble.Move(v); moving != "" {
 		line("Move", "%s", moving)
@@ -177,60 +169,60 @@ func (c *cli) printHistory(v *v1alpha1.CacheVolume) {
 }
 
 // printFlushes shows the CacheFlushes that write the volume back now. Each has a rate for all its volumes.
-func (c *cli) printFlushes(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+func printFlushes(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
 	err := paging.Each(ctx, api, &v1alpha1.CacheFlushList{}, func(f *v1alpha1.CacheFlush) error {
 		at := slices.IndexFunc(f.Status.Volumes, func(one v1alpha1.FlushedVolume) bool { return one.Name == v.Name })
 		if f.Status.Phase == v1alpha1.FlushRunning && at >= 0 {
 			one := f.Status.Volumes[at]
-			c.printLinef("Flush", "%s (%s): %s, %s of this volume left. All of it: %s", f.Name, f.Spec.Mode,
+			c.Factf("Flush", "%s (%s): %s, %s of this volume left. All of it: %s", f.Name, f.Spec.Mode,
 				cmp.Or(one.Phase, v1alpha1.FlushPending), v1alpha1.HumanBytes(one.LeftBytes), total(f))
 		}
 		return nil
 	})
 	if err != nil {
-		c.printLinef("Flushes", "cannot be read: %v", err)
+		c.Factf("Flushes", "cannot be read: %v", err)
 	}
 }
 
-func (c *cli) printConditions(v *v1alpha1.CacheVolume) {
-	c.printf("\nConditions:\n")
+func printConditions(c *console.Console, v *v1alpha1.CacheVolume) {
+	c.Printf("\nConditions:\n")
 	if len(v.Status.Conditions) == 0 {
-		c.printf("  none yet\n")
+		c.Printf("  none yet\n")
 	}
-	c.printEachCondition(v.Status.Conditions)
+	printEachCondition(c, v.Status.Conditions)
 }
 
-func (c *cli) printEachCondition(all []metav1.Condition) {
-	screen, _ := c.terminal()
+func printEachCondition(c *console.Console, all []metav1.Condition) {
+	screen, _ := c.Screen()
 	for _, is := range all {
 		text := fmt.Sprintf("  %s=%s, %s%s", is.Type, is.Status, is.Reason, prefixed(": ", is.Message))
-		c.printf("%s", wordwrap.Line(text, "    ", screen.width))
+		c.Printf("%s", wordwrap.Line(text, "    ", screen.Width))
 	}
 }
 
-func (c *cli) printNextStep(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, waiting []trouble.Trouble) {
-	screen, _ := c.terminal()
+func printNextStep(c *console.Console, v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, how remedy.Escached, waiting []trouble.Trouble) {
+	screen, _ := c.Screen()
 	next := trouble.NextStep(v)
 	if len(waiting) > 0 && strings.HasPrefix(next, "nothing") {
 		next = "find out why its pods wait:"
 	}
-	c.printf("\n%s", wordwrap.Line("Next step: "+next, "  ", screen.width))
-	c.printTroubles(append(trouble.OfVolume(v, group, how, c.now()), waiting...), screen.width)
+	c.Printf("\n%s", wordwrap.Line("Next step: "+next, "  ", screen.Width))
+	printTroubles(c, append(trouble.OfVolume(v, group, how, c.Now()), waiting...), screen.Width)
 }
 
-func (c *cli) printTroubles(all []trouble.Trouble, width int) {
+func printTroubles(c *console.Console, all []trouble.Trouble, width int) {
 	for _, t := range trouble.Lines(all) {
-		c.printf("%s%s", wordwrap.Line("  "+t.What, "    ", width), wordwrap.Line("    -> "+t.Todo, "       ", width))
+		c.Printf("%s%s", wordwrap.Line("  "+t.What, "    ", width), wordwrap.Line("    -> "+t.Todo, "       ", width))
 	}
 }
 
-func (c *cli) printSnapshots(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume) {
+func printSnapshots(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
 	taken, err := snapshotsOf(ctx, api, v.Name)
 	if err != nil {
-		c.printLinef("Snapshots", "cannot be read: %v", err)
+		c.Factf("Snapshots", "cannot be read: %v", err)
 	}
 	for _, snapshot := range taken {
-		c.printLinef("Snapshot", "%s", snapshot)
+		c.Factf("Snapshot", "%s", snapshot)
 	}
 }
 
@@ -257,8 +249,8 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 const maxEvents = 10
 
 // printEvents shows the Events of the volume, of its claim, and of pods that cannot have it.
-func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, all uses) {
-	c.printf("\nEvents:\n")
+func printEvents(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, all uses) {
+	c.Printf("\nEvents:\n")
 	u := all[v.Name]
 	if u.claim == "" {
 		u.namespace, u.claim, _ = strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
@@ -271,7 +263,7 @@ func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	for _, n := range namespaces {
 		list := &eventsv1.EventList{}
 		if err := api.List(ctx, list, client.InNamespace(n)); err != nil {
-			c.printf("  cannot read those of namespace %s: %v\n", n, err)
+			c.Printf("  cannot read those of namespace %s: %v\n", n, err)
 			continue
 		}
 		for _, e := range list.Items {
@@ -284,10 +276,10 @@ func (c *cli) printEvents(ctx context.Context, api client.Reader, v *v1alpha1.Ca
 	}
 	slices.SortFunc(about, func(a, b eventsv1.Event) int { return at(a).Compare(at(b)) })
 	if len(about) == 0 {
-		c.printf("  none (Kubernetes keeps Events for a limited time)\n")
+		c.Printf("  none (Kubernetes keeps Events for a limited time)\n")
 	}
 	for _, e := range about[max(0, len(about)-maxEvents):] {
-		c.printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
+		c.Printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
 	}
 }
 
@@ -309,5 +301,5 @@ func lastFlush(t *metav1.Time, now time.Time) string {
 	if t == nil {
 		return "none on record"
 	}
-	return t.Format(time.DateTime) + ", " + ago(t, now)
+	return t.Format(time.DateTime) + ", " + console.Ago(t, now)
 }

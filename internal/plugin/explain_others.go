@@ -12,36 +12,38 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/choice"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
 // explainOther explains what KIND/NAME names. Claims have no slash in their names.
-func (c *cli) explainOther(ctx context.Context, api client.Reader, kind, name string) error {
+func explainOther(ctx context.Context, c *console.Console, api client.Reader, kind, name string) error {
 	switch kind {
 	case "volume":
 		v, err := readVolume(ctx, api, name)
 		if err != nil {
 			return err
 		}
-		c.printVolume(ctx, api, v)
+		printVolume(ctx, c, api, v)
 		return nil
 	case "snapshot":
-		return c.explainSnapshot(ctx, api, name)
+		return explainSnapshot(ctx, c, api, name)
 	case "host", "node":
-		return c.explainPart(ctx, api, choice.Filter{Nodes: []string{name}}, func(v *view) { c.printHost(v, name) })
+		return explainPart(ctx, c, api, choice.Filter{Nodes: []string{name}}, func(v *view) { printHost(c, v, name) })
 	case "group":
-		return c.explainPart(ctx, api, choice.Filter{Groups: []string{name}}, func(v *view) { c.printGroup(v, name) })
+		return explainPart(ctx, c, api, choice.Filter{Groups: []string{name}}, func(v *view) { printGroup(c, v, name) })
 	default:
-		return fmt.Errorf("%w: %s/%s: only volume/, snapshot/, host/ and group/ can be explained, and claims", errUsage, kind, name)
+		return fmt.Errorf("%w: %s/%s: only volume/, snapshot/, host/ and group/ can be explained, and claims", failure.ErrUsage, kind, name)
 	}
 }
 
 // explainPart explains a group or a host: its facts, what is wrong with it and its volumes, and the
 // tables of status.
-func (c *cli) explainPart(ctx context.Context, api client.Reader, filter choice.Filter, facts func(*view)) error {
-	now := c.now()
+func explainPart(ctx context.Context, c *console.Console, api client.Reader, filter choice.Filter, facts func(*view)) error {
+	now := c.Now()
 	s, err := readState(ctx, api, "", now)
 	if err != nil {
 		return err
@@ -51,44 +53,44 @@ func (c *cli) explainPart(ctx context.Context, api client.Reader, filter choice.
 		return err
 	}
 	facts(v)
-	screen, _ := c.terminal()
-	c.printf("\n")
-	if err := v.printTroubles(c.Out, screen.width); err != nil {
+	screen, _ := c.Screen()
+	c.Printf("\n")
+	if err := v.printTroubles(c.Out, screen.Width); err != nil {
 		return err
 	}
 	return v.printTables(c.Out, false)
 }
 
-func (c *cli) printHost(v *view, name string) {
+func printHost(c *console.Console, v *view, name string) {
 	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, name) })
 	if at < 0 {
-		c.printLinef("Host", "%s, in no group any more: it still has replicas, or is on record as having them", name)
+		c.Factf("Host", "%s, in no group any more: it still has replicas, or is on record as having them", name)
 		return
 	}
 	g := &v.groups[at]
-	c.printLinef("Host", "%s, of group %s", name, g.Name)
+	c.Factf("Host", "%s, of group %s", name, g.Name)
 	m, known := member(g, name)
 	if !known {
-		c.printLinef("State", "csi-controller has not asked it yet")
+		c.Factf("State", "csi-controller has not asked it yet")
 		return
 	}
-	c.printLinef("State", "%s, last seen %s%s", memberState(g, m), lastSeen(m, v.now), prefixed(": ", m.Message))
-	c.printLinef("escached", "%s", cmp.Or(m.Version, "version not known"))
+	c.Factf("State", "%s, last seen %s%s", memberState(g, m), lastSeen(m, v.now), prefixed(": ", m.Message))
+	c.Factf("escached", "%s", cmp.Or(m.Version, "version not known"))
 	if m.CertificateEnd != nil {
-		c.printLinef("TLS", "its certificate %s", trouble.Ends(m.CertificateEnd.Time, v.now))
+		c.Factf("TLS", "its certificate %s", trouble.Ends(m.CertificateEnd.Time, v.now))
 	}
-	c.printLinef("Cache", "%s, of which %s are given to volumes (%s), %s are dirty", v1alpha1.HumanBytes(m.CacheCapacityBytes),
+	c.Factf("Cache", "%s, of which %s are given to volumes (%s), %s are dirty", v1alpha1.HumanBytes(m.CacheCapacityBytes),
 		v1alpha1.HumanBytes(m.CacheAllocatedBytes), filled(m), v1alpha1.HumanBytes(m.DirtyBytes))
-	c.printLinef("Replicas", "%d, of which %d are of volumes that it has", m.Volumes, m.Primaries)
-	c.printStale(g, name)
-	c.printLinef("Down", "before you take it down: kubectl escache evacuate %s", name)
+	c.Factf("Replicas", "%d, of which %d are of volumes that it has", m.Volumes, m.Primaries)
+	printStale(c, g, name)
+	c.Factf("Down", "before you take it down: kubectl escache evacuate %s", name)
 }
 
 // printStale shows the replicas that wait to be removed, of one node ("" for all).
-func (c *cli) printStale(g *v1alpha1.NodeGroup, node string) {
+func printStale(c *console.Console, g *v1alpha1.NodeGroup, node string) {
 	for _, r := range g.Status.StaleReplicas {
 		if node == "" || r.Node == node {
-			c.printLinef("Stale", "a replica of volume %s on node %s, since %s", r.Volume, r.Node, r.Since.Format(time.DateTime))
+			c.Factf("Stale", "a replica of volume %s on node %s, since %s", r.Volume, r.Node, r.Since.Format(time.DateTime))
 		}
 	}
 }
@@ -100,23 +102,23 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-func (c *cli) printGroup(v *view, name string) {
+func printGroup(c *console.Console, v *view, name string) {
 	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
 	g := &v.groups[at]
-	c.printLinef("Group", "%s of %s, made %s", g.Name, strings.Join(g.Spec.Nodes, ", "), ago(&g.CreationTimestamp, v.now))
+	c.Factf("Group", "%s of %s, made %s", g.Name, strings.Join(g.Spec.Nodes, ", "), console.Ago(&g.CreationTimestamp, v.now))
 	switch by := managerOf(g); {
 	case by != "":
-		c.printLinef("Managed by", "%s: change it there", by)
+		c.Factf("Managed by", "%s: change it there", by)
 	default:
-		c.printLinef("Managed by", "nobody that says so")
+		c.Factf("Managed by", "nobody that says so")
 	}
-	c.printLinef("Takes new", "%s", takesNew(g))
-	c.printStale(g, "")
-	c.printf("\nConditions:\n")
+	c.Factf("Takes new", "%s", takesNew(g))
+	printStale(c, g, "")
+	c.Printf("\nConditions:\n")
 	if len(g.Status.Conditions) == 0 {
-		c.printf("  none yet: no csi-controller has looked at it\n")
+		c.Printf("  none yet: no csi-controller has looked at it\n")
 	}
-	c.printEachCondition(g.Status.Conditions)
+	printEachCondition(c, g.Status.Conditions)
 }
 
 // takesNew says whether volumes and replicas are placed in a group.
@@ -133,10 +135,10 @@ func takesNew(g *v1alpha1.NodeGroup) string {
 	}
 }
 
-func (c *cli) explainSnapshot(ctx context.Context, api client.Reader, name string) error {
+func explainSnapshot(ctx context.Context, c *console.Console, api client.Reader, name string) error {
 	s := &v1alpha1.CacheSnapshot{}
 	err := api.Get(ctx, client.ObjectKey{Name: name}, s)
-	if apierrors.IsNotFound(err) && !isNoResource(err) {
+	if apierrors.IsNotFound(err) && !failure.IsNoResource(err) {
 		return fmt.Errorf("there is no CacheSnapshot %s; kubectl get cachesnapshots lists them. The CacheSnapshot of a VolumeSnapshot "+
 			"is the snapshotHandle of its VolumeSnapshotContent", name)
 	}
@@ -153,18 +155,18 @@ func (c *cli) explainSnapshot(ctx context.Context, api client.Reader, name strin
 	if err != nil {
 		return err
 	}
-	c.printSnapshot(s, v, gone, made)
+	printSnapshot(c, s, v, gone, made)
 	return nil
 }
 
-func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool, made []string) {
-	line := c.printLinef
-	line("Snapshot", "%s, asked for %s", s.Name, ago(&s.CreationTimestamp, c.now()))
+func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool, made []string) {
+	line := c.Factf
+	line("Snapshot", "%s, asked for %s", s.Name, console.Ago(&s.CreationTimestamp, c.Now()))
 	line("In Ceph", "%s/%s@%s of cluster %s", s.Spec.Pool, s.Spec.Image, s.Spec.Snapshot, s.Spec.ClusterID)
 	if taken := s.Status.Taken; taken == nil {
 		line("Taken", "not yet")
 	} else {
-		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), ago(taken, c.now()),
+		line("Taken", "%s, %s, of an image of %s", taken.Format(time.DateTime), console.Ago(taken, c.Now()),
 			v1alpha1.HumanBytes(s.Status.SizeBytes))
 	}
 	switch {
@@ -176,8 +178,8 @@ func (c *cli) printSnapshot(s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, 
 	if len(made) > 0 {
 		line("Made of it", "%s", trouble.Few(made))
 	}
-	screen, _ := c.terminal()
-	c.printf("\n%s", wordwrap.Line("Next step: "+snapshotStep(s, v, gone, c.now()), "  ", screen.width))
+	screen, _ := c.Screen()
+	c.Printf("\n%s", wordwrap.Line("Next step: "+snapshotStep(s, v, gone, c.Now()), "  ", screen.Width))
 }
 
 // snapshotStep says what an operator should do next with a snapshot.

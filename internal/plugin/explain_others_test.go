@@ -9,28 +9,29 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // explained is what explain says of KIND/NAME.
 func explained(t *testing.T, api client.Reader, kind, name string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
+	c := plugintest.Console(&out, plugintest.AtNoon)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := c.explainOther(ctx, api, kind, name)
+	err := explainOther(ctx, c, api, kind, name)
 	return out.String(), err
 }
 
 func snapshot(name, volume string, taken bool, age time.Duration) *v1alpha1.CacheSnapshot {
-	s := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-age))}}
+	s := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(plugintest.Noon.Add(-age))}}
 	s.Spec = v1alpha1.CacheSnapshotSpec{Volume: volume, ClusterID: "ceph", Pool: "fast", Image: "escache-1", Snapshot: "at-" + name}
 	if taken {
-		s.Status.Taken, s.Status.SizeBytes = new(metav1.NewTime(noon.Add(-age))), 10<<30
+		s.Status.Taken, s.Status.SizeBytes = new(metav1.NewTime(plugintest.Noon.Add(-age))), 10<<30
 	}
 	return s
 }
@@ -39,7 +40,7 @@ func TestBothSizesAreShownWhileACacheIsToBeResized(t *testing.T) {
 	s := sample()
 	s.volumes[0].Spec.WantedCacheBytes = 2 * s.volumes[0].Spec.CacheBytes
 	want := v1alpha1.HumanBytes(s.volumes[0].Spec.CacheBytes) + " (" + v1alpha1.HumanBytes(s.volumes[0].Spec.WantedCacheBytes) + " wanted)"
-	says, err := explained(t, cluster(t, &s.groups[0], &s.volumes[0]), "volume", s.volumes[0].Name)
+	says, err := explained(t, plugintest.Cluster(t, &s.groups[0], &s.volumes[0]), "volume", s.volumes[0].Name)
 	if err != nil || !strings.Contains(says, want) {
 		t.Errorf("explain does not say %s, %v:\n%s", want, err, says)
 	}
@@ -59,7 +60,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 		Phase: v1alpha1.FlushRunning, Percent: 50, Summary: v1alpha1.CacheFlushSummary{Left: "3Gi", Volumes: "0/2", Rate: "1Gi/s", Remaining: "3s"},
 		Volumes: []v1alpha1.FlushedVolume{{Name: "pvc-lost", LeftBytes: 1 << 30}, {Name: "pvc-busy", Phase: v1alpha1.FlushRunning, LeftBytes: 2 << 30}},
 	}
-	api := cluster(t, slow, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
+	api := plugintest.Cluster(t, slow, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
 		snapshot("young", "pvc-1", false, time.Second), snapshot("stuck", "pvc-1", false, time.Hour), snapshot("alone", "pvc-gone", true, time.Hour),
 		snapshot("never", "pvc-gone", false, time.Hour))
 	for what, c := range map[string]struct {
@@ -110,7 +111,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 		"snapshot/zz": "there is no CacheSnapshot zz", "pool/zz": "only volume/, snapshot/, host/ and group/",
 	} {
 		kind, name, _ := strings.Cut(what, "/")
-		if _, err := explained(t, api, kind, name); err == nil || !strings.Contains(err.Error(), says) || errors.Is(err, errUsage) != (kind == "pool") {
+		if _, err := explained(t, api, kind, name); err == nil || !strings.Contains(err.Error(), says) || errors.Is(err, failure.ErrUsage) != (kind == "pool") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

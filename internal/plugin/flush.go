@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 // flushFlags are the flags of flush.
@@ -24,7 +26,7 @@ type flushFlags struct {
 	bytesPerSecond      int64
 }
 
-func (c *cli) flush() *cobra.Command {
+func flushCommand(c *console.Console) *cobra.Command {
 	var f flushFlags
 	command := &cobra.Command{
 		Use:   "flush [PVC]",
@@ -36,11 +38,11 @@ func (c *cli) flush() *cobra.Command {
   kubectl escache flush --node=n1 --drain --wait --timeout=10m`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return fmt.Errorf("%w: name one claim; for several volumes use --node or --group", errUsage)
+				return fmt.Errorf("%w: name one claim; for several volumes use --node or --group", failure.ErrUsage)
 			}
 			return nil
 		},
-		RunE: func(command *cobra.Command, args []string) error { return c.runFlush(command.Context(), f, args) },
+		RunE: func(command *cobra.Command, args []string) error { return runFlush(command.Context(), c, f, args) },
 	}
 	flags := command.Flags()
 	flags.StringVar(&f.node, "node", "", "flush all volumes that are attached to this node")
@@ -54,12 +56,12 @@ func (c *cli) flush() *cobra.Command {
 	return command
 }
 
-func (c *cli) runFlush(ctx context.Context, f flushFlags, args []string) error {
-	flush, err := c.newFlush(f, args)
+func runFlush(ctx context.Context, c *console.Console, f flushFlags, args []string) error {
+	flush, err := newFlush(c, f, args)
 	if err != nil {
 		return err
 	}
-	api, err := c.connect()
+	api, err := c.Connect()
 	if err != nil {
 		return err
 	}
@@ -67,13 +69,13 @@ func (c *cli) runFlush(ctx context.Context, f flushFlags, args []string) error {
 		return err
 	}
 	if !f.wait {
-		c.printf("cacheflush.%s/%s created; kubectl escache status shows its progress\n", v1alpha1.GroupName, flush.Name)
+		c.Printf("cacheflush.%s/%s created; kubectl escache status shows its progress\n", v1alpha1.GroupName, flush.Name)
 		return nil
 	}
-	return c.follow(ctx, api, flush.Name, f.timeout)
+	return follow(ctx, c, api, flush.Name, f.timeout)
 }
 
-func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error) {
+func newFlush(c *console.Console, f flushFlags, args []string) (*v1alpha1.CacheFlush, error) {
 	spec := v1alpha1.CacheFlushSpec{
 		Volume: f.volume, Node: f.node, NodeGroup: f.group, Mode: v1alpha1.FlushModeFlush,
 		Parallel: f.parallel, BytesPerSecond: f.bytesPerSecond, TimeoutSeconds: max(int32(f.timeout/time.Second), 1),
@@ -85,7 +87,7 @@ func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error
 		}
 	}
 	if len(args) == 1 {
-		namespace, err := c.namespace()
+		namespace, err := c.Namespace()
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +95,7 @@ func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error
 		spec.PersistentVolumeClaim = &v1alpha1.ClaimReference{Namespace: namespace, Name: args[0]}
 	}
 	if targets != 1 {
-		return nil, fmt.Errorf("%w: name exactly one of PVC, --volume, --node and --group", errUsage)
+		return nil, fmt.Errorf("%w: name exactly one of PVC, --volume, --node and --group", failure.ErrUsage)
 	}
 	if f.drain {
 		spec.Mode = v1alpha1.FlushModeDrain
@@ -102,11 +104,11 @@ func (c *cli) newFlush(f flushFlags, args []string) (*v1alpha1.CacheFlush, error
 }
 
 // follow shows the progress of a CacheFlush until it is done.
-func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, timeout time.Duration) error {
+func follow(ctx context.Context, c *console.Console, api client.WithWatch, name string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	show := c.newProgress()
-	return poll(ctx, pollInterval/2, func() (bool, error) {
+	show := newProgress(c)
+	return console.Poll(ctx, console.PollInterval/2, func() (bool, error) {
 		f := &v1alpha1.CacheFlush{}
 		err := api.Get(ctx, client.ObjectKey{Name: name}, f)
 		switch {
@@ -120,19 +122,19 @@ func (c *cli) follow(ctx context.Context, api client.WithWatch, name string, tim
 		switch {
 		case condition == nil:
 		case condition.Status == metav1.ConditionTrue:
-			c.printf("%s\n", condition.Message)
+			c.Printf("%s\n", condition.Message)
 			return true, nil
 		case f.Status.Phase == v1alpha1.FlushFailed, condition.Reason == "VolumesFailed":
 			return true, fmt.Errorf("not everything is in Ceph: %s", condition.Message)
 		}
 		return false, nil
-	}, func() error { return c.notFinished(ctx, name, timeout) })
+	}, func() error { return notFinished(ctx, name, timeout) })
 }
 
-func (c *cli) notFinished(ctx context.Context, name string, timeout time.Duration) error {
-	why := fmt.Errorf("%w after %s", errTimeUp, timeout)
+func notFinished(ctx context.Context, name string, timeout time.Duration) error {
+	why := fmt.Errorf("%w after %s", failure.ErrTimeUp, timeout)
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		why = errInterrupted
+		why = failure.ErrInterrupted
 	}
 	return fmt.Errorf("%w; CacheFlush %s goes on without you: kubectl escache status shows it, kubectl delete cacheflush %s cancels it",
 		why, name, name)

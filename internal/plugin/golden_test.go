@@ -2,55 +2,34 @@ package plugin
 
 import (
 	"bytes"
-	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/preflight"
 )
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; UPDATE_GOLDEN=1 writes it anew. Got:\n%s\nwant:\n%s", path, got, want)
-	}
-}
-
-var noon = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
-
 func sample() *state {
-	seen := metav1.NewTime(noon.Add(-3 * time.Second))
+	seen := metav1.NewTime(plugintest.Noon.Add(-3 * time.Second))
 	connectable, none := int64(3<<40), int64(0)
 	group := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}
 	group.Spec = v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}, CordonedNodes: []string{"n1"}}
 	group.Status.Members = []v1alpha1.NodeGroupMember{
 		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4, ConnectableBytes: &none, LastSeen: &seen},
 		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5,
-			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen, CertificateEnd: &metav1.Time{Time: noon.AddDate(0, 0, 6)}},
+			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen, CertificateEnd: &metav1.Time{Time: plugintest.Noon.AddDate(0, 0, 6)}},
 		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
 	}
 	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
-		Name: "pvc-busy", Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/data-app-0"}, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour)),
+		Name: "pvc-busy", Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/data-app-0"}, CreationTimestamp: metav1.NewTime(plugintest.Noon.Add(-time.Hour)),
 	}}
 	busy.Spec = v1alpha1.CacheVolumeSpec{
 		ClusterID: "ceph", Pool: "fast", Image: "escache-pvc-busy", Group: "rack1", Replicas: []string{"n2", "n3"}, SizeBytes: 10 << 30,
@@ -63,7 +42,7 @@ func sample() *state {
 			{Type: "Healthy", Status: "True", Reason: "NoError"},
 		},
 		Resync: &v1alpha1.VolumeResync{
-			Node: "n3", Percent: 31, LeftBytes: 700 << 20, BytesPerSecond: 56 << 20, RemainingSeconds: 12, Seen: metav1.NewTime(noon.Add(-8 * time.Second)),
+			Node: "n3", Percent: 31, LeftBytes: 700 << 20, BytesPerSecond: 56 << 20, RemainingSeconds: 12, Seen: metav1.NewTime(plugintest.Noon.Add(-8 * time.Second)),
 		},
 	}
 	lost := *busy.DeepCopy()
@@ -80,7 +59,7 @@ func sample() *state {
 		},
 	}
 	return &state{
-		ends:   []preflight.End{{Of: "csi-controller", At: noon.AddDate(0, 0, 9)}, {Of: "escache hosts", At: noon.AddDate(9, 0, 0)}},
+		ends:   []preflight.End{{Of: "csi-controller", At: plugintest.Noon.AddDate(0, 0, 9)}, {Of: "escache hosts", At: plugintest.Noon.AddDate(9, 0, 0)}},
 		groups: []v1alpha1.NodeGroup{group}, volumes: []v1alpha1.CacheVolume{busy, lost}, flushes: []v1alpha1.CacheFlush{flush},
 	}
 }
@@ -88,7 +67,7 @@ func sample() *state {
 // shown is what status shows of a state.
 func shown(t *testing.T, s *state, f statusFlags) string {
 	t.Helper()
-	v, err := s.view(f, noon)
+	v, err := s.view(f, plugintest.Noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,13 +80,13 @@ func shown(t *testing.T, s *state, f statusFlags) string {
 
 func TestStatusOutputs(t *testing.T) {
 	for _, output := range []string{"table", "wide", "name", "json", "yaml"} {
-		golden(t, "status."+output, shown(t, sample(), statusFlags{output: output}))
+		plugintest.Golden(t, "status."+output, shown(t, sample(), statusFlags{output: output}))
 	}
-	golden(t, "status.empty", shown(t, &state{}, statusFlags{}))
+	plugintest.Golden(t, "status.empty", shown(t, &state{}, statusFlags{}))
 }
 
 func TestStatusFitsEightyColumns(t *testing.T) {
-	v, err := sample().view(statusFlags{}, noon)
+	v, err := sample().view(statusFlags{}, plugintest.Noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,14 +103,14 @@ func TestStatusFitsEightyColumns(t *testing.T) {
 
 func TestProgressOnATerminalAndElsewhere(t *testing.T) {
 	f := &sample().flushes[0]
-	golden(t, "progress.bars", strings.Join(bars(f, maxBars), "\n")+"\n")
-	var out bytes.Buffer
-	p := (&cli{IOStreams: genericiooptions.IOStreams{Out: &out}}).newProgress()
+	plugintest.Golden(t, "progress.bars", strings.Join(bars(f, maxBars), "\n")+"\n")
+	c, out := plugintest.Output()
+	p := newProgress(c)
 	p.show(f)
 	p.show(f) // no change, no line
 	f.Status.Phase = v1alpha1.FlushDrained
 	p.show(f)
-	golden(t, "progress.lines", out.String())
+	plugintest.Golden(t, "progress.lines", out.String())
 	for range 100 {
 		f.Status.Volumes = append(f.Status.Volumes, v1alpha1.FlushedVolume{Name: "pvc-x", Phase: v1alpha1.FlushPending})
 	}
@@ -163,16 +142,16 @@ func TestWrongUseIsASentence(t *testing.T) {
 		exit int
 		says string
 	}{
-		{[]string{"flush"}, exitUsage, "name exactly one of"},
-		{[]string{"flush", "a", "--node=n1"}, exitUsage, "name exactly one of"},
-		{[]string{"evacuate"}, exitUsage, "name one NODE"},
-		{[]string{"status", "-o", "xml"}, exitUsage, "none of table"},
-		{[]string{"status", "--sort-by=colour"}, exitUsage, "none of age, cache, claim, dirty"},
-		{[]string{"explain", "pool/x"}, exitUsage, "only volume/, snapshot/"},
-		{[]string{"preflight", "-o", "yaml"}, exitUsage, "none of table, json"},
-		{[]string{"status", "--nonsense"}, exitUsage, "nonsense"},
-		{[]string{"status", "extra"}, exitUsage, "extra"},
-		{[]string{"nonsense"}, exitUsage, "nonsense"},
+		{[]string{"flush"}, failure.Usage, "name exactly one of"},
+		{[]string{"flush", "a", "--node=n1"}, failure.Usage, "name exactly one of"},
+		{[]string{"evacuate"}, failure.Usage, "name one NODE"},
+		{[]string{"status", "-o", "xml"}, failure.Usage, "none of table"},
+		{[]string{"status", "--sort-by=colour"}, failure.Usage, "none of age, cache, claim, dirty"},
+		{[]string{"explain", "pool/x"}, failure.Usage, "only volume/, snapshot/"},
+		{[]string{"preflight", "-o", "yaml"}, failure.Usage, "none of table, json"},
+		{[]string{"status", "--nonsense"}, failure.Usage, "nonsense"},
+		{[]string{"status", "extra"}, failure.Usage, "extra"},
+		{[]string{"nonsense"}, failure.Usage, "nonsense"},
 	} {
 		exit, _, errOut := run(t, http.StatusOK, "{}", tc.args...)
 		if exit != tc.exit || !strings.Contains(errOut, tc.says) || strings.Count(errOut, "\n") > 3 {
@@ -184,18 +163,9 @@ func TestWrongUseIsASentence(t *testing.T) {
 func TestServerThatDoesNotAnswer(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	var o, e bytes.Buffer
-	if exit := Run("test", []string{"status", "--server", "http://127.0.0.1:1"}, strings.NewReader(""), &o, &e); exit != exitFailed ||
+	if exit := Run("test", []string{"status", "--server", "http://127.0.0.1:1"}, strings.NewReader(""), &o, &e); exit != failure.Failed ||
 		!strings.Contains(e.String(), "127.0.0.1:1 does not answer") {
 		t.Errorf("exit %d: %s", exit, e.String())
-	}
-}
-
-func TestNameHasToBeTyped(t *testing.T) {
-	for typed, want := range map[string]error{"pvc-1\n": nil, "yes\n": errDeclined, "": errDeclined} {
-		c := &cli{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(typed), Out: &bytes.Buffer{}}, config: genericclioptions.NewConfigFlags(true)}
-		if err := c.confirm("All is lost.", "pvc-1"); !errors.Is(err, want) {
-			t.Errorf("%q: %v", typed, err)
-		}
 	}
 }
 
@@ -216,7 +186,7 @@ func TestFailedFlushSaysWhy(t *testing.T) {
 	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
 	f.Status.Phase = v1alpha1.FlushFailed
 	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}
-	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).troubles(noon); len(all) != 1 || all[0].What != "there is no node zz" {
+	if all := (&state{flushes: []v1alpha1.CacheFlush{f}}).troubles(plugintest.Noon); len(all) != 1 || all[0].What != "there is no node zz" {
 		t.Errorf("%+v", all)
 	}
 }

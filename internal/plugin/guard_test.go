@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *testing.T) {
@@ -35,14 +34,14 @@ func TestExplainSaysWhatFollowsForAReplicaOutsideTheGroup(t *testing.T) {
 	v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "rack1", Replicas: []string{"n1", "n4"}}}
 	v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Authority: v1alpha1.AuthorityCache}
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
-	c.printCopies(v, group)
+	c := plugintest.Console(&out, plugintest.AtNoon)
+	printCopies(c, v, group)
 	if !strings.Contains(out.String(), "node n4 is not in group rack1 any more, and has a replica (second copy there): restart its pod") {
 		t.Errorf("explain says\n%s", out.String())
 	}
 	out.Reset()
 	v.Spec.Replicas = []string{"n1", "n2"}
-	c.printCopies(v, group)
+	printCopies(c, v, group)
 	if strings.Contains(out.String(), "any more") {
 		t.Errorf("both are in the group, and explain says\n%s", out.String())
 	}

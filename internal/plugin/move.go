@@ -15,6 +15,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
@@ -25,7 +27,7 @@ type moveFlags struct {
 	timeout      time.Duration
 }
 
-func (c *cli) move() *cobra.Command {
+func moveCommand(c *console.Console) *cobra.Command {
 	var f moveFlags
 	command := &cobra.Command{
 		Use:   "move VOLUME --group GROUP",
@@ -36,16 +38,16 @@ func (c *cli) move() *cobra.Command {
 			"Kubernetes does not let a PersistentVolume change the hosts that it allows. So csi-controller re-creates it, with the\n" +
 			"same name and for the same claim. The claim stays bound, but it may be shown as Lost for a moment.",
 		Example: "  kubectl escache move pvc-0a1b --group rack2 --wait\n  kubectl escache move pvc-0a1b --cancel",
-		Args:    oneArg("VOLUME"),
+		Args:    console.OneArg("VOLUME"),
 		RunE: func(command *cobra.Command, args []string) error {
 			if (f.group == "") == !f.cancel {
-				return fmt.Errorf("%w: say where to with --group, or --cancel", errUsage)
+				return fmt.Errorf("%w: say where to with --group, or --cancel", failure.ErrUsage)
 			}
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runMove(command.Context(), api, args[0], f)
+			return runMove(command.Context(), c, api, args[0], f)
 		},
 	}
 	flags := command.Flags()
@@ -56,33 +58,33 @@ func (c *cli) move() *cobra.Command {
 	return command
 }
 
-func (c *cli) runMove(ctx context.Context, api client.Client, name string, f moveFlags) error {
+func runMove(ctx context.Context, c *console.Console, api client.Client, name string, f moveFlags) error {
 	v, err := readVolume(ctx, api, name)
 	if err != nil {
 		return err
 	}
 	if f.cancel {
-		return c.cancelMove(ctx, api, v)
+		return cancelMove(ctx, c, api, v)
 	}
 	if v.Spec.Group == f.group && !v.ToMove() {
-		c.printf("volume %s is in group %s already\n", name, f.group)
+		c.Printf("volume %s is in group %s already\n", name, f.group)
 		return nil
 	}
 	if err := openGroup(ctx, api, f.group); err != nil {
 		return err
 	}
-	if err := c.warnOfTies(ctx, api, v, f.group); err != nil {
+	if err := warnOfTies(ctx, c, api, v, f.group); err != nil {
 		return err
 	}
 	if !f.wait {
 		if _, err := askMove(ctx, api, name, f.group); err != nil {
 			return err
 		}
-		c.printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says "+
+		c.Printf("volume %s goes to group %s when it is detached and written back; kubectl escache explain --volume %s says "+
 			"how far it is\n", name, f.group, name)
 		return nil
 	}
-	m := &mover{cli: c, api: api, parallel: 1, patient: true, going: map[string]*going{}}
+	m := &mover{Console: c, api: api, parallel: 1, patient: true, going: map[string]*going{}}
 	m.queue = []placement.Move{{Volume: name, From: v.Spec.Group, To: placement.Placement{Group: f.group}}}
 	return m.run(ctx, f.timeout)
 }
@@ -91,7 +93,7 @@ func openGroup(ctx context.Context, api client.Reader, name string) error {
 	g := &v1alpha1.NodeGroup{}
 	err := api.Get(ctx, client.ObjectKey{Name: name}, g)
 	switch {
-	case apierrors.IsNotFound(err) && !isNoResource(err):
+	case apierrors.IsNotFound(err) && !failure.IsNoResource(err):
 		return fmt.Errorf("there is no NodeGroup %s; kubectl escache status lists them", name)
 	case err != nil:
 		return err
@@ -102,7 +104,7 @@ func openGroup(ctx context.Context, api client.Reader, name string) error {
 }
 
 // warnOfTies says if the volume's StorageClass places volumes in other groups only.
-func (c *cli) warnOfTies(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, group string) error {
+func warnOfTies(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, group string) error {
 	all, err := readUses(ctx, api)
 	if err != nil {
 		return err
@@ -113,7 +115,7 @@ func (c *cli) warnOfTies(ctx context.Context, api client.Reader, v *v1alpha1.Cac
 	}
 	class := all[v.Name].storageClass
 	if groups, tied := classes[class]; tied && !slices.Contains(groups, group) {
-		c.printf("note: StorageClass %s places volumes in these groups only: %s\n", class, strings.Join(groups, ", "))
+		c.Printf("note: StorageClass %s places volumes in these groups only: %s\n", class, strings.Join(groups, ", "))
 	}
 	return nil
 }
@@ -163,13 +165,13 @@ func changeMove(ctx context.Context, api client.Client, volume string, change fu
 	})
 }
 
-func (c *cli) cancelMove(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume) error {
+func cancelMove(ctx context.Context, c *console.Console, api client.Client, v *v1alpha1.CacheVolume) error {
 	if !v.ToMove() {
 		return fmt.Errorf("nobody has asked for a move of volume %s", v.Name)
 	}
 	if err := unaskMove(ctx, api, v.Name); err != nil {
 		return err
 	}
-	c.printf("volume %s stays in group %s\n", v.Name, v.Spec.Group)
+	c.Printf("volume %s stays in group %s\n", v.Name, v.Spec.Group)
 	return nil
 }

@@ -14,10 +14,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/records/remedy"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
@@ -70,7 +71,7 @@ func carryOut(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, r
 func applied(t *testing.T, api client.Client, f rebalanceFlags) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
+	c := plugintest.Console(&out, time.Now)
 	f.apply = true
 	if f.parallel == 0 {
 		f.parallel = 2
@@ -78,14 +79,14 @@ func applied(t *testing.T, api client.Client, f rebalanceFlags) (string, error) 
 	if f.timeout == 0 {
 		f.timeout = time.Minute
 	}
-	err := c.runRebalance(t.Context(), api, f)
+	err := runRebalance(t.Context(), c, api, f)
 	return strings.Join(strings.Fields(out.String()), " "), err
 }
 
 func volumesIn(t *testing.T, api client.Client, group string) (n int) {
 	t.Helper()
 	all := &v1alpha1.CacheVolumeList{}
-	must(t, api.List(t.Context(), all))
+	plugintest.Must(t, api.List(t.Context(), all))
 	for i := range all.Items {
 		if v := &all.Items[i]; strings.HasPrefix(v.Name, "v") && v.Spec.Group == group {
 			n++
@@ -97,17 +98,17 @@ func volumesIn(t *testing.T, api client.Client, group string) (n int) {
 func attach(t *testing.T, api client.Client, name string) {
 	t.Helper()
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: name}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: name}, v))
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.Authority = v.Spec.Replicas[0], 1, v1alpha1.AuthorityCache
-	must(t, api.Update(t.Context(), v))
+	plugintest.Must(t, api.Update(t.Context(), v))
 }
 
 func TestRebalanceMovesSomeAtATime(t *testing.T) {
 	api := filledGroups(t, 9)
 	most := controller(t, api)
 	text, err := applied(t, api, rebalanceFlags{parallel: 4})
-	must(t, err)
-	says(t, text, "from group old to fresh", "in group fresh", "6 moved")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "from group old to fresh", "in group fresh", "6 moved")
 	if n := volumesIn(t, api, "fresh"); n != 6 || most.Load() > 4 {
 		t.Errorf("%d volumes are in the new group, %d moved at once", n, most.Load())
 	}
@@ -122,17 +123,17 @@ func TestAGroupIsEmptied(t *testing.T) {
 		t.Fatalf("it was emptied although new volumes come: %v", err)
 	}
 	g := &v1alpha1.NodeGroup{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "old"}, g))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "old"}, g))
 	g.Spec.Cordoned = true
-	must(t, api.Update(t.Context(), g))
+	plugintest.Must(t, api.Update(t.Context(), g))
 	controller(t, api, "v2")
 	text, err := applied(t, api, rebalanceFlags{empty: "old"})
 	if err == nil || !strings.Contains(err.Error(), "not moved: v2") {
 		t.Errorf("got %v", err)
 	}
-	says(t, text, "v2: refused, and nothing was changed: somebody keeps it", "These move when they are detached: v1")
+	plugintest.Says(t, text, "v2: refused, and nothing was changed: somebody keeps it", "These move when they are detached: v1")
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v2"}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v2"}, v))
 	if v.Spec.MoveTo != nil || volumesIn(t, api, "old") != 2 {
 		t.Errorf("%d volumes are left, v2 has %+v", volumesIn(t, api, "old"), v.Spec.MoveTo)
 	}
@@ -142,13 +143,13 @@ func TestAGroupIsEmptied(t *testing.T) {
 func TestARebalanceGoesOnWhereItWas(t *testing.T) {
 	api := filledGroups(t, 9)
 	_, err := applied(t, api, rebalanceFlags{timeout: 100 * time.Millisecond})
-	if !errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "0 moved, 2 under way, 4 not asked for yet") {
+	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "0 moved, 2 under way, 4 not asked for yet") {
 		t.Fatalf("got %v", err)
 	}
 	controller(t, api)
 	text, err := applied(t, api, rebalanceFlags{})
-	must(t, err)
-	says(t, text, "6 moved")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "6 moved")
 	if n := volumesIn(t, api, "fresh"); n != 6 {
 		t.Errorf("%d volumes are in the new group:\n%s", n, text)
 	}
@@ -157,8 +158,8 @@ func TestARebalanceGoesOnWhereItWas(t *testing.T) {
 func moveTo(t *testing.T, api client.Client, name string, f moveFlags) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: time.Now}
-	err := c.runMove(t.Context(), api, name, f)
+	c := plugintest.Console(&out, time.Now)
+	err := runMove(t.Context(), c, api, name, f)
 	return out.String(), err
 }
 
@@ -176,40 +177,40 @@ func TestMoveAsksForOneVolume(t *testing.T) {
 		}
 	}
 	text, err := moveTo(t, api, "v0", moveFlags{group: "old"})
-	must(t, err)
-	says(t, text, "is in group old already")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "is in group old already")
 	text, err = moveTo(t, api, "v1", moveFlags{group: "fresh"})
-	must(t, err)
-	says(t, text, "StorageClass old-only places volumes in these groups only: old", "goes to group fresh when it is detached")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "StorageClass old-only places volumes in these groups only: old", "goes to group fresh when it is detached")
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v1"}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v1"}, v))
 	if v.Spec.MoveTo == nil || v.Spec.MoveTo.Group != "fresh" {
 		t.Fatalf("not asked for: %+v", v.Spec)
 	}
-	says(t, trouble.Move(v), "it is to go to group fresh: csi-controller has not begun")
+	plugintest.Says(t, trouble.Move(v), "it is to go to group fresh: csi-controller has not begun")
 	if all := trouble.OfVolume(v, nil, remedy.Escached{}, time.Now()); len(all) != 1 || !strings.Contains(all[0].What, "to go to group fresh") ||
 		!strings.Contains(all[0].Todo, "goes on by itself") {
 		t.Errorf("status says %+v", all)
 	}
 	text, err = moveTo(t, api, "v1", moveFlags{cancel: true})
-	must(t, err)
-	says(t, text, "stays in group old")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "stays in group old")
 	if _, err = moveTo(t, api, "v1", moveFlags{cancel: true}); err == nil {
 		t.Error("what nobody has asked for was called off")
 	}
 	controller(t, api)
 	text, err = moveTo(t, api, "v2", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
-	must(t, err)
-	says(t, text, "v2: from group old to fresh", "v2: in group fresh")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "v2: from group old to fresh", "v2: in group fresh")
 }
 
 // TestAnOldRefusalDoesNotCount: what the move was refused for is over, and csi-controller has not looked since.
 func TestAnOldRefusalDoesNotCount(t *testing.T) {
 	api := filledGroups(t, 1)
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
 	v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "fresh"}
-	must(t, api.Update(t.Context(), v))
+	plugintest.Must(t, api.Update(t.Context(), v))
 	carryOut(t.Context(), api, v, true)
 	go func() {
 		time.Sleep(1500 * time.Millisecond)
@@ -217,8 +218,8 @@ func TestAnOldRefusalDoesNotCount(t *testing.T) {
 		carryOut(context.WithoutCancel(t.Context()), api, v, false)
 	}()
 	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
-	must(t, err)
-	says(t, text, "v0: in group fresh")
+	plugintest.Must(t, err)
+	plugintest.Says(t, text, "v0: in group fresh")
 }
 
 // TestAMoveWaitsForTheDetachment, and for no other reason is it called off.
@@ -227,12 +228,12 @@ func TestAMoveWaitsForTheDetachment(t *testing.T) {
 	attach(t, api, "v0")
 	controller(t, api)
 	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: 3 * time.Second})
-	if !errors.Is(err, errTimeUp) {
+	if !errors.Is(err, failure.ErrTimeUp) {
 		t.Errorf("got %v", err)
 	}
-	says(t, text, "v0: detached first")
+	plugintest.Says(t, text, "v0: detached first")
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
 	if v.Spec.MoveTo == nil {
 		t.Error("the request was taken back")
 	}
@@ -241,15 +242,15 @@ func TestAMoveWaitsForTheDetachment(t *testing.T) {
 func TestAMoveThatHasBegunIsNotCalledOff(t *testing.T) {
 	api := filledGroups(t, 1)
 	v := &v1alpha1.CacheVolume{}
-	must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
 	v.Spec.MoveTo = &v1alpha1.MoveTarget{Group: "fresh"}
 	v.Status.Move = &v1alpha1.VolumeMove{Group: "fresh", Replicas: []string{"f1", "f2"}}
-	must(t, api.Update(t.Context(), v))
+	plugintest.Must(t, api.Update(t.Context(), v))
 	if _, err := moveTo(t, api, "v0", moveFlags{cancel: true}); !errors.Is(err, errMoveBegun) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := moveTo(t, api, "v0", moveFlags{group: "old"}); !errors.Is(err, errMoving) {
 		t.Errorf("got %v", err)
 	}
-	says(t, trouble.NextStep(v), "on its way to group fresh")
+	plugintest.Says(t, trouble.NextStep(v), "on its way to group fresh")
 }

@@ -14,12 +14,14 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 // mover asks for moves, some at a time, and shows what becomes of them.
 type mover struct {
-	*cli
+	*console.Console
 
 	api      client.Client
 	parallel int
@@ -51,7 +53,7 @@ func (g *going) judged(now time.Time) bool { return g.asked || now.Sub(g.since) 
 func (m *mover) run(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := poll(ctx, pollInterval/2, func() (bool, error) {
+	err := console.Poll(ctx, console.PollInterval/2, func() (bool, error) {
 		if err := m.look(ctx); err != nil {
 			return false, err
 		}
@@ -64,9 +66,9 @@ func (m *mover) run(ctx context.Context, timeout time.Duration) error {
 		}
 		return len(m.going)+len(m.queue) == 0, nil
 	}, func() error {
-		cause := errTimeUp
+		cause := failure.ErrTimeUp
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cause = errInterrupted
+			cause = failure.ErrInterrupted
 		}
 		return fmt.Errorf("%w: %d moved, %d under way, %d not asked for yet; csi-controller goes on with those under way, and the same "+
 			"command with the rest", cause, m.done, len(m.going)+len(m.waiting), len(m.queue))
@@ -75,7 +77,7 @@ func (m *mover) run(ctx context.Context, timeout time.Duration) error {
 		return err
 	}
 	if len(m.waiting) > 0 {
-		m.printf("These move when they are detached: %s\n", strings.Join(m.waiting, ", "))
+		m.Printf("These move when they are detached: %s\n", strings.Join(m.waiting, ", "))
 	}
 	if len(m.failed) > 0 {
 		return fmt.Errorf("not moved: %s", strings.Join(m.failed, ", "))
@@ -92,13 +94,13 @@ func (m *mover) start(ctx context.Context, move placement.Move) error {
 	case err != nil:
 		return err
 	}
-	m.printf("%s: from group %s to %s\n", move.Volume, move.From, move.To.Group)
-	m.going[move.Volume] = &going{to: move.To.Group, since: m.now(), asked: asked}
+	m.Printf("%s: from group %s to %s\n", move.Volume, move.From, move.To.Group)
+	m.going[move.Volume] = &going{to: move.To.Group, since: m.Now(), asked: asked}
 	return nil
 }
 
 func (m *mover) fail(volume, why string) {
-	m.printf("%s: %s\n", volume, why)
+	m.Printf("%s: %s\n", volume, why)
 	m.failed = append(m.failed, volume)
 }
 
@@ -127,9 +129,9 @@ func (m *mover) lookAt(ctx context.Context, name string, v *v1alpha1.CacheVolume
 	g := m.going[name]
 	switch {
 	case v == nil:
-		m.printf("%s: deleted meanwhile\n", name)
+		m.Printf("%s: deleted meanwhile\n", name)
 	case v.Spec.Group == g.to && v.Status.Move == nil:
-		m.printf("%s: in group %s\n", name, g.to)
+		m.Printf("%s: in group %s\n", name, g.to)
 		m.done++
 	case trouble.MovingTo(v) != g.to:
 		m.fail(name, "somebody has cancelled the move")
@@ -150,7 +152,7 @@ func (m *mover) goesOn(ctx context.Context, v *v1alpha1.CacheVolume, g *going) (
 		return false, nil // it may speak of an earlier request
 	}
 	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonMoveRefused {
-		if !g.judged(m.now()) {
+		if !g.judged(m.Now()) {
 			return false, nil
 		}
 		switch err := unaskMove(ctx, m.api, v.Name); {
@@ -164,7 +166,7 @@ func (m *mover) goesOn(ctx context.Context, v *v1alpha1.CacheVolume, g *going) (
 	}
 	if c.Message != g.told && c.Message != "" {
 		g.told = c.Message
-		m.printf("%s: %s\n", v.Name, c.Message)
+		m.Printf("%s: %s\n", v.Name, c.Message)
 	}
 	if !m.patient && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonMoveAttached {
 		m.waiting = append(m.waiting, v.Name)

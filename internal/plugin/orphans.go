@@ -7,13 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/escache/escache-csi/internal/orphans"
+	"github.com/escache/escache-csi/internal/plugin/console"
 )
 
 // minimumAge is the age below which a volume is no orphan: its PersistentVolume may not be created
 // yet.
 const minimumAge = 10 * time.Minute
 
-func (c *cli) orphans() *cobra.Command {
+func orphansCommand(c *console.Console) *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
 		Short: "List CacheVolumes and ReadOnlyVolumes that no PersistentVolume names",
@@ -23,23 +24,23 @@ func (c *cli) orphans() *cobra.Command {
 			"Deleted volumes whose images stay for their snapshots are listed, too.\n" +
 			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
 			"removes the orphans that you name.",
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: minimumAge, Now: c.now}.Find(command.Context())
+			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: minimumAge, Now: c.Now}.Find(command.Context())
 			if err != nil {
 				return err
 			}
-			return c.printOrphans(found)
+			return printOrphans(c, found)
 		},
 	}
 }
 
-func (c *cli) printOrphans(found orphans.Found) error {
-	row, flush := table(c.Out)
+func printOrphans(c *console.Console, found orphans.Found) error {
+	row, flush := console.Table(c.Out)
 	if len(found.Volumes) == 0 {
 		row("no orphans")
 	} else {
@@ -52,7 +53,7 @@ func (c *cli) printOrphans(found orphans.Found) error {
 		return err
 	}
 	for _, k := range found.Kept {
-		c.printf("no orphan: %s\n", k.State())
+		c.Printf("no orphan: %s\n", k.State())
 	}
 	return nil
 }

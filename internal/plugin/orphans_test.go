@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/orphans"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 func TestOrphansTellsOfImagesThatStayForSnapshots(t *testing.T) {
@@ -19,14 +20,14 @@ func TestOrphansTellsOfImagesThatStayForSnapshots(t *testing.T) {
 		"nothing":       {orphans.Found{}, "no orphans\n"},
 		"such an image": {orphans.Found{Kept: []orphans.Kept{kept}}, "no orphans\n" + line},
 		"and an orphan, too": {
-			orphans.Found{Kept: []orphans.Kept{kept}, Volumes: []orphans.Volume{{Name: "pvc-2", Claim: "ns/a", Since: noon.UTC()}}},
-			"VOLUME   CREATED FOR   SINCE                  STATE\npvc-2    ns/a          " + noon.UTC().Format(time.RFC3339) + "   can be released\n" + line,
+			orphans.Found{Kept: []orphans.Kept{kept}, Volumes: []orphans.Volume{{Name: "pvc-2", Claim: "ns/a", Since: plugintest.Noon.UTC()}}},
+			"VOLUME   CREATED FOR   SINCE                  STATE\npvc-2    ns/a          " + plugintest.Noon.UTC().Format(time.RFC3339) + "   can be released\n" + line,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCLI()
-			if err := c.printOrphans(tc.found); err != nil || c.tried(t) != tc.want {
-				t.Errorf("%v\n%q\n%q", err, c.tried(t), tc.want)
+			c, out := plugintest.Output()
+			if err := printOrphans(c, tc.found); err != nil || out.String() != tc.want {
+				t.Errorf("%v\n%q\n%q", err, out.String(), tc.want)
 			}
 		})
 	}

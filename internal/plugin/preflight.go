@@ -11,13 +11,15 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/escache/escache-csi/internal/checklist"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/preflight"
 )
 
 // errFound means that the output says what has failed.
 var errFound = errors.New("a check has failed")
 
-func (c *cli) preflight(version string) *cobra.Command {
+func preflightCommand(c *console.Console, version string) *cobra.Command {
 	var group, namespace, output string
 	command := &cobra.Command{
 		Use:   "preflight",
@@ -26,16 +28,16 @@ func (c *cli) preflight(version string) *cobra.Command {
 			"driver's pods, NodeGroups and each host of them, versions, StorageClasses, Secrets, certificates and what snapshots\n" +
 			"need. It changes nothing, and calls neither hosts nor Ceph: escached preflight checks a host from within.\n\n" +
 			"It exits with 1 if a check has failed. Warnings, and what could not be checked, do not count.",
-		Args: noArgs,
+		Args: console.NoArgs,
 		Example: `  kubectl escache preflight
   kubectl escache preflight --group rack-1
   kubectl escache preflight -o json`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if !checklist.IsOutput(output) {
-				return fmt.Errorf("%w: -o %s is none of %s", errUsage, output, strings.Join(checklist.Outputs, ", "))
+				return fmt.Errorf("%w: -o %s is none of %s", failure.ErrUsage, output, strings.Join(checklist.Outputs, ", "))
 			}
-			cluster := preflight.Cluster{Namespace: namespace, Group: group, Version: version, Now: c.now}
-			return c.runPreflight(command.Context(), cluster, output)
+			cluster := preflight.Cluster{Namespace: namespace, Group: group, Version: version, Now: c.Now}
+			return runPreflight(command.Context(), c, cluster, output)
 		},
 	}
 	command.Flags().StringVar(&group, "group", "", "check only the hosts of this NodeGroup")
@@ -45,15 +47,12 @@ func (c *cli) preflight(version string) *cobra.Command {
 	return command
 }
 
-// listWidth is how many columns the list takes where there is no terminal.
-const listWidth = 80
-
-func (c *cli) runPreflight(ctx context.Context, cluster preflight.Cluster, output string) error {
-	api, err := c.connect()
+func runPreflight(ctx context.Context, c *console.Console, cluster preflight.Cluster, output string) error {
+	api, err := c.Connect()
 	if err != nil {
 		return err
 	}
-	config, err := c.restConfig()
+	config, err := c.RESTConfig()
 	if err != nil {
 		return err
 	}
@@ -68,10 +67,10 @@ func (c *cli) runPreflight(ctx context.Context, cluster preflight.Cluster, outpu
 	cluster.API, cluster.Kubernetes = api, *version
 	results := checklist.Run(ctx, cluster.Checks())
 	if ctx.Err() != nil {
-		return errInterrupted
+		return failure.ErrInterrupted
 	}
-	screen, _ := c.terminal()
-	if err := checklist.Print(c.Out, output, cmp.Or(screen.width, listWidth), results); err != nil {
+	screen, _ := c.Screen()
+	if err := checklist.Print(c.Out, output, cmp.Or(screen.Width, console.DefaultWidth), results); err != nil {
 		return err
 	}
 	if checklist.ExitCode(results) != 0 {

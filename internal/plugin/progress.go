@@ -7,17 +7,18 @@ import (
 	"strings"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 )
 
 // progress shows a CacheFlush: on a terminal as bars that it redraws, elsewhere as a line for each
 // change.
 type progress struct {
-	c     *cli
+	c     *console.Console
 	drawn int // lines
 	last  string
 }
 
-func (c *cli) newProgress() *progress { return &progress{c: c} }
+func newProgress(c *console.Console) *progress { return &progress{c: c} }
 
 const (
 	barWidth = 20
@@ -26,21 +27,21 @@ const (
 )
 
 func (p *progress) show(f *v1alpha1.CacheFlush) {
-	screen, ok := p.c.terminal()
+	screen, ok := p.c.Screen()
 	if !ok {
 		p.line(f)
 		return
 	}
 	const otherLines = 4 // how many are hidden, the total, the cursor's, and one above
-	lines := bars(f, min(maxBars, screen.height-otherLines))
+	lines := bars(f, min(maxBars, screen.Height-otherLines))
 	if p.drawn > 0 {
-		p.c.printf("\x1b[%dA", p.drawn)
+		p.c.Printf("\x1b[%dA", p.drawn)
 	}
 	for _, line := range lines {
-		p.c.printf("%s%s\n", truncate(line, screen.width), endOfLine)
+		p.c.Printf("%s%s\n", console.Truncate(line, screen.Width), console.EndOfLine)
 	}
 	for range p.drawn - len(lines) {
-		p.c.printf("%s\n", endOfLine)
+		p.c.Printf("%s\n", console.EndOfLine)
 	}
 	p.drawn = max(p.drawn, len(lines))
 }
@@ -54,7 +55,7 @@ func (p *progress) line(f *v1alpha1.CacheFlush) {
 	}
 	line := strings.Join(lines, "\n")
 	if line != p.last {
-		p.c.printf("%s\n", line)
+		p.c.Printf("%s\n", line)
 	}
 	p.last = line
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/fleet"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
@@ -27,7 +29,7 @@ type rebalanceFlags struct {
 	timeout       time.Duration
 }
 
-func (c *cli) rebalance() *cobra.Command {
+func rebalanceCommand(c *console.Console) *cobra.Command {
 	var f rebalanceFlags
 	command := &cobra.Command{
 		Use:   "rebalance --dry-run|--apply",
@@ -39,21 +41,21 @@ func (c *cli) rebalance() *cobra.Command {
 			"move, too: it does so when it is detached. A run that is interrupted can be repeated.",
 		Example: "  kubectl escache rebalance --dry-run\n  kubectl escache rebalance --apply\n" +
 			"  kubectl escache rebalance --apply --empty=rack1 --parallel=8",
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			switch {
 			case f.dryRun == f.apply:
-				return fmt.Errorf("%w: say --dry-run to see the moves, or --apply to make them", errUsage)
+				return fmt.Errorf("%w: say --dry-run to see the moves, or --apply to make them", failure.ErrUsage)
 			case command.Flags().Changed("empty") && f.empty == "":
-				return fmt.Errorf("%w: --empty needs the name of a NodeGroup", errUsage)
+				return fmt.Errorf("%w: --empty needs the name of a NodeGroup", failure.ErrUsage)
 			case f.parallel < 1:
-				return fmt.Errorf("%w: --parallel is 1 at least", errUsage)
+				return fmt.Errorf("%w: --parallel is 1 at least", failure.ErrUsage)
 			}
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runRebalance(command.Context(), api, f)
+			return runRebalance(command.Context(), c, api, f)
 		},
 	}
 	flags := command.Flags()
@@ -65,7 +67,7 @@ func (c *cli) rebalance() *cobra.Command {
 	return command
 }
 
-func (c *cli) runRebalance(ctx context.Context, api client.Client, f rebalanceFlags) error {
+func runRebalance(ctx context.Context, c *console.Console, api client.Client, f rebalanceFlags) error {
 	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
 	for _, list := range []client.ObjectList{groups, volumes} {
 		if err := api.List(ctx, list); err != nil {
@@ -91,12 +93,12 @@ func (c *cli) runRebalance(ctx context.Context, api client.Client, f rebalanceFl
 	} else if p, err = s.Empty(f.empty, ties); err != nil {
 		return fmt.Errorf("%w; kubectl escache status lists them", err)
 	}
-	c.printShares(before, p.After)
-	c.printMoves(p, volumes.Items, all)
-	c.printStaying(p.Staying)
-	c.printf("\n%s\n", conclusion(p, f.empty))
+	printShares(c, before, p.After)
+	printMoves(c, p, volumes.Items, all)
+	printStaying(c, p.Staying)
+	c.Printf("\n%s\n", conclusion(p, f.empty))
 	if all == nil || classes == nil {
-		c.printf("You may not list PersistentVolumes or StorageClasses: which groups the StorageClasses allow is not known.\n")
+		c.Printf("You may not list PersistentVolumes or StorageClasses: which groups the StorageClasses allow is not known.\n")
 	}
 	if f.dryRun {
 		return nil
@@ -104,23 +106,23 @@ func (c *cli) runRebalance(ctx context.Context, api client.Client, f rebalanceFl
 	if f.empty != "" && !slices.ContainsFunc(groups.Items, func(g v1alpha1.NodeGroup) bool { return g.Name == f.empty && g.Closed() }) {
 		return fmt.Errorf("group %s still takes new volumes, and nothing was moved; first: kubectl escache cordon %s", f.empty, f.empty)
 	}
-	return c.makeMoves(ctx, api, p.Moves, volumes.Items, f)
+	return makeMoves(ctx, c, api, p.Moves, volumes.Items, f)
 }
 
 // makeMoves makes the moves, and waits also for those that an earlier run has asked for.
-func (c *cli) makeMoves(
-	ctx context.Context, api client.Client, moves []placement.Move, volumes []v1alpha1.CacheVolume, f rebalanceFlags,
+func makeMoves(
+	ctx context.Context, c *console.Console, api client.Client, moves []placement.Move, volumes []v1alpha1.CacheVolume, f rebalanceFlags,
 ) error {
-	m := &mover{cli: c, api: api, parallel: f.parallel, going: map[string]*going{}}
+	m := &mover{Console: c, api: api, parallel: f.parallel, going: map[string]*going{}}
 	attached := map[string]bool{}
 	for i := range volumes {
 		v := &volumes[i]
 		attached[v.Name] = v.Status.AttachedNode != ""
 		if to := trouble.MovingTo(v); to != "" && (f.empty == "" || v.Spec.Group == f.empty) {
-			m.going[v.Name] = &going{to: to, since: c.now()}
+			m.going[v.Name] = &going{to: to, since: c.Now()}
 		}
 	}
-	c.printf("\n")
+	c.Printf("\n")
 	// What is attached only waits, and keeps nobody else from moving.
 	for _, move := range moves {
 		if !attached[move.Volume] {
@@ -132,7 +134,7 @@ func (c *cli) makeMoves(
 	if err := m.run(ctx, f.timeout); err != nil {
 		return err
 	}
-	c.printf("%d moved\n", m.done)
+	c.Printf("%d moved\n", m.done)
 	return nil
 }
 
@@ -168,8 +170,8 @@ func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]strin
 	return ties
 }
 
-func (c *cli) printShares(before, after []placement.Usage) {
-	row, flush := table(c.Out)
+func printShares(c *console.Console, before, after []placement.Usage) {
+	row, flush := console.Table(c.Out)
 	defer func() { _ = flush() }()
 	row("GROUP", "HOSTS", "VOLUMES", "FILLED", "VOLUMES THEN", "FILLED THEN")
 	for i, u := range before {
@@ -185,7 +187,7 @@ func share(u placement.Usage) string {
 	return fmt.Sprintf("%.1f%%", 100*float64(u.AllocatedBytes)/float64(u.CapacityBytes))
 }
 
-func (c *cli) printMoves(p placement.Proposal, volumes []v1alpha1.CacheVolume, all uses) {
+func printMoves(c *console.Console, p placement.Proposal, volumes []v1alpha1.CacheVolume, all uses) {
 	if len(p.Moves) == 0 {
 		return
 	}
@@ -193,7 +195,7 @@ func (c *cli) printMoves(p placement.Proposal, volumes []v1alpha1.CacheVolume, a
 	for i := range volumes {
 		named[volumes[i].Name] = &volumes[i]
 	}
-	row, flush := table(c.Out)
+	row, flush := console.Table(c.Out)
 	defer func() { _ = flush() }()
 	row("")
 	row("VOLUME", "CLAIM", "CACHE", "ATTACHED", "FROM", "TO", "ON")
@@ -208,7 +210,7 @@ func (c *cli) printMoves(p placement.Proposal, volumes []v1alpha1.CacheVolume, a
 const mostNamed = 5
 
 // printStaying prints each reason once.
-func (c *cli) printStaying(staying []placement.Staying) {
+func printStaying(c *console.Console, staying []placement.Staying) {
 	if len(staying) == 0 {
 		return
 	}
@@ -222,14 +224,14 @@ func (c *cli) printStaying(staying []placement.Staying) {
 		}
 		volumes[k] = append(volumes[k], v.Volume)
 	}
-	c.printf("\nThese stay where they are:\n")
+	c.Printf("\nThese stay where they are:\n")
 	for _, k := range causes {
 		names := volumes[k]
 		text := strings.Join(names[:min(len(names), mostNamed)], ", ")
 		if more := len(names) - mostNamed; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
-		c.printf("  %d in group %s: %s\n    %s\n", len(names), k.group, k.reason, text)
+		c.Printf("  %d in group %s: %s\n    %s\n", len(names), k.group, k.reason, text)
 	}
 }
 

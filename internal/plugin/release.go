@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
 // releaseFlags are the flags of release.
@@ -25,7 +27,7 @@ type releaseFlags struct {
 	cephCSI        cephCSI
 }
 
-func (c *cli) release() *cobra.Command {
+func releaseCommand(c *console.Console) *cobra.Command {
 	var f releaseFlags
 	command := &cobra.Command{
 		Use:   "release --volume VOLUME | --claim NAMESPACE/NAME",
@@ -36,13 +38,13 @@ func (c *cli) release() *cobra.Command {
 			"If the driver refuses, nothing is changed but the reclaim policy. The way back is kubectl escache adopt.",
 		Example: "  kubectl escache release --claim shop/data-app-0 --dry-run\n" +
 			"  kubectl escache release --volume pvc-0a1b",
-		Args: noArgs,
+		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runRelease(command.Context(), api, f)
+			return runRelease(command.Context(), c, api, f)
 		},
 	}
 	flags := command.Flags()
@@ -55,13 +57,13 @@ func (c *cli) release() *cobra.Command {
 	return command
 }
 
-func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags) error {
-	v, err := c.namedVolume(ctx, api, f.volume, f.claim)
+func runRelease(ctx context.Context, c *console.Console, api client.Client, f releaseFlags) error {
+	v, err := namedVolume(ctx, c, api, f.volume, f.claim)
 	if err != nil {
 		return err
 	}
 	if f.cancel {
-		return c.cancelRelease(ctx, api, v)
+		return cancelRelease(ctx, c, api, v)
 	}
 	pvs, err := volumesOf(ctx, api, v.Name)
 	if err != nil {
@@ -71,8 +73,8 @@ func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags)
 		return err
 	}
 	if f.dryRun {
-		c.printReleased(v, pvs, f.cephCSI)
-		c.printf("\ndry run: nothing was changed\n")
+		printReleased(c, v, pvs, f.cephCSI)
+		c.Printf("\ndry run: nothing was changed\n")
 		return nil
 	}
 	for i := range pvs {
@@ -84,43 +86,28 @@ func (c *cli) runRelease(ctx context.Context, api client.Client, f releaseFlags)
 	if err != nil {
 		return err
 	}
-	if err := c.awaitRelease(ctx, api, v, f.timeout); err != nil {
+	if err := awaitRelease(ctx, api, v, f.timeout); err != nil {
 		return err
 	}
-	c.printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n",
+	c.Printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n",
 		v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
-	c.printReleased(v, pvs, f.cephCSI)
+	printReleased(c, v, pvs, f.cephCSI)
 	return nil
 }
 
 // namedVolume returns the volume that exactly one of the two names.
-func (c *cli) namedVolume(ctx context.Context, api client.Reader, volume, claim string) (*v1alpha1.CacheVolume, error) {
+func namedVolume(ctx context.Context, c *console.Console, api client.Reader, volume, claim string) (*v1alpha1.CacheVolume, error) {
 	if (volume == "") == (claim == "") {
-		return nil, fmt.Errorf("%w: name exactly one of --volume and --claim", errUsage)
+		return nil, fmt.Errorf("%w: name exactly one of --volume and --claim", failure.ErrUsage)
 	}
 	if volume != "" {
 		return readVolume(ctx, api, volume)
 	}
-	namespace, name, err := c.claimName(claim)
+	namespace, name, err := c.ClaimName(claim)
 	if err != nil {
 		return nil, err
 	}
 	return volumeOfClaim(ctx, api, namespace, name)
-}
-
-// claimName splits NAMESPACE/NAME. A name alone is in the namespace of the command line.
-func (c *cli) claimName(claim string) (namespace, name string, err error) {
-	namespace, name, both := strings.Cut(claim, "/")
-	if !both {
-		name = claim
-		if namespace, err = c.namespace(); err != nil {
-			return "", "", err
-		}
-	}
-	if namespace == "" || name == "" || strings.Contains(name, "/") {
-		return "", "", fmt.Errorf("%w: claim %q is not NAMESPACE/NAME", errUsage, claim)
-	}
-	return namespace, name, nil
 }
 
 // volumesOf returns the PersistentVolumes that name a volume of this driver.
@@ -212,23 +199,23 @@ func setRelease(ctx context.Context, api client.Client, volume string, release b
 var errReleasing = errors.New("the volume is being released already, and there is no way back; " +
 	"kubectl escache adopt takes its image in again")
 
-func (c *cli) cancelRelease(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume) error {
+func cancelRelease(ctx context.Context, c *console.Console, api client.Client, v *v1alpha1.CacheVolume) error {
 	if !v.Spec.Release {
 		return fmt.Errorf("nobody has asked for a release of volume %s", v.Name)
 	}
 	if _, err := setRelease(ctx, api, v.Name, false); err != nil {
 		return err
 	}
-	c.printf("volume %s stays\n", v.Name)
+	c.Printf("volume %s stays\n", v.Name)
 	return nil
 }
 
 // awaitRelease waits until the volume is gone. It calls the release off if the driver refuses it.
-func (c *cli) awaitRelease(ctx context.Context, api client.Client, asked *v1alpha1.CacheVolume, timeout time.Duration) error {
+func awaitRelease(ctx context.Context, api client.Client, asked *v1alpha1.CacheVolume, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waitsFor := "csi-controller has not begun"
-	return poll(ctx, pollInterval/4, func() (bool, error) {
+	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
 		v := &v1alpha1.CacheVolume{}
 		err := api.Get(ctx, client.ObjectKeyFromObject(asked), v)
 		if err != nil {
@@ -240,16 +227,16 @@ func (c *cli) awaitRelease(ctx context.Context, api client.Client, asked *v1alph
 		}
 		waitsFor = condition.Message
 		if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing {
-			return true, c.refusedRelease(ctx, api, v.Name, condition.Message)
+			return true, refusedRelease(ctx, api, v.Name, condition.Message)
 		}
 		return false, nil
 	}, func() error {
 		return fmt.Errorf("%w: volume %s waits to be released (%s); the driver keeps trying. To keep the volume: "+
-			"kubectl escache release --cancel --volume %s", errTimeUp, asked.Name, waitsFor, asked.Name)
+			"kubectl escache release --cancel --volume %s", failure.ErrTimeUp, asked.Name, waitsFor, asked.Name)
 	})
 }
 
-func (c *cli) refusedRelease(ctx context.Context, api client.Client, volume, why string) error {
+func refusedRelease(ctx context.Context, api client.Client, volume, why string) error {
 	switch _, err := setRelease(ctx, api, volume, false); {
 	case err == nil:
 		return fmt.Errorf("refused, nothing was changed but the reclaim policy of its PersistentVolume, which is Retain: %s", why)

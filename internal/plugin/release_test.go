@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -10,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
@@ -24,15 +23,6 @@ func user(pod string, phase corev1.PodPhase) *corev1.Pod {
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "static"},
 	}}}
 	return p
-}
-
-func (c *cli) tried(t *testing.T) string { return c.Out.(*bytes.Buffer).String() }
-
-func newCLI() *cli {
-	return &cli{
-		IOStreams: genericiooptions.IOStreams{Out: &bytes.Buffer{}, ErrOut: &bytes.Buffer{}}, config: genericclioptions.NewConfigFlags(true),
-		now: func() time.Time { return noon },
-	}
 }
 
 // decide plays csi-controller: it answers a request for a release.
@@ -51,7 +41,7 @@ func decide(t *testing.T, api client.Client, answer func(v *v1alpha1.CacheVolume
 }
 
 func TestReleasePrintsHowToGoOn(t *testing.T) {
-	api := cluster(t, user("done", corev1.PodSucceeded))
+	api := plugintest.Cluster(t, user("done", corev1.PodSucceeded))
 	v := &v1alpha1.CacheVolume{}
 	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil {
 		t.Fatal(err)
@@ -61,13 +51,13 @@ func TestReleasePrintsHowToGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	decide(t, api, func(v *v1alpha1.CacheVolume) { _ = api.Delete(t.Context(), v) })
-	c := newCLI()
-	if err := c.runRelease(t.Context(), api, releaseFlags{claim: "user/static", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}); err == nil ||
+	c, out := plugintest.Output()
+	if err := runRelease(t.Context(), c, api, releaseFlags{claim: "user/static", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}); err == nil ||
 		!strings.Contains(err.Error(), "no PersistentVolumeClaim") {
 		t.Fatalf("a claim that is not there: %v", err)
 	}
 	f := releaseFlags{volume: "pvc-1", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com", secret: "s", secretNamespace: "n"}}
-	if err := c.runRelease(t.Context(), api, f); err != nil {
+	if err := runRelease(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -75,8 +65,8 @@ func TestReleasePrintsHowToGoOn(t *testing.T) {
 		"volumeHandle: escache-PVC_1", `staticVolume: "true"`, "imageFeatures: layering,exclusive-lock,deep-flatten", "storage: 1Gi", "pool: fast",
 		"clusterID: fsid", "persistentVolumeReclaimPolicy: Retain",
 	} {
-		if !strings.Contains(c.tried(t), want) {
-			t.Errorf("it does not say %q:\n%s", want, c.tried(t))
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
 	}
 	pv := &corev1.PersistentVolume{}
@@ -99,7 +89,8 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 		"nothing to end": {flags: releaseFlags{cancel: true}, says: "nobody has asked"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, c := cluster(t, tc.pods...), newCLI()
+			api := plugintest.Cluster(t, tc.pods...)
+			c, _ := plugintest.Output()
 			v := &v1alpha1.CacheVolume{}
 			key := client.ObjectKey{Name: "pvc-1"}
 			if err := api.Get(t.Context(), key, v); err != nil {
@@ -112,7 +103,7 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 				}
 			}
 			tc.flags.volume, tc.flags.timeout = "pvc-1", time.Minute
-			err := c.runRelease(t.Context(), api, tc.flags)
+			err := runRelease(t.Context(), c, api, tc.flags)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v", err)
 			}
@@ -130,14 +121,15 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 // TestARefusedReleaseIsCalledOff: what csi-controller refuses, it would do as soon as the reason is
 // gone.
 func TestARefusedReleaseIsCalledOff(t *testing.T) {
-	api, c := cluster(t), newCLI()
+	api := plugintest.Cluster(t)
+	c, _ := plugintest.Output()
 	decide(t, api, func(v *v1alpha1.CacheVolume) {
 		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots",
 		})
 		_ = api.Update(t.Context(), v)
 	})
-	err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", timeout: time.Minute})
+	err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", timeout: time.Minute})
 	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || !strings.Contains(err.Error(), "it has snapshots") {
 		t.Errorf("got %v", err)
 	}
@@ -148,12 +140,13 @@ func TestARefusedReleaseIsCalledOff(t *testing.T) {
 }
 
 func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
-	api, c := cluster(t), newCLI()
-	err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", timeout: 50 * time.Millisecond})
-	if !errors.Is(err, errTimeUp) || !strings.Contains(err.Error(), "--cancel --volume pvc-1") {
+	api := plugintest.Cluster(t)
+	c, _ := plugintest.Output()
+	err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", timeout: 50 * time.Millisecond})
+	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "--cancel --volume pvc-1") {
 		t.Errorf("got %v", err)
 	}
-	if err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", cancel: true}); err != nil {
+	if err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", cancel: true}); err != nil {
 		t.Error(err)
 	}
 	v := &v1alpha1.CacheVolume{}
@@ -164,7 +157,7 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	if err := api.Update(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.runRelease(t.Context(), api, releaseFlags{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
+	if err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
 		t.Errorf("it is being released already: %v", err)
 	}
 }
@@ -175,11 +168,11 @@ func TestAReleaseThatWaitsIsTold(t *testing.T) {
 	v.Spec.Release = true
 	v.Status.Conditions = append(v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots"})
 	told := false
-	for _, p := range s.troubles(noon) {
+	for _, p := range s.troubles(plugintest.Noon) {
 		told = told || strings.Contains(p.What, "it has snapshots") && strings.Contains(p.Todo, "--cancel --volume pvc-busy")
 	}
 	if !told || !strings.Contains(trouble.NextStep(v), "being released") {
-		t.Errorf("problems %+v, next step %s", s.troubles(noon), trouble.NextStep(v))
+		t.Errorf("problems %+v, next step %s", s.troubles(plugintest.Noon), trouble.NextStep(v))
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -32,7 +34,7 @@ func (s selection) has(v *v1alpha1.CacheVolume) bool {
 	}
 }
 
-func (c *cli) repair() *cobra.Command {
+func repairCommand(c *console.Console) *cobra.Command {
 	var chosen selection
 	var dryRun bool
 	command := &cobra.Command{
@@ -49,16 +51,16 @@ func (c *cli) repair() *cobra.Command {
 			}
 			named := slices.DeleteFunc([]string{chosen.volume, chosen.host, chosen.group}, func(s string) bool { return s == "" })
 			if len(named) != 1 || len(args) > 1 {
-				return fmt.Errorf("%w: name exactly one of VOLUME, --host and --group", errUsage)
+				return fmt.Errorf("%w: name exactly one of VOLUME, --host and --group", failure.ErrUsage)
 			}
 			return nil
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runRepair(command.Context(), api, chosen, dryRun)
+			return runRepair(command.Context(), c, api, chosen, dryRun)
 		},
 	}
 	command.Flags().StringVar(&chosen.host, "host", "", "all volumes with a copy on this host")
@@ -67,7 +69,7 @@ func (c *cli) repair() *cobra.Command {
 	return command
 }
 
-func (c *cli) runRepair(ctx context.Context, api client.Client, chosen selection, dryRun bool) error {
+func runRepair(ctx context.Context, c *console.Console, api client.Client, chosen selection, dryRun bool) error {
 	volumes, groups := &v1alpha1.CacheVolumeList{}, &v1alpha1.NodeGroupList{}
 	for _, list := range []client.ObjectList{volumes, groups} {
 		if err := api.List(ctx, list); err != nil {
@@ -86,7 +88,7 @@ func (c *cli) runRepair(ctx context.Context, api client.Client, chosen selection
 		if what == "" {
 			continue
 		}
-		c.printf("%s: %s\n", v.Name, what)
+		c.Printf("%s: %s\n", v.Name, what)
 		asked++
 		if dryRun {
 			continue
@@ -95,7 +97,7 @@ func (c *cli) runRepair(ctx context.Context, api client.Client, chosen selection
 		if v.Annotations == nil {
 			v.Annotations = map[string]string{}
 		}
-		v.Annotations[v1alpha1.AnnotationRepair] = c.now().UTC().Format(time.RFC3339)
+		v.Annotations[v1alpha1.AnnotationRepair] = c.Now().UTC().Format(time.RFC3339)
 		if err := api.Patch(ctx, v, client.MergeFrom(before)); err != nil {
 			return err
 		}
@@ -106,11 +108,11 @@ func (c *cli) runRepair(ctx context.Context, api client.Client, chosen selection
 	case found == 0:
 		return errors.New("no volume has a copy there; kubectl escache status -o wide shows groups and copies")
 	case asked == 0:
-		c.printf("nothing to repair: %d of %d volumes have two current copies, or need none\n", found, found)
+		c.Printf("nothing to repair: %d of %d volumes have two current copies, or need none\n", found, found)
 	case dryRun:
-		c.printf("dry run: nothing was changed\n")
+		c.Printf("dry run: nothing was changed\n")
 	default:
-		c.printf("csi-controller is asked for %d; kubectl escache explain --volume NAME shows how far it is\n", asked)
+		c.Printf("csi-controller is asked for %d; kubectl escache explain --volume NAME shows how far it is\n", asked)
 	}
 	return nil
 }

@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // alone is a volume on n1 whose copy on n2 is lost for a reason.
@@ -47,11 +47,11 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
-			api := cluster(t, group, alone("silent", v1alpha1.ReasonHostSilent), alone("empty", v1alpha1.ReasonHostReinstalled),
+			api := plugintest.Cluster(t, group, alone("silent", v1alpha1.ReasonHostSilent), alone("empty", v1alpha1.ReasonHostReinstalled),
 				alone("behind", v1alpha1.ReasonPeerOutdated), whole.DeepCopy(), detached.DeepCopy())
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
-			err := c.runRepair(t.Context(), api, tc.chosen, tc.dryRun)
+			c := plugintest.Console(&out, plugintest.AtNoon)
+			err := runRepair(t.Context(), c, api, tc.chosen, tc.dryRun)
 			if (err == nil) != (tc.says != "") || !strings.Contains(out.String(), tc.says) {
 				t.Errorf("%v: %s", err, out.String())
 			}
@@ -71,7 +71,7 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 
 func TestRepairNamesOneThing(t *testing.T) {
 	for _, args := range [][]string{{"repair"}, {"repair", "a", "--host=n1"}, {"repair", "--group=g", "--host=n1"}, {"repair", "a", "b"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != exitUsage || !strings.Contains(errOut, "name exactly one of") {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name exactly one of") {
 			t.Errorf("%v: exit %d, %q", args, exit, errOut)
 		}
 	}

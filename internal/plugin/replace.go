@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
@@ -23,7 +25,7 @@ type replacing struct {
 	apply, dryRun bool
 }
 
-func (c *cli) replaceHost() *cobra.Command {
+func replaceHostCommand(c *console.Console) *cobra.Command {
 	var r replacing
 	command := &cobra.Command{
 		Use:   "replace-host OLD NEW",
@@ -38,19 +40,19 @@ func (c *cli) replaceHost() *cobra.Command {
 		Args: func(command *cobra.Command, args []string) error {
 			switch {
 			case len(args) != 2:
-				return fmt.Errorf("%w: name two hosts: %s OLD NEW", errUsage, command.CommandPath())
+				return fmt.Errorf("%w: name two hosts: %s OLD NEW", failure.ErrUsage, command.CommandPath())
 			case r.apply && r.dryRun:
-				return fmt.Errorf("%w: choose one of --apply and --dry-run", errUsage)
+				return fmt.Errorf("%w: choose one of --apply and --dry-run", failure.ErrUsage)
 			}
 			r.from, r.to = args[0], args[1]
 			return nil
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
-			api, err := c.connect()
+			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
-			return c.runReplace(command.Context(), api, r)
+			return runReplace(command.Context(), c, api, r)
 		},
 	}
 	command.Flags().BoolVar(&r.apply, "apply", false, "change the NodeGroup, if nothing speaks against it")
@@ -58,8 +60,8 @@ func (c *cli) replaceHost() *cobra.Command {
 	return command
 }
 
-func (c *cli) runReplace(ctx context.Context, api client.Client, r replacing) error {
-	records, err := c.recordsOf(ctx, api, r)
+func runReplace(ctx context.Context, c *console.Console, api client.Client, r replacing) error {
+	records, err := recordsOf(ctx, c, api, r)
 	if err != nil {
 		return err
 	}
@@ -67,22 +69,22 @@ func (c *cli) runReplace(ctx context.Context, api client.Client, r replacing) er
 	if err != nil {
 		return err
 	}
-	c.printReplacement(p)
+	printReplacement(c, p)
 	against, by := p.Refusals(), managerOf(p.Group)
 	switch {
 	case p.Done:
-		c.printSteps(p, by, true)
+		printSteps(c, p, by, true)
 		return nil
 	case len(against) > 0:
 		if !r.apply {
-			c.printSteps(p, by, false)
+			printSteps(c, p, by, false)
 		}
 		return fmt.Errorf("host %s cannot be replaced yet: %s; nothing was changed", p.Old, speaks(len(against)))
 	case !r.apply && !r.dryRun:
-		c.printSteps(p, by, false)
+		printSteps(c, p, by, false)
 		return nil
 	case r.apply && by != "":
-		c.printSteps(p, by, false)
+		printSteps(c, p, by, false)
 		return fmt.Errorf("nothing was changed: NodeGroup %s is managed by %s, which puts %s back sooner or later, or fails "+
 			"at a change that is not its own. Change it there, as said above", p.Group.Name, by, p.Old)
 	}
@@ -90,23 +92,23 @@ func (c *cli) runReplace(ctx context.Context, api client.Client, r replacing) er
 		return err
 	}
 	if r.dryRun {
-		c.printf("\ndry run: the API server takes the change, and nothing was changed\n")
+		c.Printf("\ndry run: the API server takes the change, and nothing was changed\n")
 		return nil
 	}
-	c.printf("\nNodeGroup %s has the nodes %s now.\n", p.Group.Name, list(p.Nodes))
-	c.printSteps(p, by, true)
+	c.Printf("\nNodeGroup %s has the nodes %s now.\n", p.Group.Name, list(p.Nodes))
+	printSteps(c, p, by, true)
 	return nil
 }
 
 // recordsOf reads what a plan is made from. What the user may not read of the new host is left out.
-func (c *cli) recordsOf(ctx context.Context, api client.Reader, asked replacing) (replacement.Records, error) {
+func recordsOf(ctx context.Context, c *console.Console, api client.Reader, asked replacing) (replacement.Records, error) {
 	groups, volumes := &v1alpha1.NodeGroupList{}, &v1alpha1.CacheVolumeList{}
 	for _, list := range []client.ObjectList{groups, volumes} {
 		if err := api.List(ctx, list); err != nil {
 			return replacement.Records{}, err
 		}
 	}
-	r := replacement.Records{Groups: groups.Items, Volumes: volumes.Items, Now: c.now()}
+	r := replacement.Records{Groups: groups.Items, Volumes: volumes.Items, Now: c.Now()}
 	err := api.Get(ctx, client.ObjectKey{Name: evacuation(asked.from)}, &v1alpha1.CacheFlush{})
 	if client.IgnoreNotFound(err) != nil {
 		return r, err
@@ -145,32 +147,32 @@ func change(ctx context.Context, api client.Client, p *replacement.Plan, dryRun 
 	return err
 }
 
-func (c *cli) printReplacement(p *replacement.Plan) {
+func printReplacement(c *console.Console, p *replacement.Plan) {
 	g := p.Group
 	if p.Done {
-		c.printf("Group %s has %s in the place of %s already.\n", g.Name, p.New, p.Old)
+		c.Printf("Group %s has %s in the place of %s already.\n", g.Name, p.New, p.Old)
 	} else {
-		c.printf("Host %s of group %s makes way for %s: its nodes %s become %s.\n", p.Old, g.Name, p.New, list(g.Spec.Nodes), list(p.Nodes))
+		c.Printf("Host %s of group %s makes way for %s: its nodes %s become %s.\n", p.Old, g.Name, p.New, list(g.Spec.Nodes), list(p.Nodes))
 	}
-	screen, _ := c.terminal()
-	c.printf("\n%s", wordwrap.Line(oldHost(p, c), "  ", screen.width))
+	screen, _ := c.Screen()
+	c.Printf("\n%s", wordwrap.Line(oldHost(p, c), "  ", screen.Width))
 	for _, fate := range fatesOf(p) {
-		c.printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.width),
-			wordwrap.Line("    -> "+fate.Then, "       ", screen.width))
+		c.Printf("%s%s", wordwrap.Line("  "+fate.Is+": "+fate.Name, "    ", screen.Width),
+			wordwrap.Line("    -> "+fate.Then, "       ", screen.Width))
 	}
 	for _, note := range p.Notes {
-		c.printf("%s", wordwrap.Line("Note: "+note, "  ", screen.width))
+		c.Printf("%s", wordwrap.Line("Note: "+note, "  ", screen.Width))
 	}
 	against := p.Refusals()
 	switch {
 	case p.Done:
 	case len(against) == 0:
-		c.printf("\nNothing speaks against it.\n")
+		c.Printf("\nNothing speaks against it.\n")
 	default:
-		c.printf("\nWhat speaks against it, and what to do:\n")
+		c.Printf("\nWhat speaks against it, and what to do:\n")
 		for _, r := range against {
-			c.printf("%s%s", wordwrap.Line("  "+r.Where+": "+r.What, "    ", screen.width),
-				wordwrap.Line("    -> "+r.Todo, "       ", screen.width))
+			c.Printf("%s%s", wordwrap.Line("  "+r.Where+": "+r.What, "    ", screen.Width),
+				wordwrap.Line("    -> "+r.Todo, "       ", screen.Width))
 		}
 	}
 }
@@ -192,7 +194,7 @@ func fatesOf(p *replacement.Plan) []replacement.Volume {
 }
 
 // oldHost says what is known of the host that goes.
-func oldHost(p *replacement.Plan, c *cli) string {
+func oldHost(p *replacement.Plan, c *console.Console) string {
 	has := "has no copy of a volume of the group"
 	if n := len(p.Volumes); n > 0 {
 		has = fmt.Sprintf("has a copy of %s of the group, with caches of %s", volumes(n), v1alpha1.HumanBytes(p.CacheBytes))
@@ -208,13 +210,13 @@ func oldHost(p *replacement.Plan, c *cli) string {
 	}
 	seen := "never seen"
 	if at := slices.IndexFunc(p.Group.Status.Members, func(m v1alpha1.NodeGroupMember) bool { return m.Name == p.Old }); at >= 0 {
-		seen = "last seen " + ago(p.Group.Status.Members[at].LastSeen, c.now())
+		seen = "last seen " + console.Ago(p.Group.Status.Members[at].LastSeen, c.Now())
 	}
 	return fmt.Sprintf("%s does not answer (%s), and %s", p.Old, seen, has)
 }
 
 // printSteps says what to do, in which order. changed means that the group has its new nodes.
-func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
+func printSteps(c *console.Console, p *replacement.Plan, by string, changed bool) {
 	var steps []string
 	switch {
 	case changed:
@@ -242,12 +244,12 @@ func (c *cli) printSteps(p *replacement.Plan, by string, changed bool) {
 	if changed {
 		head = "What is left to do"
 	}
-	c.printf("\n%s:\n", head)
-	screen, _ := c.terminal()
+	c.Printf("\n%s:\n", head)
+	screen, _ := c.Screen()
 	for i, step := range steps {
-		c.printf("%s", wordwrap.Line(fmt.Sprintf("  %d. %s", i+1, step), "     ", screen.width))
+		c.Printf("%s", wordwrap.Line(fmt.Sprintf("  %d. %s", i+1, step), "     ", screen.Width))
 		if i == values && !changed && by != "" {
-			c.printf("         nodeGroups:\n           - name: %s\n             nodes: %s # was %s\n", p.Group.Name, list(p.Nodes),
+			c.Printf("         nodeGroups:\n           - name: %s\n             nodes: %s # was %s\n", p.Group.Name, list(p.Nodes),
 				list(p.Group.Spec.Nodes))
 		}
 	}

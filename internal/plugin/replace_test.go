@@ -14,11 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // answering is group g, whose hosts n1, n2 and n3 answer, with n3 cordoned.
@@ -27,7 +28,7 @@ func answering() *v1alpha1.NodeGroup {
 	g.Spec.CordonedNodes = []string{"n3"}
 	for _, node := range g.Spec.Nodes {
 		g.Status.Members = append(g.Status.Members, v1alpha1.NodeGroupMember{
-			Name: node, Ready: node != "n3", LastSeen: &metav1.Time{Time: noon.Add(-5 * time.Second)},
+			Name: node, Ready: node != "n3", LastSeen: &metav1.Time{Time: plugintest.Noon.Add(-5 * time.Second)},
 		})
 	}
 	return g
@@ -78,7 +79,7 @@ func TestReplaceHost(t *testing.T) {
 			"n3 answers, and has no copy of a volume of the group", "Helm release escache in namespace escache-system",
 			"nodeGroups:\n", "- name: g\n", "nodes: [n1, n2, n4] # was [n1, n2, n3]\n",
 		}, []string{"--apply"}},
-		{"only look, and it is not possible", answering(), replacing{}, []client.Object{on("busy", "n3")}, was, exitFailed, []string{
+		{"only look, and it is not possible", answering(), replacing{}, []client.Object{on("busy", "n3")}, was, failure.Failed, []string{
 			"What speaks against it, and what to do:\n  volume busy: attached there, and not drained\n    -> kubectl escache evacuate n3 --wait",
 			"host n3 cannot be replaced yet", "What to do, in this order:\n",
 		}, []string{"Nothing speaks against it"}},
@@ -88,25 +89,25 @@ func TestReplaceHost(t *testing.T) {
 		{"do it, evacuated", answering(), replacing{apply: true}, []client.Object{drained("evacuate-n3")}, is, 0, []string{
 			"1. kubectl escache status -o wide, until n4 is Ready and no attached or dirty volume has a copy on n3", "2. kubectl escache uncordon n3, which ends its evacuation",
 		}, []string{"Restart the pods"}},
-		{"do it, with Helm", byHelm(answering()), replacing{apply: true}, nil, was, exitFailed, []string{
+		{"do it, with Helm", byHelm(answering()), replacing{apply: true}, nil, was, failure.Failed, []string{
 			"nodes: [n1, n2, n4] # was [n1, n2, n3]", "nothing was changed: NodeGroup g is managed by Helm release escache in namespace escache-system",
 			"puts n3 back", "Change it there, as said above",
 		}, []string{"has the nodes"}},
-		{"do it, and it is not possible", answering(), replacing{apply: true}, []client.Object{on("busy", "n3")}, was, exitFailed, []string{
+		{"do it, and it is not possible", answering(), replacing{apply: true}, []client.Object{on("busy", "n3")}, was, failure.Failed, []string{
 			"volume busy: attached there, and not drained", "host n3 cannot be replaced yet: 1 thing speaks against it; nothing was changed",
 		}, []string{"has the nodes", "in this order"}},
 		{"try it", answering(), replacing{dryRun: true}, nil, was, 0, []string{"dry run: the API server takes the change, and nothing was changed\n"}, []string{"has the nodes"}},
 		{"try it, with Helm", byHelm(answering()), replacing{dryRun: true}, nil, was, 0, []string{"dry run: the API server takes the change"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			api := cluster(t, slices.Concat([]client.Object{tc.group}, joined(), tc.more)...)
+			api := plugintest.Cluster(t, slices.Concat([]client.Object{tc.group}, joined(), tc.more)...)
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
+			c := plugintest.Console(&out, plugintest.AtNoon)
 			tc.asks.from, tc.asks.to = "n3", "n4"
-			err := c.runReplace(t.Context(), api, tc.asks)
-			text := out.String() + errorText(err)
-			if exitOf(err) != tc.exit {
-				t.Errorf("exit %d", exitOf(err))
+			err := runReplace(t.Context(), c, api, tc.asks)
+			text := out.String() + plugintest.ErrorText(err)
+			if failure.ExitCode(err) != tc.exit {
+				t.Errorf("exit %d", failure.ExitCode(err))
 			}
 			for _, part := range tc.says {
 				if !strings.Contains(text, part) {
@@ -118,7 +119,7 @@ func TestReplaceHost(t *testing.T) {
 					t.Errorf("it says %q:\n%s", part, text)
 				}
 			}
-			must(t, api.Get(t.Context(), client.ObjectKeyFromObject(tc.group), tc.group))
+			plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(tc.group), tc.group))
 			if !slices.Equal(tc.group.Spec.Nodes, tc.nodes) {
 				t.Errorf("the group has %q", tc.group.Spec.Nodes)
 			}
@@ -131,11 +132,11 @@ func TestReplaceHost(t *testing.T) {
 
 func TestReplaceADeadHost(t *testing.T) {
 	g := answering()
-	g.Status.Members[2].LastSeen = &metav1.Time{Time: noon.Add(-time.Hour)}
-	api := cluster(t, slices.Concat([]client.Object{g, on("second", "n1")}, joined())...)
+	g.Status.Members[2].LastSeen = &metav1.Time{Time: plugintest.Noon.Add(-time.Hour)}
+	api := plugintest.Cluster(t, slices.Concat([]client.Object{g, on("second", "n1")}, joined())...)
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
-	must(t, c.runReplace(t.Context(), api, replacing{from: "n3", to: "n4"}))
+	c := plugintest.Console(&out, plugintest.AtNoon)
+	plugintest.Must(t, runReplace(t.Context(), c, api, replacing{from: "n3", to: "n4"}))
 	for _, part := range []string{"n3 does not answer (last seen 1h0m0s ago)", "kubectl escache repair --host=n3", "docs/hosts/host-died.md"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("it does not say %q:\n%s", part, out.String())
@@ -163,10 +164,10 @@ func TestReplaceHostAgainSaysWhatIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := answering()
 			g.Spec.Nodes, g.Spec.CordonedNodes = []string{"n1", "n2", "n4"}, nil
-			api := cluster(t, slices.Concat([]client.Object{g}, joined(), tc.more)...)
+			api := plugintest.Cluster(t, slices.Concat([]client.Object{g}, joined(), tc.more)...)
 			var out bytes.Buffer
-			c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
-			must(t, c.runReplace(t.Context(), api, replacing{from: "n3", to: "n4", apply: true}))
+			c := plugintest.Console(&out, plugintest.AtNoon)
+			plugintest.Must(t, runReplace(t.Context(), c, api, replacing{from: "n3", to: "n4", apply: true}))
 			for _, part := range tc.says {
 				if !strings.Contains(out.String(), part) {
 					t.Errorf("it does not say %q:\n%s", part, out.String())
@@ -178,17 +179,17 @@ func TestReplaceHostAgainSaysWhatIsLeft(t *testing.T) {
 
 // Who changes the group between the check and the change wins.
 func TestReplaceHostChangesOnlyWhatItHasSeen(t *testing.T) {
-	api := interceptor.NewClient(cluster(t, append(joined(), answering())...), interceptor.Funcs{
+	api := interceptor.NewClient(plugintest.Cluster(t, append(joined(), answering())...), interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
 			g := &v1alpha1.NodeGroup{}
-			must(t, api.Get(ctx, client.ObjectKeyFromObject(o), g))
+			plugintest.Must(t, api.Get(ctx, client.ObjectKeyFromObject(o), g))
 			g.Spec.Nodes[0] = "n9"
-			must(t, api.Update(ctx, g))
+			plugintest.Must(t, api.Update(ctx, g))
 			return api.Patch(ctx, o, patch, options...)
 		},
 	})
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &bytes.Buffer{}}, now: func() time.Time { return noon }}
-	err := c.runReplace(t.Context(), api, replacing{from: "n3", to: "n4", apply: true})
+	c := plugintest.Console(&bytes.Buffer{}, plugintest.AtNoon)
+	err := runReplace(t.Context(), c, api, replacing{from: "n3", to: "n4", apply: true})
 	if err == nil || !strings.Contains(err.Error(), "NodeGroup g was changed meanwhile") {
 		t.Error(err)
 	}
@@ -196,7 +197,7 @@ func TestReplaceHostChangesOnlyWhatItHasSeen(t *testing.T) {
 
 // A user who may not read Nodes is told what is not known.
 func TestReplaceHostWithoutTheRightToReadNodes(t *testing.T) {
-	api := interceptor.NewClient(cluster(t, answering()), interceptor.Funcs{
+	api := interceptor.NewClient(plugintest.Cluster(t, answering()), interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if _, is := o.(*corev1.Node); is {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, key.Name, nil)
@@ -205,8 +206,8 @@ func TestReplaceHostWithoutTheRightToReadNodes(t *testing.T) {
 		},
 	})
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out}, now: func() time.Time { return noon }}
-	must(t, c.runReplace(t.Context(), api, replacing{from: "n3", to: "n4"}))
+	c := plugintest.Console(&out, plugintest.AtNoon)
+	plugintest.Must(t, runReplace(t.Context(), c, api, replacing{from: "n3", to: "n4"}))
 	if !strings.Contains(out.String(), "node n4 cannot be read") {
 		t.Errorf("it says\n%s", out.String())
 	}
@@ -214,7 +215,7 @@ func TestReplaceHostWithoutTheRightToReadNodes(t *testing.T) {
 
 func TestReplaceHostNamesTwoHosts(t *testing.T) {
 	for _, args := range [][]string{{"replace-host"}, {"replace-host", "n3"}, {"replace-host", "a", "b", "c"}, {"replace-host", "a", "b", "--apply", "--dry-run"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != exitUsage {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage {
 			t.Errorf("%v: exit %d, %q", args, exit, errOut)
 		}
 	}

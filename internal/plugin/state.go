@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/preflight"
@@ -166,7 +167,7 @@ func volumeOfClaim(ctx context.Context, api client.Reader, namespace, name strin
 func readVolume(ctx context.Context, api client.Reader, name string) (*v1alpha1.CacheVolume, error) {
 	v := &v1alpha1.CacheVolume{}
 	err := api.Get(ctx, client.ObjectKey{Name: name}, v)
-	if apierrors.IsNotFound(err) && !isNoResource(err) {
+	if apierrors.IsNotFound(err) && !failure.IsNoResource(err) {
 		return nil, fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them, and kubectl get readonlyvolumes "+
 			"those with ReadOnlyMany", name)
 	}

@@ -10,11 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/choice"
 )
-
-// pollInterval is the time between two reads with --watch and --wait.
-const pollInterval = 2 * time.Second
 
 // statusFlags are the flags of status.
 type statusFlags struct {
@@ -26,7 +25,7 @@ type statusFlags struct {
 
 func outputs() []string { return []string{"table", "wide", "json", "yaml", "name"} }
 
-func (c *cli) status() *cobra.Command {
+func statusCommand(c *console.Console) *cobra.Command {
 	var f statusFlags
 	command := &cobra.Command{
 		Use:   "status",
@@ -36,7 +35,7 @@ func (c *cli) status() *cobra.Command {
 			"--group, --node, --namespace and --problems choose what is shown, in every output; all that are given have to fit.\n"+
 			"If nothing is chosen and there are more than %d hosts or %d volumes, the tables show those with a problem, and the\n"+
 			"first ones with --sort-by; --all shows all.", maxHosts, maxVolumes),
-		Args: noArgs,
+		Args: console.NoArgs,
 		Example: `  kubectl escache status
   kubectl escache status --problems
   kubectl escache status --group=rack1,rack2 --sort-by=dirty
@@ -48,9 +47,9 @@ func (c *cli) status() *cobra.Command {
 				return err
 			}
 			if command.Flags().Changed("namespace") { // that of the kubeconfig chooses nothing
-				f.filter.Namespace = *c.config.Namespace
+				f.filter.Namespace = *c.Config.Namespace
 			}
-			return c.showStatus(command.Context(), f)
+			return showStatus(command.Context(), c, f)
 		},
 	}
 	flags := command.Flags()
@@ -72,23 +71,23 @@ func (c *cli) status() *cobra.Command {
 // check refuses values that are none of those that there are.
 func (f statusFlags) check() error {
 	if f.output != "" && !slices.Contains(outputs(), f.output) {
-		return fmt.Errorf("%w: -o %s is none of table, wide, json, yaml and name", errUsage, f.output)
+		return fmt.Errorf("%w: -o %s is none of table, wide, json, yaml and name", failure.ErrUsage, f.output)
 	}
 	if err := choice.Sort(nil, f.sortBy, nil); err != nil {
-		return fmt.Errorf("%w: --sort-by: %w", errUsage, err)
+		return fmt.Errorf("%w: --sort-by: %w", failure.ErrUsage, err)
 	}
 	return nil
 }
 
-func (c *cli) showStatus(ctx context.Context, f statusFlags) error {
-	api, err := c.connect()
+func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
+	api, err := c.Connect()
 	if err != nil {
 		return err
 	}
 	last, known := "", &certificates{}
 	for {
-		screen, isTerminal := c.terminal()
-		text, err := c.statusText(ctx, api, f, screen.width, known)
+		screen, isTerminal := c.Screen()
+		text, err := statusText(ctx, c, api, f, screen.Width, known)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // interrupted: that is how --watch ends
@@ -97,25 +96,25 @@ func (c *cli) showStatus(ctx context.Context, f statusFlags) error {
 		}
 		switch {
 		case !f.watch:
-			c.printf("%s", text)
+			c.Printf("%s", text)
 			return nil
 		case isTerminal:
-			c.printf("%s", screen.redraw(text))
+			c.Printf("%s", screen.Redraw(text))
 		case text != last:
-			c.printf("%s\n", text)
+			c.Printf("%s\n", text)
 		}
 		last = text
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pollInterval):
+		case <-time.After(console.PollInterval):
 		}
 	}
 }
 
 // statusText reads everything and returns what is shown of it.
-func (c *cli) statusText(ctx context.Context, api client.Reader, f statusFlags, width int, known *certificates) (string, error) {
-	now := c.now()
+func statusText(ctx context.Context, c *console.Console, api client.Reader, f statusFlags, width int, known *certificates) (string, error) {
+	now := c.Now()
 	s, err := readState(ctx, api, f.filter.Namespace, now)
 	if err != nil {
 		return "", err

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -25,7 +26,7 @@ const (
 )
 
 func (v *view) printTables(out io.Writer, wide bool) error {
-	row, flush := table(out)
+	row, flush := console.Table(out)
 	row("")
 	if len(v.groups) == 0 && v.filter.Everything() {
 		row("no NodeGroups: create one of 3 to 16 hosts, then volumes can be placed")
@@ -256,14 +257,7 @@ func lastSeen(m v1alpha1.NodeGroupMember, now time.Time) string {
 	if m.Ready && m.LastSeen != nil && now.Sub(m.LastSeen.Time) < seenPeriod {
 		return "now"
 	}
-	return ago(m.LastSeen, now)
-}
-
-func ago(t *metav1.Time, now time.Time) string {
-	if t == nil {
-		return "never"
-	}
-	return now.Sub(t.Time).Truncate(time.Second).String() + " ago"
+	return console.Ago(m.LastSeen, now)
 }
 
 func (v *view) volumeRows(row func(...string), wide bool) {

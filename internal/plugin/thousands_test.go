@@ -20,10 +20,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/records/choice"
 )
 
@@ -193,7 +194,7 @@ func (c *bigCluster) answer(w http.ResponseWriter, o any) { _ = json.NewEncoder(
 func (c *bigCluster) status(tb testing.TB, url string, args ...string) string {
 	tb.Helper()
 	var out, complaints strings.Builder
-	if exit := Run("test", append([]string{"status", "--server", url}, args...), strings.NewReader(""), &out, &complaints); exit != exitDone {
+	if exit := Run("test", append([]string{"status", "--server", url}, args...), strings.NewReader(""), &out, &complaints); exit != failure.Done {
 		tb.Fatalf("status %q: exit %d: %s", args, exit, complaints.String())
 	}
 	return out.String()
@@ -201,9 +202,9 @@ func (c *bigCluster) status(tb testing.TB, url string, args ...string) string {
 
 func bigClient(tb testing.TB, url string) paging.Client {
 	tb.Helper()
-	c := &cli{config: genericclioptions.NewConfigFlags(true)}
-	c.config.APIServer = &url
-	api, err := c.connect()
+	c, _ := plugintest.Output()
+	c.Config.APIServer = &url
+	api, err := c.Connect()
 	if err != nil {
 		tb.Fatal(err)
 	}

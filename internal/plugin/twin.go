@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 )
 
 // twin is the PersistentVolume, and perhaps the claim, for an image that is adopted.
@@ -37,7 +38,7 @@ type twin struct {
 }
 
 // newTwin finds out what to make, and refuses what cannot be made.
-func (c *cli) newTwin(ctx context.Context, api client.Reader, f adoptFlags) (*twin, error) {
+func newTwin(ctx context.Context, c *console.Console, api client.Reader, f adoptFlags) (*twin, error) {
 	t := &twin{
 		pool: f.pool, image: f.image, class: f.class,
 		fsType: f.fsType, mode: corev1.PersistentVolumeMode(f.mode), access: corev1.ReadWriteOnce,
@@ -47,7 +48,7 @@ func (c *cli) newTwin(ctx context.Context, api client.Reader, f adoptFlags) (*tw
 		return nil, err
 	}
 	if f.claim != "" {
-		if t.namespace, t.claim, err = c.claimName(f.claim); err != nil {
+		if t.namespace, t.claim, err = c.ClaimName(f.claim); err != nil {
 			return nil, err
 		}
 	}
@@ -221,50 +222,50 @@ func (t *twin) persistentVolumeClaim() *corev1.PersistentVolumeClaim {
 }
 
 // applyTwin makes the objects. It prints what is left to do.
-func (c *cli) applyTwin(ctx context.Context, api client.Client, t *twin) error {
+func applyTwin(ctx context.Context, c *console.Console, api client.Client, t *twin) error {
 	made := []client.Object{t.persistentVolume()}
 	if claim := t.persistentVolumeClaim(); claim != nil && !t.claimExists {
 		made = append(made, claim)
 	}
 	for _, o := range made {
 		if err := api.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-			c.printf("# Volume %s has the image now. What is left to make:\n", t.volume)
-			return errors.Join(err, c.printTwin(t))
+			c.Printf("# Volume %s has the image now. What is left to make:\n", t.volume)
+			return errors.Join(err, printTwin(c, t))
 		}
-		c.printf("%s %s is made\n", strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind), o.GetName())
+		c.Printf("%s %s is made\n", strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind), o.GetName())
 	}
-	c.printf("adopted: image %s/%s is volume %s, in group %s\n", t.pool, t.image, t.volume, t.placed)
+	c.Printf("adopted: image %s/%s is volume %s, in group %s\n", t.pool, t.image, t.volume, t.placed)
 	if t.source == nil {
 		return nil
 	}
-	c.printf("\n# Left to do:\n")
+	c.Printf("\n# Left to do:\n")
 	if claim := t.source.Spec.ClaimRef; claim != nil {
-		c.printf("#   kubectl delete pvc -n %s %s\n", claim.Namespace, claim.Name)
+		c.Printf("#   kubectl delete pvc -n %s %s\n", claim.Namespace, claim.Name)
 	}
-	c.printf("#   kubectl delete pv %s     (its reclaim policy is Retain: the image stays)\n", t.source.Name)
+	c.Printf("#   kubectl delete pv %s     (its reclaim policy is Retain: the image stays)\n", t.source.Name)
 	if !t.claimExists {
 		return nil
 	}
-	c.printf("#   then apply the claim again:\n")
+	c.Printf("#   then apply the claim again:\n")
 	text, err := manifest(t.persistentVolumeClaim())
-	c.printf("%s", text)
+	c.Printf("%s", text)
 	return err
 }
 
-func (c *cli) printTwin(t *twin) error {
+func printTwin(c *console.Console, t *twin) error {
 	volume, err := manifest(t.persistentVolume())
 	if err != nil {
 		return err
 	}
-	c.printf("%s", volume)
+	c.Printf("%s", volume)
 	claim := t.persistentVolumeClaim()
 	if claim == nil {
 		return nil
 	}
 	text, err := manifest(claim)
 	if t.claimExists {
-		c.printf("# and, by you, after claim and PersistentVolume %s are deleted:\n", t.source.Name)
+		c.Printf("# and, by you, after claim and PersistentVolume %s are deleted:\n", t.source.Name)
 	}
-	c.printf("---\n%s", text)
+	c.Printf("---\n%s", text)
 	return err
 }

@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -9,37 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
-
-// cluster holds the volume pvc-1, which was made for user/shared. Its first PersistentVolume is
-// gone; the one of today, "again", belongs to the claim user/static.
-func cluster(t *testing.T, more ...client.Object) client.WithWatch {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
-		Name: "pvc-1", Annotations: map[string]string{v1alpha1.AnnotationClaim: "user/shared"},
-	}}
-	v.Status.Phase = v1alpha1.VolumeReady
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "again"}}
-	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "pvc-1"}
-	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "user", Name: "static"}
-	pv.Status.Phase = corev1.VolumeBound
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(more, v, pv)...).
-		WithIndex(&eventsv1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*eventsv1.Event).Reason} }).Build()
-}
 
 func pod(name string, ready bool) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "user", Name: name}}
@@ -62,7 +34,7 @@ func event(pod, reason, note string, at time.Time) *eventsv1.Event {
 const refused = `MountVolume.MountDevice failed for volume "again" : rpc error: code = FailedPrecondition desc = refused: foreign data`
 
 func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
-	recent := noon.Add(-time.Minute)
+	recent := plugintest.Noon.Add(-time.Minute)
 	for name, c := range map[string]struct {
 		objects []client.Object
 		told    bool
@@ -70,13 +42,13 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 		"a pod waits":              {[]client.Object{pod("p", false), event("p", "FailedMount", refused, recent)}, true},
 		"it has its volume now":    {[]client.Object{pod("p", true), event("p", "FailedMount", refused, recent)}, false},
 		"it is gone":               {[]client.Object{event("p", "FailedMount", refused, recent)}, false},
-		"the failure is long ago":  {[]client.Object{pod("p", false), event("p", "FailedMount", refused, noon.Add(-time.Hour))}, false},
+		"the failure is long ago":  {[]client.Object{pod("p", false), event("p", "FailedMount", refused, plugintest.Noon.Add(-time.Hour))}, false},
 		"another driver's volume":  {[]client.Object{pod("p", false), event("p", "FailedMount", `failed for volume "other" : x`, recent)}, false},
 		"a device cannot be there": {[]client.Object{pod("p", false), event("p", "FailedMapVolume", refused, recent)}, true},
 		"attached elsewhere":       {[]client.Object{pod("p", false), event("p", "FailedAttachVolume", refused, recent)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := readState(t.Context(), cluster(t, c.objects...), "", noon)
+			s, err := readState(t.Context(), plugintest.Cluster(t, c.objects...), "", plugintest.Noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,15 +62,13 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 }
 
 func TestExplainShowsWhyPodsWait(t *testing.T) {
-	var out bytes.Buffer
-	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
-	c := &cli{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), now: func() time.Time { return noon }}
-	api := cluster(t, pod("p", false), event("p", "FailedMount", refused, noon.Add(-time.Minute)))
+	c, out := plugintest.Output()
+	api := plugintest.Cluster(t, pod("p", false), event("p", "FailedMount", refused, plugintest.Noon.Add(-time.Minute)))
 	v, err := readVolume(t.Context(), api, "pvc-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.printVolume(t.Context(), api, v)
+	printVolume(t.Context(), c, api, v)
 	_, after, _ := strings.Cut(out.String(), "Events:")
 	events, next, _ := strings.Cut(after, "Next step:")
 	if !strings.Contains(events, "FailedMount: "+refused) {
@@ -113,9 +83,9 @@ func TestExplainShowsWhyPodsWait(t *testing.T) {
 }
 
 func TestStatusShowsTheClaimOfToday(t *testing.T) {
-	api := cluster(t)
+	api := plugintest.Cluster(t)
 	show := func() string {
-		s, err := readState(t.Context(), api, "", noon)
+		s, err := readState(t.Context(), api, "", plugintest.Noon)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/records/choice"
 	"github.com/escache/escache-csi/internal/records/resync"
 )
@@ -51,7 +52,7 @@ func (v *view) resyncs(row func(...string)) {
 	for _, r := range resync.All(v.volumes) {
 		seen := "now"
 		if r.Old(v.now) {
-			seen = ago(&metav1.Time{Time: r.Seen}, v.now)
+			seen = console.Ago(&metav1.Time{Time: r.Seen}, v.now)
 		}
 		rows = append(rows, []string{r.Volume, r.Onto, fmt.Sprintf("%d%%", r.Percent), r.Left, r.Rate, r.Remaining, seen})
 	}

@@ -1,4 +1,4 @@
-package plugin
+package console
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 
 func TestScreenNeverScrollsOrWraps(t *testing.T) {
 	text := strings.Repeat("a line that is longer than the window\n", 30)
-	drawn := terminal{width: 20, height: 10}.redraw(text)
+	drawn := Screen{Width: 20, Height: 10}.Redraw(text)
 	if n := strings.Count(drawn, "\n"); n != 9 {
 		t.Errorf("%d lines, and the cursor's, in a window of 10", n)
 	}
@@ -15,11 +15,11 @@ func TestScreenNeverScrollsOrWraps(t *testing.T) {
 		t.Errorf("it does not say what is left out:\n%s", drawn)
 	}
 	for line := range strings.SplitSeq(drawn, "\n") {
-		if n := len([]rune(strings.NewReplacer(toTop, "", endOfLine, "", endOfScreen, "").Replace(line))); n > 20 {
+		if n := len([]rune(strings.NewReplacer(toTop, "", EndOfLine, "", endOfScreen, "").Replace(line))); n > 20 {
 			t.Errorf("%d characters: %q", n, line)
 		}
 	}
-	if drawn := (terminal{width: 80, height: 24}).redraw("one\ntwo\n"); drawn != "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J" {
+	if drawn := (Screen{Width: 80, Height: 24}).Redraw("one\ntwo\n"); drawn != "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J" {
 		t.Errorf("%q", drawn)
 	}
 }

@@ -1,4 +1,4 @@
-package plugin
+package console
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestPollEndsWithWhatItSeesOrWithTheTime(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 4500*time.Millisecond)
 				defer cancel()
 				looks := 0
-				err := poll(ctx, time.Second, func() (bool, error) { looks++; return tc.look(looks) }, func() error { return late })
+				err := Poll(ctx, time.Second, func() (bool, error) { looks++; return tc.look(looks) }, func() error { return late })
 				if !errors.Is(err, tc.want) || looks != tc.looks {
 					t.Errorf("%v after %d looks", err, looks)
 				}

@@ -1,4 +1,4 @@
-package plugin
+package failure
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// userMessage turns an error into a sentence that tells the user what to do.
-func userMessage(err error) string {
+// Message turns an error into a sentence that tells the user what to do.
+func Message(err error) string {
 	var call *url.Error
 	var network net.Error
 	switch {
-	case meta.IsNoMatchError(err), isNoResource(err):
+	case meta.IsNoMatchError(err), IsNoResource(err):
 		return "this Kubernetes cluster does not know the kinds of " + v1alpha1.GroupName + ": install escache-csi's Helm chart, " +
 			"or choose the right cluster with --context or --kubeconfig"
 	case apierrors.IsForbidden(err):
@@ -32,13 +32,13 @@ func userMessage(err error) string {
 		}
 		return fmt.Sprintf("the API server at %s does not answer (%v); check --context, --server and the network", host, call.Err)
 	default:
-		return strings.TrimPrefix(err.Error(), errUsage.Error()+": ")
+		return strings.TrimPrefix(err.Error(), ErrUsage.Error()+": ")
 	}
 }
 
-// isNoResource reports whether the API server answered that it has no such path, as without the
+// IsNoResource reports whether the API server answered that it has no such path, as without the
 // CRDs.
-func isNoResource(err error) bool {
+func IsNoResource(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == ""
 }

@@ -1,4 +1,4 @@
-package plugin
+package console
 
 import (
 	"context"
@@ -7,10 +7,13 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// poll looks at once and then again after each interval, until look says that it is done, with or
+// PollInterval is the time between two reads with --watch. Commands that wait for an end look more often.
+const PollInterval = 2 * time.Second
+
+// Poll looks at once and then again after each interval, until look says that it is done, with or
 // without an error, or fails. When the context ends first, the error is that of unfinished: what look
 // fails with then has no other cause.
-func poll(ctx context.Context, interval time.Duration, look func() (done bool, err error), unfinished func() error) error {
+func Poll(ctx context.Context, interval time.Duration, look func() (done bool, err error), unfinished func() error) error {
 	for {
 		done, err := look()
 		switch {
