@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
@@ -133,7 +134,7 @@ func runAdopt(ctx context.Context, c *console.Console, api client.Client, f adop
 		return printTwin(c, t)
 	}
 	if t.source != nil {
-		if err := retain(ctx, api, t.source); err != nil {
+		if err := claims.Retain(ctx, api, t.source); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
@@ -128,7 +129,7 @@ func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]ceph
 
 // searchPool has csi-controller look through a pool, page by page, and makes what uses the volumes.
 func searchPool(ctx context.Context, api client.Client, f adoptFlags, p cephPool, all *survey) error {
-	uses, err := readUses(ctx, api)
+	uses, err := claims.ReadUses(ctx, api)
 	if err != nil {
 		return err
 	}

@@ -13,12 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 )
 
 // makeUse makes the PersistentVolume and the claim of a volume whose record is, or would be, re-created, as
 // far as its image knows them. It enters them in r, and what is left to do. Without apply it makes
 // nothing.
-func makeUse(ctx context.Context, api client.Client, r *rebuilt, known uses, apply bool) error {
+func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Uses, apply bool) error {
 	if !r.fine() || r.PersistentVolume == "" && r.Claim == "" {
 		return nil
 	}
@@ -27,7 +28,7 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known uses, app
 		return err
 	}
 	if has, there := known[r.Volume]; there {
-		t.name = has.persistentVolume
+		t.name = has.PersistentVolume
 	} else if err := r.makeObject(ctx, api, t.persistentVolume(), apply, func(o client.Object) bool {
 		pv, ok := o.(*corev1.PersistentVolume)
 		return ok && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == v1alpha1.DriverName && pv.Spec.CSI.VolumeHandle == r.Volume

@@ -24,6 +24,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/installed"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
 )
 
 // benchFlags are the flags of bench.
@@ -157,7 +158,7 @@ func runBench(ctx context.Context, run *benchRun, options bench.Options, f bench
 		}
 	}
 	if f.dryRun {
-		text, err := manifest(options.Job())
+		text, err := manifest.YAML(options.Job())
 		run.Printf("%s", text)
 		return err
 	}
@@ -180,7 +181,8 @@ func findImage(ctx context.Context, api client.Reader, o *bench.Options) (err er
 		return nil
 	}
 	if o.Image, err = installed.NodeImage(ctx, api); err == nil && o.Image == "" {
-		err = fmt.Errorf("%w: the DaemonSet of csi-node cannot be found or read, so its image is not known: name it with --image", failure.ErrUsage)
+		err = fmt.Errorf("%w: the DaemonSet of csi-node cannot be found or read, so its image is not known: name it with --image",
+			failure.ErrUsage)
 	}
 	return err
 }

@@ -7,14 +7,11 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
 )
 
 // cephCSI says how ceph-csi is installed, for the PersistentVolume that is printed.
@@ -44,7 +41,7 @@ func (o *cephCSI) staticVolume(v *v1alpha1.CacheVolume, pv *corev1.PersistentVol
 		ObjectMeta: metav1.ObjectMeta{Name: objectName(v.Spec.Image)},
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:                      storage(v.Spec.SizeBytes),
+			Capacity:                      manifest.Storage(v.Spec.SizeBytes),
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: o.driver, VolumeHandle: v.Spec.Image, FSType: "ext4",
@@ -66,11 +63,6 @@ func (o *cephCSI) staticVolume(v *v1alpha1.CacheVolume, pv *corev1.PersistentVol
 	return out
 }
 
-// storage is a size as Kubernetes writes it.
-func storage(bytes int64) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
-}
-
 // objectName turns an image's name into one that Kubernetes accepts.
 func objectName(image string) string {
 	name := strings.Map(func(r rune) rune {
@@ -80,21 +72,6 @@ func objectName(image string) string {
 		return '-'
 	}, strings.ToLower(image))
 	return strings.Trim(name, "-.")
-}
-
-// manifest returns an object as kubectl apply takes it.
-func manifest(o runtime.Object) (string, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return "", err
-	}
-	delete(content, "status")
-	if metadata, ok := content["metadata"].(map[string]any); ok {
-		delete(metadata, "creationTimestamp")
-	}
-	var text strings.Builder
-	err = (&printers.YAMLPrinter{}).PrintObj(&unstructured.Unstructured{Object: content}, &text)
-	return text.String(), err
 }
 
 // printReleased prints how to go on with the image, and what is left to do.
@@ -114,7 +91,7 @@ func printReleased(c *console.Console, v *v1alpha1.CacheVolume, pvs []corev1.Per
 	}
 	c.Printf("#   or with ceph-csi, by this PersistentVolume (check clusterID and Secret) and a claim with volumeName %s:\n",
 		objectName(v.Spec.Image))
-	text, err := manifest(o.staticVolume(v, pv))
+	text, err := manifest.YAML(o.staticVolume(v, pv))
 	if err != nil {
 		text = fmt.Sprintf("# it cannot be printed: %v\n", err)
 	}

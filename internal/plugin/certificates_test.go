@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/preflight"
 	"github.com/escache/escache-csi/test/testca"
 )
@@ -57,7 +58,7 @@ func TestStatusTellsOfCertificatesThatEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := plugintest.Cluster(t, controllerWith(t, tc.end)...)
 			c, _ := plugintest.Output()
-			out, err := statusText(t.Context(), c, api, statusFlags{}, 0, &certificates{})
+			out, err := statusText(t.Context(), c, api, statusFlags{}, 0, &state.Certificates{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +80,7 @@ func TestStatusReadsSecretsOnce(t *testing.T) {
 		},
 	})
 	c, _ := plugintest.Output()
-	known := &certificates{}
+	known := &state.Certificates{}
 	for range 3 {
 		if _, err := statusText(t.Context(), c, api, statusFlags{}, 0, known); err != nil {
 			t.Fatal(err)

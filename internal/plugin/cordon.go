@@ -18,6 +18,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
 )
 
@@ -89,7 +90,7 @@ func runUncordon(ctx context.Context, c *console.Console, api client.Client, nam
 	for _, node := range group.Spec.CordonedNodes {
 		c.Printf("host %s stays cordoned: kubectl escache uncordon %s\n", node, node)
 	}
-	if by := managerOf(group); by != "" {
+	if by := manifest.ManagedBy(group); by != "" {
 		c.Printf("it is managed by %s: if the values or files of that have \"cordoned: true\", take it out there, too\n", by)
 	}
 	return nil

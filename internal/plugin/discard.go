@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
@@ -49,7 +50,7 @@ func runDiscard(ctx context.Context, c *console.Console, name string, f discardF
 	if err != nil {
 		return err
 	}
-	v, err := readVolume(ctx, api, name)
+	v, err := claims.ReadVolume(ctx, api, name)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func runDiscard(ctx context.Context, c *console.Console, name string, f discardF
 // printLoss shows how much may be lost, and what is known of the copies.
 func printLoss(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) error {
 	c.Printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
-		v.Name, createdFor(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
+		v.Name, claims.CreatedFor(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
 		return err

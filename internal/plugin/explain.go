@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
@@ -54,17 +55,17 @@ func explainCommand(c *console.Console) *cobra.Command {
 
 func find(ctx context.Context, c *console.Console, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
 	if volume {
-		return readVolume(ctx, api, name)
+		return claims.ReadVolume(ctx, api, name)
 	}
 	namespace, err := c.Namespace()
 	if err != nil {
 		return nil, err
 	}
-	return volumeOfClaim(ctx, api, namespace, name)
+	return claims.VolumeOf(ctx, api, namespace, name)
 }
 
 func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
-	all, err := readUses(ctx, api)
+	all, err := claims.ReadUses(ctx, api)
 	if err != nil {
 		c.Printf("the PersistentVolumes cannot be read: %v\n", err)
 	}
@@ -74,7 +75,7 @@ func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *
 	}
 	printFacts(c, v, all)
 	printCopies(c, v, group)
-	if all != nil && all[v.Name].persistentVolume == "" {
+	if all != nil && all[v.Name].PersistentVolume == "" {
 		c.Factf("No PV", "no PersistentVolume names it; kubectl escache release --volume %s gives it up and leaves its image", v.Name)
 	}
 	printHistory(c, v)
@@ -82,7 +83,7 @@ func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *
 	printSnapshots(ctx, c, api, v)
 	printConditions(c, v)
 	printEvents(ctx, c, api, v, all)
-	waiting, err := uses{v.Name: all[v.Name]}.waiting(ctx, api, all[v.Name].namespace, c.Now())
+	waiting, err := claims.Uses{v.Name: all[v.Name]}.Waiting(ctx, api, all[v.Name].Namespace, c.Now())
 	if err != nil {
 		c.Printf("  cannot read why pods wait: %v\n", err)
 	}
@@ -99,9 +100,10 @@ func escachedRuns(ctx context.Context, c *console.Console, api client.Reader) re
 }
 
 // printFacts shows what the volume is, where its data is and who has it.
-func printFacts(c *console.Console, v *v1alpha1.CacheVolume, all uses) {
+func printFacts(c *console.Console, v *v1alpha1.CacheVolume, all claims.Uses) {
 	s, line := &v.Status, c.Factf
-	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.claimOf(v), createdFor(v), console.Ago(&v.CreationTimestamp, c.Now()))
+	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.ClaimOf(v), claims.CreatedFor(v),
+		console.Ago(&v.CreationTimestamp, c.Now()))
 	line("Image", "%s/%s of Ceph cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID,
 		v1alpha1.HumanBytes(v.Spec.SizeBytes), cmp.Or(s.ImageID, "not read yet"))
 	if v.Spec.FromSnapshot != "" {
@@ -249,15 +251,15 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 const maxEvents = 10
 
 // printEvents shows the Events of the volume, of its claim, and of pods that cannot have it.
-func printEvents(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, all uses) {
+func printEvents(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, all claims.Uses) {
 	c.Printf("\nEvents:\n")
 	u := all[v.Name]
-	if u.claim == "" {
-		u.namespace, u.claim, _ = strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
+	if u.Claim == "" {
+		u.Namespace, u.Claim, _ = strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
 	}
 	namespaces := []string{metav1.NamespaceDefault}
-	if u.claim != "" && u.namespace != metav1.NamespaceDefault {
-		namespaces = append(namespaces, u.namespace)
+	if u.Claim != "" && u.Namespace != metav1.NamespaceDefault {
+		namespaces = append(namespaces, u.Namespace)
 	}
 	var about []eventsv1.Event
 	for _, n := range namespaces {
@@ -268,32 +270,18 @@ func printEvents(ctx context.Context, c *console.Console, api client.Reader, v *
 		}
 		for _, e := range list.Items {
 			r := e.Regarding
-			ofClaim := u.claim != "" && r.Kind == "PersistentVolumeClaim" && r.Name == u.claim && r.Namespace == u.namespace
-			if ofClaim || u.about(&e) || (r.Kind == "CacheVolume" && r.Name == v.Name) {
+			ofClaim := u.Claim != "" && r.Kind == "PersistentVolumeClaim" && r.Name == u.Claim && r.Namespace == u.Namespace
+			if ofClaim || u.About(&e) || (r.Kind == "CacheVolume" && r.Name == v.Name) {
 				about = append(about, e)
 			}
 		}
 	}
-	slices.SortFunc(about, func(a, b eventsv1.Event) int { return at(a).Compare(at(b)) })
+	slices.SortFunc(about, func(a, b eventsv1.Event) int { return claims.LastSeen(a).Compare(claims.LastSeen(b)) })
 	if len(about) == 0 {
 		c.Printf("  none (Kubernetes keeps Events for a limited time)\n")
 	}
 	for _, e := range about[max(0, len(about)-maxEvents):] {
-		c.Printf("  %s  %-8s%s: %s\n", at(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
-	}
-}
-
-// at returns when an Event was last seen.
-func at(e eventsv1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case !e.DeprecatedLastTimestamp.IsZero():
-		return e.DeprecatedLastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
-	default:
-		return e.CreationTimestamp.Time
+		c.Printf("  %s  %-8s%s: %s\n", claims.LastSeen(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
 	}
 }
 

@@ -12,8 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
+	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/choice"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
@@ -23,7 +27,7 @@ import (
 func explainOther(ctx context.Context, c *console.Console, api client.Reader, kind, name string) error {
 	switch kind {
 	case "volume":
-		v, err := readVolume(ctx, api, name)
+		v, err := claims.ReadVolume(ctx, api, name)
 		if err != nil {
 			return err
 		}
@@ -44,11 +48,11 @@ func explainOther(ctx context.Context, c *console.Console, api client.Reader, ki
 // tables of status.
 func explainPart(ctx context.Context, c *console.Console, api client.Reader, filter choice.Filter, facts func(*view)) error {
 	now := c.Now()
-	s, err := readState(ctx, api, "", now)
+	s, err := state.Read(ctx, api, "", now)
 	if err != nil {
 		return err
 	}
-	v, err := s.view(statusFlags{filter: filter}, now)
+	v, err := newView(s, statusFlags{filter: filter}, now)
 	if err != nil {
 		return err
 	}
@@ -62,12 +66,12 @@ func explainPart(ctx context.Context, c *console.Console, api client.Reader, fil
 }
 
 func printHost(c *console.Console, v *view, name string) {
-	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, name) })
+	at := slices.IndexFunc(v.Groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, name) })
 	if at < 0 {
 		c.Factf("Host", "%s, in no group any more: it still has replicas, or is on record as having them", name)
 		return
 	}
-	g := &v.groups[at]
+	g := &v.Groups[at]
 	c.Factf("Host", "%s, of group %s", name, g.Name)
 	m, known := member(g, name)
 	if !known {
@@ -103,10 +107,10 @@ func prefixed(prefix, text string) string {
 }
 
 func printGroup(c *console.Console, v *view, name string) {
-	at := slices.IndexFunc(v.groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
-	g := &v.groups[at]
+	at := slices.IndexFunc(v.Groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
+	g := &v.Groups[at]
 	c.Factf("Group", "%s of %s, made %s", g.Name, strings.Join(g.Spec.Nodes, ", "), console.Ago(&g.CreationTimestamp, v.now))
-	switch by := managerOf(g); {
+	switch by := manifest.ManagedBy(g); {
 	case by != "":
 		c.Factf("Managed by", "%s: change it there", by)
 	default:
@@ -173,7 +177,7 @@ func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.Ca
 	case gone:
 		line("Volume", "%s, which is not on record any more: its image stays in Ceph until its last snapshot is deleted", s.Spec.Volume)
 	default:
-		line("Volume", "%s, created for claim %s, on %s", v.Name, createdFor(v), cmp.Or(v.Status.AttachedNode, "no host"))
+		line("Volume", "%s, created for claim %s, on %s", v.Name, claims.CreatedFor(v), cmp.Or(v.Status.AttachedNode, "no host"))
 	}
 	if len(made) > 0 {
 		line("Made of it", "%s", trouble.Few(made))
@@ -204,7 +208,7 @@ const patience = 2 * time.Minute
 
 // madeFrom returns the volumes that were made from a snapshot.
 func madeFrom(ctx context.Context, api client.Reader, snapshot string) ([]string, error) {
-	all, err := readAll[v1alpha1.CacheVolume](ctx, api, &v1alpha1.CacheVolumeList{})
+	all, err := paging.All[v1alpha1.CacheVolume](ctx, api, &v1alpha1.CacheVolumeList{})
 	var out []string
 	for i := range all {
 		if all[i].Spec.FromSnapshot == snapshot {

@@ -37,10 +37,10 @@ func snapshot(name, volume string, taken bool, age time.Duration) *v1alpha1.Cach
 }
 
 func TestBothSizesAreShownWhileACacheIsToBeResized(t *testing.T) {
-	s := sample()
-	s.volumes[0].Spec.WantedCacheBytes = 2 * s.volumes[0].Spec.CacheBytes
-	want := v1alpha1.HumanBytes(s.volumes[0].Spec.CacheBytes) + " (" + v1alpha1.HumanBytes(s.volumes[0].Spec.WantedCacheBytes) + " wanted)"
-	says, err := explained(t, plugintest.Cluster(t, &s.groups[0], &s.volumes[0]), "volume", s.volumes[0].Name)
+	s := plugintest.Sample()
+	s.Volumes[0].Spec.WantedCacheBytes = 2 * s.Volumes[0].Spec.CacheBytes
+	want := v1alpha1.HumanBytes(s.Volumes[0].Spec.CacheBytes) + " (" + v1alpha1.HumanBytes(s.Volumes[0].Spec.WantedCacheBytes) + " wanted)"
+	says, err := explained(t, plugintest.Cluster(t, &s.Groups[0], &s.Volumes[0]), "volume", s.Volumes[0].Name)
 	if err != nil || !strings.Contains(says, want) {
 		t.Errorf("explain does not say %s, %v:\n%s", want, err, says)
 	}
@@ -50,9 +50,9 @@ func TestBothSizesAreShownWhileACacheIsToBeResized(t *testing.T) {
 }
 
 func TestExplainOfOtherThings(t *testing.T) {
-	s := sample()
-	s.groups[0].Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n3", Volume: "pvc-old"}}
-	s.groups[0].Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "storage"}
+	s := plugintest.Sample()
+	s.Groups[0].Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n3", Volume: "pvc-old"}}
+	s.Groups[0].Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "storage"}
 	other := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"m1", "m2", "m3"}}}
 	copied := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-copy"}, Spec: v1alpha1.CacheVolumeSpec{FromSnapshot: "monday", Group: "rack2", Replicas: []string{"m1", "m9"}}}
 	slow := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Spec: v1alpha1.CacheFlushSpec{NodeGroup: "rack1", Mode: "Flush"}}
@@ -60,7 +60,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 		Phase: v1alpha1.FlushRunning, Percent: 50, Summary: v1alpha1.CacheFlushSummary{Left: "3Gi", Volumes: "0/2", Rate: "1Gi/s", Remaining: "3s"},
 		Volumes: []v1alpha1.FlushedVolume{{Name: "pvc-lost", LeftBytes: 1 << 30}, {Name: "pvc-busy", Phase: v1alpha1.FlushRunning, LeftBytes: 2 << 30}},
 	}
-	api := plugintest.Cluster(t, slow, &s.groups[0], &other, &s.volumes[0], &s.volumes[1], &s.flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
+	api := plugintest.Cluster(t, slow, &s.Groups[0], &other, &s.Volumes[0], &s.Volumes[1], &s.Flushes[0], copied, snapshot("monday", "pvc-1", true, time.Hour),
 		snapshot("young", "pvc-1", false, time.Second), snapshot("stuck", "pvc-1", false, time.Hour), snapshot("alone", "pvc-gone", true, time.Hour),
 		snapshot("never", "pvc-gone", false, time.Hour))
 	for what, c := range map[string]struct {

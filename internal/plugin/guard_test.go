@@ -9,11 +9,12 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
+	"github.com/escache/escache-csi/internal/plugin/state"
 )
 
 func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *testing.T) {
-	s := &state{groups: []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}}}
-	s.groups[0].Status.Conditions = []metav1.Condition{
+	s := &state.State{Groups: []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}}}
+	s.Groups[0].Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.GroupDeletionBlocked, Reason: v1alpha1.ReasonVolumesLeft, Status: metav1.ConditionTrue, Message: "kept for pvc-1"},
 		{Type: v1alpha1.GroupFormerMembers, Reason: v1alpha1.ReasonReplicasOutside, Status: metav1.ConditionTrue, Message: "node n4 has replicas of pvc-2"},
 		{Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Message: "ready"},

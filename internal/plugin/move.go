@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/records/trouble"
@@ -59,7 +60,7 @@ func moveCommand(c *console.Console) *cobra.Command {
 }
 
 func runMove(ctx context.Context, c *console.Console, api client.Client, name string, f moveFlags) error {
-	v, err := readVolume(ctx, api, name)
+	v, err := claims.ReadVolume(ctx, api, name)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func openGroup(ctx context.Context, api client.Reader, name string) error {
 
 // warnOfTies says if the volume's StorageClass places volumes in other groups only.
 func warnOfTies(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, group string) error {
-	all, err := readUses(ctx, api)
+	all, err := claims.ReadUses(ctx, api)
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func warnOfTies(ctx context.Context, c *console.Console, api client.Reader, v *v
 	if err != nil {
 		return err
 	}
-	class := all[v.Name].storageClass
+	class := all[v.Name].StorageClass
 	if groups, tied := classes[class]; tied && !slices.Contains(groups, group) {
 		c.Printf("note: StorageClass %s places volumes in these groups only: %s\n", class, strings.Join(groups, ", "))
 	}
@@ -153,7 +154,7 @@ func unaskMove(ctx context.Context, api client.Client, volume string) error {
 
 func changeMove(ctx context.Context, api client.Client, volume string, change func(*v1alpha1.CacheVolume) error) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		v, err := readVolume(ctx, api, volume)
+		v, err := claims.ReadVolume(ctx, api, volume)
 		if err != nil {
 			return err
 		}

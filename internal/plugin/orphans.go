@@ -7,12 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/escache/escache-csi/internal/orphans"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 )
-
-// minimumAge is the age below which a volume is no orphan: its PersistentVolume may not be created
-// yet.
-const minimumAge = 10 * time.Minute
 
 func orphansCommand(c *console.Console) *cobra.Command {
 	return &cobra.Command{
@@ -30,7 +27,7 @@ func orphansCommand(c *console.Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: minimumAge, Now: c.Now}.Find(command.Context())
+			found, err := orphans.Search{Reader: api, Images: noImages{}, Young: claims.Young, Now: c.Now}.Find(command.Context())
 			if err != nil {
 				return err
 			}

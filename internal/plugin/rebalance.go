@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/fleet"
@@ -74,7 +75,7 @@ func runRebalance(ctx context.Context, c *console.Console, api client.Client, f 
 			return err
 		}
 	}
-	all, err := readUses(ctx, api)
+	all, err := claims.ReadUses(ctx, api)
 	if err != nil {
 		return err
 	}
@@ -156,14 +157,14 @@ func readClasses(ctx context.Context, api client.Reader) (map[string][]string, e
 	return out, nil
 }
 
-func tiesOf(volumes []v1alpha1.CacheVolume, all uses, classes map[string][]string, later bool) placement.Ties {
+func tiesOf(volumes []v1alpha1.CacheVolume, all claims.Uses, classes map[string][]string, later bool) placement.Ties {
 	ties := placement.Ties{Fixed: map[string]string{}, Groups: map[string][]string{}}
 	for i := range volumes {
 		v := &volumes[i]
 		if why := fleet.Fixed(v, later); why != "" {
 			ties.Fixed[v.Name] = why
 		}
-		if groups, are := classes[all[v.Name].storageClass]; are {
+		if groups, are := classes[all[v.Name].StorageClass]; are {
 			ties.Groups[v.Name] = groups
 		}
 	}
@@ -187,7 +188,7 @@ func share(u placement.Usage) string {
 	return fmt.Sprintf("%.1f%%", 100*float64(u.AllocatedBytes)/float64(u.CapacityBytes))
 }
 
-func printMoves(c *console.Console, p placement.Proposal, volumes []v1alpha1.CacheVolume, all uses) {
+func printMoves(c *console.Console, p placement.Proposal, volumes []v1alpha1.CacheVolume, all claims.Uses) {
 	if len(p.Moves) == 0 {
 		return
 	}
@@ -201,7 +202,7 @@ func printMoves(c *console.Console, p placement.Proposal, volumes []v1alpha1.Cac
 	row("VOLUME", "CLAIM", "CACHE", "ATTACHED", "FROM", "TO", "ON")
 	for _, m := range p.Moves {
 		v := named[m.Volume]
-		row(m.Volume, all.claimOf(v), v1alpha1.HumanBytes(m.CacheBytes), cmp.Or(v.Status.AttachedNode, "-"), m.From, m.To.Group,
+		row(m.Volume, all.ClaimOf(v), v1alpha1.HumanBytes(m.CacheBytes), cmp.Or(v.Status.AttachedNode, "-"), m.From, m.To.Group,
 			m.To.Primary+","+m.To.Partner)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
@@ -78,7 +78,7 @@ func runRelease(ctx context.Context, c *console.Console, api client.Client, f re
 		return nil
 	}
 	for i := range pvs {
-		if err := retain(ctx, api, &pvs[i]); err != nil {
+		if err := claims.Retain(ctx, api, &pvs[i]); err != nil {
 			return err
 		}
 	}
@@ -101,13 +101,13 @@ func namedVolume(ctx context.Context, c *console.Console, api client.Reader, vol
 		return nil, fmt.Errorf("%w: name exactly one of --volume and --claim", failure.ErrUsage)
 	}
 	if volume != "" {
-		return readVolume(ctx, api, volume)
+		return claims.ReadVolume(ctx, api, volume)
 	}
 	namespace, name, err := c.ClaimName(claim)
 	if err != nil {
 		return nil, err
 	}
-	return volumeOfClaim(ctx, api, namespace, name)
+	return claims.VolumeOf(ctx, api, namespace, name)
 }
 
 // volumesOf returns the PersistentVolumes that name a volume of this driver.
@@ -128,7 +128,7 @@ func volumesOf(ctx context.Context, api client.Reader, volume string) ([]corev1.
 // unused refuses a volume that a pod uses, or is about to use.
 func unused(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume) error {
 	for _, pv := range pvs {
-		if err := withoutPods(ctx, api, pv.Spec.ClaimRef); err != nil {
+		if err := claims.WithoutPods(ctx, api, pv.Spec.ClaimRef); err != nil {
 			return err
 		}
 	}
@@ -136,46 +136,6 @@ func unused(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, pvs
 		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until "+
 			"kubectl escache status shows no host for it",
 			v.Name, node)
-	}
-	return nil
-}
-
-// withoutPods refuses a claim that pods use. Pods that have ended do not count.
-func withoutPods(ctx context.Context, api client.Reader, claim *corev1.ObjectReference) error {
-	if claim == nil {
-		return nil
-	}
-	pods := &corev1.PodList{}
-	if err := api.List(ctx, pods, client.InNamespace(claim.Namespace)); err != nil {
-		return err
-	}
-	var names []string
-	for _, pod := range pods.Items {
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		for _, volume := range pod.Spec.Volumes {
-			if volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == claim.Name {
-				names = append(names, pod.Namespace+"/"+pod.Name)
-			}
-		}
-	}
-	if len(names) > 0 {
-		return fmt.Errorf("pods use claim %s/%s: %s; stop them first", claim.Namespace, claim.Name, strings.Join(names, ", "))
-	}
-	return nil
-}
-
-// retain has Kubernetes keep what a PersistentVolume stands for.
-func retain(ctx context.Context, api client.Client, pv *corev1.PersistentVolume) error {
-	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
-		return nil
-	}
-	before := pv.DeepCopy()
-	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := api.Patch(ctx, pv, patch); err != nil {
-		return fmt.Errorf("set the reclaim policy of PersistentVolume %s to Retain: %w", pv.Name, err)
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
-	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 func user(pod string, phase corev1.PodPhase) *corev1.Pod {
@@ -162,23 +162,9 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	}
 }
 
-func TestAReleaseThatWaitsIsTold(t *testing.T) {
-	s := sample()
-	v := &s.volumes[0]
-	v.Spec.Release = true
-	v.Status.Conditions = append(v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots"})
-	told := false
-	for _, p := range s.troubles(plugintest.Noon) {
-		told = told || strings.Contains(p.What, "it has snapshots") && strings.Contains(p.Todo, "--cancel --volume pvc-busy")
-	}
-	if !told || !strings.Contains(trouble.NextStep(v), "being released") {
-		t.Errorf("problems %+v, next step %s", s.troubles(plugintest.Noon), trouble.NextStep(v))
-	}
-}
-
 func TestStatusNamesVolumesWithoutAPersistentVolume(t *testing.T) {
-	s := sample()
-	s.uses = uses{"pvc-busy": {persistentVolume: "pvc-busy"}}
+	s := plugintest.Sample()
+	s.Uses = claims.Uses{"pvc-busy": {PersistentVolume: "pvc-busy"}}
 	if out := shown(t, s, statusFlags{}); !strings.Contains(out, "No PersistentVolume names pvc-lost. kubectl escache release") {
 		t.Errorf("it says\n%s", out)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -76,7 +77,7 @@ func runRepair(ctx context.Context, c *console.Console, api client.Client, chose
 			return err
 		}
 	}
-	s := &state{groups: groups.Items}
+	s := &state.State{Groups: groups.Items}
 	asked, found := 0, 0
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
@@ -84,7 +85,7 @@ func runRepair(ctx context.Context, c *console.Console, api client.Client, chose
 			continue
 		}
 		found++
-		what := repairOf(v, redundancy.Of(v, s.group(v), redundancy.Evidence{}))
+		what := repairOf(v, redundancy.Of(v, s.Group(v), redundancy.Evidence{}))
 		if what == "" {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
@@ -70,7 +71,7 @@ func runReplace(ctx context.Context, c *console.Console, api client.Client, r re
 		return err
 	}
 	printReplacement(c, p)
-	against, by := p.Refusals(), managerOf(p.Group)
+	against, by := p.Refusals(), manifest.ManagedBy(p.Group)
 	switch {
 	case p.Done:
 		printSteps(c, p, by, true)

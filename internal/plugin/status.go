@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/choice"
 )
 
@@ -84,7 +85,7 @@ func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
 	if err != nil {
 		return err
 	}
-	last, known := "", &certificates{}
+	last, known := "", &state.Certificates{}
 	for {
 		screen, isTerminal := c.Screen()
 		text, err := statusText(ctx, c, api, f, screen.Width, known)
@@ -113,16 +114,18 @@ func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
 }
 
 // statusText reads everything and returns what is shown of it.
-func statusText(ctx context.Context, c *console.Console, api client.Reader, f statusFlags, width int, known *certificates) (string, error) {
+func statusText(
+	ctx context.Context, c *console.Console, api client.Reader, f statusFlags, width int, known *state.Certificates,
+) (string, error) {
 	now := c.Now()
-	s, err := readState(ctx, api, f.filter.Namespace, now)
+	s, err := state.Read(ctx, api, f.filter.Namespace, now)
 	if err != nil {
 		return "", err
 	}
-	if s.ends, err = known.of(ctx, api, s.workloads); err != nil {
+	if s.Ends, err = known.Of(ctx, api, s.Workloads); err != nil {
 		return "", err
 	}
-	v, err := s.view(f, now)
+	v, err := newView(s, f, now)
 	if err != nil {
 		return "", err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/preflight"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
@@ -28,13 +29,13 @@ const (
 func (v *view) printTables(out io.Writer, wide bool) error {
 	row, flush := console.Table(out)
 	row("")
-	if len(v.groups) == 0 && v.filter.Everything() {
+	if len(v.Groups) == 0 && v.filter.Everything() {
 		row("no NodeGroups: create one of 3 to 16 hosts, then volumes can be placed")
 	} else {
 		v.totals(row)
 		v.hosts(row, wide)
 	}
-	if len(v.volumes) == 0 {
+	if len(v.Volumes) == 0 {
 		row("")
 		row("no volumes" + v.chosen())
 	} else {
@@ -59,14 +60,14 @@ func (v *view) chosen() string {
 func (v *view) totals(row func(...string)) {
 	var attached, one, repairing int
 	var dirty int64
-	for i := range v.volumes {
-		is := &v.volumes[i]
+	for i := range v.Volumes {
+		is := &v.Volumes[i]
 		dirty += is.Status.DirtyBytes
 		attached += count(is.Status.AttachedNode != "")
-		one += count(!redundancy.Of(is, v.group(is), redundancy.Evidence{}).Whole())
+		one += count(!redundancy.Of(is, v.Group(is), redundancy.Evidence{}).Whole())
 		repairing += count(meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionRepairing))
 	}
-	volumes := fmt.Sprint(len(v.volumes))
+	volumes := fmt.Sprint(len(v.Volumes))
 	if !v.filter.Everything() {
 		volumes += fmt.Sprintf(" of %d", v.read)
 	}
@@ -79,8 +80,8 @@ func (v *view) totals(row func(...string)) {
 	slices.Sort(parts[3:])
 	row("Volumes:  " + strings.Join(parts, ", "))
 	v.hostTotals(row)
-	if v.snapshots != nil && *v.snapshots > 0 && v.filter.Everything() {
-		row(fmt.Sprintf("Snapshots: %d", *v.snapshots))
+	if v.Snapshots != nil && *v.Snapshots > 0 && v.filter.Everything() {
+		row(fmt.Sprintf("Snapshots: %d", *v.Snapshots))
 	}
 	row("")
 }
@@ -97,13 +98,13 @@ func (v *view) hostTotals(row func(...string)) {
 	var hosts, ready int
 	var capacity, allocated int64
 	versions := map[string][]string{}
-	for i := range v.groups {
-		for _, node := range v.groups[i].Spec.Nodes {
+	for i := range v.Groups {
+		for _, node := range v.Groups[i].Spec.Nodes {
 			if !v.hostShown(node) {
 				continue
 			}
 			hosts++
-			m, ok := member(&v.groups[i], node)
+			m, ok := member(&v.Groups[i], node)
 			if !ok {
 				continue
 			}
@@ -114,13 +115,13 @@ func (v *view) hostTotals(row func(...string)) {
 			}
 		}
 	}
-	text := fmt.Sprintf("Hosts:    %d in %s, %d ready", hosts, trouble.Count(len(v.groups), "group"), ready)
+	text := fmt.Sprintf("Hosts:    %d in %s, %d ready", hosts, trouble.Count(len(v.Groups), "group"), ready)
 	if capacity > 0 {
 		text += fmt.Sprintf(", %d%% of %s cache given to volumes", percent(allocated, capacity), v1alpha1.HumanBytes(capacity))
 	}
 	row(text)
 	var programs []string
-	for _, w := range v.workloads {
+	for _, w := range v.Workloads {
 		if w.Version != "" {
 			programs = append(programs, w.Program()+" "+w.Version+rollout(w.Updated, w.Pods))
 		}
@@ -131,9 +132,18 @@ func (v *view) hostTotals(row func(...string)) {
 	if len(programs) > 0 {
 		row("Versions: " + strings.Join(programs, "; "))
 	}
-	if line := certificateLine(endsOf(v.ends, v.groups), v.now); line != "" {
+	if line := certificateLine(v.AllEnds(), v.now); line != "" {
 		row(line)
 	}
+}
+
+// certificateLine says when the first certificate ends; "" if none is known.
+func certificateLine(ends []preflight.End, now time.Time) string {
+	if len(ends) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(ends, func(a, b preflight.End) int { return a.At.Compare(b.At) })
+	return fmt.Sprintf("Certificates: %d, the first (%s) %s", len(ends), first.Of, trouble.Ends(first.At, now))
 }
 
 // rollout says how far an upgrade is, unless it is over.
@@ -158,8 +168,8 @@ func (v *view) hosts(row func(...string), wide bool) {
 	many := v.short && v.hostCount() > maxHosts
 	var rows [][]string
 	well := 0
-	for i := range v.groups {
-		g := &v.groups[i]
+	for i := range v.Groups {
+		g := &v.Groups[i]
 		for _, name := range g.Spec.Nodes {
 			if !v.hostShown(name) {
 				continue
@@ -197,8 +207,8 @@ func (v *view) hosts(row func(...string), wide bool) {
 // hostCount is how many hosts the groups have.
 func (v *view) hostCount() int {
 	n := 0
-	for i := range v.groups {
-		n += len(v.groups[i].Spec.Nodes)
+	for i := range v.Groups {
+		n += len(v.Groups[i].Spec.Nodes)
 	}
 	return n
 }
@@ -268,15 +278,15 @@ func (v *view) volumeRows(row func(...string), wide bool) {
 	if wide || v.filter.Problems {
 		head = append(head, "PROBLEM")
 	}
-	rows := v.volumes
-	left, most := "", len(v.volumes)
+	rows := v.Volumes
+	left, most := "", len(v.Volumes)
 	switch {
-	case !v.short || len(v.volumes) <= maxVolumes:
+	case !v.short || len(v.Volumes) <= maxVolumes:
 	case v.sorted:
 		most = maxVolumes
 	default:
 		rows = v.gravest()
-		left, most = fmt.Sprintf("%d volumes without a problem are left out", len(v.volumes)-len(rows)), maxVolumes
+		left, most = fmt.Sprintf("%d volumes without a problem are left out", len(v.Volumes)-len(rows)), maxVolumes
 	}
 	cells := make([][]string, 0, min(most, len(rows)))
 	for i := range rows[:min(most, len(rows))] {
@@ -288,7 +298,7 @@ func (v *view) volumeRows(row func(...string), wide bool) {
 // gravest returns the volumes with a problem, those with the most serious first.
 func (v *view) gravest() []v1alpha1.CacheVolume {
 	well := func(of v1alpha1.CacheVolume) bool { return !v.faults.Wrong(trouble.Volume, of.Name) }
-	rows := slices.DeleteFunc(slices.Clone(v.volumes), well)
+	rows := slices.DeleteFunc(slices.Clone(v.Volumes), well)
 	slices.SortStableFunc(rows, func(a, b v1alpha1.CacheVolume) int {
 		return cmp.Compare(v.faults.Of(trouble.Volume, a.Name).Gravity, v.faults.Of(trouble.Volume, b.Name).Gravity)
 	})
@@ -298,8 +308,8 @@ func (v *view) gravest() []v1alpha1.CacheVolume {
 func (v *view) volumeRow(of *v1alpha1.CacheVolume, wide bool) []string {
 	is := &of.Status
 	cells := []string{
-		of.Name, v.uses.claimOf(of), cmp.Or(is.AttachedNode, "-"), cmp.Or(string(is.Authority), string(v1alpha1.AuthorityCeph)),
-		v1alpha1.HumanBytes(is.DirtyBytes), redundant(of, redundancy.Of(of, v.group(of), redundancy.Evidence{}), v.now),
+		of.Name, v.Uses.ClaimOf(of), cmp.Or(is.AttachedNode, "-"), cmp.Or(string(is.Authority), string(v1alpha1.AuthorityCeph)),
+		v1alpha1.HumanBytes(is.DirtyBytes), redundant(of, redundancy.Of(of, v.Group(of), redundancy.Evidence{}), v.now),
 		conditionOf(of, v1alpha1.ConditionHealthy),
 	}
 	if wide {

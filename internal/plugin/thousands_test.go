@@ -25,6 +25,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/choice"
 )
 
@@ -233,7 +234,7 @@ func TestStatusOfTenThousandVolumes(t *testing.T) {
 	if got := strings.Count(cluster.status(t, server.URL, "-o", "name", "-n=team-07"), "cachevolume."); got != 200 {
 		t.Errorf("%d volumes of a namespace by name", got)
 	}
-	s, err := readState(t.Context(), bigClient(t, server.URL), "", time.Now())
+	s, err := state.Read(t.Context(), bigClient(t, server.URL), "", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +297,7 @@ func BenchmarkReading(b *testing.B) {
 	paged := bigClient(b, server.URL)
 	for name, read := range map[string]func() error{
 		"pages": func() error {
-			_, err := readState(b.Context(), paged, "", time.Now())
+			_, err := state.Read(b.Context(), paged, "", time.Now())
 			return err
 		},
 		"whole": func() error {

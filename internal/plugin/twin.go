@@ -15,7 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/manifest"
 )
 
 // twin is the PersistentVolume, and perhaps the claim, for an image that is adopted.
@@ -76,7 +78,7 @@ func (t *twin) follow(ctx context.Context, api client.Reader, f adoptFlags) erro
 	if t.pool, t.image, err = imageOf(pv); err != nil {
 		return err
 	}
-	if err := errors.Join(withoutPods(ctx, api, pv.Spec.ClaimRef), detached(ctx, api, pv.Name)); err != nil {
+	if err := errors.Join(claims.WithoutPods(ctx, api, pv.Spec.ClaimRef), detached(ctx, api, pv.Name)); err != nil {
 		return err
 	}
 	modes := pv.Spec.AccessModes
@@ -182,7 +184,7 @@ func (t *twin) persistentVolume() *corev1.PersistentVolume {
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, MountOptions: t.options,
 			StorageClassName:              t.class,
-			Capacity:                      storage(t.sizeBytes),
+			Capacity:                      manifest.Storage(t.sizeBytes),
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: v1alpha1.DriverName, VolumeHandle: cmp.Or(t.volume, "NAME"),
@@ -215,7 +217,7 @@ func (t *twin) persistentVolumeClaim() *corev1.PersistentVolumeClaim {
 			AccessModes: []corev1.PersistentVolumeAccessMode{t.access}, VolumeMode: &t.mode, StorageClassName: &t.class,
 			VolumeName: cmp.Or(t.name, t.volume, "NAME"),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: storage(t.sizeBytes),
+				Requests: manifest.Storage(t.sizeBytes),
 			},
 		},
 	}
@@ -247,13 +249,13 @@ func applyTwin(ctx context.Context, c *console.Console, api client.Client, t *tw
 		return nil
 	}
 	c.Printf("#   then apply the claim again:\n")
-	text, err := manifest(t.persistentVolumeClaim())
+	text, err := manifest.YAML(t.persistentVolumeClaim())
 	c.Printf("%s", text)
 	return err
 }
 
 func printTwin(c *console.Console, t *twin) error {
-	volume, err := manifest(t.persistentVolume())
+	volume, err := manifest.YAML(t.persistentVolume())
 	if err != nil {
 		return err
 	}
@@ -262,7 +264,7 @@ func printTwin(c *console.Console, t *twin) error {
 	if claim == nil {
 		return nil
 	}
-	text, err := manifest(claim)
+	text, err := manifest.YAML(claim)
 	if t.claimExists {
 		c.Printf("# and, by you, after claim and PersistentVolume %s are deleted:\n", t.source.Name)
 	}

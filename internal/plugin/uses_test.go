@@ -10,7 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
+	"github.com/escache/escache-csi/internal/plugin/state"
 )
 
 func pod(name string, ready bool) *corev1.Pod {
@@ -48,7 +50,7 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 		"attached elsewhere":       {[]client.Object{pod("p", false), event("p", "FailedAttachVolume", refused, recent)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := readState(t.Context(), plugintest.Cluster(t, c.objects...), "", plugintest.Noon)
+			s, err := state.Read(t.Context(), plugintest.Cluster(t, c.objects...), "", plugintest.Noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +66,7 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 func TestExplainShowsWhyPodsWait(t *testing.T) {
 	c, out := plugintest.Output()
 	api := plugintest.Cluster(t, pod("p", false), event("p", "FailedMount", refused, plugintest.Noon.Add(-time.Minute)))
-	v, err := readVolume(t.Context(), api, "pvc-1")
+	v, err := claims.ReadVolume(t.Context(), api, "pvc-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestExplainShowsWhyPodsWait(t *testing.T) {
 func TestStatusShowsTheClaimOfToday(t *testing.T) {
 	api := plugintest.Cluster(t)
 	show := func() string {
-		s, err := readState(t.Context(), api, "", plugintest.Noon)
+		s, err := state.Read(t.Context(), api, "", plugintest.Noon)
 		if err != nil {
 			t.Fatal(err)
 		}

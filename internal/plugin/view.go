@@ -13,6 +13,8 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/choice"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
@@ -20,7 +22,7 @@ import (
 
 // view is what is shown of a state: groups, volumes and flushes are those that are chosen.
 type view struct {
-	state
+	state.State
 
 	now    time.Time
 	filter choice.Filter
@@ -34,18 +36,18 @@ type view struct {
 }
 
 // view chooses what the flags ask for, and finds what is wrong with it.
-func (s *state) view(f statusFlags, now time.Time) (*view, error) {
-	if err := f.filter.Unknown(s.groups, s.volumes); err != nil {
+func newView(s *state.State, f statusFlags, now time.Time) (*view, error) {
+	if err := f.filter.Unknown(s.Groups, s.Volumes); err != nil {
 		return nil, err
 	}
-	v := &view{state: *s, now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.volumes)}
-	v.troubles = s.troubles(now)
+	v := &view{State: *s, now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.Volumes)}
+	v.troubles = s.Troubles(now)
 	v.faults = trouble.FaultsOf(v.troubles)
 	chosen := f.filter.Choose(choice.Objects{
-		Groups: s.groups, Volumes: s.volumes, Flushes: s.flushes, Troubles: v.troubles, Faults: v.faults,
-	}, v.uses.claimOf)
-	v.groups, v.volumes, v.flushes, v.troubles = chosen.Groups, chosen.Volumes, chosen.Flushes, chosen.Troubles
-	return v, choice.Sort(v.volumes, f.sortBy, v.uses.claimOf)
+		Groups: s.Groups, Volumes: s.Volumes, Flushes: s.Flushes, Troubles: v.troubles, Faults: v.faults,
+	}, v.Uses.ClaimOf)
+	v.Groups, v.Volumes, v.Flushes, v.troubles = chosen.Groups, chosen.Volumes, chosen.Flushes, chosen.Troubles
+	return v, choice.Sort(v.Volumes, f.sortBy, v.Uses.ClaimOf)
 }
 
 // hostShown reports whether a host of a chosen group is shown.
@@ -88,14 +90,14 @@ func (v *view) list() *corev1.List {
 		o.GetObjectKind().SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(kind))
 		all.Items = append(all.Items, runtime.RawExtension{Object: o})
 	}
-	for i := range v.groups {
-		add("NodeGroup", &v.groups[i])
+	for i := range v.Groups {
+		add("NodeGroup", &v.Groups[i])
 	}
-	for i := range v.volumes {
-		add("CacheVolume", &v.volumes[i])
+	for i := range v.Volumes {
+		add("CacheVolume", &v.Volumes[i])
 	}
-	for i := range v.flushes {
-		add("CacheFlush", &v.flushes[i])
+	for i := range v.Flushes {
+		add("CacheFlush", &v.Flushes[i])
 	}
 	return all
 }
@@ -126,13 +128,13 @@ func (v *view) printTroubles(out io.Writer, width int) error {
 // printUnnamed names the volumes that no PersistentVolume names. That is no fault: it is how a volume
 // ends whose reclaim policy is Retain.
 func (v *view) printUnnamed(out io.Writer, width int) error {
-	if v.uses == nil || v.filter.Problems {
+	if v.Uses == nil || v.filter.Problems {
 		return nil
 	}
 	var names []string
-	for i := range v.volumes {
-		one := &v.volumes[i]
-		if v.uses[one.Name].persistentVolume == "" && v.now.Sub(one.CreationTimestamp.Time) >= minimumAge {
+	for i := range v.Volumes {
+		one := &v.Volumes[i]
+		if v.Uses[one.Name].PersistentVolume == "" && v.now.Sub(one.CreationTimestamp.Time) >= claims.Young {
 			names = append(names, one.Name)
 		}
 	}

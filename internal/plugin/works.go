@@ -17,8 +17,8 @@ import (
 // repairs shows the volumes that get a second copy, those first that are being copied.
 func (v *view) repairs(row func(...string)) {
 	var rows [][]string
-	for i := range v.volumes {
-		of := &v.volumes[i]
+	for i := range v.Volumes {
+		of := &v.Volumes[i]
 		c := meta.FindStatusCondition(of.Status.Conditions, v1alpha1.ConditionRepairing)
 		if c == nil || c.Status != metav1.ConditionTrue {
 			continue
@@ -49,7 +49,7 @@ func (v *view) others(row func(...string), head []string, rows [][]string) {
 // resyncs shows the copies that become current now, after an interruption or in a repair.
 func (v *view) resyncs(row func(...string)) {
 	var rows [][]string
-	for _, r := range resync.All(v.volumes) {
+	for _, r := range resync.All(v.Volumes) {
 		seen := "now"
 		if r.Old(v.now) {
 			seen = console.Ago(&metav1.Time{Time: r.Seen}, v.now)
@@ -65,10 +65,10 @@ func (v *view) resyncs(row func(...string)) {
 
 func (v *view) flushRows(row func(...string)) {
 	var rows [][]string
-	for i := range v.flushes {
-		f := &v.flushes[i].Status
+	for i := range v.Flushes {
+		f := &v.Flushes[i].Status
 		rows = append(rows, []string{
-			v.flushes[i].Name, string(v.flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
+			v.Flushes[i].Name, string(v.Flushes[i].Spec.Mode), cmp.Or(string(f.Phase), "Pending"), fmt.Sprintf("%d%%", f.Percent),
 			cmp.Or(f.Summary.Volumes, "-"), cmp.Or(f.Summary.Left, "-"), cmp.Or(f.Summary.Rate, "-"), cmp.Or(f.Summary.Remaining, "-"),
 		})
 	}

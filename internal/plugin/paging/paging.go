@@ -3,9 +3,11 @@
 package paging
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +57,21 @@ func Each[T runtime.Object](
 		}
 		return do(object)
 	})
+}
+
+// All reads all objects of a kind, sorted by name, without what no output shows. list says which kind.
+func All[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, api client.Reader, list client.ObjectList) ([]T, error) {
+	var all []T
+	err := Each(ctx, api, list, func(o P) error {
+		o.SetManagedFields(nil)
+		all = append(all, *o)
+		return nil
+	})
+	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(P(&a).GetName(), P(&b).GetName()) })
+	return all, err
 }
 
 // pages returns a pager for the kind of list.

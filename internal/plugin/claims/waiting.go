@@ -1,7 +1,6 @@
-package plugin
+package claims
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,61 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/records/remedy"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
-
-// use is the PersistentVolume that names a volume.
-type use struct {
-	persistentVolume string
-	namespace, claim string // "" if no claim is bound to it
-	storageClass     string
-}
-
-// uses are the PersistentVolumes by the volume that they name. nil means that they cannot be read.
-type uses map[string]use
-
-// readUses reads all PersistentVolumes. A user who may not read them gets nil.
-func readUses(ctx context.Context, api client.Reader) (uses, error) {
-	out := uses{}
-	err := paging.Each(ctx, api, &corev1.PersistentVolumeList{}, func(pv *corev1.PersistentVolume) error {
-		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
-			return nil
-		}
-		u := use{persistentVolume: pv.Name, storageClass: pv.Spec.StorageClassName}
-		if c := pv.Spec.ClaimRef; c != nil && pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
-			u.namespace, u.claim = c.Namespace, c.Name
-		}
-		if out[pv.Spec.CSI.VolumeHandle].claim == "" { // of several, the one with a claim counts
-			out[pv.Spec.CSI.VolumeHandle] = u
-		}
-		return nil
-	})
-	if apierrors.IsForbidden(err) {
-		return nil, nil //nolint:nilnil // nil is an answer, see uses
-	}
-	return out, err
-}
-
-// claimOf returns NAMESPACE/NAME of the claim that has a volume now; "-" if none has. Where that
-// cannot be read, it is the claim that the volume was created for.
-func (all uses) claimOf(v *v1alpha1.CacheVolume) string {
-	if all == nil {
-		return createdFor(v)
-	}
-	u := all[v.Name]
-	if u.claim == "" {
-		return "-"
-	}
-	return u.namespace + "/" + u.claim
-}
-
-// createdFor returns NAMESPACE/NAME of the claim that a volume was created for; "-" if not known.
-func createdFor(v *v1alpha1.CacheVolume) string {
-	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
-}
 
 // podReasons are the reasons of Events that tell why a pod cannot have a volume.
 func podReasons() []string {
@@ -80,16 +28,16 @@ func podReasons() []string {
 // latest.
 const eventAge = 10 * time.Minute
 
-// about reports whether an Event of a pod is about the volume. Kubernetes quotes the name of the
+// About reports whether an Event of a pod is about the volume. Kubernetes quotes the name of the
 // PersistentVolume in it.
-func (u use) about(e *eventsv1.Event) bool {
-	return e.Regarding.Kind == "Pod" && e.Type == corev1.EventTypeWarning && u.persistentVolume != "" &&
-		strings.Contains(e.Note, `"`+u.persistentVolume+`"`)
+func (u Use) About(e *eventsv1.Event) bool {
+	return e.Regarding.Kind == "Pod" && e.Type == corev1.EventTypeWarning && u.PersistentVolume != "" &&
+		strings.Contains(e.Note, `"`+u.PersistentVolume+`"`)
 }
 
-// waiting returns a trouble for each pod of a namespace ("" for all) that waits for one of the
+// Waiting returns a trouble for each pod of a namespace ("" for all) that waits for one of the
 // volumes, with its last Event, by volume. Events and pods that the user may not read are left out.
-func (all uses) waiting(ctx context.Context, api client.Reader, namespace string, now time.Time) (map[string][]trouble.Trouble, error) {
+func (all Uses) Waiting(ctx context.Context, api client.Reader, namespace string, now time.Time) (map[string][]trouble.Trouble, error) {
 	out := map[string][]trouble.Trouble{}
 	if len(all) == 0 {
 		return out, nil
@@ -133,23 +81,23 @@ const podsAtOnce = 16
 
 // lastFailures returns the last Event of each pod of a namespace that cannot have one of the volumes, by
 // volume, namespace and pod.
-func (all uses) lastFailures(
+func (all Uses) lastFailures(
 	ctx context.Context, api client.Reader, namespace string, now time.Time,
 ) (map[[3]string]eventsv1.Event, error) {
 	named := map[string][]string{} // volumes, by PersistentVolume
 	for volume, u := range all {
-		named[u.persistentVolume] = append(named[u.persistentVolume], volume)
+		named[u.PersistentVolume] = append(named[u.PersistentVolume], volume)
 	}
 	last := map[[3]string]eventsv1.Event{}
 	for _, reason := range podReasons() {
 		err := paging.Each(ctx, api, &eventsv1.EventList{}, func(e *eventsv1.Event) error {
-			if now.Sub(at(*e)) >= eventAge {
+			if now.Sub(LastSeen(*e)) >= eventAge {
 				return nil
 			}
 			for word := range strings.SplitSeq(e.Note, `"`) { // Kubernetes quotes names in it
 				for _, volume := range named[word] {
 					key := [3]string{volume, e.Regarding.Namespace, e.Regarding.Name}
-					if all[volume].about(e) && at(last[key]).Before(at(*e)) {
+					if all[volume].About(e) && LastSeen(last[key]).Before(LastSeen(*e)) {
 						last[key] = *e
 					}
 				}
@@ -177,4 +125,18 @@ func podWaits(ctx context.Context, api client.Reader, namespace, name string) (b
 		return c.Type == corev1.ContainersReady && c.Status == corev1.ConditionTrue
 	})
 	return !ready && pod.Status.Phase != corev1.PodSucceeded, nil
+}
+
+// LastSeen returns when an Event was last seen.
+func LastSeen(e eventsv1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.DeprecatedLastTimestamp.IsZero():
+		return e.DeprecatedLastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	default:
+		return e.CreationTimestamp.Time
+	}
 }

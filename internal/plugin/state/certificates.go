@@ -1,4 +1,4 @@
-package plugin
+package state
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/preflight"
@@ -16,15 +15,15 @@ import (
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
-// certificates are those of the driver. They are read once: the Secrets contain keys, and --watch would
+// Certificates are those of the driver. They are read once: the Secrets contain keys, and --watch would
 // read them every other second.
-type certificates struct {
+type Certificates struct {
 	read bool
 	ends []preflight.End
 }
 
-// of returns when the certificates of the workloads end, those of each namespace in the order of their ends.
-func (c *certificates) of(ctx context.Context, api client.Reader, all installed.Workloads) ([]preflight.End, error) {
+// Of returns when the certificates of the workloads end, those of each namespace in the order of their ends.
+func (c *Certificates) Of(ctx context.Context, api client.Reader, all installed.Workloads) ([]preflight.End, error) {
 	if c.read {
 		return c.ends, nil
 	}
@@ -44,28 +43,6 @@ func (c *certificates) of(ctx context.Context, api client.Reader, all installed.
 	return c.ends, nil
 }
 
-// certificateLine says when the first certificate ends; "" if none is known.
-func certificateLine(ends []preflight.End, now time.Time) string {
-	if len(ends) == 0 {
-		return ""
-	}
-	first := slices.MinFunc(ends, func(a, b preflight.End) int { return a.At.Compare(b.At) })
-	return fmt.Sprintf("Certificates: %d, the first (%s) %s", len(ends), first.Of, trouble.Ends(first.At, now))
-}
-
-// endsOf adds when the certificates of the hosts end that are on record.
-func endsOf(ends []preflight.End, groups []v1alpha1.NodeGroup) []preflight.End {
-	ends = slices.Clone(ends)
-	for i := range groups {
-		for _, m := range groups[i].Status.Members {
-			if m.CertificateEnd != nil {
-				ends = append(ends, preflight.End{Of: "host " + m.Name, At: m.CertificateEnd.Time})
-			}
-		}
-	}
-	return ends
-}
-
 // ofCertificates tells of certificates that end soon.
 func ofCertificates(ends []preflight.End, how remedy.Escached, now time.Time) []trouble.Trouble {
 	var out []trouble.Trouble
@@ -76,4 +53,17 @@ func ofCertificates(ends []preflight.End, how remedy.Escached, now time.Time) []
 		}
 	}
 	return out
+}
+
+// AllEnds returns when certificates end: those that were read, and those of the hosts that are on record.
+func (s *State) AllEnds() []preflight.End {
+	ends := slices.Clone(s.Ends)
+	for i := range s.Groups {
+		for _, m := range s.Groups[i].Status.Members {
+			if m.CertificateEnd != nil {
+				ends = append(ends, preflight.End{Of: "host " + m.Name, At: m.CertificateEnd.Time})
+			}
+		}
+	}
+	return ends
 }

@@ -1,4 +1,4 @@
-package plugin
+package manifest
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// managerOf names the tool that makes an object from files of its own, so that a change of the object
+// ManagedBy names the tool that makes an object from files of its own, so that a change of the object
 // alone does not last. It is empty if none is known. The keys are those that Helm, Argo CD and Flux
 // document for what they manage.
-func managerOf(o client.Object) string {
+func ManagedBy(o client.Object) string {
 	labels, notes := o.GetLabels(), o.GetAnnotations()
 	application, _, _ := strings.Cut(notes["argocd.argoproj.io/tracking-id"], ":")
 	switch {
