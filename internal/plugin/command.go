@@ -17,7 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/explain"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/flush"
+	"github.com/escache/escache-csi/internal/plugin/status"
 )
 
 // Run runs the command line and returns the exit code.
@@ -54,7 +57,7 @@ func newCommand(version string, c *console.Console) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", failure.ErrUsage, err) })
 	c.Config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		statusCommand(c), flushCommand(c), cordonCommand(c), evacuateCommand(c), uncordonCommand(c), explainCommand(c), orphansCommand(c),
+		status.Command(c), flush.Command(c), cordonCommand(c), evacuateCommand(c), uncordonCommand(c), explain.Command(c), orphansCommand(c),
 		adoptCommand(c), releaseCommand(c), repairCommand(c), moveCommand(c), rebalanceCommand(c), replaceHostCommand(c),
 		discardCacheCommand(c), supportBundleCommand(c), preflightCommand(c, version), benchCommand(c),
 	)

@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/flush"
 )
 
 // evacuation returns the name of the CacheFlush that drains a node.
@@ -74,7 +75,7 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 	if err := runCordon(ctx, c, api, hostKind+e.node); err != nil {
 		return err
 	}
-	flush, err := drainOf(ctx, api, e)
+	drain, err := drainOf(ctx, api, e)
 	if err != nil {
 		return err
 	}
@@ -82,18 +83,18 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 	if err := api.List(ctx, volumes); err != nil {
 		return err
 	}
-	printSecondCopies(c, secondCopies(volumes.Items, e.node), flush.Spec)
+	printSecondCopies(c, secondCopies(volumes.Items, e.node), drain.Spec)
 	if !e.wait {
 		c.Printf("cacheflush.%s/%s drains its volumes; once kubectl escache status says Drained, kubectl drain %s is quick\n",
-			v1alpha1.GroupName, flush.Name, e.node)
+			v1alpha1.GroupName, drain.Name, e.node)
 		return nil
 	}
 	began := c.Now()
-	if err := follow(ctx, c, api, flush.Name, e.timeout); err != nil {
+	if err := flush.Follow(ctx, c, api, drain.Name, e.timeout); err != nil {
 		return err
 	}
-	if flush.Spec.SecondCopies {
-		if err := followCopies(ctx, c, api, flush.Name, e.node, e.timeout-c.Now().Sub(began)); err != nil {
+	if drain.Spec.SecondCopies {
+		if err := followCopies(ctx, c, api, drain.Name, e.node, e.timeout-c.Now().Sub(began)); err != nil {
 			return err
 		}
 	}
@@ -104,35 +105,35 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 // drainOf returns the CacheFlush that drains the node, and makes it if there is none. One that is there
 // stays as it is.
 func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.CacheFlush, error) {
-	flush := &v1alpha1.CacheFlush{
+	drain := &v1alpha1.CacheFlush{
 		ObjectMeta: metav1.ObjectMeta{Name: evacuation(e.node)},
 		Spec:       v1alpha1.CacheFlushSpec{Node: e.node, Mode: v1alpha1.FlushModeDrain, SecondCopies: e.copies},
 	}
-	err := api.Create(ctx, flush)
+	err := api.Create(ctx, drain)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if err := api.Get(ctx, client.ObjectKeyFromObject(flush), flush); err != nil {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(drain), drain); err != nil {
 			return nil, err
 		}
-		if !flush.DeletionTimestamp.IsZero() {
+		if !drain.DeletionTimestamp.IsZero() {
 			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its earlier evacuation has not ended yet, and "+
 				"CacheFlush %s drains nothing any more; repeat the command once that is gone "+
 				"(kubectl get cacheflush %s -o wide says what it waits for)",
-				e.node, flush.Name, flush.Name)
+				e.node, drain.Name, drain.Name)
 		}
-		if e.chosen && flush.Spec.SecondCopies != e.copies {
+		if e.chosen && drain.Spec.SecondCopies != e.copies {
 			return nil, fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
 				"kubectl escache uncordon %s", e.node, e.node)
 		}
 	case err != nil:
 		return nil, err
-	case e.copies && !flush.Spec.SecondCopies:
+	case e.copies && !drain.Spec.SecondCopies:
 		return nil, fmt.Errorf("the CRDs of this cluster are older than this plugin, and know no protection of second copies; "+
 			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with "+
 			"--protect=none",
 			e.node)
 	}
-	return flush, nil
+	return drain, nil
 }
 
 // secondCopies returns the volumes that are attached elsewhere and have a replica on the node.
@@ -164,7 +165,7 @@ func printSecondCopies(c *console.Console, of []*v1alpha1.CacheVolume, spec v1al
 
 // followCopies waits until the record of every volume with its second copy on the node says that Ceph
 // has everything. A volume may have come there after the CacheFlush was done with those it knew.
-func followCopies(ctx context.Context, c *console.Console, api client.Reader, flush, node string, timeout time.Duration) error {
+func followCopies(ctx context.Context, c *console.Console, api client.Reader, drain, node string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(timeout, console.PollInterval))
 	defer cancel()
 	last := -1
@@ -184,5 +185,5 @@ func followCopies(ctx context.Context, c *console.Console, api client.Reader, fl
 			last = len(open)
 		}
 		return len(open) == 0, nil
-	}, func() error { return notFinished(ctx, flush, timeout) })
+	}, func() error { return flush.NotFinished(ctx, drain, timeout) })
 }

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
@@ -159,13 +158,5 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	}
 	if err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
 		t.Errorf("it is being released already: %v", err)
-	}
-}
-
-func TestStatusNamesVolumesWithoutAPersistentVolume(t *testing.T) {
-	s := plugintest.Sample()
-	s.Uses = claims.Uses{"pvc-busy": {PersistentVolume: "pvc-busy"}}
-	if out := shown(t, s, statusFlags{}); !strings.Contains(out, "No PersistentVolume names pvc-lost. kubectl escache release") {
-		t.Errorf("it says\n%s", out)
 	}
 }

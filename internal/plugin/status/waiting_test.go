@@ -1,4 +1,4 @@
-package plugin
+package status
 
 import (
 	"strings"
@@ -6,37 +6,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/plugin/state"
 )
 
-func pod(name string, ready bool) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "user", Name: name}}
-	status := corev1.ConditionFalse
-	if ready {
-		status = corev1.ConditionTrue
-	}
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.ContainersReady, Status: status}}
-	return p
-}
-
-func event(pod, reason, note string, at time.Time) *eventsv1.Event {
-	return &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "user", Name: strings.ToLower(pod + "." + reason)}, Type: corev1.EventTypeWarning,
-		Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "user", Name: pod}, Reason: reason, Note: note,
-		EventTime: metav1.NewMicroTime(at),
-	}
-}
-
-const refused = `MountVolume.MountDevice failed for volume "again" : rpc error: code = FailedPrecondition desc = refused: foreign data`
-
 func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
-	recent := plugintest.Noon.Add(-time.Minute)
+	pod, event, recent := plugintest.Pod, plugintest.Event, plugintest.Noon.Add(-time.Minute)
+	const refused = plugintest.Refused
 	for name, c := range map[string]struct {
 		objects []client.Object
 		told    bool
@@ -54,33 +33,12 @@ func TestStatusTellsOfPodsThatCannotHaveTheirVolume(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out := shown(t, s, statusFlags{})
+			out := shown(t, s, options{})
 			told := strings.Contains(out, "volume pvc-1: pod user/p waits for it: "+refused)
 			if told != c.told || told == strings.Contains(out, "Nothing is wrong") {
 				t.Errorf("says:\n%s", out)
 			}
 		})
-	}
-}
-
-func TestExplainShowsWhyPodsWait(t *testing.T) {
-	c, out := plugintest.Output()
-	api := plugintest.Cluster(t, pod("p", false), event("p", "FailedMount", refused, plugintest.Noon.Add(-time.Minute)))
-	v, err := claims.ReadVolume(t.Context(), api, "pvc-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	printVolume(t.Context(), c, api, v)
-	_, after, _ := strings.Cut(out.String(), "Events:")
-	events, next, _ := strings.Cut(after, "Next step:")
-	if !strings.Contains(events, "FailedMount: "+refused) {
-		t.Errorf("events: %s", events)
-	}
-	if strings.HasPrefix(next, " nothing") || !strings.Contains(next, "pod user/p waits for it") {
-		t.Errorf("next step:%s", next)
-	}
-	if !strings.Contains(out.String(), "pvc-1, of claim user/static, created for claim user/shared") {
-		t.Errorf("claims: %s", out.String())
 	}
 }
 
@@ -91,7 +49,7 @@ func TestStatusShowsTheClaimOfToday(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return shown(t, s, statusFlags{})
+		return shown(t, s, options{})
 	}
 	if out := show(); !strings.Contains(out, "user/static") || strings.Contains(out, "user/shared") {
 		t.Errorf("bound again:\n%s", out)

@@ -1,4 +1,4 @@
-package plugin
+package explain
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/plugin/flush"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/records/remedy"
@@ -24,45 +24,6 @@ import (
 	"github.com/escache/escache-csi/internal/redundancy"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
-
-func explainCommand(c *console.Console) *cobra.Command {
-	var volume bool
-	command := &cobra.Command{
-		Use:   "explain PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME",
-		Short: "Show all that is known of a volume, snapshot, host or group, and what to do next",
-		Args:  console.OneArg("PVC|volume/NAME|snapshot/NAME|host/NAME|group/NAME"),
-		Example: "  kubectl escache explain data-app-0 -n shop\n  kubectl escache explain volume/pvc-0a1b\n" +
-			"  kubectl escache explain host/n1\n  kubectl escache explain group/rack1\n  kubectl escache explain snapshot/snapshot-0a1b",
-		RunE: func(command *cobra.Command, args []string) error {
-			api, err := c.Connect()
-			if err != nil {
-				return err
-			}
-			if kind, name, other := strings.Cut(args[0], "/"); other && !volume {
-				return explainOther(command.Context(), c, api, kind, name)
-			}
-			v, err := find(command.Context(), c, api, args[0], volume)
-			if err != nil {
-				return err
-			}
-			printVolume(command.Context(), c, api, v)
-			return nil
-		},
-	}
-	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim: the same as volume/NAME")
-	return command
-}
-
-func find(ctx context.Context, c *console.Console, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
-	if volume {
-		return claims.ReadVolume(ctx, api, name)
-	}
-	namespace, err := c.Namespace()
-	if err != nil {
-		return nil, err
-	}
-	return claims.VolumeOf(ctx, api, namespace, name)
-}
 
 func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
 	all, err := claims.ReadUses(ctx, api)
@@ -177,7 +138,7 @@ func printFlushes(ctx context.Context, c *console.Console, api client.Reader, v 
 		if f.Status.Phase == v1alpha1.FlushRunning && at >= 0 {
 			one := f.Status.Volumes[at]
 			c.Factf("Flush", "%s (%s): %s, %s of this volume left. All of it: %s", f.Name, f.Spec.Mode,
-				cmp.Or(one.Phase, v1alpha1.FlushPending), v1alpha1.HumanBytes(one.LeftBytes), total(f))
+				cmp.Or(one.Phase, v1alpha1.FlushPending), v1alpha1.HumanBytes(one.LeftBytes), flush.Total(f))
 		}
 		return nil
 	})

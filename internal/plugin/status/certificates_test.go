@@ -1,4 +1,4 @@
-package plugin
+package status
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func TestStatusTellsOfCertificatesThatEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := plugintest.Cluster(t, controllerWith(t, tc.end)...)
 			c, _ := plugintest.Output()
-			out, err := statusText(t.Context(), c, api, statusFlags{}, 0, &state.Certificates{})
+			out, err := textOf(t.Context(), c, api, options{}, 0, &state.Certificates{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestStatusReadsSecretsOnce(t *testing.T) {
 	c, _ := plugintest.Output()
 	known := &state.Certificates{}
 	for range 3 {
-		if _, err := statusText(t.Context(), c, api, statusFlags{}, 0, known); err != nil {
+		if _, err := textOf(t.Context(), c, api, options{}, 0, known); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package plugin
+package status
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 )
 
 // repairs shows the volumes that get a second copy, those first that are being copied.
-func (v *view) repairs(row func(...string)) {
+func (v *View) repairs(row func(...string)) {
 	var rows [][]string
 	for i := range v.Volumes {
 		of := &v.Volumes[i]
@@ -25,7 +25,7 @@ func (v *view) repairs(row func(...string)) {
 		}
 		cells := []string{of.Name, c.Reason, "-", "-", "-", c.Message}
 		if r := of.Status.Repair; r != nil {
-			cells = []string{of.Name, c.Reason, r.Lost, cmp.Or(r.Substitute, "-"), age(r.Since, v.now), c.Message}
+			cells = []string{of.Name, c.Reason, r.Lost, cmp.Or(r.Substitute, "-"), age(r.Since, v.Now), c.Message}
 		}
 		rows = append(rows, cells)
 	}
@@ -38,7 +38,7 @@ func (v *view) repairs(row func(...string)) {
 }
 
 // others prints a table that is long only if much is being done.
-func (v *view) others(row func(...string), head []string, rows [][]string) {
+func (v *View) others(row func(...string), head []string, rows [][]string) {
 	more := 0
 	if v.short {
 		more = max(0, len(rows)-maxOthers)
@@ -47,12 +47,12 @@ func (v *view) others(row func(...string), head []string, rows [][]string) {
 }
 
 // resyncs shows the copies that become current now, after an interruption or in a repair.
-func (v *view) resyncs(row func(...string)) {
+func (v *View) resyncs(row func(...string)) {
 	var rows [][]string
 	for _, r := range resync.All(v.Volumes) {
 		seen := "now"
-		if r.Old(v.now) {
-			seen = console.Ago(&metav1.Time{Time: r.Seen}, v.now)
+		if r.Old(v.Now) {
+			seen = console.Ago(&metav1.Time{Time: r.Seen}, v.Now)
 		}
 		rows = append(rows, []string{r.Volume, r.Onto, fmt.Sprintf("%d%%", r.Percent), r.Left, r.Rate, r.Remaining, seen})
 	}
@@ -63,7 +63,7 @@ func (v *view) resyncs(row func(...string)) {
 	v.others(row, []string{"RESYNC", "ONTO", "DONE", "LEFT", "RATE", "REMAINING", "SEEN"}, rows)
 }
 
-func (v *view) flushRows(row func(...string)) {
+func (v *View) flushRows(row func(...string)) {
 	var rows [][]string
 	for i := range v.Flushes {
 		f := &v.Flushes[i].Status

@@ -1,4 +1,4 @@
-package plugin
+package status
 
 import (
 	"encoding/json"
@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 	"github.com/escache/escache-csi/internal/plugin/state"
@@ -194,9 +193,13 @@ func (c *bigCluster) answer(w http.ResponseWriter, o any) { _ = json.NewEncoder(
 // status runs kubectl escache status against the cluster.
 func (c *bigCluster) status(tb testing.TB, url string, args ...string) string {
 	tb.Helper()
-	var out, complaints strings.Builder
-	if exit := Run("test", append([]string{"status", "--server", url}, args...), strings.NewReader(""), &out, &complaints); exit != failure.Done {
-		tb.Fatalf("status %q: exit %d: %s", args, exit, complaints.String())
+	var out strings.Builder
+	user := plugintest.Console(&out, time.Now)
+	command := Command(user)
+	user.Config.AddFlags(command.PersistentFlags())
+	command.SetArgs(append([]string{"--server", url}, args...))
+	if err := command.ExecuteContext(tb.Context()); err != nil {
+		tb.Fatalf("status %q: %v", args, err)
 	}
 	return out.String()
 }
@@ -239,25 +242,25 @@ func TestStatusOfTenThousandVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		flags statusFlags
+		flags options
 		rows  int
 	}{
-		"all":             {statusFlags{all: true}, bigVolumes},
-		"a group":         {statusFlags{filter: choice.Filter{Groups: []string{"rack-007"}}}, 100},
-		"two groups":      {statusFlags{filter: choice.Filter{Groups: []string{"rack-007", "rack-008"}}}, 200},
-		"a host":          {statusFlags{filter: choice.Filter{Nodes: []string{"host-007-2"}}}, 66},
-		"a namespace":     {statusFlags{filter: choice.Filter{Namespace: "team-07"}}, 200},
-		"problems":        {statusFlags{filter: choice.Filter{Problems: true}}, 332},
-		"a group's":       {statusFlags{filter: choice.Filter{Problems: true, Groups: []string{"rack-007"}}}, 35},
-		"a host's":        {statusFlags{filter: choice.Filter{Problems: true, Nodes: []string{"host-007-2"}}}, 34},
-		"all that fit":    {statusFlags{filter: choice.Filter{Namespace: "team-07", Groups: []string{"rack-007"}}}, 100},
-		"nothing that is": {statusFlags{filter: choice.Filter{Namespace: "team-08", Groups: []string{"rack-007"}}}, 0},
+		"all":             {options{all: true}, bigVolumes},
+		"a group":         {options{filter: choice.Filter{Groups: []string{"rack-007"}}}, 100},
+		"two groups":      {options{filter: choice.Filter{Groups: []string{"rack-007", "rack-008"}}}, 200},
+		"a host":          {options{filter: choice.Filter{Nodes: []string{"host-007-2"}}}, 66},
+		"a namespace":     {options{filter: choice.Filter{Namespace: "team-07"}}, 200},
+		"problems":        {options{filter: choice.Filter{Problems: true}}, 332},
+		"a group's":       {options{filter: choice.Filter{Problems: true, Groups: []string{"rack-007"}}}, 35},
+		"a host's":        {options{filter: choice.Filter{Problems: true, Nodes: []string{"host-007-2"}}}, 34},
+		"all that fit":    {options{filter: choice.Filter{Namespace: "team-07", Groups: []string{"rack-007"}}}, 100},
+		"nothing that is": {options{filter: choice.Filter{Namespace: "team-08", Groups: []string{"rack-007"}}}, 0},
 	} {
 		if got := strings.Count(shown(t, s, c.flags), "\npvc-"); got != c.rows {
 			t.Errorf("%s: %d volumes, want %d", name, got, c.rows)
 		}
 	}
-	dirtiest := shown(t, s, statusFlags{sortBy: "dirty"})
+	dirtiest := shown(t, s, options{sortBy: "dirty"})
 	if _, table, _ := strings.Cut(dirtiest, "\nVOLUME "); strings.Count(table, "\npvc-") != maxVolumes || !strings.Contains(table, "HEALTHY\npvc-09999 ") ||
 		!strings.Contains(table, "… 9900 more\n  --all") {
 		t.Errorf("by what is dirty:\n%s", table)

@@ -1,34 +1,17 @@
-package plugin
+package explain
 
 import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
-	"github.com/escache/escache-csi/internal/plugin/state"
 )
-
-func TestStatusTellsWhatKeepsADeletedGroupAndWhichHostsOutsideItHaveReplicas(t *testing.T) {
-	s := &state.State{Groups: []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}}}}
-	s.Groups[0].Status.Conditions = []metav1.Condition{
-		{Type: v1alpha1.GroupDeletionBlocked, Reason: v1alpha1.ReasonVolumesLeft, Status: metav1.ConditionTrue, Message: "kept for pvc-1"},
-		{Type: v1alpha1.GroupFormerMembers, Reason: v1alpha1.ReasonReplicasOutside, Status: metav1.ConditionTrue, Message: "node n4 has replicas of pvc-2"},
-		{Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Message: "ready"},
-	}
-	out := shown(t, s, statusFlags{})
-	for _, part := range []string{"group rack1: kept for pvc-1", "group rack1: node n4 has replicas of pvc-2", "docs/hosts"} {
-		if !strings.Contains(out, part) {
-			t.Errorf("it does not say %q:\n%s", part, out)
-		}
-	}
-	if strings.Contains(out, "group rack1: ready") {
-		t.Errorf("what is right is shown as wrong:\n%s", out)
-	}
-}
 
 func TestExplainSaysWhatFollowsForAReplicaOutsideTheGroup(t *testing.T) {
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "rack1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
@@ -45,5 +28,27 @@ func TestExplainSaysWhatFollowsForAReplicaOutsideTheGroup(t *testing.T) {
 	printCopies(c, v, group)
 	if strings.Contains(out.String(), "any more") {
 		t.Errorf("both are in the group, and explain says\n%s", out.String())
+	}
+}
+
+func TestExplainShowsWhyPodsWait(t *testing.T) {
+	c, out := plugintest.Output()
+	api := plugintest.Cluster(t, plugintest.Pod("p", false),
+		plugintest.Event("p", "FailedMount", plugintest.Refused, plugintest.Noon.Add(-time.Minute)))
+	v, err := claims.ReadVolume(t.Context(), api, "pvc-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printVolume(t.Context(), c, api, v)
+	_, after, _ := strings.Cut(out.String(), "Events:")
+	events, next, _ := strings.Cut(after, "Next step:")
+	if !strings.Contains(events, "FailedMount: "+plugintest.Refused) {
+		t.Errorf("events: %s", events)
+	}
+	if strings.HasPrefix(next, " nothing") || !strings.Contains(next, "pod user/p waits for it") {
+		t.Errorf("next step:%s", next)
+	}
+	if !strings.Contains(out.String(), "pvc-1, of claim user/static, created for claim user/shared") {
+		t.Errorf("claims: %s", out.String())
 	}
 }

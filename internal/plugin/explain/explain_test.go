@@ -1,4 +1,4 @@
-package plugin
+package explain
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func explained(t *testing.T, api client.Reader, kind, name string) (string, erro
 	c := plugintest.Console(&out, plugintest.AtNoon)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := explainOther(ctx, c, api, kind, name)
+	err := explainObject(ctx, c, api, kind, name)
 	return out.String(), err
 }
 
@@ -36,16 +36,13 @@ func snapshot(name, volume string, taken bool, age time.Duration) *v1alpha1.Cach
 	return s
 }
 
-func TestBothSizesAreShownWhileACacheIsToBeResized(t *testing.T) {
+func TestExplainShowsBothSizesWhileACacheIsToBeResized(t *testing.T) {
 	s := plugintest.Sample()
 	s.Volumes[0].Spec.WantedCacheBytes = 2 * s.Volumes[0].Spec.CacheBytes
 	want := v1alpha1.HumanBytes(s.Volumes[0].Spec.CacheBytes) + " (" + v1alpha1.HumanBytes(s.Volumes[0].Spec.WantedCacheBytes) + " wanted)"
 	says, err := explained(t, plugintest.Cluster(t, &s.Groups[0], &s.Volumes[0]), "volume", s.Volumes[0].Name)
 	if err != nil || !strings.Contains(says, want) {
 		t.Errorf("explain does not say %s, %v:\n%s", want, err, says)
-	}
-	if says := shown(t, s, statusFlags{output: "wide"}); !strings.Contains(says, want) {
-		t.Errorf("status does not say %s:\n%s", want, says)
 	}
 }
 

@@ -1,4 +1,5 @@
-package plugin
+// Package flush is kubectl escache flush: it has dirty caches written back, and shows how far that is.
+package flush
 
 import (
 	"context"
@@ -17,8 +18,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-// flushFlags are the flags of flush.
-type flushFlags struct {
+// options are the flags of flush.
+type options struct {
 	node, group, volume string
 	drain, wait         bool
 	timeout             time.Duration
@@ -26,8 +27,9 @@ type flushFlags struct {
 	bytesPerSecond      int64
 }
 
-func flushCommand(c *console.Console) *cobra.Command {
-	var f flushFlags
+// Command returns the command.
+func Command(c *console.Console) *cobra.Command {
+	var f options
 	command := &cobra.Command{
 		Use:   "flush [PVC]",
 		Short: "Write dirty caches back to Ceph",
@@ -42,7 +44,7 @@ func flushCommand(c *console.Console) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(command *cobra.Command, args []string) error { return runFlush(command.Context(), c, f, args) },
+		RunE: func(command *cobra.Command, args []string) error { return run(command.Context(), c, f, args) },
 	}
 	flags := command.Flags()
 	flags.StringVar(&f.node, "node", "", "flush all volumes that are attached to this node")
@@ -56,7 +58,7 @@ func flushCommand(c *console.Console) *cobra.Command {
 	return command
 }
 
-func runFlush(ctx context.Context, c *console.Console, f flushFlags, args []string) error {
+func run(ctx context.Context, c *console.Console, f options, args []string) error {
 	flush, err := newFlush(c, f, args)
 	if err != nil {
 		return err
@@ -72,10 +74,10 @@ func runFlush(ctx context.Context, c *console.Console, f flushFlags, args []stri
 		c.Printf("cacheflush.%s/%s created; kubectl escache status shows its progress\n", v1alpha1.GroupName, flush.Name)
 		return nil
 	}
-	return follow(ctx, c, api, flush.Name, f.timeout)
+	return Follow(ctx, c, api, flush.Name, f.timeout)
 }
 
-func newFlush(c *console.Console, f flushFlags, args []string) (*v1alpha1.CacheFlush, error) {
+func newFlush(c *console.Console, f options, args []string) (*v1alpha1.CacheFlush, error) {
 	spec := v1alpha1.CacheFlushSpec{
 		Volume: f.volume, Node: f.node, NodeGroup: f.group, Mode: v1alpha1.FlushModeFlush,
 		Parallel: f.parallel, BytesPerSecond: f.bytesPerSecond, TimeoutSeconds: max(int32(f.timeout/time.Second), 1),
@@ -103,8 +105,8 @@ func newFlush(c *console.Console, f flushFlags, args []string) (*v1alpha1.CacheF
 	return &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{GenerateName: target + "-"}, Spec: spec}, nil
 }
 
-// follow shows the progress of a CacheFlush until it is done.
-func follow(ctx context.Context, c *console.Console, api client.WithWatch, name string, timeout time.Duration) error {
+// Follow shows the progress of a CacheFlush until it is done.
+func Follow(ctx context.Context, c *console.Console, api client.WithWatch, name string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	show := newProgress(c)
@@ -128,10 +130,11 @@ func follow(ctx context.Context, c *console.Console, api client.WithWatch, name 
 			return true, fmt.Errorf("not everything is in Ceph: %s", condition.Message)
 		}
 		return false, nil
-	}, func() error { return notFinished(ctx, name, timeout) })
+	}, func() error { return NotFinished(ctx, name, timeout) })
 }
 
-func notFinished(ctx context.Context, name string, timeout time.Duration) error {
+// NotFinished is the error of one who has not waited until a CacheFlush was done.
+func NotFinished(ctx context.Context, name string, timeout time.Duration) error {
 	why := fmt.Errorf("%w after %s", failure.ErrTimeUp, timeout)
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		why = failure.ErrInterrupted

@@ -1,4 +1,4 @@
-package plugin
+package status
 
 import (
 	"fmt"
@@ -20,11 +20,11 @@ import (
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
-// view is what is shown of a state: groups, volumes and flushes are those that are chosen.
-type view struct {
+// View is what is shown of a state: groups, volumes and flushes are those that are chosen.
+type View struct {
 	state.State
 
-	now    time.Time
+	Now    time.Time
 	filter choice.Filter
 	sorted bool
 	// short leaves out what has no problem where there is much.
@@ -35,12 +35,17 @@ type view struct {
 	faults   trouble.Faults
 }
 
-// view chooses what the flags ask for, and finds what is wrong with it.
-func newView(s *state.State, f statusFlags, now time.Time) (*view, error) {
+// NewView chooses what the filter lets through, and finds what is wrong with it.
+func NewView(s *state.State, filter choice.Filter, now time.Time) (*View, error) {
+	return newView(s, options{filter: filter}, now)
+}
+
+// newView chooses what the flags ask for, and finds what is wrong with it.
+func newView(s *state.State, f options, now time.Time) (*View, error) {
 	if err := f.filter.Unknown(s.Groups, s.Volumes); err != nil {
 		return nil, err
 	}
-	v := &view{State: *s, now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.Volumes)}
+	v := &View{State: *s, Now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.Volumes)}
 	v.troubles = s.Troubles(now)
 	v.faults = trouble.FaultsOf(v.troubles)
 	chosen := f.filter.Choose(choice.Objects{
@@ -51,10 +56,10 @@ func newView(s *state.State, f statusFlags, now time.Time) (*view, error) {
 }
 
 // hostShown reports whether a host of a chosen group is shown.
-func (v *view) hostShown(node string) bool { return v.filter.HostShown(node, v.faults) }
+func (v *View) hostShown(node string) bool { return v.filter.HostShown(node, v.faults) }
 
 // print writes the view. It wraps sentences to the width, unless that is 0.
-func (v *view) print(w io.Writer, output string, width int) error {
+func (v *View) print(w io.Writer, output string, width int) error {
 	switch output {
 	case "json":
 		return (&printers.JSONPrinter{}).PrintObj(v.list(), w)
@@ -73,10 +78,10 @@ func (v *view) print(w io.Writer, output string, width int) error {
 		}
 		return nil
 	default:
-		if err := v.printTroubles(w, width); err != nil {
+		if err := v.PrintTroubles(w, width); err != nil {
 			return err
 		}
-		if err := v.printTables(w, output == "wide"); err != nil {
+		if err := v.PrintTables(w, output == "wide"); err != nil {
 			return err
 		}
 		return v.printUnnamed(w, width)
@@ -84,7 +89,7 @@ func (v *view) print(w io.Writer, output string, width int) error {
 }
 
 // list returns the view as one List object, like kubectl get for several objects.
-func (v *view) list() *corev1.List {
+func (v *View) list() *corev1.List {
 	all := &corev1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}}
 	add := func(kind string, o runtime.Object) {
 		o.GetObjectKind().SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(kind))
@@ -102,7 +107,8 @@ func (v *view) list() *corev1.List {
 	return all
 }
 
-func (v *view) printTroubles(out io.Writer, width int) error {
+// PrintTroubles prints what is wrong and what to do. It wraps sentences to the width, unless that is 0.
+func (v *View) PrintTroubles(out io.Writer, width int) error {
 	if len(v.troubles) == 0 {
 		_, err := fmt.Fprintln(out, "Nothing is wrong.")
 		return err
@@ -127,14 +133,14 @@ func (v *view) printTroubles(out io.Writer, width int) error {
 
 // printUnnamed names the volumes that no PersistentVolume names. That is no fault: it is how a volume
 // ends whose reclaim policy is Retain.
-func (v *view) printUnnamed(out io.Writer, width int) error {
+func (v *View) printUnnamed(out io.Writer, width int) error {
 	if v.Uses == nil || v.filter.Problems {
 		return nil
 	}
 	var names []string
 	for i := range v.Volumes {
 		one := &v.Volumes[i]
-		if v.Uses[one.Name].PersistentVolume == "" && v.now.Sub(one.CreationTimestamp.Time) >= claims.Young {
+		if v.Uses[one.Name].PersistentVolume == "" && v.Now.Sub(one.CreationTimestamp.Time) >= claims.Young {
 			names = append(names, one.Name)
 		}
 	}

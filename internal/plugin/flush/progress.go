@@ -1,4 +1,4 @@
-package plugin
+package flush
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ func (p *progress) show(f *v1alpha1.CacheFlush) {
 }
 
 func (p *progress) line(f *v1alpha1.CacheFlush) {
-	lines := []string{total(f)}
+	lines := []string{Total(f)}
 	for _, v := range f.Status.Volumes {
 		if v.Message != "" && v.Phase != v1alpha1.FlushComplete {
 			lines = append(lines, "  "+v.Name+": "+v.Message)
@@ -84,10 +84,11 @@ func bars(f *v1alpha1.CacheFlush, most int) []string {
 	if hidden > 0 {
 		lines = append(lines, fmt.Sprintf("  … and %d more", hidden))
 	}
-	return append(lines, "  "+bar(f.Status.TotalBytes, f.Status.LeftBytes, f.Status.Phase)+" "+total(f))
+	return append(lines, "  "+bar(f.Status.TotalBytes, f.Status.LeftBytes, f.Status.Phase)+" "+Total(f))
 }
 
-func total(f *v1alpha1.CacheFlush) string {
+// Total says how far a CacheFlush is.
+func Total(f *v1alpha1.CacheFlush) string {
 	s := &f.Status
 	text := fmt.Sprintf("%s: %d%%, %s volumes clean, %s left", cmp.Or(string(s.Phase), "Pending"), s.Percent,
 		cmp.Or(s.Summary.Volumes, "0/0"), cmp.Or(s.Summary.Left, "0"))

@@ -1,4 +1,6 @@
-package plugin
+// Package status is kubectl escache status: what is wrong and what to do, and tables of hosts, volumes and what is
+// being done.
+package status
 
 import (
 	"context"
@@ -16,8 +18,8 @@ import (
 	"github.com/escache/escache-csi/internal/records/choice"
 )
 
-// statusFlags are the flags of status.
-type statusFlags struct {
+// options are the flags of status.
+type options struct {
 	output     string
 	watch, all bool
 	sortBy     string
@@ -26,8 +28,9 @@ type statusFlags struct {
 
 func outputs() []string { return []string{"table", "wide", "json", "yaml", "name"} }
 
-func statusCommand(c *console.Console) *cobra.Command {
-	var f statusFlags
+// Command returns the command.
+func Command(c *console.Console) *cobra.Command {
+	var f options
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is wrong and what to do, groups, hosts, volumes and flushes",
@@ -50,7 +53,7 @@ func statusCommand(c *console.Console) *cobra.Command {
 			if command.Flags().Changed("namespace") { // that of the kubeconfig chooses nothing
 				f.filter.Namespace = *c.Config.Namespace
 			}
-			return showStatus(command.Context(), c, f)
+			return show(command.Context(), c, f)
 		},
 	}
 	flags := command.Flags()
@@ -70,7 +73,7 @@ func statusCommand(c *console.Console) *cobra.Command {
 }
 
 // check refuses values that are none of those that there are.
-func (f statusFlags) check() error {
+func (f options) check() error {
 	if f.output != "" && !slices.Contains(outputs(), f.output) {
 		return fmt.Errorf("%w: -o %s is none of table, wide, json, yaml and name", failure.ErrUsage, f.output)
 	}
@@ -80,7 +83,7 @@ func (f statusFlags) check() error {
 	return nil
 }
 
-func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
+func show(ctx context.Context, c *console.Console, f options) error {
 	api, err := c.Connect()
 	if err != nil {
 		return err
@@ -88,7 +91,7 @@ func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
 	last, known := "", &state.Certificates{}
 	for {
 		screen, isTerminal := c.Screen()
-		text, err := statusText(ctx, c, api, f, screen.Width, known)
+		text, err := textOf(ctx, c, api, f, screen.Width, known)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // interrupted: that is how --watch ends
@@ -113,9 +116,9 @@ func showStatus(ctx context.Context, c *console.Console, f statusFlags) error {
 	}
 }
 
-// statusText reads everything and returns what is shown of it.
-func statusText(
-	ctx context.Context, c *console.Console, api client.Reader, f statusFlags, width int, known *state.Certificates,
+// textOf reads everything and returns what is shown of it.
+func textOf(
+	ctx context.Context, c *console.Console, api client.Reader, f options, width int, known *state.Certificates,
 ) (string, error) {
 	now := c.Now()
 	s, err := state.Read(ctx, api, f.filter.Namespace, now)
