@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -408,25 +407,6 @@ func TestARefusedJobLeavesNothingToRemove(t *testing.T) {
 	} {
 		if got := maybeMade(tc.err); got != tc.made {
 			t.Errorf("%v: %v", tc.err, got)
-		}
-	}
-}
-
-func TestWrongUseOfBench(t *testing.T) {
-	for _, tc := range []struct{ args, says string }{
-		{"", "name the --storage-class"},
-		{"--storage-class=a -o yaml", "none of table, json"},
-		{"--storage-class=a --size=large", "no size such as 1Gi"},
-		{"--storage-class=a --size=1Mi", "not between 256Mi and 1Ti"},
-		{"--storage-class=a --seconds=0", "less than 1"},
-		{"--storage-class=a --rounds=0", "less than 1"},
-		{"--storage-class=a --rounds=50 --seconds=1", "a turn of 20ms"},
-		{"--storage-class=a --timeout=0s", "no time to wait"},
-		{"--storage-class=a extra", "extra"},
-	} {
-		exit, _, errOut := run(t, http.StatusOK, "{}", append([]string{"bench"}, strings.Fields(tc.args)...)...)
-		if exit != failure.Usage || !strings.Contains(errOut, tc.says) {
-			t.Errorf("%s: exit %d, %q", tc.args, exit, errOut)
 		}
 	}
 }

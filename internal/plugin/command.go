@@ -20,6 +20,9 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/explain"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/flush"
+	"github.com/escache/escache-csi/internal/plugin/loss"
+	"github.com/escache/escache-csi/internal/plugin/maintenance"
+	"github.com/escache/escache-csi/internal/plugin/move"
 	"github.com/escache/escache-csi/internal/plugin/status"
 )
 
@@ -57,9 +60,9 @@ func newCommand(version string, c *console.Console) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", failure.ErrUsage, err) })
 	c.Config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		status.Command(c), flush.Command(c), cordonCommand(c), evacuateCommand(c), uncordonCommand(c), explain.Command(c), orphansCommand(c),
-		adoptCommand(c), releaseCommand(c), repairCommand(c), moveCommand(c), rebalanceCommand(c), replaceHostCommand(c),
-		discardCacheCommand(c), supportBundleCommand(c), preflightCommand(c, version), benchCommand(c),
+		status.Command(c), explain.Command(c), orphansCommand(c), preflightCommand(c, version), supportBundleCommand(c),
+		flush.Command(c), maintenance.Cordon(c), maintenance.Evacuate(c), maintenance.Uncordon(c), maintenance.ReplaceHost(c),
+		move.Command(c), move.Rebalance(c), loss.Repair(c), loss.Discard(c), adoptCommand(c), releaseCommand(c), benchCommand(c),
 	)
 	return root
 }

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -46,6 +47,67 @@ func TestWrongUseIsASentence(t *testing.T) {
 		exit, _, errOut := run(t, http.StatusOK, "{}", tc.args...)
 		if exit != tc.exit || !strings.Contains(errOut, tc.says) || strings.Count(errOut, "\n") > 3 {
 			t.Errorf("%v: exit %d, %q", tc.args, exit, errOut)
+		}
+	}
+}
+
+func TestRepairNamesOneThing(t *testing.T) {
+	for _, args := range [][]string{{"repair"}, {"repair", "a", "--host=n1"}, {"repair", "--group=g", "--host=n1"}, {"repair", "a", "b"}} {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name exactly one of") {
+			t.Errorf("%v: exit %d, %q", args, exit, errOut)
+		}
+	}
+}
+
+func TestCordonNamesOneThing(t *testing.T) {
+	for _, args := range [][]string{{"cordon"}, {"cordon", "a", "b"}, {"uncordon"}} {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name one GROUP|HOST") {
+			t.Errorf("%v: exit %d, %q", args, exit, errOut)
+		}
+	}
+}
+
+func TestReplaceHostNamesTwoHosts(t *testing.T) {
+	for _, args := range [][]string{{"replace-host"}, {"replace-host", "n3"}, {"replace-host", "a", "b", "c"}, {"replace-host", "a", "b", "--apply", "--dry-run"}} {
+		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage {
+			t.Errorf("%v: exit %d, %q", args, exit, errOut)
+		}
+	}
+}
+
+func TestRebalanceTakesOneOfDryRunAndApply(t *testing.T) {
+	for args, want := range map[string]string{
+		"rebalance":                      "say --dry-run",
+		"rebalance --dry-run --apply":    "say --dry-run",
+		"rebalance --dry-run rack1":      `has no "rack1"`,
+		"rebalance --dry-run --empty=":   "--empty needs the name",
+		"rebalance --apply --parallel=0": "--parallel is 1 at least",
+		"move":                           "name one VOLUME",
+		"move v1":                        "say where to",
+		"move v1 --group=a --cancel":     "say where to",
+	} {
+		var out bytes.Buffer
+		if exit := Run("test", strings.Fields(args), strings.NewReader(""), io.Discard, &out); exit != failure.Usage || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: exit %d: %s", args, exit, out.String())
+		}
+	}
+}
+
+func TestWrongUseOfBench(t *testing.T) {
+	for _, tc := range []struct{ args, says string }{
+		{"", "name the --storage-class"},
+		{"--storage-class=a -o yaml", "none of table, json"},
+		{"--storage-class=a --size=large", "no size such as 1Gi"},
+		{"--storage-class=a --size=1Mi", "not between 256Mi and 1Ti"},
+		{"--storage-class=a --seconds=0", "less than 1"},
+		{"--storage-class=a --rounds=0", "less than 1"},
+		{"--storage-class=a --rounds=50 --seconds=1", "a turn of 20ms"},
+		{"--storage-class=a --timeout=0s", "no time to wait"},
+		{"--storage-class=a extra", "extra"},
+	} {
+		exit, _, errOut := run(t, http.StatusOK, "{}", append([]string{"bench"}, strings.Fields(tc.args)...)...)
+		if exit != failure.Usage || !strings.Contains(errOut, tc.says) {
+			t.Errorf("%s: exit %d, %q", tc.args, exit, errOut)
 		}
 	}
 }

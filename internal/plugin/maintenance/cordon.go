@@ -1,4 +1,6 @@
-package plugin
+// Package maintenance has the commands for hosts that go down or away, and come back: cordon, uncordon, evacuate and
+// replace-host.
+package maintenance
 
 import (
 	"context"
@@ -22,7 +24,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/replacement"
 )
 
-func cordonCommand(c *console.Console) *cobra.Command {
+// Cordon returns the command cordon.
+func Cordon(c *console.Console) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cordon GROUP|HOST",
 		Short: "Place nothing new in a group or on a host; what is there stays and works",
@@ -41,7 +44,8 @@ func cordonCommand(c *console.Console) *cobra.Command {
 	}
 }
 
-func uncordonCommand(c *console.Console) *cobra.Command {
+// Uncordon returns the command uncordon.
+func Uncordon(c *console.Console) *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "uncordon GROUP|HOST",

@@ -1,4 +1,6 @@
-package plugin
+// Package loss has the commands for lost copies: repair has lost second copies replaced, and discard-cache gives up
+// what only lost copies have.
+package loss
 
 import (
 	"context"
@@ -35,7 +37,8 @@ func (s selection) has(v *v1alpha1.CacheVolume) bool {
 	}
 }
 
-func repairCommand(c *console.Console) *cobra.Command {
+// Repair returns the command repair.
+func Repair(c *console.Console) *cobra.Command {
 	var chosen selection
 	var dryRun bool
 	command := &cobra.Command{

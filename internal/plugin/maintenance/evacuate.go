@@ -1,4 +1,4 @@
-package plugin
+package maintenance
 
 import (
 	"context"
@@ -27,7 +27,8 @@ const (
 	protectNone  = "none"  // they go on with one copy
 )
 
-func evacuateCommand(c *console.Console) *cobra.Command {
+// Evacuate returns the command evacuate.
+func Evacuate(c *console.Console) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
 	var protect string

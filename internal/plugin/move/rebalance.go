@@ -1,4 +1,4 @@
-package plugin
+package move
 
 import (
 	"cmp"
@@ -30,7 +30,8 @@ type rebalanceFlags struct {
 	timeout       time.Duration
 }
 
-func rebalanceCommand(c *console.Console) *cobra.Command {
+// Rebalance returns the command rebalance.
+func Rebalance(c *console.Console) *cobra.Command {
 	var f rebalanceFlags
 	command := &cobra.Command{
 		Use:   "rebalance --dry-run|--apply",

@@ -1,4 +1,4 @@
-package plugin
+package maintenance
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/manifest"
 	"github.com/escache/escache-csi/internal/plugin/replacement"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
@@ -26,7 +27,8 @@ type replacing struct {
 	apply, dryRun bool
 }
 
-func replaceHostCommand(c *console.Console) *cobra.Command {
+// ReplaceHost returns the command replace-host.
+func ReplaceHost(c *console.Console) *cobra.Command {
 	var r replacing
 	command := &cobra.Command{
 		Use:   "replace-host OLD NEW",
@@ -89,7 +91,7 @@ func runReplace(ctx context.Context, c *console.Console, api client.Client, r re
 		return fmt.Errorf("nothing was changed: NodeGroup %s is managed by %s, which puts %s back sooner or later, or fails "+
 			"at a change that is not its own. Change it there, as said above", p.Group.Name, by, p.Old)
 	}
-	if err := change(ctx, api, p, r.dryRun); err != nil {
+	if err := changeNodes(ctx, api, p, r.dryRun); err != nil {
 		return err
 	}
 	if r.dryRun {
@@ -133,8 +135,8 @@ func recordsOf(ctx context.Context, c *console.Console, api client.Reader, asked
 	return r, nil
 }
 
-// change gives the group its new nodes, unless somebody has changed it since it was read.
-func change(ctx context.Context, api client.Client, p *replacement.Plan, dryRun bool) error {
+// changeNodes gives the group its new nodes, unless somebody has changed it since it was read.
+func changeNodes(ctx context.Context, api client.Client, p *replacement.Plan, dryRun bool) error {
 	g := p.Group.DeepCopy()
 	g.Spec.Nodes, g.Spec.CordonedNodes = p.Nodes, p.CordonedNodes
 	var options []client.PatchOption
@@ -198,7 +200,7 @@ func fatesOf(p *replacement.Plan) []replacement.Volume {
 func oldHost(p *replacement.Plan, c *console.Console) string {
 	has := "has no copy of a volume of the group"
 	if n := len(p.Volumes); n > 0 {
-		has = fmt.Sprintf("has a copy of %s of the group, with caches of %s", volumes(n), v1alpha1.HumanBytes(p.CacheBytes))
+		has = fmt.Sprintf("has a copy of %s of the group, with caches of %s", trouble.Count(n, "volume"), v1alpha1.HumanBytes(p.CacheBytes))
 	}
 	if p.Done {
 		if len(p.Volumes)+len(p.Notes) == 0 {
@@ -237,7 +239,7 @@ func printSteps(c *console.Console, p *replacement.Plan, by string, changed bool
 		steps = append(steps, "kubectl escache replace-host "+p.Old+" "+p.New+
 			" --apply, or change the nodes in your files, if you have any")
 	}
-	steps = append(steps, rest(p, changed)...)
+	steps = append(steps, laterSteps(p, changed)...)
 	if len(steps) == 0 {
 		return
 	}
@@ -256,8 +258,8 @@ func printSteps(c *console.Console, p *replacement.Plan, by string, changed bool
 	}
 }
 
-// rest are the steps after the change.
-func rest(p *replacement.Plan, changed bool) []string {
+// laterSteps are the steps after the change.
+func laterSteps(p *replacement.Plan, changed bool) []string {
 	var steps []string
 	switch {
 	case !p.OldAnswers && !p.Done:
@@ -276,13 +278,6 @@ func rest(p *replacement.Plan, changed bool) []string {
 }
 
 func list(nodes []string) string { return "[" + strings.Join(nodes, ", ") + "]" }
-
-func volumes(n int) string {
-	if n == 1 {
-		return "1 volume"
-	}
-	return fmt.Sprintf("%d volumes", n)
-}
 
 func speaks(n int) string {
 	if n == 1 {

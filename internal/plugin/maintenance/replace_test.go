@@ -1,9 +1,8 @@
-package plugin
+package maintenance
 
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ import (
 
 // answering is group g, whose hosts n1, n2 and n3 answer, with n3 cordoned.
 func answering() *v1alpha1.NodeGroup {
-	g := rack()
+	g := plugintest.Group("g")
 	g.Spec.CordonedNodes = []string{"n3"}
 	for _, node := range g.Spec.Nodes {
 		g.Status.Members = append(g.Status.Members, v1alpha1.NodeGroupMember{
@@ -210,13 +209,5 @@ func TestReplaceHostWithoutTheRightToReadNodes(t *testing.T) {
 	plugintest.Must(t, runReplace(t.Context(), c, api, replacing{from: "n3", to: "n4"}))
 	if !strings.Contains(out.String(), "node n4 cannot be read") {
 		t.Errorf("it says\n%s", out.String())
-	}
-}
-
-func TestReplaceHostNamesTwoHosts(t *testing.T) {
-	for _, args := range [][]string{{"replace-host"}, {"replace-host", "n3"}, {"replace-host", "a", "b", "c"}, {"replace-host", "a", "b", "--apply", "--dry-run"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage {
-			t.Errorf("%v: exit %d, %q", args, exit, errOut)
-		}
 	}
 }

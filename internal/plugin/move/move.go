@@ -1,4 +1,5 @@
-package plugin
+// Package move has the commands that bring volumes to other groups: move for one volume, rebalance for many.
+package move
 
 import (
 	"context"
@@ -28,7 +29,8 @@ type moveFlags struct {
 	timeout      time.Duration
 }
 
-func moveCommand(c *console.Console) *cobra.Command {
+// Command returns the command move.
+func Command(c *console.Console) *cobra.Command {
 	var f moveFlags
 	command := &cobra.Command{
 		Use:   "move VOLUME --group GROUP",

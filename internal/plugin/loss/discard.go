@@ -1,4 +1,4 @@
-package plugin
+package loss
 
 import (
 	"context"
@@ -25,7 +25,8 @@ type discardFlags struct {
 	timeout time.Duration
 }
 
-func discardCacheCommand(c *console.Console) *cobra.Command {
+// Discard returns the command discard-cache.
+func Discard(c *console.Console) *cobra.Command {
 	var f discardFlags
 	command := &cobra.Command{
 		Use:   "discard-cache VOLUME",

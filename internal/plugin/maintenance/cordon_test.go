@@ -1,8 +1,7 @@
-package plugin
+package maintenance
 
 import (
 	"bytes"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -15,16 +14,6 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
-
-// named is a group with hosts NAME1, NAME2 and NAME3, or those that are given.
-func named(name string, nodes ...string) *v1alpha1.NodeGroup {
-	g := rack()
-	g.Name = name
-	if len(nodes) > 0 {
-		g.Spec.Nodes = nodes
-	}
-	return g
-}
 
 func TestCordonNamesAGroupOrAHost(t *testing.T) {
 	for _, tc := range []struct {
@@ -51,9 +40,9 @@ func TestCordonNamesAGroupOrAHost(t *testing.T) {
 		{"nothing, no more", "zz", false, false, []string{"n1"}, "there is no NodeGroup zz", failure.Failed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := named("g", "n1", "n2", "n3")
+			g := plugintest.Group("g", "n1", "n2", "n3")
 			g.Spec.CordonedNodes = []string{"n1"}
-			api := plugintest.Cluster(t, g, named("both", "b1", "b2", "b3"), named("other", "both", "o2", "o3"))
+			api := plugintest.Cluster(t, g, plugintest.Group("both", "b1", "b2", "b3"), plugintest.Group("other", "both", "o2", "o3"))
 			var out bytes.Buffer
 			c := plugintest.Console(&out, time.Now)
 			var err error
@@ -74,7 +63,7 @@ func TestCordonNamesAGroupOrAHost(t *testing.T) {
 }
 
 func TestUncordonAGroup(t *testing.T) {
-	g := named("g")
+	g := plugintest.Group("g")
 	g.Spec.Cordoned, g.Spec.CordonedNodes = true, []string{"n1"}
 	api := plugintest.Cluster(t, g, drained("evacuate-n1"))
 	var out bytes.Buffer
@@ -104,7 +93,7 @@ func TestUncordonEndsTheEvacuationOfAHostThatHasLeftItsGroup(t *testing.T) {
 		"cordoned":               {[]string{"n1", "n9"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := rack()
+			g := plugintest.Group("g")
 			g.Spec.CordonedNodes = tc.cordoned
 			api := plugintest.Cluster(t, append(tc.more, g)...)
 			var out bytes.Buffer
@@ -126,7 +115,7 @@ func TestUncordonEndsTheEvacuationOfAHostThatHasLeftItsGroup(t *testing.T) {
 
 // Of several groups that name a node, the oldest has it.
 func TestCordonOfAHostThatTwoGroupsName(t *testing.T) {
-	young, old := named("a"), named("z")
+	young, old := plugintest.Group("a"), plugintest.Group("z")
 	young.CreationTimestamp, old.CreationTimestamp = metav1.NewTime(plugintest.Noon), metav1.NewTime(plugintest.Noon.Add(-time.Hour))
 	api := plugintest.Cluster(t, young, old)
 	c := plugintest.Console(&bytes.Buffer{}, time.Now)
@@ -139,7 +128,7 @@ func TestCordonOfAHostThatTwoGroupsName(t *testing.T) {
 
 // What is cordoned in a chart's values is cordoned again at the next upgrade.
 func TestUncordonTellsOfHelm(t *testing.T) {
-	g := named("g")
+	g := plugintest.Group("g")
 	g.Spec.Cordoned = true
 	g.Labels = map[string]string{"app.kubernetes.io/managed-by": "Helm"}
 	g.Annotations = map[string]string{"meta.helm.sh/release-name": "escache", "meta.helm.sh/release-namespace": "escache-system"}
@@ -149,13 +138,5 @@ func TestUncordonTellsOfHelm(t *testing.T) {
 	plugintest.Must(t, runUncordon(t.Context(), c, api, "g", time.Second))
 	if !strings.Contains(out.String(), "Helm release escache in namespace escache-system") || !strings.Contains(out.String(), "cordoned: true") {
 		t.Errorf("it says\n%s", out.String())
-	}
-}
-
-func TestCordonNamesOneThing(t *testing.T) {
-	for _, args := range [][]string{{"cordon"}, {"cordon", "a", "b"}, {"uncordon"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name one GROUP|HOST") {
-			t.Errorf("%v: exit %d, %q", args, exit, errOut)
-		}
 	}
 }

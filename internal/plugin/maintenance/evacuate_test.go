@@ -1,4 +1,4 @@
-package plugin
+package maintenance
 
 import (
 	"bytes"
@@ -17,13 +17,10 @@ import (
 
 // second is a volume on n1 with its second copy on n2.
 func second(name string, truth v1alpha1.Authority) *v1alpha1.CacheVolume {
-	v := alone(name, "")
-	v.Status.Outdated, v.Status.Conditions, v.Status.Authority = nil, nil, truth
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	v.Spec = v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}}
+	v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 3, Authority: truth, DirtyBytes: 4096}
 	return v
-}
-
-func rack() *v1alpha1.NodeGroup {
-	return &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 }
 
 func drained(name string) *v1alpha1.CacheFlush {
@@ -51,7 +48,7 @@ func TestEvacuateSaysWhatBecomesOfSecondCopies(t *testing.T) {
 		{"drain, nothing there", true, nil, "is cordoned", "write through"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			api := plugintest.Cluster(t, append(append([]client.Object{rack()}, others...), tc.of...)...)
+			api := plugintest.Cluster(t, append(append([]client.Object{plugintest.Group("g")}, others...), tc.of...)...)
 			var out bytes.Buffer
 			c := plugintest.Console(&out, time.Now)
 			if err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: tc.copies}); err != nil {
@@ -82,7 +79,7 @@ func TestEvacuateMayBeRepeated(t *testing.T) {
 		"the same, as it is default": {evacuating{copies: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := plugintest.Cluster(t, rack(), drained("evacuate-n2"), second("a", v1alpha1.AuthorityCeph))
+			api := plugintest.Cluster(t, plugintest.Group("g"), drained("evacuate-n2"), second("a", v1alpha1.AuthorityCeph))
 			var out bytes.Buffer
 			c := plugintest.Console(&out, time.Now)
 			tc.asks.node = "n2"
@@ -105,7 +102,7 @@ func TestEvacuateDoesNotTakeAnEvacuationThatEndsForItsOwn(t *testing.T) {
 	ending := drained("evacuate-n2")
 	ending.Finalizers, ending.DeletionTimestamp = []string{v1alpha1.FlushFinalizer}, &metav1.Time{Time: time.Now()}
 	for _, wait := range []bool{false, true} {
-		api := plugintest.Cluster(t, rack(), ending.DeepCopy(), second("a", v1alpha1.AuthorityCeph))
+		api := plugintest.Cluster(t, plugintest.Group("g"), ending.DeepCopy(), second("a", v1alpha1.AuthorityCeph))
 		var out bytes.Buffer
 		c := plugintest.Console(&out, time.Now)
 		err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: true, wait: wait, timeout: 10 * time.Millisecond})
@@ -126,7 +123,7 @@ func TestEvacuateWaitsForEverySecondCopy(t *testing.T) {
 		"dirty":   {v1alpha1.AuthorityCache, "volumes with their second copy on node n2: 1 of 1 are not in Ceph yet, such as a", failure.ErrTimeUp},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := plugintest.Cluster(t, rack(), drained("evacuate-n2"), second("a", tc.truth))
+			api := plugintest.Cluster(t, plugintest.Group("g"), drained("evacuate-n2"), second("a", tc.truth))
 			var out bytes.Buffer
 			c := plugintest.Console(&out, time.Now)
 			err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: true, wait: true, timeout: 10 * time.Millisecond})

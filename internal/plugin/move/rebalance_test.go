@@ -1,9 +1,8 @@
-package plugin
+package move
 
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -14,14 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
 // filledGroups are a group of three hosts with these volumes, and an empty one of six.
 func filledGroups(t *testing.T, volumes int, more ...client.Object) client.WithWatch {
 	t.Helper()
-	old, fresh := named("old", "o1", "o2", "o3"), named("fresh", "f1", "f2", "f3", "f4", "f5", "f6")
+	old, fresh := plugintest.Group("old", "o1", "o2", "o3"), plugintest.Group("fresh", "f1", "f2", "f3", "f4", "f5", "f6")
 	objects := []client.Object{old, fresh}
 	for _, g := range []*v1alpha1.NodeGroup{old, fresh} {
 		for _, node := range g.Spec.Nodes {
@@ -98,23 +96,5 @@ func TestEmptyShowsWhereTheVolumesOfAGroupWouldGo(t *testing.T) {
 	plugintest.Says(t, text, "Group old is empty after 4 moves.", "old 3 4 2.6% 0 0.0%")
 	if _, err = rebalanced(t, filledGroups(t, 1), "zz"); err == nil || !strings.Contains(err.Error(), "zz: there is no such NodeGroup") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestRebalanceTakesOneOfDryRunAndApply(t *testing.T) {
-	for args, want := range map[string]string{
-		"rebalance":                      "say --dry-run",
-		"rebalance --dry-run --apply":    "say --dry-run",
-		"rebalance --dry-run rack1":      `has no "rack1"`,
-		"rebalance --dry-run --empty=":   "--empty needs the name",
-		"rebalance --apply --parallel=0": "--parallel is 1 at least",
-		"move":                           "name one VOLUME",
-		"move v1":                        "say where to",
-		"move v1 --group=a --cancel":     "say where to",
-	} {
-		var out bytes.Buffer
-		if exit := Run("test", strings.Fields(args), strings.NewReader(""), io.Discard, &out); exit != failure.Usage || !strings.Contains(out.String(), want) {
-			t.Errorf("%s: exit %d: %s", args, exit, out.String())
-		}
 	}
 }

@@ -1,15 +1,13 @@
-package plugin
+package loss
 
 import (
 	"bytes"
-	"net/http"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
@@ -66,13 +64,5 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestRepairNamesOneThing(t *testing.T) {
-	for _, args := range [][]string{{"repair"}, {"repair", "a", "--host=n1"}, {"repair", "--group=g", "--host=n1"}, {"repair", "a", "b"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name exactly one of") {
-			t.Errorf("%v: exit %d, %q", args, exit, errOut)
-		}
 	}
 }
