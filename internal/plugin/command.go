@@ -16,13 +16,17 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/escache/escache-csi/internal/plugin/adoption"
+	"github.com/escache/escache-csi/internal/plugin/bench"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/explain"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/flush"
+	"github.com/escache/escache-csi/internal/plugin/inspection"
 	"github.com/escache/escache-csi/internal/plugin/loss"
 	"github.com/escache/escache-csi/internal/plugin/maintenance"
 	"github.com/escache/escache-csi/internal/plugin/move"
+	"github.com/escache/escache-csi/internal/plugin/release"
 	"github.com/escache/escache-csi/internal/plugin/status"
 )
 
@@ -60,9 +64,10 @@ func newCommand(version string, c *console.Console) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", failure.ErrUsage, err) })
 	c.Config.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		status.Command(c), explain.Command(c), orphansCommand(c), preflightCommand(c, version), supportBundleCommand(c),
+		status.Command(c), explain.Command(c), inspection.Orphans(c), inspection.Preflight(c, version), inspection.SupportBundle(c),
 		flush.Command(c), maintenance.Cordon(c), maintenance.Evacuate(c), maintenance.Uncordon(c), maintenance.ReplaceHost(c),
-		move.Command(c), move.Rebalance(c), loss.Repair(c), loss.Discard(c), adoptCommand(c), releaseCommand(c), benchCommand(c),
+		move.Command(c), move.Rebalance(c), loss.Repair(c), loss.Discard(c),
+		adoption.Command(c), release.Command(c), bench.Command(c),
 	)
 	return root
 }

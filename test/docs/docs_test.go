@@ -163,7 +163,7 @@ func TestContributingNamesWhatIsThere(t *testing.T) {
 			t.Errorf("no %s", path)
 		}
 	}
-	for _, wing := range []string{"internal", "internal/controller", "internal/node", "internal/escached", "test"} {
+	for _, wing := range []string{"internal", "internal/controller", "internal/node", "internal/escached", "internal/plugin", "test"} {
 		entries, err := os.ReadDir(filepath.Join(root, wing))
 		if err != nil {
 			t.Fatal(err)

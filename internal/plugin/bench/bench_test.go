@@ -1,159 +1,241 @@
 package bench
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/internal/benchmark"
+	"github.com/escache/escache-csi/internal/plugin/bench/job"
+	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
-func options() Options {
-	return Options{
-		Name: "escache-bench-x", Namespace: "shop", Image: "i", Classes: []string{"a", "b"}, Start: 10 * time.Minute,
-		Plan: benchmark.Plan{Bytes: 1 << 30, Rounds: 5, Turn: 4 * time.Second},
+func benchOptions(t *testing.T, change func(*flagValues)) (job.Options, flagValues) {
+	t.Helper()
+	f := flagValues{
+		class: "escache", compare: "ceph-rbd", size: "256Mi", seconds: 3, rounds: 3, node: "n1", output: "table", timeout: time.Minute,
 	}
+	if change != nil {
+		change(&f)
+	}
+	o, err := f.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Name, o.Namespace = "escache-bench-abcde", "shop"
+	return o, f
 }
 
-// The Pod Security Standard restricted, https://kubernetes.io/docs/concepts/security/pod-security-standards/.
-func TestThePodIsRestricted(t *testing.T) {
-	pod := options().Job().Spec.Template.Spec
-	c := pod.Containers[0].SecurityContext
-	switch {
-	case pod.HostNetwork || pod.HostPID || pod.HostIPC,
-		!*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser == 0,
-		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault,
-		*c.AllowPrivilegeEscalation, len(c.Capabilities.Drop) != 1 || c.Capabilities.Drop[0] != "ALL" || len(c.Capabilities.Add) > 0,
-		*pod.AutomountServiceAccountToken:
-		t.Errorf("%+v %+v", pod, c)
+// benchmarkOn runs the command, and returns what it has said beside its result.
+func (s *benchStage) benchmarkOn(ctx context.Context, t *testing.T, change func(*flagValues)) (out, progress string, err error) {
+	t.Helper()
+	c, printed := plugintest.Output()
+	o, f := benchOptions(t, change)
+	m := &measurement{
+		Console: c, api: s, pause: time.Millisecond, removal: 50 * time.Millisecond,
+		logs: func(context.Context, string, string, string) ([]byte, error) { return []byte(s.log), nil },
 	}
-	for _, v := range pod.Volumes {
-		if v.Ephemeral == nil {
-			t.Errorf("volume %s is not removed with the pod", v.Name)
+	err = run(ctx, m, o, f)
+	return printed.String(), c.ErrOut.(*bytes.Buffer).String(), err
+}
+
+// nothingIsLeft looks for everything that a benchmark makes.
+func (s *benchStage) nothingIsLeft(t *testing.T) {
+	t.Helper()
+	for _, list := range []client.ObjectList{&batchv1.JobList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}} {
+		if err := s.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := json.Marshal(list); err != nil || !strings.Contains(string(text), `"items":[]`) {
+			t.Errorf("left: %s", text)
 		}
 	}
 }
 
-func TestTheJobOutlivesItsBenchmarkAndNothingElse(t *testing.T) {
-	o := options()
-	spec := o.Job().Spec
-	least := o.Start + o.Plan.MostTime(2)
-	if got := time.Duration(*spec.ActiveDeadlineSeconds) * time.Second; got < least || got > least+5*time.Minute {
-		t.Errorf("it ends after %s, and the benchmark after %s", got, least)
-	}
-	if *spec.BackoffLimit != 0 || *spec.TTLSecondsAfterFinished <= 0 || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
-		t.Errorf("%+v", spec)
+func nothing(*benchStage) {}
+
+func TestBenchComparesVolumesAndRemovesThem(t *testing.T) {
+	result := measured("escache", "ceph-rbd")
+	for _, output := range []string{"table", "json"} {
+		s := newBenchStage(t, nothing, makePod, nothing, startPod, nothing, logs(benchmark.Message{Progress: "round 1 of 3"}), nothing,
+			logs(benchmark.Message{Result: &result}), endPod(0))
+		out, progress, err := s.benchmarkOn(t.Context(), t, func(f *flagValues) { f.output = output })
+		if err != nil {
+			t.Fatal(err)
+		}
+		plugintest.Golden(t, "bench."+output, out)
+		plugintest.Golden(t, "bench.progress", progress)
+		fitsEightyColumns(t, progress)
+		if output == "table" {
+			fitsEightyColumns(t, out)
+		}
+		s.nothingIsLeft(t)
 	}
 }
 
-func TestTheSameClassTwiceHasTwoNames(t *testing.T) {
-	o := options()
-	o.Classes[1] = "a"
-	if got := strings.Join(o.Names(), " "); got != "a a-again" {
-		t.Error(got)
+func fitsEightyColumns(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
 	}
 }
 
-func event(kind, name, level, why, message string, minute int) corev1.Event {
-	return corev1.Event{
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Type: level, Reason: why, Message: message,
-		LastTimestamp: metav1.NewTime(time.Date(2027, 1, 1, 0, minute, 0, 0, time.UTC)),
+func TestBenchOfOneVolumeHasNoRatio(t *testing.T) {
+	long := strings.Repeat("long-", 12) + "name"
+	report := job.NewReport("n1", benchmark.Plan{Bytes: 1 << 30, Rounds: 3, Turn: time.Second}, measured(long))
+	var out bytes.Buffer
+	if err := report.Print(&out); err != nil || strings.Contains(out.String(), "RATIO") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
+	fitsEightyColumns(t, out.String())
 }
 
-func TestWhatAPodWaitsFor(t *testing.T) {
-	unscheduled := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+func TestBenchDryRunPrintsTheJobAndMakesNothing(t *testing.T) {
+	s := newBenchStage(t)
+	out, progress, err := s.benchmarkOn(t.Context(), t, func(f *flagValues) { f.dryRun, f.secret = true, "pull" })
+	if err != nil || progress != "" {
+		t.Fatalf("%v, %s", err, progress)
 	}
-	on := func(p *corev1.Pod) { p.Spec.NodeName = "n1" }
-	pulls := func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container, State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
-		}}}
-	}
-	claim := func(phase corev1.PersistentVolumeClaimPhase) []corev1.PersistentVolumeClaim {
-		c := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "p-volume-0"}}
-		c.Spec.StorageClassName, c.Status.Phase = new("escache"), phase
-		return []corev1.PersistentVolumeClaim{c}
-	}
-	for name, tc := range map[string]struct {
-		pod    func(*corev1.Pod) // nil: there is none
-		claims []corev1.PersistentVolumeClaim
-		events []corev1.Event
-		want   string
+	plugintest.Golden(t, "bench.job.yaml", out)
+	s.nothingIsLeft(t)
+}
+
+func TestBenchRefusesBeforeItMakesAnything(t *testing.T) {
+	for says, tc := range map[string]struct {
+		forbidden string
+		flags     func(*flagValues)
 	}{
-		"no pod": {want: "the Job has no pod yet"},
-		"pods are refused": {
-			events: []corev1.Event{event("Job", "j", "Warning", "FailedCreate", "exceeded quota", 1), event("Job", "other", "Warning", "X", "x", 2)},
-			want:   "the Job has no pod yet: FailedCreate: exceeded quota",
-		},
-		"a volume is not made": {
-			pod: unscheduled, claims: claim(corev1.ClaimPending), events: []corev1.Event{
-				event("PersistentVolumeClaim", "p-volume-0", "Warning", "ProvisioningFailed", "no room", 2),
-				event("PersistentVolumeClaim", "p-volume-0", "Normal", "Provisioning", "it begins", 1),
-			},
-			want: "claim p-volume-0 of StorageClass escache is not bound: ProvisioningFailed: no room",
-		},
-		"claim and pod wait": {
-			pod: unscheduled, claims: claim(corev1.ClaimPending), events: []corev1.Event{
-				event("PersistentVolumeClaim", "p-volume-0", "Normal", "WaitForPodScheduled", "waiting for the pod", 1),
-			},
-			want: "claim p-volume-0 of StorageClass escache is not bound: WaitForPodScheduled: waiting for the pod. " +
-				"The pod is not scheduled: 0/3 nodes are available",
-		},
-		"no node": {pod: unscheduled, claims: claim(corev1.ClaimBound), want: "pod p is not scheduled: 0/3 nodes are available"},
-		"no attachment": {
-			pod: on, claims: claim(corev1.ClaimBound), events: []corev1.Event{
-				event("Pod", "p", "Warning", "FailedAttachVolume", "still attached", 2), event("Pod", "p", "Normal", "Scheduled", "to n1", 1),
-			},
-			want: "pod p starts on node n1: FailedAttachVolume: still attached",
-		},
-		"starts":   {pod: on, claims: claim(corev1.ClaimBound), want: "pod p starts on node n1"},
-		"no image": {pod: pulls, claims: claim(corev1.ClaimBound), want: "the container does not start: ImagePullBackOff: no such image"},
+		"there is no StorageClass none":                       {"", func(f *flagValues) { f.compare = "none" }},
+		"kept has the reclaim policy Retain":                  {"", func(f *flagValues) { f.compare = "kept" }},
+		"static makes no volumes":                             {"", func(f *flagValues) { f.class = "static" }},
+		"you may not create jobs in namespace shop":           {"create jobs", nil},
+		"you may not delete jobs in namespace shop":           {"delete jobs", nil},
+		"you may not list persistentvolumeclaims in":          {"list persistentvolumeclaims", nil},
+		"you may not list persistentvolumes, and nothing":     {"list persistentvolumes", nil},
+		"you may not get pods/log in namespace shop, and not": {"get pods", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			seen := Seen{Job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}}, Claims: tc.claims, Events: tc.events}
-			if tc.pod != nil {
-				seen.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
-				tc.pod(seen.Pod)
-			}
-			if got := seen.Waits(); got != tc.want || seen.Started() {
-				t.Errorf("%q\nwant %q", got, tc.want)
-			}
-		})
+		s := newBenchStage(t, nothing)
+		s.forbidden = tc.forbidden
+		_, progress, err := s.benchmarkOn(t.Context(), t, tc.flags)
+		if err == nil || !strings.Contains(err.Error(), says) || progress != "" {
+			t.Errorf("%v, want %q; %s", err, says, progress)
+		}
+		s.nothingIsLeft(t)
 	}
 }
 
-func TestHowAPodEnds(t *testing.T) {
-	terminated := func(code int32) Seen {
-		s := Seen{Job: &batchv1.Job{}, Pod: &corev1.Pod{}}
-		s.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container, State: corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "OOMKilled"},
-		}}}
-		return s
+// Kubernetes gives a claim such a volume before it makes a new one. The benchmark would write to it, and delete it.
+func TestBenchRefusesAClassWithAVolumeThatWaitsForAClaim(t *testing.T) {
+	early, annotated := classVolume("early", "ceph-rbd"), classVolume("annotated", "")
+	early.Status.Phase = corev1.VolumePending
+	annotated.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: "ceph-rbd"}
+	for _, pv := range []*corev1.PersistentVolume{classVolume("somebodys", "ceph-rbd"), early, annotated} {
+		for _, dry := range []bool{true, false} {
+			s := newBenchStage(t, nothing)
+			demand(s.Create(t.Context(), pv.DeepCopy()))
+			_, progress, err := s.benchmarkOn(t.Context(), t, func(f *flagValues) { f.dryRun = dry })
+			if err == nil || !strings.Contains(err.Error(), "PersistentVolume "+pv.Name+" of StorageClass ceph-rbd") || progress != "" {
+				t.Errorf("%s: %v; %s", pv.Name, err, progress)
+			}
+			s.nothingIsLeft(t)
+		}
 	}
-	evicted := Seen{Job: &batchv1.Job{}, Pod: &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}}}
-	late := Seen{Job: &batchv1.Job{Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{
-		{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "DeadlineExceeded"},
-	}}}}
+}
+
+func TestBenchRemovesEverythingWhenItFails(t *testing.T) {
+	for says, steps := range map[string][]func(*benchStage){
+		"no result: volume escache: no direct I/O": {makePod, startPod, func(s *benchStage) {
+			logs(benchmark.Message{Error: "volume escache: no direct I/O"})(s)
+			endPod(1)(s)
+		}},
+		"no result: csi-node: unknown command": {makePod, startPod, func(s *benchStage) {
+			s.log = "csi-node: unknown command\n"
+			endPod(1)(s)
+		}},
+		"no result: is --image an image of csi-node": {makePod, startPod, func(s *benchStage) {
+			s.log = ""
+			endPod(0)(s)
+		}},
+		"the pod was deleted before it was done": {makePod, startPod, nothing, func(s *benchStage) { demand(s.Delete(context.Background(), s.pod)) }},
+	} {
+		s := newBenchStage(t, steps...)
+		_, _, err := s.benchmarkOn(t.Context(), t, nil)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+		s.nothingIsLeft(t)
+	}
+}
+
+func TestBenchGivesUpOnAPodThatDoesNotStart(t *testing.T) {
+	s := newBenchStage(t, makePod)
+	_, _, err := s.benchmarkOn(t.Context(), t, func(f *flagValues) { f.timeout = 3 * time.Second })
+	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "claim p-volume-0 of StorageClass escache is not bound: ProvisioningFailed: no room") {
+		t.Error(err)
+	}
+	s.nothingIsLeft(t)
+}
+
+func TestBenchRemovesEverythingWhenItIsInterrupted(t *testing.T) {
+	for name, steps := range map[string][]func(*benchStage){
+		"before the pod is there": {}, "before the pod starts": {makePod}, "in the middle": {makePod, startPod, nothing},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := newBenchStage(t, append(steps, func(*benchStage) { cancel() })...)
+		if _, _, err := s.benchmarkOn(ctx, t, nil); !errors.Is(err, failure.ErrInterrupted) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.nothingIsLeft(t)
+	}
+}
+
+func TestBenchNamesWhatIsNotRemoved(t *testing.T) {
+	result := measured("escache")
+	s := newBenchStage(t, makePod, startPod, logs(benchmark.Message{Result: &result}), endPod(0))
+	s.keeps = true
+	out, _, err := s.benchmarkOn(t.Context(), t, func(f *flagValues) { f.compare = "" })
+	if err == nil || !strings.Contains(err.Error(), "claim p-volume-0 is left") || !strings.Contains(out, "sync write") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestBenchWithoutTheImageAsksForIt(t *testing.T) {
+	s := newBenchStage(t)
+	demand(s.DeleteAllOf(t.Context(), &appsv1.DaemonSet{}, client.InNamespace("escache-system")))
+	if _, _, err := s.benchmarkOn(t.Context(), t, nil); !errors.Is(err, failure.ErrUsage) || !strings.Contains(err.Error(), "--image") {
+		t.Error(err)
+	}
+}
+
+func TestARefusedJobLeavesNothingToRemove(t *testing.T) {
+	jobs := schema.GroupResource{Group: "batch", Resource: "jobs"}
 	for _, tc := range []struct {
-		seen  Seen
-		ended bool
-		says  string
+		err  error
+		made bool
 	}{
-		{terminated(0), true, ""},
-		{terminated(137), true, "exit code 137: OOMKilled"},
-		{evicted, true, "Evicted"},
-		{late, true, "DeadlineExceeded"},
-		{Seen{Job: &batchv1.Job{}, Pod: &corev1.Pod{}}, false, ""},
+		{apierrors.NewForbidden(jobs, "x", errors.New("quota")), false},
+		{apierrors.NewAlreadyExists(jobs, "x"), false},
+		{apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), false},
+		{apierrors.NewTimeoutError("no answer from etcd", 1), true},
+		{apierrors.NewInternalError(errors.New("connection lost")), true},
+		{context.DeadlineExceeded, true},
 	} {
-		ended, failure := tc.seen.Ended()
-		if ended != tc.ended || !strings.Contains(failure, tc.says) || (failure == "") != (tc.says == "") {
-			t.Errorf("%v %q, want %v %q", ended, failure, tc.ended, tc.says)
+		if got := maybeMade(tc.err); got != tc.made {
+			t.Errorf("%v: %v", tc.err, got)
 		}
 	}
 }

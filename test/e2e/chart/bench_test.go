@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/internal/benchmark"
-	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/bench/job"
 )
 
 // benchmarks compares the release's StorageClass with one that writes through, in a namespace that takes
@@ -38,7 +38,7 @@ parameters: %s
 	args := []string{"-n", place, "--storage-class", class, "--compare", other, "--node", "n1", "--size", "256Mi", "--seconds", "2", "--rounds", "2"}
 	said, err := w.escache(t, append([]string{"bench", "-o", "json"}, args...)...)
 	check(t, err)
-	report := bench.Report{}
+	report := job.Report{}
 	check(t, json.Unmarshal([]byte(said), &report))
 	if report.Node != "n1" || len(report.Tests) != len(benchmark.Tests()) {
 		t.Errorf("the report is %s", said)

@@ -1,4 +1,4 @@
-package plugin
+package adoption
 
 import (
 	"strings"
@@ -42,12 +42,6 @@ func answerAdoptions(t *testing.T, api client.Client, refusal string) {
 	}()
 }
 
-func escacheClass() *storagev1.StorageClass {
-	return &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "escache"}, Provisioner: v1alpha1.DriverName, Parameters: map[string]string{"clusterID": "fsid", "pool": "fast"},
-	}
-}
-
 // theirs is a PersistentVolume of ceph-csi, with its claim shop/data.
 func theirs(change func(*corev1.PersistentVolume)) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-theirs"}}
@@ -66,17 +60,17 @@ func theirs(change func(*corev1.PersistentVolume)) (*corev1.PersistentVolume, *c
 	return pv, pvc
 }
 
-func flagsOf(change func(*adoptFlags)) adoptFlags {
-	f := adoptFlags{pool: "rbd", image: "volume-1", fsType: "ext4", mode: "Filesystem", timeout: time.Minute}
+func flagsOf(change func(*options)) options {
+	f := options{pool: "rbd", image: "volume-1", fsType: "ext4", mode: "Filesystem", timeout: time.Minute}
 	change(&f)
 	return f
 }
 
 func TestAdoptMakesVolumeAndClaim(t *testing.T) {
-	api := plugintest.Cluster(t, escacheClass())
+	api := plugintest.Cluster(t, plugintest.Class())
 	c, out := plugintest.Output()
 	answerAdoptions(t, api, "")
-	f := flagsOf(func(f *adoptFlags) { f.claim, f.class = "shop/new", "escache" })
+	f := flagsOf(func(f *options) { f.claim, f.class = "shop/new", "escache" })
 	if err := runAdopt(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +106,10 @@ func TestAdoptMakesVolumeAndClaim(t *testing.T) {
 
 func TestAdoptOfACephCSIVolumeMakesItsTwin(t *testing.T) {
 	pv, pvc := theirs(nil)
-	api := plugintest.Cluster(t, escacheClass(), pv, pvc)
+	api := plugintest.Cluster(t, plugintest.Class(), pv, pvc)
 	c, out := plugintest.Output()
 	answerAdoptions(t, api, "")
-	f := flagsOf(func(f *adoptFlags) { f.pool, f.image, f.persistentVolume, f.apply = "", "", "pvc-theirs", true })
+	f := flagsOf(func(f *options) { f.pool, f.image, f.persistentVolume, f.apply = "", "", "pvc-theirs", true })
 	if err := runAdopt(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +129,12 @@ func TestAdoptOfACephCSIVolumeMakesItsTwin(t *testing.T) {
 }
 
 func TestAdoptRefusesBeforeItChangesAnything(t *testing.T) {
-	byPV := func(f *adoptFlags) { f.pool, f.image, f.persistentVolume = "", "", "pvc-theirs" }
+	byPV := func(f *options) { f.pool, f.image, f.persistentVolume = "", "", "pvc-theirs" }
 	node, pvName := "n1", "pvc-theirs"
-	shopPod := user("app", corev1.PodRunning)
+	shopPod := plugintest.User("app", corev1.PodRunning)
 	shopPod.Namespace, shopPod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "shop", "data"
 	for name, tc := range map[string]struct {
-		flags   func(*adoptFlags)
+		flags   func(*options)
 		change  func(*corev1.PersistentVolume)
 		more    []client.Object
 		refusal string
@@ -152,17 +146,17 @@ func TestAdoptRefusesBeforeItChangesAnything(t *testing.T) {
 		"encrypted":           {flags: byPV, change: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeAttributes["encrypted"] = "true" }, says: "encrypted"},
 		"shared":              {flags: byPV, change: func(pv *corev1.PersistentVolume) { pv.Spec.AccessModes[0] = corev1.ReadWriteMany }, says: "ReadWriteOnce"},
 		"of another driver":   {flags: byPV, change: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "nfs" }, says: "not one of ceph-csi"},
-		"no such volume":      {flags: func(f *adoptFlags) { f.pool, f.image, f.persistentVolume = "", "", "none" }, says: "there is no PersistentVolume none"},
-		"named by another PV": {flags: func(f *adoptFlags) { f.image = "csi-vol-1" }, says: "--persistent-volume"},
-		"claim exists":        {flags: func(f *adoptFlags) { f.claim = "shop/data" }, says: "exists already"},
-		"no such class":       {flags: func(f *adoptFlags) { f.class = "none" }, says: "no StorageClass none"},
+		"no such volume":      {flags: func(f *options) { f.pool, f.image, f.persistentVolume = "", "", "none" }, says: "there is no PersistentVolume none"},
+		"named by another PV": {flags: func(f *options) { f.image = "csi-vol-1" }, says: "--persistent-volume"},
+		"claim exists":        {flags: func(f *options) { f.claim = "shop/data" }, says: "exists already"},
+		"no such class":       {flags: func(f *options) { f.class = "none" }, says: "no StorageClass none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pv, pvc := theirs(tc.change)
-			api := plugintest.Cluster(t, append(tc.more, escacheClass(), pv, pvc)...)
+			api := plugintest.Cluster(t, append(tc.more, plugintest.Class(), pv, pvc)...)
 			c, _ := plugintest.Output()
 			answerAdoptions(t, api, tc.refusal)
-			err := runAdopt(t.Context(), c, api, flagsOf(func(f *adoptFlags) { f.apply = true; tc.flags(f) }))
+			err := runAdopt(t.Context(), c, api, flagsOf(func(f *options) { f.apply = true; tc.flags(f) }))
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v", err)
 			}
@@ -175,21 +169,21 @@ func TestAdoptRefusesBeforeItChangesAnything(t *testing.T) {
 }
 
 func TestAdoptKnowsAWrongCommandLine(t *testing.T) {
-	for name, change := range map[string]func(*adoptFlags){
-		"nothing":        func(f *adoptFlags) { f.pool, f.image = "", "" },
-		"half":           func(f *adoptFlags) { f.image = "" },
-		"both":           func(f *adoptFlags) { f.persistentVolume = "pv" },
-		"half and PV":    func(f *adoptFlags) { f.image, f.persistentVolume = "", "pv" },
-		"a slash":        func(f *adoptFlags) { f.image = "namespace/image" },
-		"an odd mode":    func(f *adoptFlags) { f.mode = "block" },
-		"an odd fs-type": func(f *adoptFlags) { f.fsType = "btrfs" },
+	for name, change := range map[string]func(*options){
+		"nothing":        func(f *options) { f.pool, f.image = "", "" },
+		"half":           func(f *options) { f.image = "" },
+		"both":           func(f *options) { f.persistentVolume = "pv" },
+		"half and PV":    func(f *options) { f.image, f.persistentVolume = "", "pv" },
+		"a slash":        func(f *options) { f.image = "namespace/image" },
+		"an odd mode":    func(f *options) { f.mode = "block" },
+		"an odd fs-type": func(f *options) { f.fsType = "btrfs" },
 	} {
 		f := flagsOf(change)
 		if err := f.validate(); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	if f := flagsOf(func(*adoptFlags) {}); f.validate() != nil {
+	if f := flagsOf(func(*options) {}); f.validate() != nil {
 		t.Errorf("a good one is refused: %v", f.validate())
 	}
 }

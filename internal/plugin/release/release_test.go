@@ -1,4 +1,4 @@
-package plugin
+package release
 
 import (
 	"errors"
@@ -16,14 +16,6 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
 
-func user(pod string, phase corev1.PodPhase) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "user", Name: pod}, Status: corev1.PodStatus{Phase: phase}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "static"},
-	}}}
-	return p
-}
-
 // decide plays csi-controller: it answers a request for a release.
 func decide(t *testing.T, api client.Client, answer func(v *v1alpha1.CacheVolume)) {
 	t.Helper()
@@ -40,7 +32,7 @@ func decide(t *testing.T, api client.Client, answer func(v *v1alpha1.CacheVolume
 }
 
 func TestReleasePrintsHowToGoOn(t *testing.T) {
-	api := plugintest.Cluster(t, user("done", corev1.PodSucceeded))
+	api := plugintest.Cluster(t, plugintest.User("done", corev1.PodSucceeded))
 	v := &v1alpha1.CacheVolume{}
 	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil {
 		t.Fatal(err)
@@ -51,11 +43,11 @@ func TestReleasePrintsHowToGoOn(t *testing.T) {
 	}
 	decide(t, api, func(v *v1alpha1.CacheVolume) { _ = api.Delete(t.Context(), v) })
 	c, out := plugintest.Output()
-	if err := runRelease(t.Context(), c, api, releaseFlags{claim: "user/static", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}); err == nil ||
+	if err := runRelease(t.Context(), c, api, options{claim: "user/static", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}); err == nil ||
 		!strings.Contains(err.Error(), "no PersistentVolumeClaim") {
 		t.Fatalf("a claim that is not there: %v", err)
 	}
-	f := releaseFlags{volume: "pvc-1", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com", secret: "s", secretNamespace: "n"}}
+	f := options{volume: "pvc-1", timeout: time.Minute, cephCSI: cephCSI{driver: "rbd.csi.ceph.com", secret: "s", secretNamespace: "n"}}
 	if err := runRelease(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +71,13 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods   []client.Object
 		status func(*v1alpha1.CacheVolumeStatus)
-		flags  releaseFlags
+		flags  options
 		says   string
 	}{
-		"a pod uses it":  {pods: []client.Object{user("app", corev1.PodRunning)}, says: "user/app"},
+		"a pod uses it":  {pods: []client.Object{plugintest.User("app", corev1.PodRunning)}, says: "user/app"},
 		"attached":       {status: func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode, s.Epoch = "n1", 1 }, says: "attached to node n1"},
-		"a dry run":      {flags: releaseFlags{dryRun: true}},
-		"nothing to end": {flags: releaseFlags{cancel: true}, says: "nobody has asked"},
+		"a dry run":      {flags: options{dryRun: true}},
+		"nothing to end": {flags: options{cancel: true}, says: "nobody has asked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := plugintest.Cluster(t, tc.pods...)
@@ -128,7 +120,7 @@ func TestARefusedReleaseIsCalledOff(t *testing.T) {
 		})
 		_ = api.Update(t.Context(), v)
 	})
-	err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", timeout: time.Minute})
+	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: time.Minute})
 	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || !strings.Contains(err.Error(), "it has snapshots") {
 		t.Errorf("got %v", err)
 	}
@@ -141,11 +133,11 @@ func TestARefusedReleaseIsCalledOff(t *testing.T) {
 func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	api := plugintest.Cluster(t)
 	c, _ := plugintest.Output()
-	err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", timeout: 50 * time.Millisecond})
+	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: 50 * time.Millisecond})
 	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "--cancel --volume pvc-1") {
 		t.Errorf("got %v", err)
 	}
-	if err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", cancel: true}); err != nil {
+	if err := runRelease(t.Context(), c, api, options{volume: "pvc-1", cancel: true}); err != nil {
 		t.Error(err)
 	}
 	v := &v1alpha1.CacheVolume{}
@@ -156,7 +148,7 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	if err := api.Update(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	if err := runRelease(t.Context(), c, api, releaseFlags{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
+	if err := runRelease(t.Context(), c, api, options{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
 		t.Errorf("it is being released already: %v", err)
 	}
 }

@@ -1,4 +1,6 @@
-package plugin
+// Package inspection has the commands that look at the whole Kubernetes cluster and change nothing: preflight, orphans
+// and support-bundle.
+package inspection
 
 import (
 	"cmp"
@@ -19,7 +21,8 @@ import (
 // errFound means that the output says what has failed.
 var errFound = errors.New("a check has failed")
 
-func preflightCommand(c *console.Console, version string) *cobra.Command {
+// Preflight returns the command preflight, of a plugin of that version.
+func Preflight(c *console.Console, version string) *cobra.Command {
 	var group, namespace, output string
 	command := &cobra.Command{
 		Use:   "preflight",

@@ -1,4 +1,5 @@
-package plugin
+// Package release is kubectl escache release: it gives a volume up, and says how others use its image.
+package release
 
 import (
 	"context"
@@ -19,16 +20,17 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-// releaseFlags are the flags of release.
-type releaseFlags struct {
+// options are the flags of release.
+type options struct {
 	volume, claim  string
 	dryRun, cancel bool
 	timeout        time.Duration
 	cephCSI        cephCSI
 }
 
-func releaseCommand(c *console.Console) *cobra.Command {
-	var f releaseFlags
+// Command returns the command.
+func Command(c *console.Console) *cobra.Command {
+	var f options
 	command := &cobra.Command{
 		Use:   "release --volume VOLUME | --claim NAMESPACE/NAME",
 		Short: "Give a volume up and leave its image, complete, in Ceph",
@@ -57,7 +59,7 @@ func releaseCommand(c *console.Console) *cobra.Command {
 	return command
 }
 
-func runRelease(ctx context.Context, c *console.Console, api client.Client, f releaseFlags) error {
+func runRelease(ctx context.Context, c *console.Console, api client.Client, f options) error {
 	v, err := namedVolume(ctx, c, api, f.volume, f.claim)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package plugin
+package inspection
 
 import (
 	"archive/tar"
@@ -23,7 +23,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-func supportBundleCommand(c *console.Console) *cobra.Command {
+// SupportBundle returns the command support-bundle.
+func SupportBundle(c *console.Console) *cobra.Command {
 	var file, namespace string
 	command := &cobra.Command{
 		Use:   "support-bundle",

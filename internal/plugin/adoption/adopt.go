@@ -1,4 +1,5 @@
-package plugin
+// Package adoption is kubectl escache adopt: it makes volumes of images that exist, and records again that are lost.
+package adoption
 
 import (
 	"context"
@@ -19,8 +20,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-// adoptFlags are the flags of adopt.
-type adoptFlags struct {
+// options are the flags of adopt.
+type options struct {
 	pool, image, persistentVolume         string
 	clusterID, class, group, claim        string
 	fsType, mode                          string
@@ -32,8 +33,9 @@ type adoptFlags struct {
 	fromCluster, useCopy, output string
 }
 
-func adoptCommand(c *console.Console) *cobra.Command {
-	var f adoptFlags
+// Command returns the command.
+func Command(c *console.Console) *cobra.Command {
+	var f options
 	command := &cobra.Command{
 		Use:   "adopt --pool POOL --image IMAGE | --persistent-volume PV | --all",
 		Short: "Make a volume of an RBD image that exists, without copying it, or re-create lost records",
@@ -93,7 +95,7 @@ func adoptCommand(c *console.Console) *cobra.Command {
 	return command
 }
 
-func (f *adoptFlags) validate() error {
+func (f *options) validate() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{failure.ErrUsage}, args...)...)
 	}
@@ -117,7 +119,7 @@ func (f *adoptFlags) validate() error {
 	return nil
 }
 
-func runAdopt(ctx context.Context, c *console.Console, api client.Client, f adoptFlags) error {
+func runAdopt(ctx context.Context, c *console.Console, api client.Client, f options) error {
 	t, err := newTwin(ctx, c, api, f)
 	if err != nil {
 		return err
@@ -157,7 +159,7 @@ func ask(
 }
 
 // request returns what csi-controller is asked for.
-func (t *twin) request(f adoptFlags, dryRun bool) *v1alpha1.CacheAdoption {
+func (t *twin) request(f options, dryRun bool) *v1alpha1.CacheAdoption {
 	a := &v1alpha1.CacheAdoption{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "adopt-"},
 		Spec: v1alpha1.CacheAdoptionSpec{
@@ -196,7 +198,7 @@ func awaitAdoption(ctx context.Context, api client.Client, request *v1alpha1.Cac
 }
 
 // findCluster returns the Ceph cluster that the flags or the StorageClasses name.
-func findCluster(ctx context.Context, api client.Reader, f adoptFlags) (string, error) {
+func findCluster(ctx context.Context, api client.Reader, f options) (string, error) {
 	if f.class != "" {
 		class := &storagev1.StorageClass{}
 		err := api.Get(ctx, client.ObjectKey{Name: f.class}, class)

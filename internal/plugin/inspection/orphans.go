@@ -1,4 +1,4 @@
-package plugin
+package inspection
 
 import (
 	"context"
@@ -11,7 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/console"
 )
 
-func orphansCommand(c *console.Console) *cobra.Command {
+// Orphans returns the command orphans.
+func Orphans(c *console.Console) *cobra.Command {
 	return &cobra.Command{
 		Use:   "orphans",
 		Short: "List CacheVolumes and ReadOnlyVolumes that no PersistentVolume names",

@@ -1,4 +1,4 @@
-package plugin
+package adoption
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
-func (f *adoptFlags) validateAll(refuse func(format string, args ...any) error) error {
+func (f *options) validateAll(refuse func(format string, args ...any) error) error {
 	switch {
 	case f.image != "" && f.pool == "":
 		return refuse("name the --pool of --image")
@@ -66,7 +66,7 @@ type survey struct {
 	OtherPools  []string `json:"otherPools,omitempty"`
 }
 
-func runAdoptAll(ctx context.Context, c *console.Console, api client.Client, f adoptFlags) error {
+func runAdoptAll(ctx context.Context, c *console.Console, api client.Client, f options) error {
 	pools, err := poolsToSearch(ctx, api, f)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func runAdoptAll(ctx context.Context, c *console.Console, api client.Client, f a
 }
 
 // poolsToSearch returns the pool that is named, or those of all StorageClasses of this driver.
-func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]cephPool, error) {
+func poolsToSearch(ctx context.Context, api client.Reader, f options) ([]cephPool, error) {
 	if f.pool != "" {
 		id, err := findCluster(ctx, api, f)
 		return []cephPool{{id, f.pool}}, err
@@ -128,7 +128,7 @@ func poolsToSearch(ctx context.Context, api client.Reader, f adoptFlags) ([]ceph
 }
 
 // searchPool has csi-controller look through a pool, page by page, and makes what uses the volumes.
-func searchPool(ctx context.Context, api client.Client, f adoptFlags, p cephPool, all *survey) error {
+func searchPool(ctx context.Context, api client.Client, f options, p cephPool, all *survey) error {
 	uses, err := claims.ReadUses(ctx, api)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func union(a, b []string) []string {
 	return slices.Compact(out)
 }
 
-func printSurvey(c *console.Console, all *survey, f adoptFlags) error {
+func printSurvey(c *console.Console, all *survey, f options) error {
 	if f.output == "json" {
 		return c.PrintJSON(all)
 	}

@@ -1,4 +1,4 @@
-package plugin
+package bench
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/benchmark"
-	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/bench/job"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/wordwrap"
@@ -26,8 +26,8 @@ import (
 // removalTime bounds the wait until everything is removed. Kubernetes goes on with it afterwards.
 const removalTime = 5 * time.Minute
 
-// benchRun is one run. What it says while it waits goes to the error output.
-type benchRun struct {
+// measurement is one run of it. What it says while it waits goes to the error output.
+type measurement struct {
 	*console.Console
 
 	api client.Client
@@ -36,19 +36,19 @@ type benchRun struct {
 	// pause is between two looks. removal bounds the wait until everything is removed.
 	pause, removal time.Duration
 
-	options bench.Options
+	options job.Options
 	told    int    // lines of progress
 	waits   string // said last
 	// volumes are the PersistentVolumes that were seen.
 	volumes map[string]bool
 }
 
-func (r *benchRun) tellf(format string, args ...any) {
+func (r *measurement) tellf(format string, args ...any) {
 	_, _ = fmt.Fprint(r.ErrOut, wordwrap.Line(fmt.Sprintf(format, args...), "  ", console.DefaultWidth))
 }
 
 // do measures, and removes everything. If only the removal fails, there is a report, too.
-func (r *benchRun) do(ctx context.Context, options bench.Options) (report bench.Report, err error) {
+func (r *measurement) do(ctx context.Context, options job.Options) (report job.Report, err error) {
 	r.options, r.volumes = options, map[string]bool{}
 	plan := options.Plan
 	r.tellf("Job %s in namespace %s measures new volumes of %s: %s. It writes at most %s to each, and takes about %s once its pod has "+
@@ -73,7 +73,7 @@ func (r *benchRun) do(ctx context.Context, options bench.Options) (report bench.
 	if err != nil {
 		return report, err
 	}
-	return bench.NewReport(seen.Pod.Spec.NodeName, plan, *result), nil
+	return job.NewReport(seen.Pod.Spec.NodeName, plan, *result), nil
 }
 
 // maybeMade reports whether the API server has not refused an object, so that it may be there.
@@ -83,7 +83,7 @@ func maybeMade(err error) bool {
 }
 
 // start waits until the pod runs, and says what it waits for.
-func (r *benchRun) start(ctx context.Context) (seen bench.Seen, err error) {
+func (r *measurement) start(ctx context.Context) (seen job.Seen, err error) {
 	waiting, cancel := context.WithTimeout(ctx, r.options.Start)
 	defer cancel()
 	err = console.Poll(waiting, r.pause, func() (bool, error) {
@@ -109,7 +109,7 @@ func (r *benchRun) start(ctx context.Context) (seen bench.Seen, err error) {
 }
 
 // why says which end of waiting it was.
-func (r *benchRun) why(ctx context.Context, late string) error {
+func (r *measurement) why(ctx context.Context, late string) error {
 	if ctx.Err() != nil {
 		return failure.ErrInterrupted
 	}
@@ -117,7 +117,7 @@ func (r *benchRun) why(ctx context.Context, late string) error {
 }
 
 // measure follows the pod's log until its result.
-func (r *benchRun) measure(ctx context.Context, seen bench.Seen) (result *benchmark.Result, err error) {
+func (r *measurement) measure(ctx context.Context, seen job.Seen) (result *benchmark.Result, err error) {
 	limit := r.options.Plan.MostTime(len(r.options.Classes)) + time.Minute/2 // the program in the pod gives up before
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -129,7 +129,7 @@ func (r *benchRun) measure(ctx context.Context, seen bench.Seen) (result *benchm
 		if seen.Pod == nil {
 			return true, fmt.Errorf("the pod was deleted before it was done. %s", failure)
 		}
-		text, err := r.logs(waiting, seen.Pod.Namespace, seen.Pod.Name, bench.Container)
+		text, err := r.logs(waiting, seen.Pod.Namespace, seen.Pod.Name, job.Container)
 		if err != nil {
 			return false, err
 		}
@@ -147,7 +147,7 @@ func (r *benchRun) measure(ctx context.Context, seen bench.Seen) (result *benchm
 
 // read tells the progress that is new in a log. It returns the result, and what the program has said of an
 // error.
-func (r *benchRun) read(log []byte) (result *benchmark.Result, said string) {
+func (r *measurement) read(log []byte) (result *benchmark.Result, said string) {
 	lines := 0
 	for line := range strings.Lines(string(log)) {
 		m := benchmark.Message{}
@@ -167,7 +167,7 @@ func (r *benchRun) read(log []byte) (result *benchmark.Result, said string) {
 }
 
 // look reads the Job, its pod and its claims.
-func (r *benchRun) look(ctx context.Context) (seen bench.Seen, err error) {
+func (r *measurement) look(ctx context.Context) (seen job.Seen, err error) {
 	seen.Job = &batchv1.Job{}
 	if err := r.api.Get(ctx, r.key(), seen.Job); err != nil {
 		return seen, err
@@ -183,16 +183,16 @@ func (r *benchRun) look(ctx context.Context) (seen bench.Seen, err error) {
 	return seen, err
 }
 
-func (r *benchRun) key() client.ObjectKey {
+func (r *measurement) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: r.options.Namespace, Name: r.options.Name}
 }
 
 // own selects what belongs to the Job.
-func (r *benchRun) own() []client.ListOption {
-	return []client.ListOption{client.InNamespace(r.options.Namespace), client.MatchingLabels{bench.Label: r.options.Name}}
+func (r *measurement) own() []client.ListOption {
+	return []client.ListOption{client.InNamespace(r.options.Namespace), client.MatchingLabels{job.Label: r.options.Name}}
 }
 
-func (r *benchRun) claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+func (r *measurement) claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	all := &corev1.PersistentVolumeClaimList{}
 	if err := r.api.List(ctx, all, r.own()...); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (r *benchRun) claims(ctx context.Context) ([]corev1.PersistentVolumeClaim, 
 }
 
 // events are those of all that belongs to the Job. Without the permission there are none.
-func (r *benchRun) events(ctx context.Context, seen bench.Seen) []corev1.Event {
+func (r *measurement) events(ctx context.Context, seen job.Seen) []corev1.Event {
 	names := []string{seen.Job.Name}
 	if seen.Pod != nil {
 		names = append(names, seen.Pod.Name)
@@ -227,21 +227,21 @@ func (r *benchRun) events(ctx context.Context, seen bench.Seen) []corev1.Event {
 }
 
 // remove deletes the Job and waits until nothing is left of it.
-func (r *benchRun) remove(ctx context.Context) error {
+func (r *measurement) remove(ctx context.Context) error {
 	r.tellf("removing the Job, its pod, claims and volumes")
 	ctx, cancel := context.WithTimeout(ctx, r.removal)
 	defer cancel()
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: r.options.Name}}
+	made := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: r.options.Name}}
 	left := "the Job"
 	unfinished := func() error {
 		return fmt.Errorf("not everything is removed after %s: %s is left. Kubernetes goes on with it. To look: "+
-			"kubectl -n %s get job,pod,pvc -l %s=%s", r.removal, left, r.options.Namespace, bench.Label, r.options.Name)
+			"kubectl -n %s get job,pod,pvc -l %s=%s", r.removal, left, r.options.Namespace, job.Label, r.options.Name)
 	}
 	asked := false
 	return console.Poll(ctx, r.pause, func() (bool, error) {
 		// Foreground: the Job stays until its pod is gone, and the pod until its claims are.
 		if !asked {
-			err := r.api.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationForeground))
+			err := r.api.Delete(ctx, made, client.PropagationPolicy(metav1.DeletePropagationForeground))
 			if client.IgnoreNotFound(err) != nil {
 				return false, fmt.Errorf("remove the Job: %w. Remove it with: kubectl -n %s delete job %s",
 					err, r.options.Namespace, r.options.Name)
@@ -257,7 +257,7 @@ func (r *benchRun) remove(ctx context.Context) error {
 }
 
 // left names what is left; it is empty if nothing is.
-func (r *benchRun) left(ctx context.Context) (string, error) {
+func (r *measurement) left(ctx context.Context) (string, error) {
 	claims, err := r.claims(ctx)
 	if err != nil {
 		return "", err

@@ -1,6 +1,6 @@
-// Package bench has the parts of kubectl escache bench: the Job that measures, why it waits, and the
-// table of what it measured.
-package bench
+// Package job has the Job that kubectl escache bench measures by: its object, why it waits, and the
+// table of what it measured. It is pure.
+package job
 
 import (
 	"fmt"

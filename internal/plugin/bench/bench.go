@@ -1,4 +1,5 @@
-package plugin
+// Package bench is kubectl escache bench: it measures new volumes in a Job, and removes everything afterwards.
+package bench
 
 import (
 	"cmp"
@@ -20,15 +21,15 @@ import (
 
 	"github.com/escache/escache-csi/internal/benchmark"
 	"github.com/escache/escache-csi/internal/checklist"
-	"github.com/escache/escache-csi/internal/plugin/bench"
+	"github.com/escache/escache-csi/internal/plugin/bench/job"
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/manifest"
 )
 
-// benchFlags are the flags of bench.
-type benchFlags struct {
+// flagValues are those of the command line.
+type flagValues struct {
 	class, compare  string
 	size            string
 	seconds, rounds int
@@ -38,8 +39,9 @@ type benchFlags struct {
 	timeout         time.Duration
 }
 
-func benchCommand(c *console.Console) *cobra.Command {
-	var f benchFlags
+// Command returns the command.
+func Command(c *console.Console) *cobra.Command {
+	var f flagValues
 	command := &cobra.Command{
 		Use:   "bench --storage-class CLASS",
 		Short: "Measure a volume of a StorageClass, and compare it with one of another",
@@ -67,7 +69,7 @@ func benchCommand(c *console.Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runBench(command.Context(), &benchRun{
+			return run(command.Context(), &measurement{
 				Console: c, api: api, logs: func(ctx context.Context, namespace, pod, container string) ([]byte, error) {
 					return podLog(ctx, c, namespace, pod, container)
 				},
@@ -97,9 +99,9 @@ func benchCommand(c *console.Console) *cobra.Command {
 }
 
 // options reads the flags. The namespace and the image may be missing.
-func (f *benchFlags) options() (bench.Options, error) {
-	refuse := func(format string, args ...any) (bench.Options, error) {
-		return bench.Options{}, fmt.Errorf("%w: "+format, append([]any{failure.ErrUsage}, args...)...)
+func (f *flagValues) options() (job.Options, error) {
+	refuse := func(format string, args ...any) (job.Options, error) {
+		return job.Options{}, fmt.Errorf("%w: "+format, append([]any{failure.ErrUsage}, args...)...)
 	}
 	size, err := resource.ParseQuantity(f.size)
 	switch {
@@ -116,7 +118,7 @@ func (f *benchFlags) options() (bench.Options, error) {
 	case f.timeout <= 0:
 		return refuse("--timeout %s is no time to wait", f.timeout)
 	}
-	options := bench.Options{
+	options := job.Options{
 		Name: "escache-bench-" + utilrand.String(5), Image: f.image, PullSecret: f.secret, Node: f.node, Start: f.timeout,
 		Classes: []string{f.class},
 		Plan: benchmark.Plan{
@@ -148,35 +150,35 @@ func completeClasses(ctx context.Context, c *console.Console) ([]string, cobra.S
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func runBench(ctx context.Context, run *benchRun, options bench.Options, f benchFlags) error {
-	if err := findImage(ctx, run.api, &options); err != nil {
+func run(ctx context.Context, m *measurement, options job.Options, f flagValues) error {
+	if err := findImage(ctx, m.api, &options); err != nil {
 		return err
 	}
 	for _, class := range slices.Compact(slices.Clone(options.Classes)) {
-		if err := checkClass(ctx, run.api, class); err != nil {
+		if err := checkClass(ctx, m.api, class); err != nil {
 			return err
 		}
 	}
 	if f.dryRun {
 		text, err := manifest.YAML(options.Job())
-		run.Printf("%s", text)
+		m.Printf("%s", text)
 		return err
 	}
-	if err := mayBench(ctx, run.api, options.Namespace); err != nil {
+	if err := mayBench(ctx, m.api, options.Namespace); err != nil {
 		return err
 	}
-	report, err := run.do(ctx, options)
+	report, err := m.do(ctx, options)
 	if len(report.Tests) == 0 {
 		return err
 	}
 	if f.output == "json" {
-		return errors.Join(err, run.PrintJSON(report))
+		return errors.Join(err, m.PrintJSON(report))
 	}
-	return errors.Join(err, report.Print(run.Out))
+	return errors.Join(err, report.Print(m.Out))
 }
 
 // findImage takes the driver's own image, unless the user has named one.
-func findImage(ctx context.Context, api client.Reader, o *bench.Options) (err error) {
+func findImage(ctx context.Context, api client.Reader, o *job.Options) (err error) {
 	if o.Image != "" {
 		return nil
 	}

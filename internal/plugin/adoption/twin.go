@@ -1,4 +1,4 @@
-package plugin
+package adoption
 
 import (
 	"cmp"
@@ -40,7 +40,7 @@ type twin struct {
 }
 
 // newTwin finds out what to make, and refuses what cannot be made.
-func newTwin(ctx context.Context, c *console.Console, api client.Reader, f adoptFlags) (*twin, error) {
+func newTwin(ctx context.Context, c *console.Console, api client.Reader, f options) (*twin, error) {
 	t := &twin{
 		pool: f.pool, image: f.image, class: f.class,
 		fsType: f.fsType, mode: corev1.PersistentVolumeMode(f.mode), access: corev1.ReadWriteOnce,
@@ -66,7 +66,7 @@ func newTwin(ctx context.Context, c *console.Console, api client.Reader, f adopt
 }
 
 // follow takes what a PersistentVolume of ceph-csi says of its image and its use.
-func (t *twin) follow(ctx context.Context, api client.Reader, f adoptFlags) error {
+func (t *twin) follow(ctx context.Context, api client.Reader, f options) error {
 	pv := &corev1.PersistentVolume{}
 	err := api.Get(ctx, client.ObjectKey{Name: f.persistentVolume}, pv)
 	if apierrors.IsNotFound(err) {

@@ -1,4 +1,4 @@
-package plugin
+package adoption
 
 import (
 	"encoding/json"
@@ -71,8 +71,8 @@ func remains() []v1alpha1.RebuiltVolume {
 
 func shop() *corev1.Namespace { return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}} }
 
-func allFlags(change func(*adoptFlags)) adoptFlags {
-	f := adoptFlags{all: true, fsType: "ext4", mode: "Filesystem", timeout: time.Minute}
+func allFlags(change func(*options)) options {
+	f := options{all: true, fsType: "ext4", mode: "Filesystem", timeout: time.Minute}
 	if change != nil {
 		change(&f)
 	}
@@ -80,7 +80,7 @@ func allFlags(change func(*adoptFlags)) adoptFlags {
 }
 
 func TestAdoptAllMakesWhatUsedTheVolumes(t *testing.T) {
-	api := plugintest.Cluster(t, escacheClass(), shop())
+	api := plugintest.Cluster(t, plugintest.Class(), shop())
 	c, out := plugintest.Output()
 	asked := answerRebuilds(t, api, remains()...)
 	err := runAdoptAll(t.Context(), c, api, allFlags(nil))
@@ -95,7 +95,7 @@ func TestAdoptAllMakesWhatUsedTheVolumes(t *testing.T) {
 	}
 	for range 2 { // the first one may have been interrupted
 		c, out = plugintest.Output()
-		apply := allFlags(func(f *adoptFlags) { f.apply, f.fromCluster = true, "uid-of-them" })
+		apply := allFlags(func(f *options) { f.apply, f.fromCluster = true, "uid-of-them" })
 		if err := runAdoptAll(t.Context(), c, api, apply); err == nil || !strings.Contains(err.Error(), "2 of 3 volumes") {
 			t.Errorf("%v", err)
 		}
@@ -144,10 +144,10 @@ func TestAdoptAllLeavesObjectsOfOthersAlone(t *testing.T) {
 	for says, object := range map[string]client.Object{
 		"persistentvolume named exists, and is not this volume's": foreign, "persistentvolumeclaim shop/data exists, and is not this volume's": taken,
 	} {
-		api := plugintest.Cluster(t, escacheClass(), shop(), object)
+		api := plugintest.Cluster(t, plugintest.Class(), shop(), object)
 		c, out := plugintest.Output()
 		answerRebuilds(t, api, remains()[0])
-		err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply, f.output = true, "json" }))
+		err := runAdoptAll(t.Context(), c, api, allFlags(func(f *options) { f.apply, f.output = true, "json" }))
 		if err == nil {
 			t.Error("all is well")
 		}
@@ -160,36 +160,36 @@ func TestAdoptAllLeavesObjectsOfOthersAlone(t *testing.T) {
 
 // TestAdoptAllIsDoneWhenNothingIsLeft: the exit code tells.
 func TestAdoptAllIsDoneWhenNothingIsLeft(t *testing.T) {
-	api := plugintest.Cluster(t, escacheClass(), shop())
+	api := plugintest.Cluster(t, plugintest.Class(), shop())
 	c, out := plugintest.Output()
 	answerRebuilds(t, api, remains()[0])
-	if err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply = true })); err != nil {
+	if err := runAdoptAll(t.Context(), c, api, allFlags(func(f *options) { f.apply = true })); err != nil {
 		t.Errorf("%v\n%s", err, out.String())
 	}
-	err := runAdoptAll(t.Context(), c, api, allFlags(func(f *adoptFlags) { f.apply, f.pool = true, "rbd" }))
+	err := runAdoptAll(t.Context(), c, api, allFlags(func(f *options) { f.apply, f.pool = true, "rbd" }))
 	if err == nil || !strings.Contains(err.Error(), "--pool for each of fast") {
 		t.Errorf("caches in another pool: %v", err)
 	}
 }
 
 func TestAdoptAllKnowsAWrongCommandLine(t *testing.T) {
-	for name, change := range map[string]func(*adoptFlags){
-		"apply and dry run":   func(f *adoptFlags) { f.apply, f.dryRun = true, true },
-		"image without pool":  func(f *adoptFlags) { f.image = "i" },
-		"a choice for all":    func(f *adoptFlags) { f.pool, f.useCopy = "p", "n1" },
-		"a claim":             func(f *adoptFlags) { f.claim = "a/b" },
-		"a class":             func(f *adoptFlags) { f.class = "c" },
-		"a slash":             func(f *adoptFlags) { f.pool = "a/b" },
-		"an odd output":       func(f *adoptFlags) { f.output = "yaml" },
-		"formatting":          func(f *adoptFlags) { f.formatIfBlank = true },
-		"a choice without it": func(f *adoptFlags) { f.all, f.pool, f.image, f.useCopy = false, "p", "i", "n1" },
+	for name, change := range map[string]func(*options){
+		"apply and dry run":   func(f *options) { f.apply, f.dryRun = true, true },
+		"image without pool":  func(f *options) { f.image = "i" },
+		"a choice for all":    func(f *options) { f.pool, f.useCopy = "p", "n1" },
+		"a claim":             func(f *options) { f.claim = "a/b" },
+		"a class":             func(f *options) { f.class = "c" },
+		"a slash":             func(f *options) { f.pool = "a/b" },
+		"an odd output":       func(f *options) { f.output = "yaml" },
+		"formatting":          func(f *options) { f.formatIfBlank = true },
+		"a choice without it": func(f *options) { f.all, f.pool, f.image, f.useCopy = false, "p", "i", "n1" },
 	} {
 		f := allFlags(change)
 		if err := f.validate(); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	if f := allFlags(func(f *adoptFlags) { f.pool, f.image, f.useCopy, f.dryRun = "p", "i", "n1", true }); f.validate() != nil {
+	if f := allFlags(func(f *options) { f.pool, f.image, f.useCopy, f.dryRun = "p", "i", "n1", true }); f.validate() != nil {
 		t.Errorf("a good one is refused: %v", f.validate())
 	}
 }
