@@ -53,7 +53,8 @@ func TestWrongUseIsASentence(t *testing.T) {
 
 func TestRepairNamesOneThing(t *testing.T) {
 	for _, args := range [][]string{{"repair"}, {"repair", "a", "--host=n1"}, {"repair", "--group=g", "--host=n1"}, {"repair", "a", "b"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name exactly one of") {
+		exit, _, errOut := run(t, http.StatusOK, "{}", args...)
+		if exit != failure.Usage || !strings.Contains(errOut, "name exactly one of") {
 			t.Errorf("%v: exit %d, %q", args, exit, errOut)
 		}
 	}
@@ -61,7 +62,8 @@ func TestRepairNamesOneThing(t *testing.T) {
 
 func TestCordonNamesOneThing(t *testing.T) {
 	for _, args := range [][]string{{"cordon"}, {"cordon", "a", "b"}, {"uncordon"}} {
-		if exit, _, errOut := run(t, http.StatusOK, "{}", args...); exit != failure.Usage || !strings.Contains(errOut, "name one GROUP|HOST") {
+		exit, _, errOut := run(t, http.StatusOK, "{}", args...)
+		if exit != failure.Usage || !strings.Contains(errOut, "name one GROUP|HOST") {
 			t.Errorf("%v: exit %d, %q", args, exit, errOut)
 		}
 	}

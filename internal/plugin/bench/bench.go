@@ -90,10 +90,11 @@ func Command(c *console.Console) *cobra.Command {
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "give up if the pod has not started after this time")
 	flags.StringVarP(&f.output, "output", "o", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
 	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(checklist.Outputs, cobra.ShellCompDirectiveNoFileComp))
+	classes := func(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return completeClasses(command.Context(), c)
+	}
 	for _, name := range []string{"storage-class", "compare"} {
-		_ = command.RegisterFlagCompletionFunc(name, func(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return completeClasses(command.Context(), c)
-		})
+		_ = command.RegisterFlagCompletionFunc(name, classes)
 	}
 	return command
 }

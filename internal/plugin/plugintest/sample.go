@@ -21,7 +21,8 @@ func Sample() *state.State {
 		{Name: "n1", CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 38, Volumes: 9, Primaries: 4,
 			ConnectableBytes: &none, LastSeen: &seen},
 		{Name: "n2", Ready: true, CacheCapacityBytes: 1 << 40, CacheAllocatedBytes: 1 << 39, DirtyBytes: 3 << 30, Volumes: 12, Primaries: 5,
-			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen, CertificateEnd: &metav1.Time{Time: Noon.AddDate(0, 0, 6)}},
+			ConnectedBytes: 1 << 38, ConnectableBytes: &connectable, LastSeen: &seen,
+			CertificateEnd: &metav1.Time{Time: Noon.AddDate(0, 0, 6)}},
 		{Name: "n3", Message: "escached on node n3 does not answer: connection refused", CacheCapacityBytes: 1 << 40},
 	}
 	busy := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
@@ -47,7 +48,8 @@ func Sample() *state.State {
 	lost := *busy.DeepCopy()
 	lost.Name, lost.Annotations, lost.Spec.CacheEngine = "pvc-lost", nil, v1alpha1.CacheEngineLog
 	lost.Status = v1alpha1.CacheVolumeStatus{Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, Epoch: 2, DirtyBytes: 5 << 20}
-	flush := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}, Spec: v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}}
+	flush := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}}
+	flush.Spec = v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}
 	flush.Status = v1alpha1.CacheFlushStatus{
 		Phase: v1alpha1.FlushRunning, Percent: 40, TotalBytes: 10 << 30, LeftBytes: 6 << 30,
 		Summary: v1alpha1.CacheFlushSummary{Left: "6Gi", Volumes: "1/3", Rate: "200Mi/s", Remaining: "31s"},

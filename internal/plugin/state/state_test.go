@@ -16,7 +16,8 @@ func TestFailedFlushSaysWhy(t *testing.T) {
 	f := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "node-x"}}
 	f.Status.Phase = v1alpha1.FlushFailed
 	f.Status.Conditions = []metav1.Condition{{Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Message: "there is no node zz"}}
-	if all := (&state.State{Flushes: []v1alpha1.CacheFlush{f}}).Troubles(plugintest.Noon); len(all) != 1 || all[0].What != "there is no node zz" {
+	all := (&state.State{Flushes: []v1alpha1.CacheFlush{f}}).Troubles(plugintest.Noon)
+	if len(all) != 1 || all[0].What != "there is no node zz" {
 		t.Errorf("%+v", all)
 	}
 }

@@ -96,7 +96,8 @@ func TestTheLineOfCertificatesFitsEightyColumns(t *testing.T) {
 	for i := range ends {
 		ends[i] = preflight.End{Of: "csi-controller", At: plugintest.Noon.AddDate(0, 0, 400-i)}
 	}
-	if line := certificateLine(ends, plugintest.Noon); len(line) > 80 || !strings.Contains(line, "12, the first (csi-controller) ends in 389d") {
+	line := certificateLine(ends, plugintest.Noon)
+	if len(line) > 80 || !strings.Contains(line, "12, the first (csi-controller) ends in 389d") {
 		t.Errorf("%d columns: %s", len(line), line)
 	}
 }
