@@ -1,4 +1,5 @@
-// Package adoption is kubectl escache adopt: it makes volumes of images that exist, and records again that are lost.
+// Package adoption is kubectl escache adopt: it makes volumes of images that exist, and re-creates
+// lost records.
 package adoption
 
 import (

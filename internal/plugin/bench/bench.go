@@ -1,4 +1,5 @@
-// Package bench is kubectl escache bench: it measures new volumes in a Job, and removes everything afterwards.
+// Package bench is kubectl escache bench: it measures new volumes in a Job, and removes everything
+// afterwards.
 package bench
 
 import (

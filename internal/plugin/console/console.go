@@ -1,5 +1,5 @@
-// Package console is what every command of the plugin has: the streams and the terminal, the way to the
-// API server, and the wait for something there.
+// Package console is what every command of the plugin has: the streams and the terminal, the way to
+// the API server, and the wait for something there.
 package console
 
 import (

@@ -7,7 +7,8 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// PollInterval is the time between two reads with --watch. Commands that wait for an end look more often.
+// PollInterval is the time between two reads with --watch. Commands that wait for an end look more
+// often.
 const PollInterval = 2 * time.Second
 
 // Poll looks at once and then again after each interval, until look says that it is done, with or

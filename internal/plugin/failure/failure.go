@@ -1,5 +1,5 @@
-// Package failure has the errors by which commands of the plugin end, their exit codes, and the sentences
-// that users read.
+// Package failure has the errors by which commands of the plugin end, their exit codes, and the
+// sentences that users read.
 package failure
 
 import "errors"

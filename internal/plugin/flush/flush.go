@@ -1,4 +1,5 @@
-// Package flush is kubectl escache flush: it has dirty caches written back, and shows how far that is.
+// Package flush is kubectl escache flush: it has dirty caches written back, and shows how far that
+// is.
 package flush
 
 import (

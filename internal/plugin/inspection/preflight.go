@@ -1,5 +1,5 @@
-// Package inspection has the commands that look at the whole Kubernetes cluster and change nothing: preflight, orphans
-// and support-bundle.
+// Package inspection has the commands that look at the whole Kubernetes cluster and change nothing:
+// preflight, orphans and support-bundle.
 package inspection
 
 import (

@@ -1,5 +1,5 @@
-// Package loss has the commands for lost copies: repair has lost second copies replaced, and discard-cache gives up
-// what only lost copies have.
+// Package loss has the commands for lost copies: repair has lost second copies replaced, and
+// discard-cache gives up what only lost copies have.
 package loss
 
 import (

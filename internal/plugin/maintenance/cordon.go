@@ -1,5 +1,5 @@
-// Package maintenance has the commands for hosts that go down or away, and come back: cordon, uncordon, evacuate and
-// replace-host.
+// Package maintenance has the commands for hosts that go down or away, and come back: cordon,
+// uncordon, evacuate and replace-host.
 package maintenance
 
 import (

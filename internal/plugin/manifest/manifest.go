@@ -1,4 +1,5 @@
-// Package manifest prints objects as kubectl apply takes them, and knows which tool applies those that exist.
+// Package manifest prints objects as kubectl apply takes them, and knows which tool applies those
+// that exist.
 package manifest
 
 import (

@@ -1,4 +1,5 @@
-// Package move has the commands that bring volumes to other groups: move for one volume, rebalance for many.
+// Package move has the commands that bring volumes to other groups: move for one volume, rebalance
+// for many.
 package move
 
 import (

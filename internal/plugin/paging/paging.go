@@ -59,7 +59,8 @@ func Each[T runtime.Object](
 	})
 }
 
-// All reads all objects of a kind, sorted by name, without what no output shows. list says which kind.
+// All reads all objects of a kind, sorted by name, without what no output shows. list says which
+// kind.
 func All[T any, P interface {
 	*T
 	client.Object

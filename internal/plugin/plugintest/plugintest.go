@@ -1,5 +1,5 @@
-// Package plugintest helps to test the commands of kubectl-escache: a console without a terminal, an API
-// server in memory, and files with what is expected.
+// Package plugintest helps to test the commands of kubectl-escache: a console without a terminal,
+// an API server in memory, and files with what is expected.
 package plugintest
 
 import (
@@ -88,8 +88,9 @@ func ErrorText(err error) string {
 	return failure.Message(err)
 }
 
-// Cluster is an API server with the volume pvc-1, which was made for user/shared, and with more. The
-// volume's first PersistentVolume is gone; the one of today, "again", belongs to the claim user/static.
+// Cluster is an API server with the volume pvc-1, which was made for user/shared, and with more.
+// The volume's first PersistentVolume is gone; the one of today, "again", belongs to the claim
+// user/static.
 func Cluster(t *testing.T, more ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()

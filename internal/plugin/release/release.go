@@ -1,4 +1,5 @@
-// Package release is kubectl escache release: it gives a volume up, and says how others use its image.
+// Package release is kubectl escache release: it gives a volume up, and says how others use its
+// image.
 package release
 
 import (
