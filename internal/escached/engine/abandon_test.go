@@ -188,6 +188,19 @@ func TestAnOpenDeviceFailsItsIOAndIsGivenUpOnceItIsClosed(t *testing.T) {
 	}
 }
 
+// TestADeviceWhoseProcessWasKilledIsGivenUp: the process that serves the device is killed with the users. A
+// user that waits for it has the device open until that I/O fails.
+func TestADeviceWhoseProcessWasKilledIsGivenUp(t *testing.T) {
+	w, e := cutOff(t)
+	w.caches.Alter(volume.NameOf(ref), func(s *cache.State) { s.Open, s.Unserved = 1, "its process has died" })
+	if err := abandon(e, 3); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated {
+		t.Errorf("left: %q, %+v", w.left(), w.minors[100])
+	}
+}
+
 // TestAFlushThatIsStuckInFrozenIOIsFreed: the flush has the volume, and only the end of the frozen
 // I/O ends it.
 func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {

@@ -307,6 +307,21 @@ func (f *Fake) Remove(_ context.Context, name string) error {
 	return nil
 }
 
+// Fail implements cache.Engine. Whoever waits for the process of an unserved device was killed, and ends.
+func (f *Fake) Fail(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, ok := f.caches[name]
+	if !ok || c.state.Unserved == "" {
+		return nil
+	}
+	if err := f.change("fail the I/O of " + name); err != nil {
+		return err
+	}
+	c.state.Open = 0
+	return nil
+}
+
 // Stop implements cache.Engine.
 func (f *Fake) Stop(ctx context.Context, name string) error {
 	if f.StopErr != nil {
