@@ -53,6 +53,10 @@ type Engine interface {
 	// back: what is dirty stays on the disk. It returns ErrOpen while someone has the device open.
 	// Removing what is not there succeeds.
 	Remove(ctx context.Context, name string) error
+	// Fail makes all I/O to the device fail that waits for its process, and all that comes later. It ends
+	// the process, and what only that has is lost. The caller has made the disk fail, and calls Remove next.
+	// Fail does nothing if the device needs no process: then the disk's errors reach its users.
+	Fail(ctx context.Context, name string) error
 	// Stop is Remove for a cache that is clean and leaves this host. A process that has died may have
 	// answered writes that only this host's memory has, and Dirty does not count those. Then Stop
 	// returns ErrUnserved; the caller calls Resume, and the cache is there again.

@@ -84,6 +84,7 @@ func (m missing) Check(context.Context, Disk, Identity, bool) error        { ret
 func (m missing) Prepare(context.Context, Spec, Identity, bool) error      { return m.err() }
 func (m missing) Assemble(context.Context, Spec) (string, error)           { return "", m.err() }
 func (m missing) Remove(context.Context, string) error                     { return m.err() }
+func (m missing) Fail(context.Context, string) error                       { return m.err() }
 func (m missing) Stop(context.Context, string) error                       { return m.err() }
 func (m missing) States(context.Context, string) (map[string]State, error) { return nil, m.err() }
 func (m missing) WriteBack(context.Context, string) error                  { return m.err() }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -17,6 +18,9 @@ import (
 
 // unfreezeTimeout bounds how long the kernel may take to fail frozen I/O.
 const unfreezeTimeout = 20 * time.Second
+
+// closeTimeout bounds how long processes that were killed may take to close the device.
+const closeTimeout = 5 * time.Second
 
 // Abandon gives up the device of a volume that another node has taken over, or is about to. The copy
 // here may be the only one, so Abandon needs proof. It records the decision, and from then on the decision is
@@ -273,7 +277,7 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if _, connected, err := e.Device(ctx, v.Name()); err != nil {
 		return err
 	} else if connected {
-		if err := e.Cache(v).Remove(ctx, v.Name()); err != nil {
+		if err := e.removeFailing(ctx, v); err != nil {
 			return err
 		}
 	}
@@ -317,6 +321,24 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	e.log.Warn("gave up the device of a volume that another node has taken over", "pool", v.Pool, "image", v.Image, "epoch", v.Epoch)
 	crashpoint.Reach("abandon/ready")
 	return nil
+}
+
+// removeFailing removes a device whose disk fails. Processes that were killed have it open until their I/O
+// has failed; closing takes them a moment.
+func (e *Engine) removeFailing(ctx context.Context, v volume.Volume) error {
+	if err := e.Cache(v).Fail(ctx, v.Name()); err != nil {
+		return err
+	}
+	crashpoint.Reach("abandon/device_failed")
+	for start := e.Now(); ; {
+		err := e.Cache(v).Remove(ctx, v.Name())
+		if !errors.Is(err, cache.ErrOpen) || e.Now().Sub(start) > closeTimeout {
+			return err
+		}
+		if err := pause.For(ctx, host.Poll); err != nil {
+			return err
+		}
+	}
 }
 
 // finishAbandoned carries out decisions that could not be finished because something had the device

@@ -48,6 +48,9 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 	return errors.Join(e.remove(ctx, name, name), e.remove(ctx, name, formatting(name)))
 }
 
+// Fail implements cache.Engine.
+func (*Engine) Fail(context.Context, string) error { return nil }
+
 // Stop implements cache.Engine. The kernel has no answers that are not on the disk.
 func (e *Engine) Stop(ctx context.Context, name string) error { return e.Remove(ctx, name) }
 

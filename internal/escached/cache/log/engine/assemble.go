@@ -69,6 +69,15 @@ func (e *Engine) Stop(ctx context.Context, name string) error {
 	return e.remove(ctx, name, errors.Is(err, cache.ErrAbsent))
 }
 
+// Fail implements cache.Engine. I/O to an NBD device waits for another process when its own has died. It
+// fails once the device is disconnected.
+func (e *Engine) Fail(ctx context.Context, name string) error {
+	if err := e.processes.Kill(ctx, name); err != nil {
+		return err
+	}
+	return e.disconnect(ctx, name)
+}
+
 // Remove implements cache.Engine.
 func (e *Engine) Remove(ctx context.Context, name string) error { return e.remove(ctx, name, true) }
 

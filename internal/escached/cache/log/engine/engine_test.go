@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+	"github.com/escache/escache-csi/internal/escached/devmapper"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
 
@@ -166,6 +167,43 @@ func TestRemoveTakesAwayADeviceWhoseProcessIsDead(t *testing.T) {
 	_, err := e.Assemble(t.Context(), h.Spec())
 	must(t, err)
 	h.holds(1, 1)
+}
+
+func TestFailEndsTheIOThatWaitsForTheProcess(t *testing.T) {
+	for name, before := range map[string]func(h *host){
+		"dead":    func(h *host) { h.processes[volume].die() },
+		"serving": func(*host) {},
+	} {
+		h, e := assembled(t)
+		before(h)
+		f, err := h.Open(devmapper.Node(front(volume)))
+		must(t, err)
+		waiting := make(chan error, 1)
+		if h.processes[volume] == nil {
+			go func() {
+				_, err := f.WriteAt(filled(2), 2*cache.BlockBytes)
+				waiting <- err
+			}()
+		}
+		must(t, e.Fail(t.Context(), volume))
+		if h.processes[volume] != nil {
+			t.Errorf("%s: its process lives", name)
+		} else if name == "dead" && <-waiting == nil {
+			t.Errorf("%s: a write succeeds that nothing serves", name)
+		}
+		if _, err := f.ReadAt(make([]byte, cache.BlockBytes), 0); err == nil {
+			t.Errorf("%s: a device that has failed is read", name)
+		}
+		if err := e.Remove(t.Context(), volume); !errors.Is(err, cache.ErrOpen) {
+			t.Errorf("%s: removed while it is open: %v", name, err)
+		}
+		must(t, f.Close())
+		must(t, e.Fail(t.Context(), volume))
+		must(t, e.Remove(t.Context(), volume))
+		if len(h.nbd)+len(h.fronts) > 0 {
+			t.Errorf("%s: left: %v, %v", name, h.nbd, h.fronts)
+		}
+	}
 }
 
 // TestStopRefusesWhileOnlyTheMemoryHasAWrite: the write was answered and never flushed, and then the

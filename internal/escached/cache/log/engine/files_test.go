@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
+	"github.com/escache/escache-csi/internal/escached/cache/log/process"
 	"github.com/escache/escache-csi/internal/escached/devmapper"
 )
 
@@ -57,7 +58,7 @@ func (f plain) WriteAt(p []byte, at int64) (int, error) {
 
 func (plain) Close() error { return nil }
 
-// userFile is the device in front, open. I/O waits while nothing serves the device.
+// userFile is the device in front, open. I/O waits while nothing serves the device, until that is disconnected.
 type userFile struct {
 	h     *host
 	front *dmDevice
@@ -67,13 +68,16 @@ type userFile struct {
 func (u *userFile) server(p []byte, at int64) (*fakeProcess, error) {
 	for {
 		u.h.mu.Lock()
-		process, end, ready := u.h.processes[u.name], u.front.sectors*devmapper.SectorBytes, !u.front.suspended
+		server, end, ready := u.h.processes[u.name], u.front.sectors*devmapper.SectorBytes, !u.front.suspended
+		_, connected := u.h.nbd[process.Backend(u.name)]
 		u.h.mu.Unlock()
 		switch {
 		case at+int64(len(p)) > end:
 			return nil, io.EOF
-		case ready && process != nil:
-			return process, nil
+		case !connected:
+			return nil, errRefused
+		case ready && server != nil:
+			return server, nil
 		}
 		time.Sleep(time.Millisecond)
 	}

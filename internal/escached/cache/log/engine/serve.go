@@ -138,15 +138,20 @@ func (e *Engine) end(ctx context.Context, name string) (clean bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	return false, e.disconnect(ctx, name)
+}
+
+// disconnect removes the device of a process that ends, whoever has it open.
+func (e *Engine) disconnect(ctx context.Context, name string) error {
 	if err := e.processes.Gone(ctx, name); err != nil {
-		return false, err
+		return err
 	}
 	devices, err := e.kernel.Connected()
 	if err != nil {
-		return false, err
+		return err
 	}
 	if found, there := devices[process.Backend(name)]; there {
-		return false, e.kernel.Disconnect(ctx, found.Index)
+		return e.kernel.Disconnect(ctx, found.Index)
 	}
-	return false, nil
+	return nil
 }
